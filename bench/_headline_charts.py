@@ -7,9 +7,9 @@ import _headline_teams as teams
 import numpy as np
 from _headline_runs import Case, Kept
 
-from hocket.files import write_atomic
-from hocket.report.cluster import cluster_report_html
-from hocket.report.cluster_load import load_report_html
+from hocket.reporting.cluster_report.load import load_report_html
+from hocket.reporting.cluster_report.page import cluster_report_html
+from hocket.util.files import write_atomic
 
 FIGURES = {
     "single": ("One worker a job", ("LAS", "Gandiva", "AlloX", "LAS aware", "LAS aware, sharing")),

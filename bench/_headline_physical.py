@@ -10,10 +10,10 @@ from statistics import mean
 
 from _headline_runs import HOUR_S, POLICIES
 
-from hocket.cluster.metrics import Run, jct_s, makespan_s
-from hocket.cluster.readers import gavel_throughputs, gavel_trace
-from hocket.cluster.simulator import simulate
-from hocket.cluster.workers import WorkerType
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.readers import gavel_throughputs, gavel_trace
+from hocket.scheduler.simulation.metrics import Run, jct_s, makespan_s
+from hocket.scheduler.simulation.simulator import simulate
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
 TYPES = (WorkerType("v100", 8), WorkerType("p100", 16), WorkerType("k80", 24))

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation
-from hocket.cluster.core import Policy
-from hocket.cluster.first_come import FirstCome
-from hocket.cluster.generate import COST, Draws, continuous, static
-from hocket.cluster.metrics import Run, jct_s, makespan_s, rhos, violates
-from hocket.cluster.named import policy_named
-from hocket.cluster.options import Options, public
-from hocket.cluster.policies import gandiva
-from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.simulator import simulate
-from hocket.cluster.snapshot import Snapshot
-from hocket.cluster.throughputs import ThroughputTable
-from hocket.cluster.workers import WorkerType
-from hocket.cluster.workload import Workload
+from hocket.scheduler.core.core import Policy
+from hocket.scheduler.core.fifo_baseline import FirstCome
+from hocket.scheduler.core.policy_by_name import policy_named
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.policies import gandiva
+from hocket.scheduler.readers.throughputs_json import packaged
+from hocket.scheduler.simulation.metrics import Run, jct_s, makespan_s, rhos, violates
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator_options import Options, public
+from hocket.scheduler.simulation.trace_generator import COST, Draws, continuous, static
+from hocket.scheduler.simulation.workload import Workload
 
 USD_PER_HOUR = {"v100": 2.48, "p100": 1.46, "k80": 0.45}  # on demand, as the public policies have them
 HOUR_S = 3600.0

@@ -10,19 +10,19 @@ from random import Random
 
 import numpy as np
 
-from hocket.cluster.agnostic import agnostic
-from hocket.cluster.allocation import Allocation
-from hocket.cluster.job import Job
-from hocket.cluster.metrics import Run
-from hocket.cluster.named import evenly
-from hocket.cluster.options import Options
-from hocket.cluster.policies import hierarchical
-from hocket.cluster.policies.max_min_fairness import equal_share
-from hocket.cluster.simulator import simulate
-from hocket.cluster.snapshot import Active, Entity, Snapshot
-from hocket.cluster.throughputs import ThroughputTable
-from hocket.cluster.workers import Column, WorkerType
-from hocket.cluster.workload import Workload
+from hocket.scheduler.core.heterogeneity_agnostic import agnostic
+from hocket.scheduler.core.policy_by_name import evenly
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Entity, Snapshot
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.policies import hierarchical
+from hocket.scheduler.policies.max_min_fairness import equal_share
+from hocket.scheduler.simulation.metrics import Run
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.workload import Workload
 
 TYPES = tuple(WorkerType(name, 3) for name in ("v100", "p100", "k80"))
 JOBS, ROUNDS_APART, ROUND_S = 18, 24, 360.0

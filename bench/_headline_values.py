@@ -8,7 +8,7 @@ from statistics import mean
 import _headline_teams as teams
 from _headline_runs import Case, Kept, Row
 
-from hocket.cluster.sustained import sustained as load_sustained
+from hocket.scheduler.simulation.sustained_load import sustained as load_sustained
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from math import inf
 
 import numpy as np
 
-from hocket.cluster.core import Policy
-from hocket.cluster.snapshot import Active, Snapshot
-from hocket.cluster.throughputs import ThroughputTable
-from hocket.cluster.workers import WorkerType
-from hocket.cluster.workload import Workload
 from hocket.errors import InternalError
+from hocket.scheduler.core.core import Policy
+from hocket.scheduler.model.snapshot import Active, Snapshot
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.simulation.workload import Workload
 
 
 def ideal_jct_s(

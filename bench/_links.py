@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 from hocket.hardware.cluster import Level
 from hocket.hardware.links import fit_samples, with_fits
-from hocket.run.links import measure_links
-from hocket.typed import as_data
+from hocket.runtime.calibrate.link_benchmark import measure_links
+from hocket.util.schema import as_data
 
 
 def main() -> None:

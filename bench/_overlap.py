@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hocket.plan.plan import Plan
-from hocket.profile.capture import capture
-from hocket.profile.job import Job, load_job
-from hocket.profile.order import order
-from hocket.run.drawing import Drawing
-from hocket.run.overlap import measure, noted
-from hocket.run.progress import Progress
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.data.order import order
+from hocket.profiling.job.job import Job, load_job
+from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+from hocket.runtime.calibrate.buckets.run import measure, noted
+from hocket.runtime.worker.heartbeat import Progress
 
 THREADS = (1, 2, 4)
 WARM_UP = 3  # DDP rebuilds its buckets after the first iteration

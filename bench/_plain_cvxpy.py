@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hocket.cluster.policies.max_min_fairness import equal_share
-from hocket.cluster.snapshot import Snapshot
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.policies.max_min_fairness import equal_share
 
 
 def available() -> str:

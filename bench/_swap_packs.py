@@ -1,6 +1,6 @@
 """Packs of layers for plans that swap, as benches cut them: neighbours, until the next one would be too much."""
 
-from hocket.profile.model import ModelProfile
+from hocket.profiling.profile import ModelProfile
 
 
 def packs_of(profile: ModelProfile, most_bytes: float) -> list[tuple[str, ...]]:

@@ -5,9 +5,9 @@ from jobs.gpt import BATCH_SIZE, N_LAYER, SEQ, make_model, make_optimizer
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from hocket.profile.order import order
-from hocket.zoo.gpt import language_loss
-from hocket.zoo.text import Text
+from hocket.models.gpt import language_loss
+from hocket.models.text import Text
+from hocket.profiling.data.order import order
 
 
 class First(nn.Module):

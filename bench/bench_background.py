@@ -14,17 +14,17 @@ from functools import cache
 from math import inf, lcm
 
 from bench.bench_burst import MODELS, cluster, profile
-from hocket.cost.background import Background
+from hocket.cost.background.background import Background
 from hocket.cost.contention import Collocation
-from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
-from hocket.plan.beside import alone
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.predict import played
-from hocket.simulate.background import background_of, collocate
-from hocket.simulate.outcome import Outcome
-from hocket.simulate.steady import steady_state
-from hocket.strategies._burst import plan_burst
-from hocket.strategies._choices import Situation, cut
+from hocket.planning.background.background_job import alone
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import played
+from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
+from hocket.simulation.background.background import background_of, collocate
+from hocket.simulation.result import Outcome
+from hocket.simulation.steady_state import steady_state
+from hocket.strategies.base.search_space import Situation, cut
+from hocket.strategies.burst.planner import plan_burst
 
 GPUS, REPEATS = 8, 12
 BATCHES = {"vgg16": 32, "wrn101_2": 16, "inception_v3": 32}  # figure 9

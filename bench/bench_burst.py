@@ -20,14 +20,14 @@ from typing import Any
 from bench import burst_inception
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
-from hocket.plan.predict import predict_choice, trace_of_choice
-from hocket.plan.search import search
-from hocket.profile.model import ModelProfile
-from hocket.profile.readers import deeppool
-from hocket.strategies._burst import BurstPlan, plan_burst
-from hocket.strategies._choices import Choice, Situation, cut
-from hocket.trace.active import active_s
+from hocket.planning.predict.predict import predict_choice, trace_of_choice
+from hocket.planning.search.search import search
+from hocket.profiling.profile import ModelProfile
+from hocket.profiling.readers import deeppool
+from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
+from hocket.program.trace.busy_time import active_s
+from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.burst.planner import BurstPlan, plan_burst
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
 MODELS = {"vgg16": "A100_vgg.prof", "wrn101_2": "A100_wrn.prof", "inception_v3": "A100_inception.prof"}

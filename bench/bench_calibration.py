@@ -13,14 +13,14 @@ import time
 
 import torch
 
-from hocket import zoo
-from hocket.cost.calibration import Calibration, learned
-from hocket.cost.sketched import costed
+from hocket import models
+from hocket.cost.analytic.calibration import Calibration, learned
+from hocket.cost.analytic.from_operators import costed
 from hocket.hardware.catalog import device_type
-from hocket.profile.job import Job
-from hocket.profile.measure import measure
-from hocket.profile.model import ModelProfile
-from hocket.profile.sketch import sketch
+from hocket.profiling.analytic.sketch import sketch
+from hocket.profiling.job.job import Job
+from hocket.profiling.measure.measure import measure
+from hocket.profiling.profile import ModelProfile
 
 SIZES = (2, 4)
 
@@ -29,14 +29,14 @@ def job_of(name: str) -> Job:
     """A job of the zoo, of a size that a core trains in moments."""
     match name:
         case "gpt":
-            return zoo.job("gpt", n_layer=4, d_model=128, n_head=4, seq=128, optimizer=torch.optim.Adam)
+            return models.job("gpt", n_layer=4, d_model=128, n_head=4, seq=128, optimizer=torch.optim.Adam)
         case "gpt-wide":
-            return zoo.job("gpt", n_layer=6, d_model=256, n_head=8, seq=128, optimizer=torch.optim.Adam)
+            return models.job("gpt", n_layer=6, d_model=256, n_head=8, seq=128, optimizer=torch.optim.Adam)
         case "vgg":
-            return zoo.job("vgg", width=0.25, image=64)
+            return models.job("vgg", width=0.25, image=64)
         case "lstm":
-            return zoo.job("lstm", width=128, layers=4)
-    return zoo.job("resnet", depth=18, width=0.25, image=64)
+            return models.job("lstm", width=128, layers=4)
+    return models.job("resnet", depth=18, width=0.25, image=64)
 
 
 def seconds(profile: ModelProfile) -> float:

@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from hocket.cluster.core import Policy
-from hocket.cluster.generate import continuous
-from hocket.cluster.metrics import Run, jct_s, summary
-from hocket.cluster.named import as_published, policy_named
-from hocket.cluster.options import Options
-from hocket.cluster.readers import read_workload
-from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.simulator import simulate
-from hocket.cluster.workers import WorkerType
-from hocket.cluster.workload import Workload
+from hocket.scheduler.core.core import Policy
+from hocket.scheduler.core.policy_by_name import as_published, policy_named
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.readers import read_workload
+from hocket.scheduler.readers.throughputs_json import packaged
+from hocket.scheduler.simulation.metrics import Run, jct_s, summary
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.trace_generator import continuous
+from hocket.scheduler.simulation.workload import Workload
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel" / "sim"
 TYPES = tuple(WorkerType(name, 36) for name in ("v100", "p100", "k80"))

@@ -27,17 +27,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from hocket.cluster._fingerprint import Fitting
-from hocket.cluster.estimating import Estimating
-from hocket.cluster.estimator import Estimator, Measured
-from hocket.cluster.generate import continuous
-from hocket.cluster.metrics import summary
-from hocket.cluster.named import policy_named
-from hocket.cluster.options import Options
-from hocket.cluster.readers import throughputs_json
-from hocket.cluster.simulator import simulate
-from hocket.cluster.throughputs import Kind, ThroughputTable
-from hocket.cluster.workers import WorkerType
+from hocket.scheduler.core.policy_by_name import policy_named
+from hocket.scheduler.estimator.estimator import Estimator, Measured
+from hocket.scheduler.estimator.fingerprint import Fitting
+from hocket.scheduler.estimator.simulated_estimates import Estimating
+from hocket.scheduler.model.throughputs import Kind, ThroughputTable
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.readers import throughputs_json
+from hocket.scheduler.simulation.metrics import summary
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.trace_generator import continuous
 
 COUNTS = (0, 1, 2, 4, 8, 16, 32)
 WAYS = (Estimating(13, 4), Estimating(13, 4, refine=False), Estimating(6, 0))

@@ -7,7 +7,7 @@
 
 Rows that fall short of what was published most come first; "of that" is ours by the published figure: of times as long, as dear or as
 much load; of jobs that are in time; 1 by it where less is better. `--markdown` prints the table of docs/cluster.md.
-36 V100, 36 P100 and 36 K80; workloads of hocket.cluster.generate. `--only WORD` takes headlines with that word in their name.
+36 V100, 36 P100 and 36 K80; workloads of hocket.scheduler.simulation.trace_generator. `--only WORD` takes headlines with that word in their name.
 """
 
 import argparse

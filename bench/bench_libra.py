@@ -14,14 +14,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hocket import zoo
-from hocket.cost.sketched import costed
+from hocket import models
+from hocket.cost.analytic.from_operators import costed
 from hocket.hardware import catalog
 from hocket.hardware.overlap import OverlapModel, Rate, Stage
-from hocket.plan.fusion import Fusion, Gradients, allocate, joint
-from hocket.plan.fusion_rules import by_window, merged, no_overlap
-from hocket.profile.job import Job
-from hocket.profile.sketch import sketch
+from hocket.planning.buckets.baselines import by_window, merged, no_overlap
+from hocket.planning.buckets.tensor_fusion import Fusion, Gradients, allocate, joint
+from hocket.profiling.analytic.sketch import sketch
+from hocket.profiling.job.job import Job
 
 V100 = catalog.device_type("v100-16gb")
 LINE_BYTES_PER_S = 50e9 / 8 * 0.9
@@ -97,7 +97,7 @@ def cases() -> Iterator[Case]:
         ("resnet", 32, {"depth": 152}),
         ("vgg", 128, {}),
     ):
-        yield case(name, zoo.job(name, batch_size=samples, samples=samples, classes=1000, **options))  # type: ignore[arg-type]
+        yield case(name, models.job(name, batch_size=samples, samples=samples, classes=1000, **options))  # type: ignore[arg-type]
     made = bert(32)
     if made is not None:
         yield case("bert", made)
@@ -128,7 +128,7 @@ def main() -> None:
         "--threads", type=int, default=1024, help="of every all-reduce that chooses none (default 1,024)"
     )
     asked = parser.parse_args()
-    small = case("resnet", zoo.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
+    small = case("resnet", models.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
     model = told(small.gradients, 0.14)
     print(f"contention: {model}")
     found = list(cases())

@@ -24,10 +24,10 @@ from itertools import product
 
 from bench_libra import STARTUP_S, Case, case, cases, told
 
-from hocket import zoo
+from hocket import models as zoo
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.plan.fusion import Gradients, joint
-from hocket.plan.fusion_rules import by_window, merged, no_overlap
+from hocket.planning.buckets.baselines import by_window, merged, no_overlap
+from hocket.planning.buckets.tensor_fusion import Gradients, joint
 
 # Section V.C: gains in throughput on 8 nodes, least and most of four models; section V.D: of VGG-16 on 2,048 nodes.
 PUBLISHED = {"SE": (0.113, 0.269), "H-N": (0.058, 0.138), "MG-N": (0.042, 0.062)}

@@ -4,7 +4,7 @@
     python bench/bench_mechanism.py --full     # all loads, seeds 0 to 2; runs in mechanism.json are not made again
     python bench/bench_mechanism.py --kept     # the tables of what mechanism.json has, without runs
 
-Heterogeneity-aware LAS on 36 V100, 36 P100 and 36 K80; workloads of hocket.cluster.generate; average JCT of jobs 300 to 500, while
+Heterogeneity-aware LAS on 36 V100, 36 P100 and 36 K80; workloads of hocket.scheduler.simulation.trace_generator; average JCT of jobs 300 to 500, while
 others go on coming. What the objective leaves open is divided as where the public policy's solver ends (`rest="middle"`); nothing
 else is special. Ratios are by seed, then their mean and standard deviation. Rows are by how far they are from what was published.
 """
@@ -19,15 +19,15 @@ from statistics import mean, stdev
 from _headline_runs import USD_PER_HOUR
 from _ideal import ideal_jct_s
 
-from hocket.cluster.generate import Draws, continuous
-from hocket.cluster.metrics import jct_s
-from hocket.cluster.named import policy_named
-from hocket.cluster.options import Options
-from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.settings import Settings
-from hocket.cluster.simulator import simulate
-from hocket.cluster.workers import WorkerType
-from hocket.files import write_atomic
+from hocket.scheduler.core.policy_by_name import policy_named
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.readers.throughputs_json import packaged
+from hocket.scheduler.simulation.metrics import jct_s
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.trace_generator import Draws, continuous
+from hocket.util.files import write_atomic
 
 KEPT = Path(__file__).with_name("mechanism.json")
 FIRST, LAST, COME = 300, 500, 2500

@@ -16,18 +16,18 @@ from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
 
-from hocket.cost.analytic import Precision, analytic
+from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
-from hocket.passes.borders import StageCut
-from hocket.plan.mesh import Mesh
-from hocket.plan.meshed import Meshed, simulated
-from hocket.plan.plane import Plane, Source
-from hocket.plan.predict import predict_choice
-from hocket.profile.model import ModelProfile
-from hocket.profile.synthetic import chain
-from hocket.profile.transformer import Transformer
-from hocket.strategies._choices import Choice, Situation
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout_space import Plane, Source
+from hocket.planning.mesh.simulated import Meshed, simulated
+from hocket.planning.predict.predict import predict_choice
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.borders import StageCut
+from hocket.strategies.base.search_space import Choice, Situation
 
 SIZES = (1, 2, 4, 8, 16)
 CARD, RING = Link(0.92 * 25e9, 5e-6), Link(230e9, 3e-6)

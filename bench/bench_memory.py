@@ -21,10 +21,10 @@ from typing import Any
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.job import Job
-from hocket.profile.model import ModelProfile
-from hocket.program.footprint import footprints
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.job.job import Job
+from hocket.profiling.profile import ModelProfile
+from hocket.program.memory_bound.footprint import footprints
 
 _SLACK = 3  # layers by which a cut may be moved
 JOBS = ("gpt", "vgg", "lstm", "inception")
@@ -107,17 +107,17 @@ CASES = (
 
 def job_of(name: str) -> Job:
     """The demo's GPT, or a small model of the zoo whose tensors are not too small to matter."""
-    from hocket import zoo
-    from hocket.zoo.demo_job import make_job
+    from hocket import models
+    from hocket.models.demo_job import make_job
 
     match name:
         case "gpt":
             return make_job()
         case "vgg":
-            return zoo.job("vgg", batch_size=16, width=0.25, image=32)
+            return models.job("vgg", batch_size=16, width=0.25, image=32)
         case "lstm":
-            return zoo.job("lstm", batch_size=16, width=64, layers=3)
-    return zoo.job("inception", batch_size=16, small=True, width=0.2, image=64, blocks=(1, 1, 1))
+            return models.job("lstm", batch_size=16, width=64, layers=3)
+    return models.job("inception", batch_size=16, small=True, width=0.2, image=64, blocks=(1, 1, 1))
 
 
 def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: Any) -> None:
@@ -125,9 +125,9 @@ def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: A
     import torch
     import torch.distributed as dist
 
-    from hocket.profile.capture import capture
-    from hocket.run.engines.torch_dist import Worker
-    from hocket.run.steps import Pace
+    from hocket.profiling.capture.capture import capture
+    from hocket.runtime.engine.distributed import Worker
+    from hocket.runtime.worker.segments import Pace
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
@@ -175,7 +175,7 @@ class Workers:
 
 def profiles(names: set[str]) -> Iterator[tuple[str, ModelProfile, int]]:
     """Each job's profile and batch size; seconds are measured only roughly, bytes are exact."""
-    from hocket.profile.measure import measure
+    from hocket.profiling.measure.measure import measure
 
     for name in sorted(names):
         job = job_of(name)
@@ -192,7 +192,7 @@ def proven_bytes(plan: Plan, profile: ModelProfile) -> dict[int, float]:
 
 def main() -> None:
     """Print the lines and the summary."""
-    from hocket.plan.predict import predict_iteration
+    from hocket.planning.predict.predict import predict_iteration
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="run the plans whose name has this in it")

@@ -19,16 +19,16 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from hocket import zoo
-from hocket.cost.sketched import costed
+from hocket import models
+from hocket.cost.analytic.from_operators import costed
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.predict import predict_iteration
-from hocket.profile.fake import fake_copy, faked
-from hocket.profile.job import Job
-from hocket.profile.sketch import sketch
-from hocket.profile.storage import StorageTracker
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import predict_iteration
+from hocket.profiling.analytic.fake_tensors import fake_copy, faked
+from hocket.profiling.analytic.sketch import sketch
+from hocket.profiling.capture.storage_tracker import StorageTracker
+from hocket.profiling.job.job import Job
 
 ALONE = Cluster("one", (Level("device", 1, 1e9),), "h200")
 
@@ -95,15 +95,15 @@ def job_of(name: str, optimizer: Any, batch_size: int) -> Job:
     options: dict[str, Any] = {"batch_size": batch_size, "samples": batch_size, "optimizer": optimizer}
     match name:
         case "gpt-124m":
-            return zoo.job("gpt", n_layer=12, d_model=768, n_head=12, seq=1024, dropout=0.1, **options)
+            return models.job("gpt", n_layer=12, d_model=768, n_head=12, seq=1024, dropout=0.1, **options)
         case "vgg16":
-            return zoo.job("vgg", classes=1000, **options)
+            return models.job("vgg", classes=1000, **options)
         case "resnet50":
-            return zoo.job("resnet", depth=50, classes=1000, **options)
+            return models.job("resnet", depth=50, classes=1000, **options)
         case "inception-v3":
-            return zoo.job("inception", classes=1000, **options)
+            return models.job("inception", classes=1000, **options)
         case "lstm":
-            return zoo.job("lstm", width=1024, layers=8, vocab=32000, seq=50, **options)
+            return models.job("lstm", width=1024, layers=8, vocab=32000, seq=50, **options)
     model, length, words = of_transformers(name)
     return Job(model.train(), None, Words(length, words, batch_size), optimizer, batch_size, name=name)
 

@@ -24,14 +24,14 @@ from _workers import HERE, environment, free_port
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel
-from hocket.plan.fusion import Fusion, Gradients
-from hocket.plan.fusion_rules import by_bytes, merged, no_overlap
-from hocket.plan.fusion_threads import taken_buckets, taken_threads
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import Captured, capture
-from hocket.profile.job import load_job
-from hocket.run.overlap_notes import Alone, Measured, Noted, foretold, measured
-from hocket.typed import read_as
+from hocket.planning.buckets.baselines import by_bytes, merged, no_overlap
+from hocket.planning.buckets.tensor_fusion import Fusion, Gradients
+from hocket.planning.buckets.threads import taken_buckets, taken_threads
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import load_job
+from hocket.runtime.calibrate.buckets.fit import Alone, Measured, Noted, foretold, measured
+from hocket.util.schema import read_as
 
 MIB = 2**20
 

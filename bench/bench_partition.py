@@ -16,13 +16,13 @@ from typing import Any
 
 from bench import pipedream_reference as reference
 from hocket.hardware.cluster import Cluster
-from hocket.profile import synthetic
-from hocket.profile.model import ModelProfile
-from hocket.strategies import _partition_loops, _partition_memory, _partition_topology
-from hocket.strategies._partition import Partition, partition
-from hocket.strategies._partition_cuts import cuts
-from hocket.strategies._partition_memory import pipeline_bytes
-from hocket.strategies._pipedream_cost import Sync, evaluate
+from hocket.profiling.analytic import synthetic
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.pipedream_partition import buffers, memory, topology
+from hocket.strategies.pipedream_partition.cost import Sync, evaluate
+from hocket.strategies.pipedream_partition.cuts import cuts
+from hocket.strategies.pipedream_partition.memory import pipeline_bytes
+from hocket.strategies.pipedream_partition.partition import Partition, partition
 
 MODELS = ("alexnet", "vgg16", "resnet18", "resnet50", "densenet121", "squeezenet1_0", "gnmt", "inception_v3")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -38,7 +38,7 @@ def best_of(runs: int, profile: ModelProfile, cluster: Cluster, size: int, **opt
     """Least processor time of several runs, each as if it were the first: nothing is kept from one to the next."""
     least, result = float("inf"), partition(profile, cluster, size, **options)
     for _ in range(runs):
-        for kept in (_partition_topology.topology, _partition_topology._runs, _partition_memory._flights):
+        for kept in (topology.topology, topology._runs, memory._flights):
             kept.cache_clear()
         fresh = replace(profile)
         start = time.process_time()
@@ -118,7 +118,7 @@ def main() -> None:
     if chosen.table:
         table()
         return
-    _partition_loops.PLAIN_WORK = sys.maxsize if chosen.plain else 0  # compiled from the first call on
+    buffers.PLAIN_WORK = sys.maxsize if chosen.plain else 0  # compiled from the first call on
     start = time.perf_counter()
     partition(synthetic.chain(4), reference.CLUSTERS["A1x4"], 1, replicate=False)
     print(f"first call of this process (loads or compiles the loops): {time.perf_counter() - start:.2f} s")

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from bench import pipedream_reference as reference
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
-from hocket.plan.predict import predict_choice
-from hocket.profile.model import ModelProfile
-from hocket.strategies._choices import Choice, Situation, cut
-from hocket.strategies._partition import partition
-from hocket.strategies._partition_cuts import cuts as cuts_of
-from hocket.strategies._pipedream_cost import evaluate, journeys, owners
+from hocket.planning.predict.predict import predict_choice
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.pipedream_partition.cost import evaluate, journeys, owners
+from hocket.strategies.pipedream_partition.cuts import cuts as cuts_of
+from hocket.strategies.pipedream_partition.partition import partition
 
 A = reference.CLUSTERS["A1x4"]
 GB = 1e9

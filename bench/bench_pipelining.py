@@ -33,9 +33,9 @@ from _torch_pipelining import Pipelining
 from jobs.gpt import BATCH_SIZE, N_LAYER, make_job
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import Captured, capture
-from hocket.run.engines.torch_dist import Worker
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.runtime.engine.distributed import Worker
 
 MICROBATCHES, STAGES = 8, 2
 STRATEGIES, ASYNCHRONOUS = ("gpipe", "flush", "pipedream", "two_bw"), ("pipedream", "two_bw")

@@ -30,14 +30,14 @@ from typing import Any
 import _plain_cvxpy as plain
 import numpy as np
 
-from hocket import registry
-from hocket.cluster.agnostic import agnostic
-from hocket.cluster.allocation import Allocation
-from hocket.cluster.job import Job
-from hocket.cluster.readers import gavel_snapshot, gavel_throughputs
-from hocket.cluster.session import Session
-from hocket.cluster.snapshot import Active, Entity, Snapshot
-from hocket.cluster.workers import Column, WorkerType
+from hocket.scheduler.core.heterogeneity_agnostic import agnostic
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Entity, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.readers import gavel_snapshot, gavel_throughputs
+from hocket.scheduler.solver.lp.session import Session
+from hocket.util import registry
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
 MOST_RUNS, ENOUGH_S = 30, 1.0
@@ -112,12 +112,12 @@ def beside_the_public_ones(largest: int, only: str) -> None:
     """A line a policy and snapshot."""
     references = json.loads((FOLDER / "policies" / "reference.json").read_text())
     table = gavel_throughputs.read(FOLDER / "simulation_throughputs.json")
-    names = registry.names("hocket.cluster.policies")
+    names = registry.names("hocket.scheduler.policies")
     print(f"{'public policy':50}{'snapshot':22}{'ours ms':>10}{'public s':>10}{'ratio':>9}{'asked':>6}  objective")
     for case in CASES:
         if only not in case.public or case.ours not in names:
             continue
-        policy = registry.load("hocket.cluster.policies", case.ours, "policy")
+        policy = registry.load("hocket.scheduler.policies", case.ours, "policy")
         for row in references:
             if row["policy"] == case.public and row["ok"] and row["N"] <= largest:
                 _line(case, policy, row, table)
@@ -154,7 +154,7 @@ def beside_cvxpy(largest: int) -> None:
         f"\n{'policy':22}{'snapshot':22}{'ours ms':>10}{'cvxpy ' + version + ' ms':>18}{'ratio':>9}  solver, objective"
     )
     for name in ("max_min_fairness", "makespan", "max_sum_throughput"):
-        policy = registry.load("hocket.cluster.policies", name, "policy")
+        policy = registry.load("hocket.scheduler.policies", name, "policy")
         for label, there in _plain_snapshots(largest):
             seconds, found = best_of(policy.allocate, there)
             for solver in ("HIGHS", "CLARABEL"):
@@ -199,7 +199,7 @@ def unlike(jobs: int, types: int, seed: int = 0, even: bool = False) -> Snapshot
 
 def _with_budget(there: Snapshot) -> Snapshot:
     """A budget that makes the makespan longer: three parts in a hundred less than the shortest one costs."""
-    policy = registry.load("hocket.cluster.policies", "makespan_budget", "policy")
+    policy = registry.load("hocket.scheduler.policies", "makespan_budget", "policy")
     found = policy.allocate(there)
     paid_usd = (there.prices[found.column] * there.scale[found.first] * found.fraction).sum() * found.objective / 3600
     return replace(there, budget_usd=float(paid_usd) * 0.97)
@@ -218,7 +218,7 @@ def where_all_differ() -> None:
 
 
 def _from_event_to_event(name: str, jobs: int, types: int, events: int, even: bool) -> None:
-    policy = registry.load("hocket.cluster.policies", name, "policy")
+    policy = registry.load("hocket.scheduler.policies", name, "policy")
     full = unlike(jobs + events, types, 0, even)
     if name == "makespan_budget":
         full = _with_budget(full)
@@ -247,7 +247,7 @@ def where_all_differ_and_share() -> None:
     there = replace(known, throughputs=known.throughputs * factors)
     print(f"\n{'policy':22}{'jobs':>8}{'types':>6}{'all pairs: s':>14}  gap, objective over that without pairs")
     for name in SHARE:
-        policy = registry.load("hocket.cluster.policies", name, "policy")
+        policy = registry.load("hocket.scheduler.policies", name, "policy")
         start = time.process_time()
         found = policy.allocate(there)
         taken = time.process_time() - start

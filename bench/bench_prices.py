@@ -8,10 +8,10 @@ Without a folder it takes the published data that lie beside the repository, and
 import sys
 from pathlib import Path
 
-from hocket.cluster.price_readers import public, throughputs
-from hocket.cluster.prices import figures, reductions
-from hocket.cluster.prices.journey import Moving
-from hocket.cluster.prices.rows import text
+from hocket.scheduler.prices.analysis import figures, reductions
+from hocket.scheduler.prices.analysis.rows import text
+from hocket.scheduler.prices.migration import Moving
+from hocket.scheduler.prices.readers import public, throughputs
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "prices"
 

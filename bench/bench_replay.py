@@ -8,15 +8,15 @@ import time
 
 import torch
 
-from hocket import zoo
-from hocket.profile.capture import Stage, capture
+from hocket import models
+from hocket.profiling.capture.capture import Stage, capture
 
 
 def main(repetitions: int = 40) -> None:
     """Print a line for each model of the zoo, small, where overhead shows most."""
     torch.set_num_threads(1)
     for name in ("gpt", "lstm", "vgg", "inception", "resnet"):
-        job = zoo.job(name, small=True)
+        job = models.job(name, small=True)
         begin = time.perf_counter()
         captured = capture(job, 4)
         capture_s = time.perf_counter() - begin

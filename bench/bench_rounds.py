@@ -11,14 +11,14 @@ from statistics import median
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation
-from hocket.cluster.core import Core
-from hocket.cluster.events import JobArrived, JobFinished, RoundEnded
-from hocket.cluster.job import Job
-from hocket.cluster.policies import max_min_fairness
-from hocket.cluster.settings import Settings
-from hocket.cluster.snapshot import Snapshot
-from hocket.cluster.workers import Column, WorkerType
+from hocket.scheduler.core.core import Core
+from hocket.scheduler.core.events import JobArrived, JobFinished, RoundEnded
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.policies import max_min_fairness
 
 ROUNDS = 50
 KINDS = 26  # of jobs, as in the published workloads

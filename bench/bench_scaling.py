@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
-from hocket.plan.accuracy import SampleCurve
-from hocket.plan.scaling import OPTIMAL, STRONG, WAYS, WEAK, Scaling, data_parallel, scale
-from hocket.profile.readers import deeppool
+from hocket.planning.goals.sample_efficiency import SampleCurve
+from hocket.planning.goals.time_to_accuracy import OPTIMAL, STRONG, WAYS, WEAK, Scaling, data_parallel, scale
+from hocket.profiling.readers import deeppool
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GIGABITS = (10, 100, 1000, 4800)

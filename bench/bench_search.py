@@ -12,11 +12,11 @@ import time
 import numpy as np
 
 from hocket.hardware.cluster import Cluster, Level, Link, Node
-from hocket.plan.search import search
-from hocket.plan.sized import search_sizes
-from hocket.profile.sizes import published
-from hocket.profile.synthetic import chain
-from hocket.profile.transformer import Transformer
+from hocket.planning.mesh.plan_model import search_sizes
+from hocket.planning.search.search import search
+from hocket.profiling.analytic.sizes import published
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.analytic.transformer import Transformer
 
 LAYERS, BATCH_SIZE = 64, 128
 SERVERS = (1, 2, 4, 8)

@@ -10,10 +10,10 @@ from time import process_time
 
 from hocket.cost.model import CostModel
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.borders import StageCut, stage_shapes
-from hocket.profile.synthetic import chain
-from hocket.simulate.simulator import lay_out, play, summarize
-from hocket.strategies._common import compile_strategy
+from hocket.profiling.analytic.synthetic import chain
+from hocket.program.passes.borders import StageCut, stage_shapes
+from hocket.simulation.simulator import lay_out, play, summarize
+from hocket.strategies.base.strategy import compile_strategy
 
 SHARED = (Level("server", 8, 1e10, 1e-5, shared=True), Level("cluster", 8, 1e9, 1e-4, shared=True))
 OWN = (Level("server", 8, 1e10, 1e-5, shared=False), Level("cluster", 8, 1e9, 1e-4, shared=False))

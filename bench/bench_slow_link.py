@@ -21,10 +21,10 @@ from _netns import ADDRESSES, INTERFACES, command, missing, slow_link
 from _workers import HERE, environment, free_port, last_json
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.search import search
-from hocket.profile.job import load_job
-from hocket.profile.measure import measure
-from hocket.typed import read_as
+from hocket.planning.search.search import search
+from hocket.profiling.job.job import load_job
+from hocket.profiling.measure.measure import measure
+from hocket.util.schema import read_as
 
 JOB = HERE / "jobs" / "vgg.py"
 ROUNDS = 2

@@ -21,21 +21,21 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation
-from hocket.cluster.core import Policy
-from hocket.cluster.events import Event
-from hocket.cluster.job import Job
-from hocket.cluster.named import policy_named
-from hocket.cluster.options import Options
-from hocket.cluster.price_readers.public import read_availability
-from hocket.cluster.prices.availability import Availability
-from hocket.cluster.prices.changes import comings
-from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.settings import Settings
-from hocket.cluster.simulator import simulate
-from hocket.cluster.snapshot import Snapshot
-from hocket.cluster.workers import WorkerType
-from hocket.cluster.workload import Workload
+from hocket.scheduler.core.core import Policy
+from hocket.scheduler.core.events import Event
+from hocket.scheduler.core.policy_by_name import policy_named
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.model.allocation import ALONE, Allocation
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.prices.availability import Availability
+from hocket.scheduler.prices.changes import comings
+from hocket.scheduler.prices.readers.public import read_availability
+from hocket.scheduler.readers.throughputs_json import packaged
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.workload import Workload
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "prices"
 HOUR_S, TICK_S = 3600.0, 300.0

@@ -20,15 +20,15 @@ from bench._swap_packs import packs_of
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.link_sums import LinkSums
-from hocket.passes.swapping import Swapping
-from hocket.plan.experience import Experience, learned_from
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.predict import predict_iteration
-from hocket.plan.swapped import completed
-from hocket.profile.measure import measure
-from hocket.profile.model import ModelProfile
-from hocket.run.loop import train
-from hocket.run.overhead import instruction_s
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.feedback import Experience, learned_from
+from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.swapping.budgets import completed
+from hocket.profiling.measure.measure import measure
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.runtime.calibrate.engine_overhead import instruction_s
+from hocket.runtime.train import train
 
 BATCH, EACH, ROOM = 8, 2, 1.2e6
 JOB = f"""

@@ -9,17 +9,17 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from hocket.cost.analytic import Precision, analytic
+from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.errors import RefusedError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.passes.swapping import Swapping
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.predict import predict
-from hocket.profile.model import ModelProfile
-from hocket.profile.sizes import published
-from hocket.profile.synthetic import chain
-from hocket.strategies._harmony_costs import GIB
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import predict
+from hocket.profiling.analytic.sizes import published
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.strategies.swapping.costs import GIB
 
 FULL = Precision(dtype="float32", weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, step_bytes=28)
 DEVICES, BATCH, ROOM, PACKS = 4, 32, 10 * GIB, 16

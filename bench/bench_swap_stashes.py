@@ -10,23 +10,23 @@ from unittest import mock
 
 import torch
 
-from hocket import zoo
-from hocket.cost.sketched import costed
+from hocket import models
+from hocket.cost.analytic.from_operators import costed
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan import improving
-from hocket.plan.candidates import Search
-from hocket.plan.search import search
-from hocket.profile.model import ModelProfile
-from hocket.profile.sketch import sketch
-from hocket.profile.synthetic import chain
+from hocket.planning.search.result import Search
+from hocket.planning.search.search import search
+from hocket.planning.swapping import refine
+from hocket.profiling.analytic.sketch import sketch
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
 
 
 def cases() -> list[tuple[str, ModelProfile, Cluster, int]]:
     """Name, profile, cluster and batch."""
     found = []
     options = {"n_layer": 4, "d_model": 64, "n_head": 2, "seq": 16, "dropout": 0.1, "tied": False, "samples": 64}
-    job = zoo.job("gpt", batch_size=4, optimizer=partial(torch.optim.Adam, lr=1e-3), **options)
+    job = models.job("gpt", batch_size=4, optimizer=partial(torch.optim.Adam, lr=1e-3), **options)
     state_bytes = 4 * sum(p.nbytes for p in job.model.parameters())
     for kind in ("cpu-core", "v100-16gb"):
         profile = costed(sketch(job, (1, 2)), catalog.device_type(kind))
@@ -71,8 +71,8 @@ def main() -> None:
     for name, profile, devices, batch in cases():
         rates, took = [], []
         found: Search
-        for kept in ((), improving.KEPT):
-            with mock.patch.object(improving, "KEPT", kept):
+        for kept in ((), refine.KEPT):
+            with mock.patch.object(refine, "KEPT", kept):
                 began = time.process_time()
                 found = search(profile, devices, batch)
                 took.append(time.process_time() - began)

@@ -7,10 +7,10 @@ each device, a link of 1 GB/s, and devices of 650 MB. Nothing is measured: it ta
 from typing import Any
 
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.passes.swapping import Swapping
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.predict import predict
-from hocket.profile.synthetic import chain
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import predict
+from hocket.profiling.analytic.synthetic import chain
+from hocket.program.passes.swapping.settings import Swapping
 
 LAYERS, MICROBATCHES, BUDGET_BYTES = 8, 4, 6.5e8
 APART: dict[str, Any] = {"grouping": False, "just_in_time": False}

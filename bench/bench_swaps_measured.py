@@ -12,11 +12,11 @@ from typing import Any
 
 from bench._swap_packs import packs_of
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.swapping import Swapping
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.swapped import completed
-from hocket.profile.measure import measure
-from hocket.run.loop import train
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.swapping.budgets import completed
+from hocket.profiling.measure.measure import measure
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.runtime.train import train
 
 RATE, STEPS, EACH, SHARE = 5e6, 4, 2, 9.0
 APART = {"grouping": False, "just_in_time": False}

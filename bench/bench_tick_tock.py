@@ -15,8 +15,8 @@ import time
 
 import torch
 
-from hocket.zoo.gpt import GPT, language_loss
-from hocket.zoo.text import VOCAB, Text
+from hocket.models.gpt import GPT, language_loss
+from hocket.models.text import VOCAB, Text
 
 SEQ, SAMPLES = 128, 2
 

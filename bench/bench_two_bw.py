@@ -5,7 +5,7 @@
 
 The paper names models by their number of parameters and prints no sizes; those below have so many. Servers have eight V100s of 16 GB
 with NVLink, and 25 Gbit/s between them. Each system has its fastest microbatch, a power of two that fits into 16 GB, if nothing else is
-said; blocks are recomputed, numbers have 16 bits. Seconds and bytes are worked out by `hocket.cost.analytic`; each row says what the text publishes.
+said; blocks are recomputed, numbers have 16 bits. Seconds and bytes are worked out by `hocket.cost.analytic.transformer`; each row says what the text publishes.
 """
 
 import argparse
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from hocket.cost.analytic import analytic
+from hocket.cost.analytic.transformer import analytic
 from hocket.errors import RefusedError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.borders import StageCut
-from hocket.plan.mesh import Mesh
-from hocket.plan.meshed import simulated
-from hocket.plan.plane import Plane
-from hocket.plan.predict import predict_choice
-from hocket.profile.model import ModelProfile
-from hocket.profile.transformer import Transformer
-from hocket.strategies._choices import Choice, Situation, cut
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.simulated import simulated
+from hocket.planning.predict.predict import predict_choice
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.borders import StageCut
+from hocket.strategies.base.search_space import Choice, Situation, cut
 
 V100 = catalog.device_type("v100-16gb")
 GB = 1e9

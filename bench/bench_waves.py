@@ -9,20 +9,20 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hocket.cost.analytic import Precision, analytic
+from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.errors import HocketError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.swapping import Swapping
-from hocket.plan.hunt import make_plan
-from hocket.plan.plan import Plan
-from hocket.plan.predict import predict
-from hocket.plan.swapped import completed
-from hocket.profile.model import ModelProfile
-from hocket.profile.sizes import published
-from hocket.strategies._balance import Balancer, runs
-from hocket.strategies._choices import Choice, Situation, cut
-from hocket.units import show_bytes
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict
+from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.swapping.budgets import completed
+from hocket.profiling.analytic.sizes import published
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.strategies.base.balance import Balancer, runs
+from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.util.units import show_bytes
 
 FLOAT32 = Precision("float32", weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, step_bytes=28)
 NVLINK, ETHERNET = Level("nvlink", 4, 25e9, 5e-6), Level("ethernet", 2, 25e9 / 8, 2e-5, shared=True)

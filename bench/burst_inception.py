@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hocket.profile.costs import Tensor
-from hocket.profile.model import ModelProfile
-from hocket.profile.readers import deeppool
-from hocket.profile.readers._deeppool_layer import LayerKey, output_shape
+from hocket.profiling.layer import Tensor
+from hocket.profiling.profile import ModelProfile
+from hocket.profiling.readers import deeppool
+from hocket.profiling.readers._deeppool_layer import LayerKey, output_shape
 
 # Of a block: how many layers each branch has; "f" marks a branch that ends in a fork of two layers and their concatenation.
 BLOCKS: tuple[tuple[str, ...], ...] = (

@@ -15,12 +15,12 @@ from functools import partial
 import torch
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import capture
-from hocket.profile.job import Job
-from hocket.run.engines.inline import run_inline
-from hocket.zoo.gpt import GPT, language_loss
-from hocket.zoo.text import VOCAB, Text
+from hocket.models.gpt import GPT, language_loss
+from hocket.models.text import VOCAB, Text
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import Job
+from hocket.runtime.engine.inline import run_inline
 
 STAGES, BATCH_SIZE, SEQ, SEED = 4, 16, 64, 0
 RUNS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.strategies._harmony_costs import LayerProfile, Pass
+from hocket.strategies.swapping.costs import LayerProfile, Pass
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "harmony"
 MODELS = ("bert_large_seqlen512", "gpt2_xl", "resnet1026")

@@ -12,10 +12,10 @@ from itertools import accumulate, pairwise, product
 from pathlib import Path
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.profile.model import ModelProfile
-from hocket.profile.readers import pipedream
-from hocket.strategies._partition_cuts import Cuts, cuts
-from hocket.strategies._pipedream_cost import evaluate
+from hocket.profiling.profile import ModelProfile
+from hocket.profiling.readers import pipedream
+from hocket.strategies.pipedream_partition.cost import evaluate
+from hocket.strategies.pipedream_partition.cuts import Cuts, cuts
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "pipedream"
 FILES = {"gnmt": "gnmt8"}

@@ -9,8 +9,8 @@ hocket train examples/gpt.py plan.yaml --steps 50
 import torch
 
 from hocket import Job
-from hocket.zoo.gpt import GPT, language_loss
-from hocket.zoo.text import VOCAB, Text
+from hocket.models.gpt import GPT, language_loss
+from hocket.models.text import VOCAB, Text
 
 torch.manual_seed(0)  # every worker runs this file: the same weights everywhere
 

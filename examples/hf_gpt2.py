@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hocket import Job
-from hocket.zoo.text import VOCAB, Text
+from hocket.models.text import VOCAB, Text
 
 
 class Samples:

@@ -9,48 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# The rooms, in dependency order: a room may import only the rooms above it. tests/test_rooms.py enforces this.
+# The rooms, in dependency order: a room may import only the rooms above it. tests/package/test_structure.py enforces this.
 ROOMS = (
     "printable",
     "errors",
-    "units",
-    "features",
-    "registry",
-    "face",
-    "files",
-    "collector",
-    "lines",
-    "documents",
-    "typed",
-    "profile",
+    "util",
+    "profiling",
     "hardware",
     "program",
-    "passes",
     "cost",
-    "trace",
-    "simulate",
+    "simulation",
     "strategies",
-    "plan",
-    "cluster",
-    "zoo",
-    "run",
-    "report",
+    "planning",
+    "scheduler",
+    "models",
+    "runtime",
+    "reporting",
     "api",
     "cli",
-    "demo",
 )
 
 if TYPE_CHECKING:
     from hocket.api import Job, plan, profile, simulate, tokens, train
 
-_ROOMS_THAT_ARE_CALLED = ("plan", "profile", "simulate")  # see hocket/face.py
 __all__ = ["Job", "plan", "profile", "simulate", "tokens", "train", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the public face on first use, so that `import hocket` costs milliseconds."""
-    if name in _ROOMS_THAT_ARE_CALLED:
-        return import_module(f"hocket.{name}")
-    if name in ("Job", "tokens", "train"):
+    if name in ("Job", "plan", "profile", "simulate", "tokens", "train"):
         return getattr(import_module("hocket.api"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

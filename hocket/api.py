@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type_of
 from hocket.hardware.cluster import Cluster, DeviceType
-from hocket.plan.candidates import Search
-from hocket.plan.open import Opened, open_plan, opened, validate
-from hocket.plan.plan import Plan
-from hocket.profile.companions import usual_neighbours
-from hocket.profile.job import Job, load_job, refuse_in_job_file
-from hocket.profile.loss_weight import tokens
-from hocket.profile.model import CPU, ModelProfile
-from hocket.profile.transformer import Transformer
-from hocket.simulate.simulator import Summary
-from hocket.trace.trace import Trace
+from hocket.planning.load import Opened, open_plan, opened, validate
+from hocket.planning.plan import Plan
+from hocket.planning.search.result import Search
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.profiling.job.job import Job, load_job, refuse_in_job_file
+from hocket.profiling.job.loss_weight import tokens
+from hocket.profiling.measure.background_load import usual_neighbours
+from hocket.profiling.profile import CPU, ModelProfile
+from hocket.program.trace.trace import Trace
+from hocket.simulation.simulator import Summary
 
 if TYPE_CHECKING:
-    from hocket.cost.calibration import Calibration
-    from hocket.plan.parting import Planned
-    from hocket.plan.sized import SizedSearch
-    from hocket.run.listener import Summary as Trained
+    from hocket.cost.analytic.calibration import Calibration
+    from hocket.planning.goals.subclusters import Planned
+    from hocket.planning.mesh.plan_model import SizedSearch
+    from hocket.runtime.worker.monitor.listener import Summary as Trained
 
 __all__ = ["Job", "plan", "profile", "simulate", "tokens", "train"]
 
@@ -39,14 +39,14 @@ def profile(
     calibration: "Calibration | str | Path | None" = None,
     **options: Any,
 ) -> ModelProfile:
-    """Measure a job, or the job of a job file, layer by layer. See `hocket.profile.measure.measure` for the options.
+    """Measure a job, or the job of a job file, layer by layer. See `hocket.profiling.measure.measure.measure` for the options.
 
     With `tensor` it is one of so many tensor-parallel devices that is measured. The job of a job file is measured among as many busy
     neighbours as usual, if nothing else is said.
 
     Arguments:
         for_type: measure nothing, but work out what the job takes on this device type (of the catalogue, or of a cluster
-            file); the model of a job file may be larger than memory. See `hocket.profile.sketch.sketch` for the options.
+            file); the model of a job file may be larger than memory. See `hocket.profiling.analytic.sketch.sketch` for the options.
         calibration: of that device type, from `hocket calibrate`.
 
     Raises:
@@ -54,9 +54,9 @@ def profile(
     """
     refuse_in_job_file("hocket.profile")
     if for_type is not None:
-        from hocket.cost.calibration import Calibration
-        from hocket.cost.sketched import costed
-        from hocket.profile.sketch import sketch
+        from hocket.cost.analytic.calibration import Calibration
+        from hocket.cost.analytic.from_operators import costed
+        from hocket.profiling.analytic.sketch import sketch
 
         if tensor != 1:
             raise InputError("tensor", str(tensor), "1, where nothing is measured")
@@ -66,7 +66,7 @@ def profile(
         return costed(sketch(job, microbatch_sizes or (), **options), kind, taught)
     if calibration is not None:
         raise InputError("calibration", "given", "nothing, where the job is measured", "Give for_type as well.")
-    from hocket.run.measure_member import measure_member
+    from hocket.runtime.tensor_parallel.measure_rank import measure_member
 
     loaded = job if isinstance(job, Job) else load_job(job)
     if loaded.path is not None:
@@ -96,8 +96,8 @@ def plan(
 
     Arguments:
         objective: "time", "cost" (most samples for a dollar) or "devices" (the fewest that meet the deadline, the default where
-            there is one): hocket/plan/goal.py. samples, tokens: to train on; tokens of sizes only. deadline_s: for all of them.
-        options: of `hocket.plan.search.search`, or of `hocket.plan.sized.search_sizes`.
+            there is one): hocket/planning/goals/goal.py. samples, tokens: to train on; tokens of sizes only. deadline_s: for all of them.
+        options: of `hocket.planning.search.search.search`, or of `hocket.planning.mesh.plan_model.search_sizes`.
 
     Returns:
         The search, a `Search` or a `SizedSearch`; where one of the goals is given a `Planned`: `.found` is the search on the
@@ -106,10 +106,10 @@ def plan(
     Raises:
         InputError: tokens with a profile; see the searches.
     """
-    from hocket.plan.goal import goal_of
-    from hocket.plan.profile_goal import plan_profile
-    from hocket.plan.sized_goal import plan_sizes
-    from hocket.profile.sizes import open_model
+    from hocket.planning.goals.for_model import plan_sizes
+    from hocket.planning.goals.for_profile import plan_profile
+    from hocket.planning.goals.goal import goal_of
+    from hocket.profiling.analytic.sizes import open_model
 
     model = profile if isinstance(profile, ModelProfile | Transformer) else open_model(profile)
     if not isinstance(cluster, Cluster):
@@ -162,7 +162,7 @@ def train(
     on_step: Callable[[dict[str, Any]], None] | None = None,
     **options: Any,
 ) -> "Trained":
-    """Train for real. See `hocket.run.loop.train` for the options."""
-    from hocket.run.loop import train as run
+    """Train for real. See `hocket.runtime.train.train` for the options."""
+    from hocket.runtime.train import train as run
 
     return run(job, plan, steps=steps, on_step=on_step, **options)

@@ -14,8 +14,8 @@ import hocket
 from hocket import api
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.profile.model import ModelProfile
-from hocket.profile.synthetic import chain
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
 
 pytestmark = pytest.mark.workers
 
@@ -28,11 +28,11 @@ WAYS = (
     *(f"from hocket import {', '.join(order)}" for order in permutations(("profile", "plan", "simulate"))),
     *(f"import hocket; hocket.{name}" for name in NAMES),
     *(f"from hocket import {name}" for name in NAMES),
-    "import hocket.profile.model",
-    "import hocket.plan.search",
-    "import hocket.simulate.simulator",
+    "import hocket.profiling.profile",
+    "import hocket.planning.search.search",
+    "import hocket.simulation.simulator",
     "import hocket.api",
-    "import hocket.cli.planning; from hocket.plan.plan import Plan",
+    "import hocket.cli.plan.plan; from hocket.planning.plan import Plan",
     "from hocket import *",
 )
 CHECK = """
@@ -43,8 +43,8 @@ for name in ("plan", "profile", "simulate", "train", "Job"):
         getattr(hocket, name)()
     except TypeError as error:
         assert "missing" in str(error), error
-import hocket.plan.search, hocket.profile.model, hocket.simulate.simulator
-assert hocket.plan.search.search and hocket.profile.model.Layer and hocket.simulate.simulator.play
+import hocket.planning.search.search, hocket.profiling.profile, hocket.simulation.simulator
+assert hocket.planning.search.search.search and hocket.profiling.profile.Layer and hocket.simulation.simulator.play
 from hocket import plan, profile, simulate
 assert (plan, profile, simulate) == (hocket.plan, hocket.profile, hocket.simulate)
 """
@@ -124,8 +124,8 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     blocks = (TOP / "README.md").read_text().split("```python\n")[1:]
     example = next(block.split("```")[0] for block in blocks if "hocket.plan(" in block)
     shutil.copytree(TOP / "examples", tmp_path / "examples")
-    shutil.copytree(TOP / "hocket" / "profile" / "examples", tmp_path / "profiles" / "examples")
-    example = example.replace("hocket/profile/examples", "profiles/examples")
+    shutil.copytree(TOP / "hocket" / "profiling" / "examples", tmp_path / "profiles" / "examples")
+    example = example.replace("hocket/profiling/examples", "profiles/examples")
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
     done = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False

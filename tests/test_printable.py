@@ -105,9 +105,9 @@ def test_names_of_a_profile_and_a_cluster_are_shown_as_escapes(
     here = Path(__file__).resolve().parents[1]
     monkeypatch.setenv("COLUMNS", "400")  # no table cuts a name
     monkeypatch.chdir(tmp_path)
-    from hocket.profile.readers import pipedream
+    from hocket.profiling.readers import pipedream
 
-    pipedream.read(here / "hocket/profile/examples/vgg16.graph.txt").save("plain.json")
+    pipedream.read(here / "hocket/profiling/examples/vgg16.graph.txt").save("plain.json")
     data = json.loads(Path("plain.json").read_text())
     text = json.dumps(data)
     for layer in data["layers"]:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _card as card
 from bench_engines import SMOKE, job_of, model_arguments, plain_step, plan_of, timed, worker_step
 
-from hocket.profile.capture import capture
+from hocket.profiling.capture.capture import capture
 
 WAYS = ("plain", "plain compiled", "hocket", "hocket compiled")
 

@@ -73,7 +73,7 @@ def nccl_rows(given: argparse.Namespace, device: torch.device) -> list[dict[str,
         return []
     import torch.distributed as dist
 
-    from hocket.run.engines._groups import _ctas
+    from hocket.runtime.engine.transport.process_groups import _ctas
 
     rows, bucket = [], torch.ones(given.mib * 2**18, device=device)
     with card.alone(device):

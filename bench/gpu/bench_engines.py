@@ -30,14 +30,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _card as card
 
-from hocket import zoo
+from hocket import models
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import Captured, capture
-from hocket.profile.job import Job
-from hocket.run.data import Stream
-from hocket.run.engines.torch_dist import Worker
-from hocket.run.observe import Unobserved
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.worker.observer import Unobserved
 
 SMOKE = {"budget": 1.0, "layers": 2, "width": 32, "heads": 2, "seq": 16, "batch": 4, "microbatch": 2, "steps": 2}
 WAYS = ("plain", "data_parallel", "stages", "recomputed", "two waves")
@@ -82,7 +82,7 @@ def job_of(given: argparse.Namespace) -> Job:
     torch.set_float32_matmul_precision("high")
     options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq}
     optimizer = partial(torch.optim.Adam, lr=1e-4)
-    return zoo.job(
+    return models.job(
         "gpt", batch_size=given.batch, optimizer=optimizer, samples=given.batch * (given.steps + 4), **options
     )
 

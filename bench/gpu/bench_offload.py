@@ -34,22 +34,22 @@ from torch.utils.checkpoint import checkpoint
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _card as card
 
-from hocket import zoo
-from hocket.cost.sketched import costed
+from hocket import models
+from hocket.cost.analytic.from_operators import costed
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.swapping import Swapping
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.swapped import completed
-from hocket.profile.capture import capture
-from hocket.profile.job import Job
-from hocket.profile.sketch import sketch
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.swapping.budgets import completed
+from hocket.profiling.analytic.sketch import sketch
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import Job
 from hocket.program.instruction import SWAPS, Kind
-from hocket.run.data import Stream
-from hocket.run.engines.torch_dist import Worker
-from hocket.run.observe import Unobserved
-from hocket.run.swap_memory import MemoryManager
-from hocket.units import show_bytes
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.swapping.memory_manager import MemoryManager
+from hocket.runtime.worker.observer import Unobserved
+from hocket.util.units import show_bytes
 
 RATE = 1e-4
 STATE_BYTES = 16  # of a weight in float32: itself, its gradient, two moments
@@ -102,7 +102,7 @@ def main() -> None:
 def weights_of(given: argparse.Namespace) -> int:
     """How many numbers the model has."""
     with torch.device("meta"):
-        model = zoo.GPT(n_layer=given.layers, d_model=given.width, n_head=given.heads, seq=given.seq, tied=False)
+        model = models.GPT(n_layer=given.layers, d_model=given.width, n_head=given.heads, seq=given.seq, tied=False)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -112,7 +112,7 @@ def job_of(given: argparse.Namespace) -> Job:
     options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq, "tied": False}
     samples = given.batch * (given.steps + 4)
     optimizer = partial(torch.optim.Adam, lr=RATE)
-    return zoo.job("gpt", batch_size=given.batch, optimizer=optimizer, samples=samples, **options)
+    return models.job("gpt", batch_size=given.batch, optimizer=optimizer, samples=samples, **options)
 
 
 def cluster_of(given: argparse.Namespace) -> Cluster:

@@ -22,12 +22,12 @@ from bench_engines import SMOKE, job_of, model_arguments, plan_of, timed, worker
 
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan
-from hocket.plan.predict import predict_iteration
-from hocket.profile.capture import capture
-from hocket.profile.model import ModelProfile
-from hocket.run.device_type import known_type
-from hocket.run.measure_member import measure_member
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict_iteration
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.profile import ModelProfile
+from hocket.runtime.stage.device_type import known_type
+from hocket.runtime.tensor_parallel.measure_rank import measure_member
 
 FIELDS = ("strategy", "model", "batch_size", "microbatch_size", "stages")
 

@@ -31,12 +31,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _card as card
 
-from hocket import zoo
+from hocket import models
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import Captured, capture
-from hocket.profile.job import Job
-from hocket.run.engines.torch_dist import Worker
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.runtime.engine.distributed import Worker
 
 SMOKE = {
     "budget": 1.0,
@@ -118,7 +118,7 @@ def job_of(given: argparse.Namespace, name: str, batch: int) -> Job:
     if name == "gpt":
         options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq}
     optimizer = partial(torch.optim.Adam, lr=1e-4)
-    return zoo.job(name, batch_size=batch, samples=max(64, 2 * batch), optimizer=optimizer, small=False, **options)
+    return models.job(name, batch_size=batch, samples=max(64, 2 * batch), optimizer=optimizer, small=False, **options)
 
 
 def plan_of(given: argparse.Namespace, captured: Captured, name: str, way: str, size: int) -> Plan:

@@ -2,9 +2,9 @@
 
 import torch
 
-from hocket.profile.job import Job
-from hocket.zoo.gpt import GPT, language_loss
-from hocket.zoo.text import VOCAB, Text
+from hocket.models.gpt import GPT, language_loss
+from hocket.models.text import VOCAB, Text
+from hocket.profiling.job.job import Job
 
 N_LAYER, D_MODEL, SEQ, BATCH_SIZE = 6, 192, 128, 32
 

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from hocket.profile.job import Job
-from hocket.zoo.data import Images
+from hocket.models.data import Images
+from hocket.profiling.job.job import Job
 
 BATCH_SIZE, IMAGE, CLASSES = 32, 32, 10
 

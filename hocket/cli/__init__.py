@@ -75,7 +75,7 @@ def _tell(words: list[str], error: Exception) -> None:
     if "--json" in words:
         import json
 
-        from hocket.cli.output import error_json
+        from hocket.cli.output.tables import error_json
 
         print(json.dumps({"error": error_json(error)}))
 

@@ -4,9 +4,12 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli import asking, cluster, comparing, measuring, overlapping, planning, plans, training, waving
-from hocket.cli.resuming import ResumingCommand
-from hocket.cli.scaling import scaling
+from hocket.cli.cluster import app as cluster
+from hocket.cli.measure import overlap, profile, waves
+from hocket.cli.plan import compare, plan, simulate, whatif
+from hocket.cli.plan.scaling import scaling
+from hocket.cli.train import train
+from hocket.cli.train.resume_option import ResumingCommand
 
 app = typer.Typer(
     name="hocket",
@@ -18,22 +21,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("demo")(training.demo)
-app.command("profile")(measuring.profile)
-app.command("calibrate")(measuring.calibrate)
-app.command("import")(measuring.import_profile)
-app.command("links")(measuring.links)
-app.command("overlap")(overlapping.overlap)
-app.command("waves")(waving.waves)
-app.command("plan")(planning.plan)
-app.command("whatif")(asking.whatif)
+app.command("demo")(train.demo)
+app.command("profile")(profile.profile)
+app.command("calibrate")(profile.calibrate)
+app.command("import")(profile.import_profile)
+app.command("links")(profile.links)
+app.command("overlap")(overlap.overlap)
+app.command("waves")(waves.waves)
+app.command("plan")(plan.plan)
+app.command("whatif")(whatif.whatif)
 app.command("scaling")(scaling)
-app.command("show")(plans.show)
-app.command("check")(plans.check)
-app.command("simulate")(plans.simulate)
-app.command("train", cls=ResumingCommand)(training.train)
-app.command("compare")(comparing.compare)
-app.command("papers")(comparing.papers)
+app.command("show")(simulate.show)
+app.command("check")(simulate.check)
+app.command("simulate")(simulate.simulate)
+app.command("train", cls=ResumingCommand)(train.train)
+app.command("compare")(compare.compare)
+app.command("papers")(compare.papers)
 app.add_typer(cluster.app, name="cluster")
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
-from hocket.profile.costs import Layer
-from hocket.profile.model import ModelProfile
+from hocket.profiling.layer import Layer
+from hocket.profiling.profile import ModelProfile
 
 
 @dataclass(frozen=True)

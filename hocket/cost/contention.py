@@ -6,13 +6,13 @@ predictions err to the slow side). Rates change whenever a user comes or goes.
 
 - A shared level: all flows that leave one of its components share the component's bandwidth, and so do all that enter.
 - A level that is not shared: every pair of devices has its own link in each direction.
-- A device that computes for several waves at once: each of its instructions needs a share of it (demand.py), and all go on at
+- A device that computes for several waves at once: each of its instructions needs a share of it (device_share.py), and all go on at
   the same pace, 1 / (sum of shares), where that is more than the device has.
 - What a server's devices share to their host is one link in each direction.
 - A device that runs a background job beside the foreground's: `Collocation`, under a `Ceiling`.
 - `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion takes
   `transfer_cores` on both ends and is not slowed itself: operating systems prefer threads that mostly wait.
-- Where overlap was measured (overlaps.py), speeds are resources: the least share of these multiplies the rate, and gradients in
+- Where overlap was measured (contention_model.py), speeds are resources: the least share of these multiplies the rate, and gradients in
   motion take no `transfer_cores`.
 """
 

@@ -13,7 +13,7 @@ from math import ceil
 from hocket.errors import InputError
 from hocket.hardware.cluster import DeviceType
 from hocket.hardware.kernels import Kernels
-from hocket.profile.operators import Operator, Product
+from hocket.profiling.analytic.operators import Operator, Product
 
 _PLAIN = {"tfloat32": "float32"}  # what types fall back to where a device has no rate for them
 _SMALL = 24.0  # rows or columns of a tile that is held up by reading its operands as long as it takes to compute

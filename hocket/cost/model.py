@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from hocket.cost.background.device_share import mean_demand
+from hocket.cost.buckets.contention_model import Overlaps
 from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
 from hocket.cost.contention import Use, collective_uses, compute_uses, swap_uses, transfer_uses, wave_use
-from hocket.cost.demand import mean_demand
-from hocket.cost.memory import Memory
-from hocket.cost.overlaps import Overlaps
+from hocket.cost.memory.values import Memory
 from hocket.cost.transfer import TransferTime, collective, message, swap
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
-from hocket.passes.borders import StageCut, check_cuts, ties_of
-from hocket.profile.model import ModelProfile
+from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, What
+from hocket.program.passes.borders import StageCut, check_cuts, ties_of
 
 _COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP})
 
@@ -142,7 +142,7 @@ class CostModel:
         """Seconds of a load or a compute instruction alone on its device; 0 for drop and transfers.
 
         A load is the host's work: it takes as long beside every type of device. A step whose weights are kept copies them
-        first (run/weights.py). Of a norm only the engine's share is counted here: what a profiled step took is with it, where the
+        first (runtime/update/weight_versions.py). Of a norm only the engine's share is counted here: what a profiled step took is with it, where the
         job clips. The first gradients of an update that is summed over replicas are copied into a bucket's
         flat tensor. The engine's own share comes to it, and what it takes to begin the sends of what the instruction makes
         and the receives that it makes room for (order.py, rule 6).

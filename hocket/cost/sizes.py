@@ -1,4 +1,4 @@
-"""Sizes of one plan's values and instructions, as hocket/program/footprint.py asks for them."""
+"""Sizes of one plan's values and instructions, as hocket/program/memory_bound/footprint.py asks for them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -11,12 +11,12 @@ from math import inf, prod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hocket.documents import parse_yaml, seems, with_amounts, write_yaml
 from hocket.errors import InputError
-from hocket.files import read_bytes, write_atomic
 from hocket.hardware.kernels import Kernels
 from hocket.hardware.overlap import OverlapModel
-from hocket.typed import as_data, read_as
+from hocket.util.documents import parse_yaml, seems, with_amounts, write_yaml
+from hocket.util.files import read_bytes, write_atomic
+from hocket.util.schema import as_data, read_as
 
 MAX_DEVICES = 2**17
 """More than the largest machines that train one model have; sizes of a file are bounded."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import lcm
 
 from hocket.errors import InputError
-from hocket.units import show_count
+from hocket.util.units import show_count
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
    before the next one begins. A value that takes the place of a freed one (see `heir_of`) uses its memory. Copies on the host
    take none of the device's.
 6. A receive, or a gather of weights for one round, is posted, and has its memory from then on, as soon as fewer messages of its lane than the lane's window are
-   posted and not consumed (see window.py); it can start no earlier.
+   posted and not consumed (see receive_window.py); it can start no earlier.
 """
 
 from collections.abc import Iterator

@@ -50,7 +50,7 @@ class StageShape:
         shard: one of SHARDS.
         merged: microbatches of a bundle, which one forward or backward runs together: those from a multiple of this on.
         threads: for each bucket, how many threads move its sum; (): what the library takes by itself.
-        wave: which replica of the model it belongs to, of several that take turns on the same devices (strategies/tick_tock.py).
+        wave: which replica of the model it belongs to, of several that take turns on the same devices (strategies/schedules/tick_tock.py).
         overlaps: whether a wave's backwards need not wait for the other wave's; its forwards always do.
     """
 
@@ -114,7 +114,7 @@ class StageShape:
 
 @dataclass(frozen=True)
 class Program:
-    """What every device does. Frozen; `hocket.program.text` prints and parses it.
+    """What every device does. Frozen; `hocket.program.text.printer` prints and parses it.
 
     Attributes:
         name: the strategy's name and configuration, for people.
@@ -122,7 +122,7 @@ class Program:
         stride: microbatches admitted in one period.
         admitted: microbatches admitted outside of the period, in prologue and epilogue.
         prologue, period, epilogue: instructions by (device, lane).
-        swaps: whether all that a device keeps between periods lies on its host, as copies ~1 (passes/swaps.py).
+        swaps: whether all that a device keeps between periods lies on its host, as copies ~1 (program/passes/swapping/insert.py).
     """
 
     name: str

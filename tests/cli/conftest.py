@@ -10,8 +10,8 @@ import pytest
 
 from hocket.cli import main
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.search import search
-from hocket.profile.synthetic import chain
+from hocket.planning.search.search import search
+from hocket.profiling.analytic.synthetic import chain
 
 JOB = """
 import torch

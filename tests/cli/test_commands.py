@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hocket.documents import parse_yaml, write_yaml
 from hocket.hardware.cluster import Cluster
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.model import ModelProfile
-from hocket.program.text import parse_program
-from hocket.strategies._common import members, searched
-from hocket.trace.trace import Trace
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.profile import ModelProfile
+from hocket.program.text.printer import parse_program
+from hocket.program.trace.trace import Trace
+from hocket.strategies.base.strategy import members, searched
+from hocket.util.documents import parse_yaml, write_yaml
 from tests.cli.conftest import Run
-from tests.report import documents
+from tests.reporting.helpers import documents
 
 # What docs promise to machines, at least.
 SIMULATED = {

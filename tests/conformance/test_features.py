@@ -15,20 +15,20 @@ from torch import Tensor, nn
 
 from hocket.cli import main
 from hocket.errors import RefusedError
-from hocket.features import REFUSED, Feature, conflict
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan
-from hocket.profile.capture import Captured, capture
-from hocket.profile.job import Job
-from hocket.profile.synthetic import chain
-from hocket.program.check import check
-from hocket.run.engines.inline import run_inline
-from hocket.run.rule_loop import rule_loop
-from hocket.strategies._common import complete, in_use, strategy
-from tests.run import tensor_pipeline_workers
-from tests.run.engines import tensor_workers
-from tests.run.engines.tensor_workers import PAIRS, WIDTH
-from tests.run.plans import Case, assert_same_losses, assert_same_weights, captured, uneven_weight
+from hocket.planning.plan import Plan
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.program.check.check import check
+from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.verify.reference_loop import rule_loop
+from hocket.strategies.base.strategy import complete, in_use, strategy
+from hocket.util.compatibility import REFUSED, Feature, conflict
+from tests.runtime.engine.helpers import tensor_workers
+from tests.runtime.engine.helpers.tensor_workers import PAIRS, WIDTH
+from tests.runtime.helpers import tensor_pipeline_workers
+from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured, uneven_weight
 
 TOP = Path(__file__).resolve().parents[2]
 DOCUMENT = TOP / "docs" / "training.md"
@@ -284,7 +284,7 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
     plan.save("plan.yaml")
     assert reason(one, other) in refused(capsys, "check", "plan.yaml")
     if ask.options or (ask.swap and ask.shard != "none"):
-        return  # which only a person writes; tests/plan/test_virtual_memory.py
+        return  # which only a person writes; tests/planning/swapping/test_baselines.py
     words = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", ask.strategy, "--json"]
     assert main(
         [*words, *(("--shard", ask.shard) if ask.shard != "none" else ()), *(("--swap", "lru") if ask.swap else ())]
@@ -344,7 +344,7 @@ def test_a_model_that_has_nothing_to_shorten(
 @pytest.mark.workers
 @pytest.mark.parametrize("shard", ["optimizer", "full"])
 def test_an_optimizer_of_whole_weights(shard: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before the first step; of tensor-parallel members in tests/run/test_division.py."""
+    """Before the first step; of tensor-parallel members in tests/runtime/tensor_parallel/test_shard_model.py."""
     write_job(here / "job.py", optimizer="ByNorm")
     cluster = Cluster("two", (Level("server", 2, 1e12),), "cpu-core")
     layers = replace(Ask(widths=(1,)).case.plan(model(False)).stages[0], layers=("0", "1", "2", "loss"), devices=(0, 1))
@@ -358,8 +358,8 @@ def test_every_refusal_is_tried() -> None:
     others = {(one, other) for one, other in REFUSED if other in UNFIT}
     others |= {pair for pair in REFUSED if Feature.WAVES in pair}
     others |= {(Feature.SLICES, Feature.SEQUENCE_PARALLEL), (Feature.COMPILE, Feature.TENSOR)}
-    others.add((Feature.SUBTASKS, Feature.TENSOR))  # tests/profile/test_subtasks.py
-    others.add((Feature.SKIP, Feature.ASYNCHRONOUS))  # tests/run/test_guard.py
+    others.add((Feature.SUBTASKS, Feature.TENSOR))  # tests/profiling/job/test_subtasks.py
+    others.add((Feature.SKIP, Feature.ASYNCHRONOUS))  # tests/runtime/nan_guard/test_guard.py
     assert set(REFUSED) == {*REFUSED_ALONE, *others}
     assert all(re.search(r"; (take|put|give|leave) ", text) for text in REFUSED.values()), "with what to do instead"
 

@@ -1,4 +1,4 @@
-"""The contract of hocket/cluster/policies, held by every member that the folder has: a new file is tested by being there."""
+"""The contract of hocket/scheduler/policies, held by every member that the folder has: a new file is tested by being there."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hocket import registry
-from hocket.cluster.allocation import ALONE, Allocation
-from hocket.cluster.job import Job
-from hocket.cluster.snapshot import Active, Entity, Pairs, Snapshot
-from hocket.cluster.workers import Column, WorkerType
+from hocket.scheduler.model.allocation import ALONE, Allocation
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Entity, Pairs, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.util import registry
 
-ROOM = "hocket.cluster.policies"
+ROOM = "hocket.scheduler.policies"
 MEMBERS = [registry.load(ROOM, name, "policy") for name in registry.names(ROOM)]
 # What is good is what most policies have much of; these have little.
 LESS_IS_BETTER = {"makespan", "makespan_budget", "finish_time_fairness"}

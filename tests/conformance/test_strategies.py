@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,22 +12,22 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.borders import stage_shapes
-from hocket.plan.long import shorter
-from hocket.plan.predict import predict_choice
-from hocket.profile.synthetic import chain
-from hocket.program.check import check
+from hocket.planning.predict.extrapolate import shorter
+from hocket.planning.predict.predict import predict_choice
+from hocket.profiling.analytic.synthetic import chain
+from hocket.program.check.check import check
 from hocket.program.instruction import Kind, What
+from hocket.program.passes.borders import stage_shapes
 from hocket.program.program import SHARDS, Program, StageShape
 from hocket.program.rule import KINDS, Rule
-from hocket.program.text import parse_program, print_program
-from hocket.strategies._choices import Situation
-from hocket.strategies._common import Option, compile_strategy, complete, members, strategy
-from tests.program.programs import CASES, pipeline, rounds, stages_on, two_waves, waves
-from tests.program.symbolic import Run, Symbols
+from hocket.program.text.printer import parse_program, print_program
+from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.strategy import Option, compile_strategy, complete, members, strategy
+from tests.paths import GOLDEN
+from tests.program.helpers.programs import CASES, pipeline, rounds, stages_on, two_waves, waves
+from tests.program.helpers.symbolic import Run, Symbols
 
 Stages = tuple[StageShape, ...]
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
 SHAPES: dict[str, Stages] = {
     "one device": pipeline((1,)),
@@ -270,8 +269,8 @@ def test_a_member_compiles_the_same_program_each_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", members())
 def test_a_member_has_golden_drawings(name: str) -> None:
-    """At least one staircase in tests/golden; add a case to tests/program/programs.py and run `make golden`."""
-    assert list(GOLDEN.glob(f"{name}-*.txt")), f"no golden drawing of {name}"
+    """At least one staircase in tests/golden; add a case to tests/program/helpers/programs.py and run `make golden`."""
+    assert list(GOLDEN.glob(f"{name}/{name}-*.txt")), f"no golden drawing of {name}"
 
 
 @pytest.mark.parametrize("name", members())

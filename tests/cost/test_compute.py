@@ -7,9 +7,9 @@ import pytest
 
 from hocket.cost.compute import Columns, flops_factor, ready_fractions, step_s
 from hocket.errors import InputError
-from hocket.profile.costs import Layer, Tensor
-from hocket.profile.model import ModelProfile
-from hocket.profile.synthetic import chain
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.layer import Layer, Tensor
+from hocket.profiling.profile import ModelProfile
 
 
 def tied() -> ModelProfile:

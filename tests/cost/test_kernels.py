@@ -10,7 +10,7 @@ from hocket.cost.kernels import moving_s, seconds, share
 from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.hardware.kernels import Kernels
-from hocket.profile.operators import Pass, Product
+from hocket.profiling.analytic.operators import Pass, Product
 
 A100 = catalog.device_type("a100-80gb")
 sizes = st.integers(1, 20000)

@@ -8,10 +8,10 @@ from hocket.cost.model import CostModel
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Node
-from hocket.passes.borders import StageCut, stage_shapes
-from hocket.profile.synthetic import chain
+from hocket.profiling.analytic.synthetic import chain
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
-from hocket.strategies._common import compile_strategy
+from hocket.program.passes.borders import StageCut, stage_shapes
+from hocket.strategies.base.strategy import compile_strategy
 
 CUTS = (StageCut((0, 1), (0,)), StageCut((2,), (1,)))
 LEVELS = (Level("server", 2, 1e6, 0.5),)

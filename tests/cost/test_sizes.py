@@ -5,11 +5,11 @@ import pytest
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.borders import StageCut, stage_shapes
-from hocket.profile.synthetic import chain
-from hocket.program.footprint import footprints
-from hocket.simulate.simulator import play
-from hocket.strategies._common import compile_strategy
+from hocket.profiling.analytic.synthetic import chain
+from hocket.program.memory_bound.footprint import footprints
+from hocket.program.passes.borders import StageCut, stage_shapes
+from hocket.simulation.simulator import play
+from hocket.strategies.base.strategy import compile_strategy
 
 CLUSTER = Cluster("c", (Level("server", 4, 1e6, 1e-4),), "cpu-core")
 

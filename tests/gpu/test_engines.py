@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from hocket.passes.swapping import Swapping
-from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.swapped import completed
-from hocket.profile.capture import Captured, capture
-from hocket.profile.measure import measure
-from hocket.run.device import Device
-from hocket.run.engines._groups import _ctas
-from hocket.run.engines.inline import Result, run_inline
-from hocket.run.engines.torch_dist import Worker
-from hocket.run.observe import Unobserved
-from tests.run.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, captured
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.swapping.budgets import completed
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.measure.measure import measure
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.engine.transport.process_groups import _ctas
+from hocket.runtime.stage.device import Device
+from hocket.runtime.worker.observer import Unobserved
+from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, captured
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel, Rate, Stage
-from tests.plan.overlaps import V100, gradients, models
+from tests.planning.helpers.overlaps import V100, gradients, models
 
 PLAIN = OverlapModel(1.0, 1e-4, Rate(2e9, 1e9, 0.0), Rate(4e9, 2e9, 0.0), 1e-3, 2)
 """1 GB/s beside computation and 2 alone, whatever the threads; 2 ms of startup; half of the speed is left beside 5,000 threads."""

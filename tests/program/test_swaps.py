@@ -2,12 +2,12 @@
 
 import pytest
 
-from hocket.program.check import check
-from hocket.program.footprint import footprints
+from hocket.program.check.check import check
 from hocket.program.instruction import Value
-from hocket.program.parse import parse_program
+from hocket.program.memory_bound.footprint import footprints
 from hocket.program.program import Program
-from hocket.program.text import print_program
+from hocket.program.text.parser import parse_program
+from hocket.program.text.printer import print_program
 
 HEAD = """hocket program 1
 name by hand

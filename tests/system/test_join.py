@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import WorkerLost
-from hocket.run.checkpoint import names_in
-from hocket.run.loop import train
+from hocket.runtime.checkpoint.checkpoint import names_in
+from hocket.runtime.train import train
 from tests.system.tiny import plan, reference, write_job
 
 pytestmark = pytest.mark.workers
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.workers
 SCRIPT = """
 import json, sys
 from hocket.errors import HocketError
-from hocket.run.display import Lines
-from hocket.run.loop import train
+from hocket.runtime.worker.monitor.display import Lines
+from hocket.runtime.train import train
 try:
     train(sys.argv[1], sys.argv[2], listener=Lines(sys.stdout, sys.stderr), **json.loads(sys.argv[3]))
 except HocketError as error:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import InputError, NotFinite
-from hocket.run.checkpoint import names_in
-from hocket.run.loop import train
+from hocket.runtime.checkpoint.checkpoint import names_in
+from hocket.runtime.train import train
 from tests.system.test_join import two_workers
 from tests.system.tiny import Recorder, plan, workers_left, write_job
 

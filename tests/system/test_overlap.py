@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from hocket.cost.overlap_fit import Fitted
-from hocket.documents import parse_json
+from hocket.cost.buckets.fit import Fitted
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.run.drawing import Drawing
-from hocket.run.listener import Quiet
-from hocket.run.loop import Options, run_workers
-from hocket.run.overlap_notes import Measured, Noted, Run
-from hocket.run.overlapping import check_good, cluster_of, measure_overlap, with_overlap
-from hocket.typed import read_as
+from hocket.runtime.calibrate.buckets.fit import Measured, Noted, Run
+from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
+from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+from hocket.runtime.train import Options, run_workers
+from hocket.runtime.worker.monitor.listener import Quiet
+from hocket.util.documents import parse_json
+from hocket.util.schema import read_as
 from tests.system.tiny import plan, write_job
 
 DRAWING = Drawing(draws=2, steps=2, threads=(1, 2), seed=3)

@@ -4,12 +4,12 @@ import pytest
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.search import search
-from hocket.profile.capture import capture
-from hocket.profile.measure import measure
-from hocket.run.engines.inline import run_inline
-from tests.profile.test_subtasks import LARGE_BYTES, job
-from tests.run.plans import Case
+from hocket.planning.search.search import search
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.measure.measure import measure
+from hocket.runtime.engine.inline import run_inline
+from tests.profiling.job.test_subtasks import LARGE_BYTES, job
+from tests.runtime.helpers.plans import Case
 
 BUDGET = 38e3  # bytes of a device
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from hocket.errors import InputError
-from hocket.plan.plan import Plan, Predicted
-from hocket.plan.predict import predict_iteration
-from hocket.profile.job import Job, load_job
-from hocket.profile.lr_schedules import NamedSchedule
-from hocket.profile.synthetic import chain
-from hocket.run.board import Board
-from hocket.run.checkpoint import names_in, newest
-from hocket.run.loop import train
-from hocket.trace.trace import Trace
-from hocket.trace.usage import usage
+from hocket.planning.plan import Plan, Predicted
+from hocket.planning.predict.predict import predict_iteration
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.lr_schedules import NamedSchedule
+from hocket.program.trace.trace import Trace
+from hocket.program.trace.usage import usage
+from hocket.runtime.checkpoint.checkpoint import names_in, newest
+from hocket.runtime.train import train
+from hocket.runtime.worker.kv_exchange import Board
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 pytestmark = pytest.mark.workers

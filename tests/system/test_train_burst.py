@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hocket.plan.amplification import amplification_of, work_done, work_of
-from hocket.plan.plan import Plan
-from hocket.profile.synthetic import chain
-from hocket.run.loop import train
-from hocket.trace.trace import Trace
+from hocket.planning.burst.amplification import amplification_of, work_done, work_of
+from hocket.planning.plan import Plan
+from hocket.profiling.analytic.synthetic import chain
+from hocket.program.trace.trace import Trace
+from hocket.runtime.train import train
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 STEPS = 4

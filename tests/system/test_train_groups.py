@@ -12,12 +12,12 @@ import pytest
 
 from hocket.errors import RefusedError, WorkerLost
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import capture
-from hocket.profile.job import load_job
-from hocket.run.loop import train
-from hocket.run.verify import verify
-from hocket.trace.trace import Trace
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import load_job
+from hocket.program.trace.trace import Trace
+from hocket.runtime.train import train
+from hocket.runtime.verify.verify import verify
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
 
 pytestmark = pytest.mark.workers

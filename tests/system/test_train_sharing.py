@@ -6,10 +6,10 @@ import pytest
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import capture
-from hocket.profile.job import load_job
-from hocket.run.loop import train
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import load_job
+from hocket.runtime.train import train
 from tests.system.tiny import Recorder, reference
 
 pytestmark = pytest.mark.workers

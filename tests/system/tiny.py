@@ -9,12 +9,12 @@ from typing import Any
 import psutil
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.plan import Plan, PlanStage
-from hocket.profile.capture import capture
-from hocket.profile.job import load_job
-from hocket.run.engines.inline import run_inline
-from hocket.run.listener import Summary
-from hocket.run.steps import Pace
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import load_job
+from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.worker.monitor.listener import Summary
+from hocket.runtime.worker.segments import Pace
 
 # The process that runs it is a worker of a known rank: the name of its orders says which.
 JOB = """
@@ -25,7 +25,7 @@ import sys
 import torch
 from torch import nn
 
-from hocket.profile.job import Job
+from hocket.profiling.job.job import Job
 
 RANK = sys.argv[1].rpartition("-")[2][:1] if len(sys.argv) > 1 and "orders-" in sys.argv[1] else "-"
 torch.manual_seed(0)

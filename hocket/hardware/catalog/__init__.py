@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from hocket.errors import PRODUCTS, InputError, nearest
-from hocket.files import read_bytes
 from hocket.hardware.cluster import Cluster, DeviceType
-from hocket.typed import read_as
+from hocket.util.files import read_bytes
+from hocket.util.schema import read_as
 
 _FOLDER = Path(__file__).parent
 _LIMIT_BYTES = 64 * 1024

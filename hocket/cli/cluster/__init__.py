@@ -1,0 +1,1 @@
+"""Commands of `hocket cluster`: one file for each command, and the options they share."""

@@ -1,0 +1,22 @@
+"""Commands for a cluster that many jobs share: cluster policies, solve, generate, simulate, compare, sweep, replay, prices."""
+
+import typer
+
+from hocket.cli.cluster import generate, prices, replay, simulate, solve, sweep
+from hocket.cli.output.option_groups import singly
+
+app = typer.Typer(
+    help="Share a cluster of unlike workers among many jobs: allocations, simulated traces, prices.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+app.command("policies")(solve.policies)
+app.command("solve")(solve.solve)
+app.command("generate")(generate.generate)
+app.command("simulate")(singly(simulate.simulate))
+app.command("compare")(singly(simulate.compare))
+app.command("sweep")(singly(sweep.sweep))
+app.command("replay")(replay.replay)
+app.command("prices")(prices.prices)

@@ -1,0 +1,142 @@
+"""What a simulation is told about the world: estimates of what jobs do beside each other, prices, spot workers that come and go."""
+
+from collections.abc import Sequence
+from math import inf, isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from hocket.scheduler.estimator.simulated_estimates import Estimating
+    from hocket.scheduler.model.worker_types import WorkerType
+    from hocket.scheduler.prices.changes import Timed
+    from hocket.scheduler.prices.job_bills import Bills as PaidBills
+    from hocket.scheduler.prices.market import PriceKey
+
+Estimate = Annotated[
+    int | None,
+    typer.Option(
+        "--estimate",
+        min=0,
+        metavar="PAIRS",
+        help="What jobs do beside each other is estimated from so many measured pairs of each kind, and learned as they run.",
+    ),
+]
+References = Annotated[
+    int, typer.Option(min=1, help="With --estimate: kinds of jobs that were measured beside each other before.")
+]
+Prices = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        help="Folder of prices (docs/prices.md): types of workers with an `offer` pay them, spot ones come and go.",
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="With --prices: when the workload begins, such as 2020-03-01T12:00; by default, when all have a price.",
+    ),
+]
+Bills = Annotated[Path | None, typer.Option("--bills", help="Write what each job paid, lease by lease (JSON).")]
+
+Checkpoint = Annotated[
+    float, typer.Option("--checkpoint-gb", min=0, help="With --bills: gigabytes that go along when a job moves.")
+]
+
+
+class World(NamedTuple):
+    """Types at the prices of the beginning, and what happens later; begin_s: seconds since 1970, None if nobody said; places: of
+    types that name an offer; known_s: seconds since 1970 of the last price that is known."""
+
+    types: "tuple[WorkerType, ...]"
+    given: "tuple[Timed, ...]"
+    begin_s: float | None
+    places: "dict[str, PriceKey]"
+    known_s: float = inf
+
+
+def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating | None":
+    """The setting of a simulation; None where everything is known."""
+    from hocket.scheduler.estimator.simulated_estimates import Estimating
+
+    return None if pairs is None else Estimating(references, pairs, seed=seed)
+
+
+def world_of(
+    types: "Sequence[WorkerType]", place: str, folder: Path | None, begins: str | None, overhead_s: float
+) -> World:
+    """What happens to workers, from a folder of prices and of logs.
+
+    Arguments:
+        place: where the types are from, for messages.
+
+    Raises:
+        InputError: a moment without prices, no type that names an offer, an offer that the folder does not have.
+    """
+    from hocket.cli.cluster.prices import moment_of, show_moment
+    from hocket.errors import InputError
+    from hocket.scheduler.prices.changes import comings, happenings, price_changes
+    from hocket.scheduler.prices.market import priced
+    from hocket.scheduler.prices.readers.public import read_availability, read_market
+    from hocket.scheduler.simulation.workload import inside
+
+    own = tuple(types)
+    if folder is None:
+        if begins is not None:
+            raise InputError("--from", repr(begins), "prices that begin then", "Add --prices FOLDER.")
+        return World(own, (), None, {})
+    market = read_market(folder)
+    with inside(place):
+        found = [(t, offer) for t in own if (offer := market.offer_of(t)) is not None]
+    if not found:
+        step = "In the file of workers, say for instance `offer: aws/us-east-1a/p3.2xlarge, spot: true`."
+        raise InputError("--prices", "no type of workers with an `offer`", "one at least", step)
+    series = [(offer.key, s) for t, offer in found if (s := offer.spot if t.spot else offer.on_demand) is not None]
+    first_s = max(s.times_s[0] for _, s in series)
+    if begins is None:
+        moments = sorted({first_s, *(when for _, s in series for when in s.times_s if when > first_s)})
+        begin_s = next((when for when in moments if not any(isnan(s.at(when)) for _, s in series)), nan)
+        if isnan(begin_s):
+            raise InputError(str(folder), "no moment at which all offers are on sale", "one at least")
+    else:
+        begin_s = moment_of(begins, "--from")
+        if begin_s < first_s:
+            raise InputError("--from", repr(begins), f"{show_moment(first_s)} or later, when all offers have a price")
+        gone = next((key for key, s in series if isnan(s.at(begin_s))), None)
+        if gone is not None:
+            raise InputError("--from", repr(begins), f"a moment at which {gone} is on sale")
+    logs = [one for _, log in read_availability(folder) for one in log]
+    changes = price_changes(own, market, begin_s, inf)
+    moves = comings(own, logs, begin_s, inf, overhead_s)
+    places = {t.name: offer.key for t, offer in found}
+    return World(priced(own, market, begin_s), happenings(changes, moves), begin_s, places, market.last_s)
+
+
+def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills: Path | None) -> None:
+    """Refuse checkpoints that would leave a cloud without a tariff, or that no bill tells of: before minutes of work.
+
+    Raises:
+        InputError: at --checkpoint-gb.
+    """
+    from hocket.errors import InputError
+    from hocket.scheduler.prices.egress import TARIFFS
+
+    if checkpoint_gb and bills is None:
+        raise InputError("--checkpoint-gb", f"{checkpoint_gb:g}", "bills that tell what it costs", "Add --bills FILE.")
+    unknown = next((place.cloud for place in places.values() if place.cloud not in TARIFFS), None)
+    if checkpoint_gb and unknown is not None:
+        found = f"{checkpoint_gb:g}, and workers in {unknown}, which has no tariff"
+        raise InputError("--checkpoint-gb", found, f"0, or offers of {', '.join(TARIFFS)}")
+
+
+def write_bills(path: Path, bills: "PaidBills") -> None:
+    """As JSON."""
+    import json
+
+    from hocket.util.files import write_atomic
+    from hocket.util.schema import as_data
+
+    write_atomic(path, json.dumps(as_data(bills), indent=1) + "\n")

@@ -1,0 +1,117 @@
+"""Commands that make workloads: cluster generate."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli.cluster.policy_options import Table
+from hocket.cli.output.options import Json
+
+if TYPE_CHECKING:
+    from hocket.scheduler.model.throughputs import ThroughputTable
+    from hocket.scheduler.simulation.workload import Workload
+
+RATES = (1e-6, 1e6)  # jobs an hour
+_RATE = 4.0  # jobs an hour where nobody says
+
+
+class Kind(StrEnum):
+    """Generated traces of section 5.7.1."""
+
+    SINGLE = "continuous-single"
+    MULTIPLE = "continuous-multiple"
+    STATIC = "static-single"
+    STATIC_MULTIPLE = "static-multiple"
+
+    @property
+    def continues(self) -> bool:
+        """Whether jobs come as they come."""
+        return self in (Kind.SINGLE, Kind.MULTIPLE)
+
+
+def kind_of(text: str, place: str) -> Kind:
+    """The kind of a name.
+
+    Raises:
+        InputError: at `place`, with the nearest name.
+    """
+    from hocket.errors import InputError, nearest
+
+    names = [kind.value for kind in Kind]
+    if text not in names:
+        raise InputError(place, repr(text), f"one of {', '.join(names)}", nearest(text, names))
+    return Kind(text)
+
+
+def generate(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(Kind)}: jobs that come one after the other, or are all there at once; of one worker, or also of several."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the jobs (JSON).")],
+    jobs: Annotated[int, typer.Option("--jobs", help="How many.")] = 1000,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help=f"Jobs an hour, if they come one after the other; {_RATE:g} by default."),
+    ] = None,
+    priorities: Annotated[bool, typer.Option(help="A fifth of the jobs have five times the weight.")] = False,
+    slos: Annotated[bool, typer.Option(help="Each job has an SLO of 1.2, 2 or 10 times its duration.")] = False,
+    throughputs: Table = None,
+    seed: Annotated[int, typer.Option(help="Seed of all that is drawn by chance.")] = 0,
+    json: Json = False,
+) -> None:
+    """Draw a workload by chance. Jobs are as in section 5.7.1 of the dissertation (Gavel).
+
+    Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
+    """
+    from hocket.cli.cluster.policy_options import by_options, check_outputs, within
+    from hocket.cli.output.tables import print_json
+    from hocket.errors import InputError
+    from hocket.scheduler.readers import read_throughputs
+    from hocket.scheduler.simulation.workload import MOST_JOBS, as_text
+    from hocket.util.files import write_atomic
+    from hocket.util.units import show_count
+
+    within("--jobs", jobs, 1, MOST_JOBS, "jobs")
+    drawing = kind_of(kind, "KIND")
+    if rate is not None and not drawing.continues:
+        step = "Leave --rate out, or draw one of the continuous kinds."
+        raise InputError("--rate", f"{rate:g}", f"none for {drawing}, whose jobs are all there at once", step)
+    per_hour = _RATE if rate is None else rate
+    within("--rate", per_hour, *RATES, "jobs an hour")
+    check_outputs({"--output": output}, (throughputs,))
+    with by_options():
+        found = drawn(drawing, read_throughputs(throughputs), jobs, per_hour, seed, priorities, slos)
+    write_atomic(output, as_text(found))
+    if json:
+        print_json({"output": str(output), "jobs": len(found.jobs), "origin": found.origin})
+        return
+    print(f"wrote {output}: {show_count(len(found.jobs), 'job')}; next: hocket cluster simulate {output} WORKERS.yaml")
+
+
+def drawn(
+    kind: Kind,
+    table: "ThroughputTable",
+    jobs: int,
+    per_hour: float,
+    seed: int,
+    priorities: bool = False,
+    slos: bool = False,
+) -> "Workload":
+    """A workload of a kind; what there is of it does not depend on how many jobs there are. How long jobs take is drawn for
+    V100s, or where the table does not know these for its first type of workers.
+
+    Arguments:
+        per_hour: jobs, if they come as they come.
+    """
+    from dataclasses import replace
+
+    from hocket.scheduler.simulation.trace_generator import Draws, continuous, static
+
+    usual = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
+    draws = usual if usual.reference in table.types else replace(usual, reference=table.types[0])
+    return continuous(table, jobs, per_hour, seed, draws) if kind.continues else static(table, jobs, seed, draws)

@@ -1,0 +1,148 @@
+"""Sweeps: what policies make of workloads at several rates: run, and shown by rate."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hocket.cli.cluster.generate import Kind, drawn
+from hocket.cli.cluster.runs import Replay, Site, as_json, check_length, remarks, replay_of, teller
+from hocket.cli.output.footnotes import once
+from hocket.cli.output.progress import Progress
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hocket.cli.cluster.options import Conditions
+    from hocket.scheduler.simulation.sustained_load import Sustained
+
+
+class Loads(NamedTuple):
+    """Workloads to make: at each rate (jobs an hour) so many, each of `jobs` jobs and a seed of its own."""
+
+    kind: Kind
+    rates: list[float]
+    seeds: int
+    jobs: int
+
+
+class Swept(NamedTuple):
+    """One policy at one rate with one seed; what is kept of its run.
+
+    Attributes:
+        times_s: JCT of the jobs that count and finished. told: what --json prints.
+    """
+
+    policy: str
+    per_hour: float
+    seed: int
+    times_s: "np.ndarray"
+    jobs: int
+    told: dict[str, object]
+    remarks: list[str]
+    wall_s: float
+
+    @property
+    def avg_jct_s(self) -> float:
+        """Of the jobs that finished; nan if none did."""
+        return float(self.times_s.mean()) if len(self.times_s) else nan
+
+
+def swept(site: Site, policies: list[str], loads: Loads, conditions: "Conditions", shown: bool) -> list[Swept]:
+    """All runs: by rate, then seed, then policy."""
+    from hocket.cli.cluster.policy_options import by_options
+
+    found: list[Swept] = []
+    jobs = len(range(loads.jobs)[conditions.first : conditions.last])
+    total = jobs * len(loads.rates) * loads.seeds * len(policies)
+    with Progress("simulating", shown) as progress:
+        for rate in loads.rates:
+            for seed in range(conditions.seed, conditions.seed + loads.seeds):
+                own = replace(conditions, seed=seed)
+                with by_options():
+                    work = drawn(loads.kind, site.table, loads.jobs, rate, seed)
+                check_length(work, site, f"{loads.kind.value}, {rate:g} jobs an hour, seed {seed}")
+                for text in policies:
+                    chosen = own.policy(text)
+                    label = f"{chosen.shown} at {rate:g} jobs an hour"
+                    tell = teller(progress, len(found) * jobs, total, label) if progress else None
+                    found.append(_kept(replay_of(work, site, chosen, tell), rate, own))
+    return found
+
+
+def _kept(replay: Replay, rate: float, conditions: "Conditions") -> Swept:
+    from hocket.scheduler.simulation.metrics import jct_s
+
+    run = replay.run
+    counted = run.records[conditions.first : conditions.last]
+    own = as_json(replay, times=False)
+    return Swept(
+        replay.policy, rate, conditions.seed, jct_s(counted), len(counted), own, remarks(replay), replay.wall_s
+    )
+
+
+def _means(found: Sequence[Swept], policy: str) -> list[tuple[float, float]]:
+    """By rate, the mean over seeds of average JCT; nan where nothing finished."""
+    from hocket.scheduler.simulation.sustained_load import course
+
+    return course((run.per_hour, run.avg_jct_s) for run in found if run.policy == policy)
+
+
+def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
+    """What each policy but the first sustains, measured by the first, where that can be told."""
+    from hocket.scheduler.simulation.sustained_load import sustained
+
+    first = _means(found, names[0])
+    gained = {name: sustained(_means(found, name), first) for name in names[1:]}
+    return {name: gain for name, gain in gained.items() if gain is not None}
+
+
+def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: str, times: bool) -> dict[str, Any]:
+    """What --json prints of all runs; times: also how long computing took."""
+    runs: list[dict[str, object]] = []
+    for run in found:
+        took = {"wall_s": run.wall_s} if times else {}
+        runs.append({"per_hour": run.per_hour, "seed": run.seed, **run.told, **took})
+    told = [{"policy": name, "by": first, **gain._asdict(), "factor": gain.factor} for name, gain in gained.items()]
+    return {"runs": runs, "sustained": told}
+
+
+def print_sweep(
+    found: Sequence[Swept], gained: "dict[str, Sustained]", names: list[str], title: str, times: bool
+) -> None:
+    """The table of average JCT by policy and rate, what load each sustains, and what was out of the ordinary."""
+    from hocket.cli.output.table import print_table
+    from hocket.util.units import show_seconds
+
+    rates = list(dict.fromkeys(run.per_hour for run in found))
+    rows = []
+    for name in names:
+        cells = [f"{jct_s / 3600:.2f}" if isfinite(jct_s) else "-" for _, jct_s in _means(found, name)]
+        took = [show_seconds(sum(run.wall_s for run in found if run.policy == name))] if times else []
+        rows.append([name, *cells, *took])
+    columns = ["policy", *(f"{rate:g}/h" for rate in rates), *(["took"] if times else [])]
+    left_out = print_table(title, columns, rows, range(1, len(columns)), drop=range(1, len(rates)))
+    if left_out:
+        print(f"  a wider terminal shows {', '.join(left_out)} as well")
+    for name, gain in gained.items():
+        say(f"  {gain.sentence(name, names[0])}")
+    for line in once([(f"{run.policy} at {run.per_hour:g}", run.remarks) for run in found]):
+        say(f"  {line}")
+
+
+def write_sweep(path: Path, found: Sequence[Swept], title: str) -> None:
+    """JCT against load, and the distribution of JCT at the greatest."""
+    import numpy as np
+
+    from hocket.reporting.cluster_report.load import load_report_html
+    from hocket.util.files import write_atomic
+
+    most = max(run.per_hour for run in found)
+    times = []
+    for name in dict.fromkeys(run.policy for run in found):
+        own = [run for run in found if run.policy == name and run.per_hour == most]
+        times.append((name, np.concatenate([run.times_s for run in own]), sum(run.jobs for run in own)))
+    rows = [(run.policy, run.per_hour, run.avg_jct_s) for run in found]
+    write_atomic(path, load_report_html(rows, title, times, f"{most:g} jobs an hour"))

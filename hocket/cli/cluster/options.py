@@ -1,0 +1,92 @@
+"""Conditions: what every command that simulates a shared cluster asks for in one way, whatever its workload and its policies."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli.cluster.environment import Estimate, From, Prices, References, estimating_of
+from hocket.cli.cluster.policy_options import Budget, Published, Sharing, Table
+
+if TYPE_CHECKING:
+    from hocket.cli.cluster.policy_options import Chosen
+    from hocket.scheduler.simulation.simulator_options import Options
+
+_LONGEST_ROUND_S = 366 * 86400
+
+Workers = Annotated[Path, typer.Argument(help="Workers: YAML with a list `workers`, or a cluster file.")]
+Policies = Annotated[
+    list[str],
+    typer.Option(
+        "--policy",
+        "-p",
+        help="Repeat; NAME:agnostic sees no types of workers; also NAME:space-sharing, NAME:as-published.",
+    ),
+]
+Report = Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Options, as they were given."""
+
+    space_sharing: Sharing = False
+    spread: Annotated[bool, typer.Option("--spread", help="Jobs of several workers may stand on separate servers.")] = (
+        False
+    )
+    round_s: Annotated[float, typer.Option("--round", help="Seconds of a round.")] = 360.0
+    overhead_s: Annotated[
+        float,
+        typer.Option(
+            "--overhead-s", help="Seconds to save a job and load it again when it moves; by default moving is free."
+        ),
+    ] = 0.0
+    as_published: Published = False
+    first: Annotated[
+        int, typer.Option("--first", min=0, help="Figures count jobs from this place on; 0 is the first.")
+    ] = 0
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, help="Figures count jobs before this place; then stop.")
+    ] = None
+    budget_usd: Budget = None
+    estimate: Estimate = None
+    references: References = 13
+    prices: Prices = None
+    begins: From = None
+    throughputs: Table = None
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all that is drawn by chance.")] = 0
+
+    def policy(self, text: str, agnostic: bool = False) -> "Chosen":
+        """The policy of NAME or NAME:WAY with a memory of its own, and with the options of its simulation.
+
+        Raises:
+            InputError: at the option that is wrong, before anything is read.
+        """
+        from hocket.cli.cluster.policy_options import policy_of
+
+        chosen = policy_of(text, agnostic, self.as_published, self.seed)
+        return chosen._replace(options=self._over(chosen.options))
+
+    def _over(self, own: "Options") -> "Options":
+        """The options of a policy's ways, and over them what was asked for."""
+        from hocket.cli.cluster.policy_options import by_options, within
+        from hocket.errors import InputError
+
+        if self.last is not None and self.last <= self.first:
+            raise InputError("--last", str(self.last), f"more than --first, which is {self.first}")
+        within("--round", self.round_s, 1, _LONGEST_ROUND_S, "seconds")
+        within("--overhead-s", self.overhead_s, 0, _LONGEST_ROUND_S, "seconds")
+        within("--seed", self.seed, 0, 2**63 - 1, "a whole number")
+        with by_options():
+            settings = replace(own.settings, round_s=self.round_s, restart_s=self.overhead_s, seed=self.seed)
+        return replace(
+            own,
+            settings=settings,
+            space_sharing=own.space_sharing or self.space_sharing,
+            spread=self.spread,
+            first=self.first,
+            last=self.last,
+            estimating=estimating_of(self.estimate, self.references, self.seed),
+            budget_usd=self.budget_usd,
+        )

@@ -1,0 +1,204 @@
+"""What several commands of `hocket cluster` ask for in one way: policies, throughput tables; and errors that name options."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from hocket.scheduler.core.core import Policy as Allocating
+    from hocket.scheduler.model.worker_types import WorkerType
+    from hocket.scheduler.simulation.simulator_options import Options
+
+Policy = Annotated[
+    str, typer.Option("--policy", "-p", help="NAME of `hocket cluster policies`, or NAME:agnostic and the like.")
+]
+Agnostic = Annotated[bool, typer.Option("--agnostic", help="As if all types of workers were alike.")]
+Sharing = Annotated[bool, typer.Option("--space-sharing", help="Jobs may share workers, two at a time.")]
+Published = Annotated[
+    bool, typer.Option("--as-published", help="As the authors' public simulator does what the text leaves open.")
+]
+Budget = Annotated[float | None, typer.Option("--budget-usd", help="Dollars, for policies that keep within a budget.")]
+Table = Annotated[
+    Path | None,
+    typer.Option(
+        "--throughputs", help="Throughput table (JSON, see docs/cluster.md); that of V100, P100 and K80 by default."
+    ),
+]
+Times = Annotated[
+    bool, typer.Option("--times", help="Also say how long computing took; in all else two runs are identical.")
+]
+
+# Places of errors in rooms that know no options, and the options that they are about.
+_OPTIONS = {
+    "policy": "--policy",
+    "budget_usd": "--budget-usd",
+    "throughputs": "--throughputs",
+    "per_hour": "--rate",
+    "count": "--jobs",
+    "settings: round_s": "--round",
+    "settings: checkpoint_s and restart_s": "--overhead-s",
+    "options: estimating": "--estimate",
+}
+_BUDGETED = "makespan_budget"
+_OF_COST = ("min_cost", "min_cost_slo")
+# What papers and schedulers call policies that have other names here.
+_CALLED = {
+    "las": "max_min_fairness",
+    "tiresias": "max_min_fairness",
+    "themis": "finish_time_fairness",
+    "ftf": "finish_time_fairness",
+    "sjf": "shortest_job_first",
+    "srtf": "shortest_job_first",
+    "drf": "isolated",
+}
+_WAYS = ("agnostic", "space-sharing", "as-published")  # of a policy, behind its name
+
+
+class Chosen(NamedTuple):
+    """A policy: as tables show it, as the command line and journals spell it, what allocates, and what it is simulated with."""
+
+    shown: str
+    spelt: str
+    allocate: "Allocating"
+    options: "Options"
+
+
+def policy_of(text: str, agnostic: bool = False, as_published: bool = False, seed: int = 0) -> Chosen:
+    """The policy of NAME, or of NAME with ways behind it, such as NAME:agnostic; the other arguments are ways of all policies.
+
+    Raises:
+        InputError: at --policy.
+    """
+    from dataclasses import replace
+
+    from hocket.errors import InputError
+    from hocket.scheduler.core.policy_by_name import as_published as published
+    from hocket.scheduler.core.policy_by_name import policy_named
+    from hocket.scheduler.simulation.simulator_options import Options
+
+    name, *told = text.split(":")
+    if name.lower() in _CALLED:
+        raise InputError(
+            "--policy", repr(name), "a name of `hocket cluster policies`", f"Here it is {_CALLED[name.lower()]}."
+        )
+    if not set(told) <= set(_WAYS):
+        raise InputError("--policy", repr(text), f"NAME, or NAME:agnostic; also behind a name: {', '.join(_WAYS[1:])}")
+    given = {*told, *(["agnostic"] if agnostic else []), *(["as-published"] if as_published else [])}
+    blind = "agnostic" in given
+    with by_options():
+        if "as-published" in given:
+            allocate, options = published(name, blind, seed)
+        else:
+            allocate, options = policy_named(name, blind), Options()
+    ways = [way for way in _WAYS if way in given]
+    shown = f"{name} ({', '.join(way.replace('-', ' ') for way in ways)})" if ways else name
+    options = replace(options, space_sharing="space-sharing" in given)
+    return Chosen(shown, ":".join([name, *ways]), allocate, options)
+
+
+def check_budget(policies: list[str], budget_usd: float | None) -> None:
+    """Refuse a budget that nobody keeps within, and a policy of budgets without one.
+
+    Raises:
+        InputError: at --budget-usd.
+    """
+    from hocket.errors import InputError
+
+    wants = any(text.partition(":")[0] == _BUDGETED for text in policies)
+    if wants and budget_usd is None:
+        step = "Without a budget, makespan is that policy."
+        raise InputError("--budget-usd", "nothing", f"dollars, which {_BUDGETED} keeps within", step)
+    if budget_usd is not None and not wants:
+        raise InputError("--budget-usd", f"{budget_usd:g}", f"no budget, or the policy {_BUDGETED}")
+    if budget_usd is not None:
+        within("--budget-usd", budget_usd, 0.0, 1e15, "dollars")
+
+
+def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
+    """Refuse types of a file that have no price, where the policy looks at prices: whoever wrote the file forgot it, or it is 0.
+
+    In a live cluster a price may become 0: such workers are taken first, see docs/cluster.md.
+
+    Arguments:
+        policy: as the command line spells it.
+
+    Raises:
+        InputError: at the first such type.
+    """
+    from hocket.errors import InputError
+
+    for own in types if policy.partition(":")[0] in _OF_COST else ():
+        if own.workers and not own.price_usd_per_hour:
+            place, step = f"worker type {own.name}: price_usd_per_hour", "A policy of cost needs prices."
+            raise InputError(place, str(own.price_usd_per_hour), "dollars an hour, > 0", step)
+
+
+def check_once(option: str, values: Sequence[str], what: str) -> None:
+    """Refuse a value that is there twice.
+
+    Raises:
+        InputError: at the option.
+    """
+    from hocket.errors import InputError
+
+    twice = next((value for k, value in enumerate(values) if value in values[:k]), None)
+    if twice is not None:
+        raise InputError(option, f"{twice!r} twice", f"each {what} once")
+
+
+def within(option: str, value: float, least: float, most: float, unit: str) -> None:
+    """Refuse a number of an option that is nan or out of bounds.
+
+    Raises:
+        InputError: at the option.
+    """
+    from hocket.errors import InputError
+
+    if not least <= value <= most:
+        raise InputError(option, str(value), f"{unit}, from {least} to {most}")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | None]) -> None:
+    """Refuse, before anything is computed, what cannot be written, and a file that is read or written for something else.
+
+    Raises:
+        InputError: at the option, or at the file.
+    """
+    from hocket.errors import InputError
+    from hocket.util.files import place_to_write
+
+    taken = {path.resolve() for path in inputs if path}
+    for option, path in outputs.items():
+        target = place_to_write(path) if path else None
+        if target in taken:
+            raise InputError(
+                option, str(path), "a file of its own", "That file is read, or written for another option."
+            )
+        if target:
+            taken.add(target)
+
+
+@contextmanager
+def by_options(place: str = "", workers: str = "", policy: str = "") -> Iterator[None]:
+    """Whatever an option made wrong is told at the option.
+
+    Arguments:
+        place: of the file that the rest is in, where there is one only. workers: of the file that types of workers are in.
+        policy: under which a simulation runs.
+    """
+    from hocket.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        place = place or (workers if error.place.startswith("worker type ") else "")
+        if error.place == "simulation" and policy:
+            raise InputError(f"simulation of {policy}", error.found, error.expected, error.next_step) from None
+        if error.place not in _OPTIONS and place:
+            raise InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
+        if error.place not in _OPTIONS:
+            raise
+        raise InputError(_OPTIONS[error.place], error.found, error.expected, error.next_step) from None

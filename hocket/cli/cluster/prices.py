@@ -1,0 +1,91 @@
+"""What clouds charge: cluster prices."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hocket.cli.output.options import Json
+
+
+def prices(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Prices as clouds publish them, see docs/prices.md; a sample by default.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="A day, such as 2020-03-01; by default the last one that is known.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What accelerators cost at a moment. Shown are the cheapest and the dearest offer, and what spot prices save.
+
+    Example: hocket cluster prices --at 2020-03-01
+    """
+    from hocket.cli.output.table import print_table
+    from hocket.cli.output.tables import print_json
+    from hocket.errors import InputError
+    from hocket.scheduler.prices.offers import best_offers
+    from hocket.scheduler.prices.readers.public import EXAMPLES, read_market
+    from hocket.util.schema import as_data
+
+    market = read_market(folder or EXAMPLES)
+    now_s = market.last_s if at is None else moment_of(at, "--at")
+    found = best_offers(market, now_s)
+    if not found:
+        expected = f"a moment from {show_moment(market.first_s)} on, when prices are first known"
+        raise InputError("--at", show_moment(now_s), expected)
+    if json:
+        print_json({"at_s": now_s, "accelerators": [{**as_data(row), "reduction": row.reduction} for row in found]})
+        return
+    rows = [
+        [
+            row.accelerator,
+            str(row.offers),
+            f"{row.cheapest_usd_per_hour:.4f}",
+            row.cheapest,
+            f"{row.dearest_usd_per_hour:.4f}",
+            "" if row.on_demand_usd_per_hour is None else f"{row.on_demand_usd_per_hour:.4f}",
+            "" if row.reduction is None else f"{row.reduction:.2f}x",
+        ]
+        for row in found
+    ]
+    columns = ["accelerator", "offers", "spot from ($/h)", "where", "to ($/h)", "on demand ($/h)", "saves"]
+    shown = range(5 if all(row.on_demand_usd_per_hour is None for row in found) else len(columns))
+    print_table(
+        f"one accelerator on {show_moment(now_s)}",
+        columns[: len(shown)],
+        [row[: len(shown)] for row in rows],
+        right=[k for k in shown if k not in (0, 3)],
+        drop=(1, 4),
+    )
+    if now_s > market.last_s:
+        print(f"  note: the last change that is known is of {show_moment(market.last_s)}; prices are taken to stay")
+
+
+def moment_of(text: str, place: str) -> float:
+    """Seconds since 1970 of a day or a moment; UTC where it says no zone.
+
+    Raises:
+        InputError: at `place`, anything else.
+    """
+    from datetime import UTC, datetime
+    from math import nan
+
+    from hocket.errors import InputError
+    from hocket.scheduler.model.job import LATEST_S
+
+    try:
+        found = datetime.fromisoformat(text)
+        moment_s = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        moment_s = nan
+    if not abs(moment_s) <= LATEST_S:  # what is far from 1970 cannot be shown again
+        raise InputError(place, repr(text), "a day or a moment, such as 2020-03-01 or 2020-03-01T12:00")
+    return moment_s
+
+
+def show_moment(moment_s: float) -> str:
+    """For people, to the minute."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,251 @@
+"""Replays: what policies make of a workload on some workers: read, run, and shown side by side."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hocket.cli.cluster.environment import world_of
+from hocket.cli.output.footnotes import of_costs, of_deadlines, once
+from hocket.cli.output.progress import Progress
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    from hocket.cli.cluster.options import Conditions
+    from hocket.cli.cluster.policy_options import Chosen
+    from hocket.scheduler.model.throughputs import ThroughputTable
+    from hocket.scheduler.model.worker_types import WorkerType
+    from hocket.scheduler.prices.changes import Timed
+    from hocket.scheduler.prices.market import PriceKey
+    from hocket.scheduler.simulation.metrics import Run, Summary
+    from hocket.scheduler.simulation.workload import Workload
+
+_YEAR_S = 365.25 * 86400
+_MOST_YEARS = 100
+
+
+class Replay(NamedTuple):
+    """What one policy made of a workload, and how long that took to compute."""
+
+    policy: str
+    run: "Run"
+    summary: "Summary"
+    wall_s: float
+
+
+class Site(NamedTuple):
+    """Workers of a file, what jobs do on them, and what happens to them; begin_s: seconds since 1970, None if nobody said; places:
+    of types, in a market; known_s: seconds since 1970 of its last price."""
+
+    file: str
+    types: "tuple[WorkerType, ...]"
+    table: "ThroughputTable"
+    given: "tuple[Timed, ...]"
+    begin_s: float | None
+    places: "dict[str, PriceKey]"
+    known_s: float
+
+
+def read_site(workers: Path, conditions: "Conditions") -> Site:
+    """Where a simulation takes place, from its files."""
+    from hocket.scheduler.readers import read_throughputs, workers_yaml
+    from hocket.scheduler.simulation.workload import inside
+
+    table = read_throughputs(conditions.throughputs)
+    types = workers_yaml.read(workers, table)
+    with inside(str(workers)):
+        table.columns(types)
+    world = world_of(types, str(workers), conditions.prices, conditions.begins, conditions.overhead_s)
+    return Site(str(workers), world.types, table, world.given, world.begin_s, world.places, world.known_s)
+
+
+def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions") -> "Workload":
+    """What is to be done, from its file; what does not fit the rest is told with the file.
+
+    Arguments:
+        jobs: only so many of them.
+    """
+    from hocket.errors import InputError
+    from hocket.scheduler.readers import read_workload
+
+    work = read_workload(workload, site.table, conditions.seed)
+    work = work if jobs is None else work.part(jobs)
+    if not work.jobs:
+        raise InputError(str(workload), "no jobs", "one or more")
+    if conditions.first >= len(work.jobs):
+        raise InputError("--first", str(conditions.first), f"less than the number of jobs, which is {len(work.jobs)}")
+    check_length(work, site, str(workload))
+    return work
+
+
+def check_length(work: "Workload", site: Site, place: str) -> None:
+    """Refuse jobs that no simulation sees the end of, however many rounds it makes.
+
+    Raises:
+        InputError: at `place`, with the job.
+    """
+    import numpy as np
+
+    from hocket.errors import InputError
+
+    steps = np.array([job.steps for job in work.jobs])
+    table, types = site.table, site.types
+    steps_per_s = table.throughputs(table.rows(work.jobs), types, table.columns(types)).max(axis=1, initial=0.0)
+    years = np.divide(steps, steps_per_s * _YEAR_S, out=np.zeros_like(steps), where=steps_per_s > 0)
+    if (years > _MOST_YEARS).any():
+        k = int((years > _MOST_YEARS).argmax())
+        found = f"{steps[k]:g}, which take {years[k]:.3g} years on the fastest workers"
+        raise InputError(f"{place}: job {work.jobs[k].id}: steps", found, f"at most {_MOST_YEARS} years")
+
+
+def replayed(
+    work: "Workload",
+    site: Site,
+    policies: "Sequence[Chosen]",
+    conditions: "Conditions",
+    shown: bool,
+    journal: Path | None = None,
+) -> list[Replay]:
+    """Each policy on the workload."""
+    jobs = len(work.jobs[conditions.first : conditions.last])
+    found: list[Replay] = []
+    with Progress("simulating", shown) as progress:
+        for one in policies:
+            tell = teller(progress, len(found) * jobs, len(policies) * jobs, one.shown) if progress else None
+            found.append(replay_of(work, site, one, tell, journal))
+    return found
+
+
+def replay_of(
+    work: "Workload",
+    site: Site,
+    policy: "Chosen",
+    tell: "Callable[[int], None] | None" = None,
+    journal: Path | None = None,
+) -> Replay:
+    """One policy on the workload.
+
+    Arguments:
+        tell: is told how many of the jobs that count are finished.
+    """
+    import time
+
+    from hocket.cli.cluster.policy_options import by_options, check_prices
+    from hocket.cli.cluster.replay import watching
+    from hocket.scheduler.simulation.metrics import summary
+    from hocket.scheduler.simulation.simulator import simulate as simulated
+
+    options = policy.options
+    counted = {job.id for job in work.jobs[options.first : options.last]} if tell else set()
+    start_s = time.perf_counter()
+    with by_options(workers=site.file, policy=policy.shown), watching(journal, policy.spelt, tell, counted) as watch:
+        check_prices(policy.spelt, site.types)
+        run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
+    wall_s = time.perf_counter() - start_s
+    told = of_deadlines(policy, work.jobs)
+    run = replace(run, notes=(*run.notes, *told, *_of_load(work, run, options.last), *_of_prices(site, run.ended_s)))
+    return Replay(policy.shown, run, summary(run, options.first, options.last), wall_s)
+
+
+def _of_load(work: "Workload", run: "Run", last: int | None) -> list[str]:
+    """What is to be said of jobs that were to come while those that count were there."""
+    count = len(work.jobs)
+    if last is None or not last < count == len(run.records) or work.jobs[-1].arrived_s <= 0:
+        return []
+    return [f"all {count} jobs had come before those that count were finished: the load was not kept up"]
+
+
+def _of_prices(site: Site, ended_s: float) -> list[str]:
+    """What is to be said of the prices that a run paid."""
+    from hocket.cli.cluster.prices import show_moment
+
+    free = [own.name for own in site.types if own.offer and site.begin_s is None and not own.price_usd_per_hour]
+    told = [f"without --prices workers of {', '.join(free)} cost nothing, and never go"] if free else []
+    told += of_costs([own for own in site.types if own.name not in free])
+    if site.begin_s is not None and site.begin_s + ended_s > site.known_s:
+        told.append(f"prices are known until {show_moment(site.known_s)}, and are taken to stay as they were then")
+    return told
+
+
+def teller(
+    progress: "Callable[[float, float, str], None]", before: int, total: int, label: str
+) -> "Callable[[int], None]":
+    """Who is told how many jobs of one run are finished, and shows it among all that are to be.
+
+    Arguments:
+        before, total: jobs of the runs before it, and of all.
+    """
+
+    def tell(finished: int) -> None:
+        progress(min(before + finished, total), total, f"{label}, {finished} jobs finished")
+
+    return tell
+
+
+def write_report(path: Path, replays: Sequence[Replay], conditions: "Conditions") -> None:
+    """The page of figures, of all policies."""
+    from hocket.reporting.cluster_report.page import cluster_report_html
+    from hocket.util.files import write_atomic
+
+    write_atomic(path, cluster_report_html([(r.policy, r.run) for r in replays], conditions.first, conditions.last))
+
+
+def as_json(found: Replay, times: bool) -> dict[str, object]:
+    """What --json prints of one policy; times: also how long computing took."""
+    from hocket.util.schema import as_data
+
+    took = {"wall_s": found.wall_s} if times else {}
+    return {"policy": found.policy, **as_data(found.summary), "refusals": _refusals(found.run), **took}
+
+
+def _refusals(run: "Run") -> dict[str, str]:
+    """Of each job that could not run, why."""
+    return {record.job.id: record.refused for record in run.records if record.refused}
+
+
+def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None:
+    """The table of all policies, and what was out of the ordinary."""
+    from hocket.cli.output.table import print_table
+    from hocket.util.units import show_seconds
+
+    def hours(seconds: float) -> str:
+        return f"{seconds / 3600:.2f}"
+
+    rows = [
+        [
+            name,
+            f"{found.finished}/{found.jobs}",
+            hours(found.avg_jct_s),
+            hours(found.jct_percentiles_s["p95"]),
+            hours(found.makespan_s),
+            f"{found.avg_rho:.2f}",
+            f"{found.utilization:.1%}",
+            f"{found.cost_usd:,.0f}",
+            str(found.preemptions),
+            f"{found.slo_violations}/{found.with_slo}",
+            show_seconds(wall_s),
+        ]
+        for name, _, found, wall_s in replays
+    ]
+    columns = ["policy", "finished", "average JCT (h)", "95 % (h)", "makespan (h)", "rho", "in use", "cost ($)"]
+    columns += ["moves", "SLOs missed", "took"]
+    shown = [*range(9), *([9] if any(r.summary.with_slo for r in replays) else []), *([10] if times else [])]
+    drop = tuple(shown.index(k) for k in (8, 3, 7, 5, 10, 9) if k in shown)
+    left_out = print_table(
+        workload, [columns[k] for k in shown], [[row[k] for k in shown] for row in rows], range(1, len(shown)), drop
+    )
+    if left_out:
+        print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
+    for line in once([(one.policy, remarks(one)) for one in replays]):
+        say(f"  {line}")
+
+
+def remarks(found: Replay) -> list[str]:
+    """What was out of the ordinary in a run."""
+    from hocket.util.units import show_count
+
+    refusals = _refusals(found.run)
+    told = [
+        f"refused {show_count(len(refusals), 'job')}, such as job {job}: {why}" for job, why in [*refusals.items()][:1]
+    ]
+    return [*told, *found.summary.notes]

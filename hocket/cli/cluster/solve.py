@@ -1,0 +1,161 @@
+"""Commands about one moment of a shared cluster: the policies, and what one of them answers."""
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli.cluster.policy_options import Agnostic, Budget, Policy, Sharing, Table, Times
+from hocket.cli.output.options import Json
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    from hocket.scheduler.model.allocation import Allocation
+    from hocket.scheduler.model.snapshot import Snapshot
+
+
+_MORE = "what would give it more"
+_REMARKS = (
+    "makespan_budget wants --budget-usd; min_cost_slo and uniform_progress look at SLOs, hierarchical at entities",
+    "behind a name, :agnostic sees no types of workers, :space-sharing lets two jobs share a worker, and :as-published does what "
+    "the text leaves open as the authors' public simulator does",
+)
+
+
+def policies(json: Json = False) -> None:
+    """The policies, what each is for, and where it comes from."""
+    from hocket.cli.output.table import line_width, print_table
+    from hocket.cli.output.tables import print_json
+    from hocket.util.registry import load, names
+
+    package = "hocket.scheduler.policies"
+    members = [(name, load(package, name, "policy")) for name in names(package)]
+    rows = [[name, _purpose(member.__doc__ or ""), member.PAPER] for name, member in members]
+    if json:
+        print_json([{"policy": name, "purpose": purpose, "paper": paper} for name, purpose, paper in rows])
+        return
+    print_table("policies; sections are those of the dissertation", ["policy", "what it is for", "source"], rows)
+    for remark in _REMARKS:
+        print(textwrap.fill(remark, line_width(), initial_indent="  ", subsequent_indent="  "))
+
+
+def _purpose(text: str) -> str:
+    """What the first line of a policy's documentation says after its name."""
+    return text.splitlines()[0].partition(": ")[2].rstrip(".")
+
+
+def solve(
+    snapshot: Annotated[
+        Path, typer.Argument(help="A snapshot (JSON, see docs/cluster.md): jobs, workers, throughputs.")
+    ],
+    policy: Policy = "max_min_fairness",
+    agnostic: Agnostic = False,
+    space_sharing: Sharing = False,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Entities share as the file's mixed policies say.")] = False,
+    budget_usd: Budget = None,
+    throughputs: Table = None,
+    rows: Annotated[int, typer.Option(min=1, help="How many jobs to show.")] = 12,
+    times: Times = False,
+    json: Json = False,
+) -> None:
+    """One allocation, and why each job got what it got. Parts are of the time that a job spends on each type of worker.
+
+    Example: hocket cluster solve examples/snapshots/three-jobs.json --policy finish_time_fairness
+    """
+    import time
+    from dataclasses import replace
+
+    from hocket.cli.cluster.policy_options import by_options, check_budget, check_prices, policy_of
+    from hocket.cli.output.footnotes import of_deadlines
+    from hocket.cli.output.tables import print_json
+    from hocket.scheduler.readers import gavel_snapshot, read_throughputs
+
+    chosen = policy_of(policy, agnostic)
+    check_budget([policy], budget_usd)
+    start_s = time.perf_counter()
+    table = read_throughputs(throughputs) if space_sharing or chosen.options.space_sharing else None
+    there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
+    built_s = time.perf_counter()
+    with by_options(str(snapshot)):
+        check_prices(policy, there.types)
+        found = chosen.allocate(there)
+    solved_s = time.perf_counter()
+    notes = [found.note] if found.note else []
+    notes += of_deadlines(chosen, [active.job for active in there.jobs])
+    found = replace(found, note="; ".join(notes))
+    took = {"build_s": built_s - start_s, "solve_s": solved_s - built_s} if times else {}
+    if json:
+        print_json(
+            {"policy": chosen.shown, "objective": found.objective, "gap": found.gap, **took, **_json(found, there)}
+        )
+    else:
+        _print(chosen.shown, found, there, rows, took)
+
+
+def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
+    """What jobs get, and why."""
+    from hocket.scheduler.model.allocation import ALONE
+
+    ids = [active.job.id for active in there.jobs]
+    columns = (found.first, found.second, found.column, found.fraction)
+    entries = zip(*(column.tolist() for column in columns), strict=True)
+    return {
+        "allocation": [
+            {"job": ids[a], "beside": None if b == ALONE else ids[b], "on": there.column_name(c), "fraction": x}
+            for a, b, c, x in entries
+        ],
+        "throughput": dict(zip(ids, found.throughput(there).tolist(), strict=True)),
+        "reasons": {
+            name: {"binding": r.binding, "change": r.change} for name, r in zip(ids, found.reasons, strict=False)
+        },
+        "refused": {ids[j]: why for j, why in found.refused.items()},
+        "note": found.note,
+    }
+
+
+def _in_use(found: "Allocation", there: "Snapshot") -> list[float]:
+    """Workers of each type that are at work on average; a pair of jobs holds its workers once."""
+    import numpy as np
+
+    used = np.zeros(len(there.types))
+    np.add.at(used, there.type_of[found.column], found.fraction * there.scale[found.first])
+    return [float(x) for x in used]
+
+
+def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took: dict[str, float]) -> None:
+    from hocket.cli.output.table import print_table
+    from hocket.util.units import show_number, show_seconds
+
+    ids = [active.job.id for active in there.jobs]
+    times, steps = found.dense(there), found.throughput(there)
+    shown = [
+        [
+            name,
+            there.jobs[j].job.job_type,
+            *(f"{x:.1%}" if x else "" for x in times[j].tolist()),
+            show_number(float(steps[j])),
+            found.refused.get(j) or (found.reasons[j].binding if found.reasons else ""),
+            found.reasons[j].change if found.reasons else "",
+        ]
+        for j, name in enumerate(ids[:rows])
+    ]
+    columns = [
+        "job",
+        "type",
+        *(there.column_name(c) for c in range(len(there.columns))),
+        "steps/s",
+        "held back by",
+        _MORE,
+    ]
+    title = f"{policy}: objective {found.objective:.6g}, gap {found.gap:.1e}"
+    title += f", read in {show_seconds(took['build_s'])}, solved in {show_seconds(took['solve_s'])}" if took else ""
+    last = len(columns) - 1
+    if print_table(title, columns, shown, right=range(2, last - 1), drop=(last,)):
+        print(f"  a wider terminal shows {_MORE} as well; so does --json, as `change`")
+    if len(ids) > rows:
+        print(f"  and {len(ids) - rows} more; --rows shows them, --json has all")
+    used = zip(there.types, _in_use(found, there), strict=True)
+    say(f"  in use: {', '.join(f'{x:.1f} of {own.workers} {own.name}' for own, x in used)}")
+    if found.note:
+        say(f"  note: {found.note}")

@@ -1,0 +1,59 @@
+"""A profile as text: a row for each layer, or where there are many for the first and the heaviest."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hocket.cli.output.table import in_bytes, in_seconds, print_table
+from hocket.printable import say
+from hocket.util.units import show_seconds
+
+if TYPE_CHECKING:
+    from hocket.profiling.profile import ModelProfile
+
+MOST_SHOWN = 40  # layers that are all shown
+FIRST, HEAVIEST = 8, 12  # of more so many
+
+
+def print_profile(found: "ModelProfile", path: Path) -> None:
+    """Print a profile that was written to a path."""
+    from hocket.planning.predict.model_differences import differences
+
+    last = len(found.microbatch_sizes) - 1
+    shown = layers_shown([layer.forward_s[last] + layer.backward_s[last] for layer in found.layers])
+    layers = [found.layers[k] for k in shown]
+    second, times = in_seconds([s for layer in layers for s in (layer.forward_s[last], layer.backward_s[last])])
+    byte, sizes = in_bytes([b for layer in layers for b in (layer.stash_bytes[last], layer.weights_bytes)])
+    rows = [
+        [layer.name, layer.kind, *times[2 * k : 2 * k + 2], *sizes[2 * k : 2 * k + 2], ", ".join(layer.notes)]
+        for k, layer in enumerate(layers)
+    ]
+    title = f"{found.name} on {found.device_type}, microbatch {found.microbatch_sizes[last]} of {list(found.microbatch_sizes)}"
+    columns = ["layer", "kind", f"fwd ({second})", f"bwd ({second})", f"stash ({byte})", f"weights ({byte})", "notes"]
+    if not any(layer.notes for layer in layers):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    print_table(title, columns, rows, right=(2, 3, 4, 5), drop=(1,))
+    if len(shown) < len(found.layers):
+        ours, whole = (
+            sum(layer.forward_s[last] + layer.backward_s[last] for layer in some) for some in (layers, found.layers)
+        )
+        share = f", {ours / whole:.0%} of {show_seconds(whole)}" if whole > 0 else ""
+        say(
+            f"  shown: {len(shown)} of {len(found.layers):,} layers, the first {FIRST} and the {HEAVIEST} that take longest{share}; "
+            f"all are in {path}, and printed by --json"
+        )
+    if found.compiled is not None:
+        say(f"  {found.compiled.line(last)}")
+    for note in (*found.notes, *(one.text for one in differences(found))):
+        say(f"  note: {note}")
+
+
+def layers_shown(seconds: list[float]) -> list[int]:
+    """Which layers are printed, ascending: all, or of many the first and those that take longest.
+
+    Arguments:
+        seconds: of each layer.
+    """
+    if len(seconds) <= MOST_SHOWN:
+        return list(range(len(seconds)))
+    heaviest = sorted(range(len(seconds)), key=lambda k: (-seconds[k], k))[:HEAVIEST]
+    return sorted({*range(FIRST), *heaviest})

@@ -1,0 +1,104 @@
+"""The command that measures what computation and all-reduces take from each other: overlap."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def overlap(
+    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
+    plan: Annotated[Path, typer.Argument(help="A data-parallel plan, from `hocket plan --strategy data_parallel`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
+    draws: Annotated[int, typer.Option(min=1, help="Buckets and threads are drawn at random so often.")] = 16,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to train and measure under each draw.")] = 12,
+    communication: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--communication-threads",
+            "-r",
+            help="A number of threads that may move a bucket (on a GPU: CTAs of NCCL); repeat. By default 1 to 4.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")] = False,
+) -> None:
+    """Measure what computation and all-reduces of gradients take from each other, and write the plan's cluster with it.
+
+    The job is trained with buckets and threads drawn at random, and first with one bucket for each number of threads; a model of
+    contention is fitted to what was seen (LIBRA, section III). It takes (draws + numbers of threads) x (steps + 2) steps. The machine
+    must have nothing else to do, and a backward should take some ten milliseconds at least: a model that does not foretell
+    the backwards it has seen is not written. `hocket plan` with the new cluster file chooses buckets, and threads for each.
+
+    Example: hocket overlap job.py plan.yaml -o cluster.yaml
+    """
+    from hocket.planning.plan import Plan
+    from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
+    from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+    from hocket.runtime.train import INTERRUPTED, check_order
+    from hocket.runtime.worker.monitor.display import listener
+    from hocket.util.files import check_signed, place_to_write, signed, write_atomic
+
+    place_to_write(output)
+    check_signed(output, "cluster that hocket has measured")
+    drawing = Drawing(draws, steps, tuple(sorted(set(communication or (1, 2, 3, 4)))), seed)
+    check_order(job, plan, "overlap")
+    read = Plan.read(plan)
+    cluster_of(read, output)
+    shown = listener(json)
+    try:
+        found = measure_overlap(job, read, drawing, shown, device=device, threads=threads)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        shown.close()
+    if found is None:
+        return
+    if not json:
+        _print(found)
+    check_good(found)
+    cluster = with_overlap(read, found)
+    write_atomic(output, signed(cluster.to_yaml(), "hocket overlap"))
+    if json:
+        from hocket.cli.output.tables import print_json
+
+        print_json({**_as_data(found), "path": str(output)})
+        return
+    print(f"wrote {output}; `hocket plan` with it chooses buckets, and threads for each")
+
+
+def _as_data(found: Any) -> dict[str, Any]:
+    from hocket.util.schema import as_data
+
+    fitted = found.fitted
+    errors = {name: getattr(fitted, name) for name in ("computed_error", "beside_error", "alone_error")}
+    runs = {name: [run._asdict() for run in getattr(found, name)] for name in ("runs", "held_out")}
+    return {"overlap": as_data(fitted.model), "backward_s": found.backward_s, **errors, **runs}
+
+
+def _print(found: Any) -> None:
+    from statistics import mean
+
+    from hocket.cli.output.table import print_table
+
+    model = found.fitted.model
+    rows = [
+        [str(r), f"{model.share(r):.1%}", f"{model.beside.at(r) / 1e6:.1f}", f"{model.alone.at(r) / 1e6:.1f}"]
+        for r in model.threads
+    ]
+    title = f"{model.workers} workers, start-up of an all-reduce {model.startup_s * 1e3:.2f} ms"
+    print_table(title, ["threads", "computation keeps", "MB/s beside it", "MB/s alone"], rows, right=(0, 1, 2, 3))
+    fitted = found.fitted
+    print(
+        f"  the model is off by {fitted.computed_error:.1%} of computations, {fitted.beside_error:.1%} of all-reduces beside them, "
+        f"{fitted.alone_error:.1%} of those alone"
+    )
+    for name, runs in (("draws", found.runs), ("draws that the model had not seen", found.held_out)):
+        if runs:
+            errors = [abs(run.error) for run in runs]
+            print(f"  and by {mean(errors):.1%} of backwards of {len(runs)} {name}, at worst {max(errors):.1%}")

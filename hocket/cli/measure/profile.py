@@ -1,0 +1,298 @@
+"""Commands that make what planning needs: profile, import, links."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hocket.cli.output.options import at_least_one
+from hocket.cli.output.progress import Progress
+from hocket.printable import say
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
+
+
+def profile(
+    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
+    microbatch: Annotated[
+        list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="'cpu', the default, or 'cuda' for the current GPU.", show_default=False)
+    ] = None,
+    device_type: Annotated[
+        str | None,
+        typer.Option(
+            "--device-type",
+            help="Measure nothing: work the profile out for this type of the catalogue, or for the type of a cluster file. "
+            "The model may be larger than this machine's memory.",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="With --device-type: what `hocket calibrate` has learned of it.", show_default=False),
+    ] = None,
+    neighbours: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Other processes that train meanwhile; on a CPU the usable cores but one.", show_default=False
+        ),
+    ] = None,
+    budget_s: Annotated[float, typer.Option(min=0.0, help="Seconds to spend at most on measuring.")] = 40.0,
+    tensor: Annotated[
+        int, typer.Option("--tensor", "-t", min=1, help="Measure one of so many tensor-parallel devices.")
+    ] = 1,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="With --tensor: on slices of the sequence, where that can be.")
+    ] = False,
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Measure torch.compile as well; plans then take it for the stages that gain by it."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Measure a job, layer by layer, for several microbatch sizes; or work out what it takes on a device that is not here.
+
+    Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
+
+    Without the device: hocket profile job.py --device-type a100-80gb
+    """
+    from hocket.profiling.job.job import check_device, load_job
+    from hocket.profiling.measure.background_load import usual_neighbours
+    from hocket.util.compatibility import Feature, check_together
+
+    here = device or "cpu"
+    check_device(here)
+    _check_output(output, "profile", '"microbatch_sizes"')
+    _check_sizes(microbatch)
+    if device_type is not None:
+        from hocket.errors import InputError
+
+        if compile:
+            raise InputError("--compile", "--device-type, with which nothing is measured", "a job that is measured")
+        if device is not None:
+            step = "Leave one out: --device measures here, --device-type works out for a type that need not be here."
+            raise InputError("--device", device, "nothing, where --device-type says that nothing is measured", step)
+        _work_out(job, output, microbatch, device_type, calibration, neighbours, tensor, json)
+        return
+    if calibration is not None:
+        from hocket.errors import InputError
+
+        raise InputError(
+            "--calibration", str(calibration), "nothing, where the job is measured", "Give --device-type as well."
+        )
+    if compile and tensor > 1:
+        check_together("--compile", Feature.COMPILE, Feature.TENSOR)
+    busy = usual_neighbours(here) if neighbours is None else neighbours
+
+    from hocket.profiling.measure.measure import usual_sizes
+    from hocket.runtime.tensor_parallel.measure_rank import measure_member
+
+    loaded = load_job(job)
+    _check_sizes(microbatch, loaded.batch_size)
+    sizes = tuple(sorted(set(microbatch or usual_sizes(loaded.batch_size))))
+    with Progress("profiling", not json) as report:
+        found = measure_member(
+            loaded,
+            tensor,
+            sizes,
+            sequence_parallel,
+            device=here,
+            neighbours=busy,
+            budget_s=budget_s,
+            progress=report,
+            compile="inductor" if compile else "",
+        )
+    _save(found, output, json)
+
+
+def calibrate(
+    job: Annotated[Path, typer.Argument(help="The job file of the profile.")],
+    profile: Annotated[Path, typer.Argument(help="A measured profile of it, from `hocket profile`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write what was learned.")] = Path(
+        "calibration.yaml"
+    ),
+    device_type: Annotated[
+        str | None,
+        typer.Option(
+            "--device-type",
+            help="A type of the catalogue or a cluster file that describes it; the profile's own by default.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Learn from one measured profile how much longer a device type takes than is worked out for it, by kind of operator.
+
+    Other models' profiles for that type are then nearer to measured ones:
+
+    hocket calibrate job.py profile.json -o calibration.yaml
+
+    hocket profile other.py --device-type cpu-core --calibration calibration.yaml
+
+    hocket plan gpt2-xl cluster.yaml --batch 64 --calibration calibration.yaml
+    """
+    from hocket.cost.analytic.calibration import learned
+    from hocket.errors import InputError
+    from hocket.hardware.catalog import device_type_of
+    from hocket.profiling.job.job import check_job_file
+    from hocket.profiling.profile import ModelProfile
+
+    _check_output(output, "calibration", "device_type:")
+    measured = ModelProfile.read(profile)
+    if measured.worked_out:
+        expected = "a profile that was measured, by `hocket profile` on the device"
+        raise InputError(str(profile), f"seconds that are worked out ({measured.source})", expected)
+    kind = device_type_of(device_type or measured.device_type)
+    check_job_file(job)
+
+    from hocket.profiling.analytic.sketch import sketch
+
+    with Progress("looking at the model", not json) as report:
+        found = learned(sketch(job, measured.microbatch_sizes, progress=report), measured, kind)
+    found.save(output)
+    if json:
+        from hocket.cli.output.tables import print_json
+        from hocket.util.schema import as_data
+
+        print_json({**as_data(found), "path": str(output)})
+        return
+    from hocket.cli.output.table import print_table
+
+    rows = [[kind, f"{found.forward[kind]:.3g}", f"{found.backward[kind]:.3g}"] for kind in found.forward]
+    print_table(f"{found.device_type}: measured by worked out", ["kind", "forward", "backward"], rows, right=(1, 2))
+    say(f"  learned from {found.source}")
+    print(f"wrote {output}")
+
+
+def import_profile(
+    kind: Annotated[str, typer.Argument(help="'pipedream' (graph.txt) or 'deeppool' (layer profiles).")],
+    file: Annotated[Path, typer.Argument(help="The foreign profile.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples",
+            help="pipedream only: samples in the profiled minibatch; by default derived from the sizes of its operators.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Read a foreign profile.
+
+    Example: hocket import pipedream vgg16.graph.txt -o vgg16.json
+    """
+    from hocket.errors import InputError
+    from hocket.util import registry
+
+    _check_output(output, "profile", '"microbatch_sizes"')
+    if samples is not None:
+        at_least_one("--samples", samples)
+    reader = registry.load("hocket.profiling.readers", kind, "kind of profile")
+    if samples is not None and kind != "pipedream":
+        raise InputError(
+            "--samples", f"{samples}, with {kind}", "a pipedream profile: other profiles contain their batch sizes"
+        )
+    found = reader.read(file) if samples is None else reader.read(file, samples=samples)
+    _save(found, output, json)
+
+
+def links(
+    workers: Annotated[int, typer.Option("-n", "--workers", help="How many local workers.")] = 2,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
+    json: Json = False,
+) -> None:
+    """Measure the links between local workers and write a cluster file for them.
+
+    Example: hocket links -n 2 -o cluster.yaml
+    """
+    from hocket.runtime.calibrate.local_links import measure_local
+    from hocket.util.files import check_signed, place_to_write, signed, write_atomic
+
+    place_to_write(output)
+    check_signed(output, "cluster that `hocket links` has measured")
+    cluster = measure_local(workers)
+    write_atomic(output, signed(cluster.to_yaml(), "hocket links"))
+    if json:
+        from hocket.cli.output.tables import print_json
+        from hocket.util.schema import as_data
+
+        print_json({**as_data(cluster), "path": str(output)})
+        return
+    print(cluster.to_yaml() + f"wrote {output}")
+
+
+def _work_out(
+    job: Path,
+    output: Path,
+    microbatch: list[int] | None,
+    device_type: str,
+    calibration: Path | None,
+    neighbours: int | None,
+    tensor: int,
+    json: bool,
+) -> None:
+    """The profile of a job on a device that need not be here."""
+    from hocket.errors import InputError
+    from hocket.hardware.catalog import device_type_of
+    from hocket.profiling.job.job import check_job_file
+
+    alone = "nothing, where --device-type says that nothing is measured"
+    if neighbours is not None:
+        raise InputError("--neighbours", str(neighbours), alone)
+    if tensor != 1:
+        raise InputError("--tensor", str(tensor), alone)
+    kind = device_type_of(device_type)
+    check_job_file(job)
+
+    from hocket.cost.analytic.calibration import Calibration
+
+    taught = Calibration.read(calibration) if calibration else None
+    if taught:
+        taught.check(kind)
+
+    from hocket.cost.analytic.from_operators import costed
+    from hocket.profiling.analytic.sketch import sketch
+    from hocket.profiling.profile import CPU
+
+    with Progress("looking at the model", not json) as report:
+        found = costed(sketch(job, microbatch or (), progress=report, foreach=kind.name != CPU), kind, taught)
+    _save(found, output, json)
+
+
+def _check_output(output: Path, kind: str, mark: str) -> None:
+    """Refuse a place that takes no file, or has one of another kind, before minutes of work."""
+    from hocket.util.files import check_replaced, place_to_write
+
+    place_to_write(output)
+    check_replaced(output, kind, mark)
+
+
+def _save(found: Any, output: Path, json: bool) -> None:
+    """Write a profile and show it."""
+    found.save(output)
+    if json:
+        from hocket.cli.output.tables import print_json
+        from hocket.util.schema import as_data
+
+        print_json({**as_data(found), "path": str(output)})
+        return
+    from hocket.cli.measure.layer_table import print_profile
+
+    print_profile(found, output)
+    print(f"wrote {output}")
+
+
+def _check_sizes(microbatch: list[int] | None, batch_size: int | None = None) -> None:
+    """Refuse the first size that cannot be measured; who asks for a size is not served with others."""
+    from hocket.errors import InputError
+
+    for size in microbatch or ():
+        if size < 1 or (batch_size is not None and size > batch_size):
+            most = ">= 1 sample" if batch_size is None else f"1 to {batch_size}, the job's batch_size"
+            raise InputError("--microbatch", str(size), most)

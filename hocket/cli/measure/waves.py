@@ -1,0 +1,94 @@
+"""The command that finds a number of waves by running them: waves."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    from hocket.runtime.calibrate.measure_waves import Waved
+
+
+def waves(
+    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
+    plan: Annotated[Path, typer.Argument(help="A plan of model_parallel or waves, data_parallel or tick_tock.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the plan with waves.")] = Path(
+        "waves.yaml"
+    ),
+    steps: Annotated[int, typer.Option(help="Steps to train with each number of waves.")] = 20,
+    first: Annotated[
+        int | None,
+        typer.Option(
+            "--first", help="The number to begin with, whatever the profile says of room.", show_default=False
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, unrounded).")] = False,
+) -> None:
+    """Find how many waves of a job's batches its devices have room for, by running them; writes the plan of as many.
+
+    One wave is the plan's microbatch on every device (or chain of devices). The profile says for how many waves memory, compute and
+    network have room; so many are trained for some steps, and one fewer each time (Wavelet, appendix B.2), until an iteration is hardly
+    longer than one wave's; of two waves on the same devices until more is trained. Each wave has a batch of its own, so that the plan's
+    batch is as many times larger: the job is to say so. Each number is trained in turns with one wave, so that both meet the same machine.
+    What is trained here is thrown away. Other programs should leave the cores alone.
+
+    Example: hocket waves job.py model_parallel.yaml -o waves.yaml
+    """
+    from hocket.planning.load import open_plan
+    from hocket.runtime.calibrate.measure_waves import measure_waves
+    from hocket.runtime.train import INTERRUPTED, check_order
+    from hocket.runtime.worker.monitor.display import listener
+    from hocket.util.files import check_replaced, place_to_write
+
+    place_to_write(output)
+    check_replaced(output, "plan", "format: hocket-plan")
+    check_order(job, plan, "waves")
+    opened = open_plan(plan)
+    shown = listener(json)
+    try:
+        found = measure_waves(
+            job, opened.plan, opened.profile, steps, shown, first=first, device=device, threads=threads
+        )
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        shown.close()
+    if found.waves > 1:
+        found.save(output, beside=plan)
+    if json:
+        from hocket.cli.output.tables import print_json
+        from hocket.util.schema import as_data
+
+        told = {"room": as_data(found.room), "tried": [as_data(one) for one in found.tried], "waves": found.waves}
+        print_json({**told, "path": str(output) if found.waves > 1 else None})
+        return
+    _print(found)
+    if found.waves == 1:
+        print("one wave is best; nothing was written")
+        return
+    batch = found.plan.batch_size
+    print(f"wrote {output}; `hocket train` takes it after the job says batch_size={batch}")
+
+
+def _print(found: "Waved") -> None:
+    from hocket.cli.output.table import print_table
+    from hocket.util.units import show_number, show_seconds
+
+    each = found.plan.batch_size // found.waves
+    rows = []
+    for one in found.tried:
+        if one.iteration_s is None:
+            rows.append([str(one.waves), "does not fit", "", ""])
+            continue
+        pace = show_number(one.waves * each / one.iteration_s)
+        rows.append([str(one.waves), show_seconds(one.iteration_s), f"{one.stretch:+.1%}", pace])
+    say(f"room for {found.room.waves}: {found.room.why}")
+    print_table(
+        f"{each} samples a wave", ["waves", "an iteration", "beside one", "samples/s"], rows, right=(0, 1, 2, 3)
+    )

@@ -1,0 +1,1 @@
+"""Terminal output: tables, footnotes, progress bars, shared options."""

@@ -1,0 +1,35 @@
+"""Remarks: what is to be said below a table or a report of what policies made of a workload, each thing once."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hocket.cli.cluster.policy_options import Chosen
+    from hocket.scheduler.model.job import Job
+    from hocket.scheduler.model.worker_types import WorkerType
+
+
+def of_deadlines(policy: "Chosen", jobs: "Sequence[Job]") -> list[str]:
+    """That a policy of deadlines has none to look at."""
+    none = policy.spelt.partition(":")[0] == "min_cost_slo" and all(job.slo_s is None for job in jobs)
+    return ["no job has an SLO: it is min_cost"] if none else []
+
+
+def of_costs(types: "Sequence[WorkerType]") -> list[str]:
+    """That types cost nothing because nobody said what they cost.
+
+    Arguments:
+        types: those of which nothing else is said.
+    """
+    free = [own.name for own in types if own.workers and not own.price_usd_per_hour]
+    return [f"no price for {', '.join(free)}: counted as 0"] if free else []
+
+
+def once(told: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Lines of remarks by who they are about; what is said of all of several is said once, of nobody by name."""
+    lines: list[str] = []
+    for who, texts in told:
+        for text in texts:
+            of_all = len(told) > 1 and all(text in other for _, other in told)
+            lines.append(text if of_all else f"{who}: {text}")
+    return list(dict.fromkeys(lines))

@@ -1,0 +1,222 @@
+"""What `hocket simulate --background` asks for and prints: a foreground and a background job on the same devices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    from hocket.cost.contention import Collocation
+    from hocket.planning.load import Opened
+    from hocket.reporting import Together
+    from hocket.simulation.background.background import Collocated
+
+_MUCH = 1.05  # times as long: worth a remark
+
+File = Annotated[
+    Path | None,
+    typer.Option("--background", help="A plan for one device, or a profile: a job of low priority."),
+]
+Batch = Annotated[int | None, typer.Option("--background-batch", help="Samples of its step, of a profile.")]
+Gaps = Annotated[
+    bool,
+    typer.Option("--gaps", help="Launch nothing beside the foreground's layers, only in its gaps."),
+]
+Priority = Annotated[bool, typer.Option("--priority/--no-priority", help="Whether the foreground goes first.")]
+Outstanding = Annotated[int, typer.Option("--outstanding", help="Launches that a device is given at once.")]
+LaunchMs = Annotated[
+    float | None,
+    typer.Option("--launch-ms", help="The longest launch; a layer's forward or backward by default."),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        "--slowdown-limit",
+        help="Launch nothing beside what then takes more than so many times as long.",
+    ),
+]
+
+
+def collocated(
+    opened: "Opened",
+    path: Path,
+    batch_size: int | None,
+    gaps: bool,
+    priority: bool,
+    outstanding: int,
+    launch_ms: float | None,
+    slowdown_limit: float | None,
+) -> "Collocated":
+    """The plan with the background job of a file."""
+    from hocket.cost.contention import Collocation
+    from hocket.errors import InputError
+    from hocket.planning.background.background_job import background_job, beside
+
+    if launch_ms is not None and not launch_ms > 0:
+        raise InputError("--launch-ms", f"{launch_ms:g}", "milliseconds > 0")
+    if outstanding < 1:
+        raise InputError("--outstanding", str(outstanding), "at least one launch")
+    if slowdown_limit is not None and not slowdown_limit >= 1:
+        raise InputError("--slowdown-limit", f"{slowdown_limit:g}", ">= 1: times as long as alone")
+    rules = Collocation(
+        priority=priority,
+        beside=not gaps,
+        outstanding=outstanding,
+        launch_s=None if launch_ms is None else launch_ms / 1e3,
+        slowdown_limit=inf if slowdown_limit is None else slowdown_limit,
+    )
+    return beside(opened, background_job(path, opened.plan.cluster, batch_size), rules)
+
+
+def collocated_json(found: "Collocated") -> dict[str, Any]:
+    """The figures as plain data."""
+    alone, together = found.steady
+    return {
+        "name": found.background.name,
+        "step_s_alone": found.background.step_s,
+        "memory_bytes": found.background.memory_bytes,
+        "too_large_for": _too_large(found),
+        "foreground_slowdown": found.slowdown,
+        "foreground_iteration_s": together.iteration_s,
+        "foreground_iteration_s_alone": alone.iteration_s,
+        "foreground_samples_per_s": found.foreground_samples_per_s,
+        "background_samples_per_s": {str(d): rate for d, rate in found.background_samples_per_s.items()},
+        "background_samples_per_s_alone": found.background.samples_per_s,
+        "idle_alone": {str(d): before for d, (before, _) in found.idle.items()},
+        "idle": {str(d): after for d, (_, after) in found.idle.items()},
+        "paused_beside": len(found.paused),
+        "foreground_lost_s": found.lost_s,
+    }
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said of a plan with a background job: two tables with their titles, and notes."""
+
+    title: str
+    figures: list[list[str]]
+    about_devices: str
+    devices: list[list[str]]
+    notes: list[str]
+
+
+_FIGURES = ("what", "alone", "together")
+_DEVICES = ("device", "idle alone", "idle together", "background's pace", "samples/s each")
+
+
+def told(opened: "Opened", found: "Collocated") -> Told:
+    """The same for people, and what would help a foreground that is held up."""
+    from hocket.util.units import show_bytes, show_number, show_ranges, show_seconds
+
+    alone, together = found.steady
+    job, rates = found.background, found.background_samples_per_s
+    before, after = (sum(shares) / len(found.idle) for shares in zip(*found.idle.values(), strict=True))
+    rows = [
+        [
+            f"iteration{' of the excerpt' if opened.excerpt else ''}",
+            show_seconds(alone.iteration_s),
+            show_seconds(together.iteration_s),
+        ],
+        ["foreground is slower by", "", f"{round(found.slowdown - 1, 3) + 0:.1%}"],
+        [
+            "foreground, samples/s",
+            show_number(found.foreground.costs.batch_size / alone.iteration_s),
+            show_number(found.foreground_samples_per_s),
+        ],
+        ["background, samples/s on all devices", "0", show_number(sum(rates.values()))],
+        ["devices that compute nothing", f"{before:.1%}", f"{after:.1%}"],
+    ]
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for d, (idle, rest) in found.idle.items():
+        share = "-" if d not in rates else f"{rates[d] / job.samples_per_s:.0%}"
+        alike.setdefault((f"{idle:.0%}", f"{rest:.0%}", share), []).append(d)
+    lines = [
+        [show_ranges(own), *row, show_number(sum(rates[d] for d in own) / len(own)) if own[0] in rates else "-"]
+        for row, own in alike.items()
+    ]
+    notes = list(_notes(opened, found))
+    if found.paused:
+        notes.append(f"nothing is launched beside {len(found.paused)} layers and collectives of the foreground")
+    if large := _too_large(found):
+        notes.append(f"device {show_ranges(large)} has not the memory for both")
+    left_out = sorted(set(found.idle) - set(found.devices))
+    if left_out:
+        notes.append(f"no background on device {show_ranges(left_out)}: of another type than device 0")
+    title = f"with {job.name} in the background, {show_bytes(job.memory_bytes)} on a device"
+    about = "by device; a pace of 100% is that of the background alone on a device"
+    return Told(title, rows, about, lines, notes)
+
+
+def print_told(one: Told) -> None:
+    """To the terminal."""
+    from hocket.cli.output.table import print_table
+
+    print_table(f"{one.title}, predicted", _FIGURES, one.figures, right=(1, 2))
+    print_table(one.about_devices, _DEVICES, one.devices, right=(1, 2, 3, 4))
+    for note in one.notes:
+        say(f"  note: {note}")
+
+
+def in_report(one: Told, found: "Collocated") -> "Together":
+    """For a report."""
+    from hocket.reporting import Table, Together
+
+    figures = Table(_FIGURES, tuple(map(tuple, one.figures)), (1, 2))
+    devices = Table(_DEVICES, tuple(map(tuple, one.devices)), (1, 2, 3, 4))
+    return Together(one.title, figures, one.about_devices, devices, tuple(one.notes), found.trace)
+
+
+def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:
+    """What held the foreground up, what helps, and what an option that seems to do nothing does."""
+    from hocket.planning.background.tuning import remedies
+    from hocket.program.instruction import Kind
+    from hocket.simulation.background.replay import COLLECTIVE
+    from hocket.util.units import show_number, show_seconds
+
+    if opened.excerpt:
+        yield f"the batch is too long to be simulated whole: these figures are of an excerpt, {opened.excerpt}"
+    rules = found.rules
+    total_s = sum(found.lost_s.values())
+    if found.slowdown > _MUCH and total_s > 0:
+        kind, lost_s = max(found.lost_s.items(), key=lambda item: item[1])
+        launches = [one.seconds for one in found.background.divided(rules.launch_s).launches if one.kind == kind]
+        longest = f" (launches of up to {show_seconds(max(launches))})" if launches else ""
+        name = "optimizer's step" if kind == Kind.STEP else kind or "job"
+        what = "by collectives beside launches" if kind == COLLECTIVE else f"to the {name} of the background{longest}"
+        yield f"of what the foreground lost, {lost_s / total_s:.0%} was lost {what}"
+        for one in remedies(opened, found):
+            rate = show_number(one.background_samples_per_s)
+            yield f"with {_changed(rules, one.rules)} it is {one.slowdown - 1:.1%} slower, the background at {rate} samples/s"
+    if rules.priority and not found.room and (found.slowdown > _MUCH or not rules.beside):
+        yield (
+            "nothing runs beside a layer: by their profiles the foreground's layers and the background's launches need all of a "
+            "device, so that --gaps changes nothing"
+        )
+    elif rules.priority and rules.beside and found.room and found.at_ceiling and found.ceilings:
+        yield (
+            "nothing is launched beside a layer: alone, the background uses no more of a device than the foreground does, and both "
+            "together do no more than the better of them; larger steps of the background use more"
+        )
+    if not rules.priority and not rules.beside:
+        yield "with --no-priority --gaps launches begin in gaps alone, but a layer that comes meanwhile shares the device equally"
+
+
+def _changed(before: "Collocation", after: "Collocation") -> str:
+    """The option that makes the one of the other."""
+    if after.launch_s != before.launch_s and after.launch_s is not None:
+        return f"--launch-ms {after.launch_s * 1e3:g}"
+    if after.slowdown_limit != before.slowdown_limit:
+        return f"--slowdown-limit {after.slowdown_limit:g}"
+    return "--priority" if after.priority != before.priority else f"--outstanding {after.outstanding}"
+
+
+def _too_large(found: "Collocated") -> list[int]:
+    """Devices that cannot hold both jobs."""
+    cluster, peaks = found.foreground.costs.cluster, found.alone.peak_memory_bytes
+    needs = found.background.memory_bytes
+    return [d for d in found.devices if peaks.get(d, 0.0) + needs > cluster.capacity_bytes(d)]

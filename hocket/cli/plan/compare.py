@@ -1,0 +1,104 @@
+"""hocket compare: what was predicted beside what happened; hocket papers: where each strategy comes from."""
+
+from collections.abc import Callable, Sequence
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli.output.options import Json
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    from hocket.program.trace.error_parts import Parts
+
+
+def compare(
+    predicted: Annotated[Path, typer.Argument(help="Trace of a simulation (hocket simulate --trace).")],
+    measured: Annotated[Path, typer.Argument(help="Trace of a run (hocket train --trace).")],
+    json: Json = False,
+) -> None:
+    """Lay what was predicted beside what happened, instruction by instruction."""
+    from hocket.cli.output.table import in_bytes, in_seconds, print_table
+    from hocket.cli.output.tables import print_json
+    from hocket.errors import InputError
+    from hocket.program.trace.compare import Row
+    from hocket.program.trace.compare import compare as compare_traces
+    from hocket.program.trace.trace import Trace
+    from hocket.util.schema import as_data
+    from hocket.util.units import show_count
+
+    believed, real = Trace.read(predicted), Trace.read(measured)
+    if (believed.meta.get("source"), real.meta.get("source")) == ("measured", "simulated"):
+        raise InputError(
+            str(predicted),
+            "the trace of a run, before that of a simulation",
+            "the predicted one first",
+            "Swap the two files.",
+        )
+    found = compare_traces(believed, real)
+    if json:
+        print_json(as_data(found) | {"parts": found.parts.as_data() if found.parts is not None else None})
+        return
+
+    def table(
+        title: str,
+        part: Sequence[Row],
+        in_unit: Callable[[Sequence[float]], tuple[str, list[str]]],
+        means: bool = False,
+    ) -> None:
+        unit, cells = in_unit([value for r in part for value in (r.predicted, r.measured)])
+        errors = ["-" if isnan(r.relative_error) else f"{r.relative_error:+.1%}" for r in part]
+        columns = ["what", f"predicted ({unit})", f"measured ({unit})", "error", *(["times"] if means else [])]
+        rows = [
+            [r.what, *cells[2 * k : 2 * k + 2], error, *([f"{r.count:,}"] if means else [])]
+            for k, (r, error) in enumerate(zip(part, errors, strict=True))
+        ]
+        print_table(title, columns, rows, right=range(1, len(columns)))
+
+    table("predicted beside measured", (found.update, *found.kinds), in_seconds, means=True)
+    if found.parts is not None:
+        print_parts(found.parts)
+    table("single instructions that differ most", found.largest, in_seconds)
+    if found.memory:
+        table("peak memory", found.memory, in_bytes)
+    else:
+        print("  peak memory: not in both traces")
+    sides = (("measurement", "simulated", found.later_measured), ("prediction", "measured", found.later_predicted))
+    for one, other, later in sides:
+        if later:
+            print(f"  {show_count(later, 'instruction')} of the {one} lie beyond the {other} periods")
+    if found.only_predicted or found.only_measured:
+        print(
+            f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only in the measurement"
+        )
+    excerpt = believed.meta.get("excerpt")
+    if isinstance(excerpt, str):
+        say(f"  the prediction shows an excerpt, {excerpt[:80]}; its update time is for the whole batch")
+    left_out = real.meta.get("left_out")
+    if isinstance(left_out, int) and left_out:
+        print(f"  the measured run was longer: its first {show_count(left_out, 'instruction')} were not kept")
+
+
+def print_parts(parts: "Parts") -> None:
+    """The parts of an update's error, a line each."""
+    from hocket.cli.output.table import in_seconds, print_table
+
+    unit, cells = in_seconds([seconds for _, seconds, _ in parts.rows])
+    rows = [[name, cell, f"{share:+.1%}"] for (name, _, share), cell in zip(parts.rows, cells, strict=True)]
+    print_table("why an update took longer (+) or less (-)", ["part", f"seconds ({unit})", "error"], rows, right=(1, 2))
+
+
+def papers(json: Json = False) -> None:
+    """Where each idea of the papers lives."""
+    from hocket.cli.output.table import print_table
+    from hocket.cli.output.tables import print_json
+    from hocket.strategies.base.strategy import all_strategies
+
+    rows = [[name, member.PAPER, f"hocket/strategies/schedules/{name}.py"] for name, member in all_strategies()]
+    if json:
+        print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
+        return
+    shown = [[name, source, Path(home).name] for name, source, home in rows]
+    print_table("where each idea lives: files of hocket/strategies/schedules", ["strategy", "source", "file"], shown)

@@ -1,0 +1,273 @@
+"""Why a plan is as it is: what limits it, what would help, and what was refused."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli.output.progress import Progress
+from hocket.cli.output.table import print_table
+from hocket.printable import say
+from hocket.util.units import show_count, show_gap
+
+if TYPE_CHECKING:
+    from hocket.planning.explain.baseline_comparison import Verdict
+    from hocket.planning.explain.what_if import Answer
+    from hocket.planning.plan import Plan
+    from hocket.planning.search.result import Refused
+    from hocket.profiling.profile import ModelProfile
+    from hocket.simulation.critical_path import PathSeconds
+
+Explain = Annotated[
+    bool, typer.Option("--explain/--no-explain", help="Say what limits the best plan, and what would help most.")
+]
+Candidates = Annotated[bool, typer.Option("--candidates", help="List what was refused as well, each with its reason.")]
+Report = Callable[[int, int, str], None]
+"""Told (done, total, what is being done)."""
+_LEAST = 0.0005  # a smaller share or gain is none
+
+
+class Explained:
+    """What limits a plan, and answers to what would help."""
+
+    def __init__(
+        self,
+        plan: "Plan",
+        profile: "ModelProfile",
+        answers: "Sequence[Answer]",
+        verdict: "Verdict",
+        runner_up: str = "",
+        amplification: "Mapping[str, Any] | None" = None,
+        buckets: str = "",
+    ) -> None:
+        from hocket.planning.predict.predict import critical_path_of, predict_iteration
+
+        self.plan, self.answers, self.verdict, self.runner_up = plan, answers, verdict, runner_up
+        self.amplification = amplification or {}
+        self.buckets = buckets
+        self.path: PathSeconds = critical_path_of(plan, profile)
+        self.predicted = plan.predicted or predict_iteration(plan, profile)
+
+    def shares(self) -> dict[str, float]:
+        """Parts of the critical path, the largest first: "compute", "link cluster", "host link", "waiting"."""
+        path = self.path
+        seconds = {"compute": sum(path.compute_s.values()), "host link": path.host_s, "waiting": path.waiting_s}
+        seconds |= {f"link {name}": s for name, s in path.link_s.items()}
+        whole = path.iteration_s or 1.0
+        return {name: s / whole for name, s in sorted(seconds.items(), key=lambda one: -one[1]) if s >= _LEAST * whole}
+
+    def fullest(self) -> tuple[int, float]:
+        """The device, or group, whose memory is fullest, and the share that is used."""
+        cluster = self.plan.group.cluster
+        shares = {d: size / cluster.capacity_bytes(d) for d, size in self.predicted.peak_memory_bytes.items()}
+        device = max(shares, key=lambda d: (shares[d], -d))
+        return device, shares[device]
+
+    def lines(self) -> Iterator[str]:
+        """What limits it, in a sentence."""
+        what = "device" if self.plan.tensor == 1 else "group"
+        busiest, seconds = max(self.path.compute_s.items(), key=lambda one: one[1], default=(0, 0.0))
+        device, share = self.fullest()
+        parts = []
+        for name, part in self.shares().items():
+            where = (
+                f" (on {what} {busiest} {seconds / self.path.iteration_s:.0%})"
+                if name == "compute" and len(self.path.compute_s) > 1
+                else ""
+            )
+            parts.append(f"{name} {part:.1%}{where}")
+        parts.append(f"bubble {self.predicted.bubble_fraction:.1%}")
+        if self.runner_up:
+            yield self.runner_up
+        if self.amplification:
+            yield self._spent()
+        if self.buckets:
+            yield self.buckets
+        yield self.verdict.text
+        if self.verdict.stale:
+            yield self.verdict.stale_text
+        yield from self.verdict.waves
+        yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
+
+    def _spent(self) -> str:
+        """What the plan and the runner-up use of devices, in a sentence."""
+        from hocket.planning.burst.amplification_limit import alone_words
+
+        best, other = self.amplification["best"], self.amplification["runner_up"]
+        alone = f"by the seconds of {alone_words(self.plan.cluster)}"
+        limit = f"amplification {best:.2f} of {self.amplification['limit']:g}: device-seconds of an iteration {alone}"
+        return limit if other is None else f"{limit}; {other:.2f} of the runner-up"
+
+    def print(self) -> None:
+        """The sentence, and the table of what would help."""
+        for line in self.lines():
+            say(f"  {line}")
+        print_answers(self.answers, "what would help: samples per second, against now")
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        device, share = self.fullest()
+        limits = {
+            "critical_path": self.shares(),
+            "compute_s_by_device": {str(d): s for d, s in self.path.compute_s.items()},
+            "bubble_fraction": self.predicted.bubble_fraction,
+            "fullest_device": device,
+            "memory_share": share,
+        }
+        kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
+        kinds |= {"stale": self.verdict.stale, "stale_gains": self.verdict.stale_gains}
+        kinds |= {"waves": list(self.verdict.waves)}
+        verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
+        told = {
+            "verdict": verdict,
+            "buckets": self.buckets,
+            "limits": limits,
+            "what_if": [answer_json(one) for one in self.answers],
+        }
+        return told | ({"amplification": dict(self.amplification)} if self.amplification else {})
+
+
+@dataclass(frozen=True)
+class Why:
+    """What is told of a search's best plan.
+
+    Attributes:
+        explain: what limits it, and what would help; refusals: what was refused.
+        explained, refused: these of a search, in more seconds than nothing.
+    """
+
+    explain: bool
+    refusals: bool
+    explained: Callable[[Any, Report | None], Explained]
+    refused: "Callable[[Any], Sequence[Refused]]"
+
+    def _explained(self, found: Any, people: bool) -> Explained:
+        with Progress("explaining", people) as progress:
+            return self.explained(found, progress)
+
+    def print(self, found: Any) -> None:
+        """For people."""
+        if self.explain:
+            self._explained(found, True).print()
+        if self.refusals:
+            print_refused(self.refused(found))
+
+    def json(self, found: Any) -> dict[str, Any]:
+        """As plain data."""
+        from hocket.util.schema import as_data
+
+        told = self._explained(found, False).json() if self.explain else {}
+        return told | ({"refused": [as_data(one) for one in self.refused(found)]} if self.refusals else {})
+
+
+def answer_json(answer: "Answer") -> dict[str, Any]:
+    """An answer as plain data; gains are shares of the samples per second."""
+    return {
+        "question": answer.question.text,
+        "same_plan": answer.same,
+        "planned_anew": answer.anew,
+        "at_most": answer.at_most,
+        "plan": answer.plan,
+        "reason": answer.why,
+    }
+
+
+def print_answers(answers: "Sequence[Answer]", title: str) -> None:
+    """A table, the most help first."""
+    print()
+    ordered = sorted(answers, key=lambda one: -one.gain)
+    anew = any(one.anew is not None for one in ordered)
+
+    def gain(share: float | None, at_most: bool = False) -> str:
+        if share is None:
+            return "-"
+        told = f"{share:+.1%}" if abs(share) >= _LEAST else "nothing"
+        return f"at most {told}" if at_most and abs(share) >= _LEAST else told
+
+    rows = [[one.question.text, gain(one.same), gain(one.anew, one.at_most), one.plan or one.why] for one in ordered]
+    columns = ["what if", "same plan", "planned anew", "plan"]
+    shown = [0, 1, 2, 3] if anew else [0, 1, 3] if any(row[3] for row in rows) else [0, 1]
+    print_table(
+        title, [columns[k] for k in shown], [[row[k] for k in shown] for row in rows], right=(1, 2) if anew else (1,)
+    )
+
+
+def answered(answers: "Sequence[Answer]") -> "list[Answer]":
+    """Answers to questions that nobody asked, without those of rates that are not known for the type of compute."""
+    return [one for one in answers if one.question.change.rate == 1 or one.same is not None or one.anew is not None]
+
+
+def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
+    """What is no candidate, and why: nearest misses of memory first."""
+    ordered = sorted(refused, key=lambda one: (not one.missing_bytes, one.missing_bytes))
+    rows = [[one.strategy, one.config or "any", one.reason] for one in ordered[:most]]
+    if rows:
+        print_table(f"refused: {len(refused)}, of which {len(rows)} are shown", ["strategy", "config", "reason"], rows)
+
+
+def explained_sizes(found: Any, options: Mapping[str, Any], progress: Report | None = None) -> Explained:
+    """Of the best plan of a model by its sizes."""
+    from hocket.planning.explain.baseline_comparison import of_sizes
+    from hocket.planning.explain.what_if import ask_sizes, fewer, usual
+
+    questions, alone = usual(found.cluster), fewer(found.cluster, found.best.predicted.bubble_fraction)
+    answers = []
+    for k, question in enumerate((*questions, *alone)):
+        if progress:
+            progress(k, len(questions) + len(alone), f"what if {question.text}")
+        one = ask_sizes(found, question, options, search=k >= len(questions))
+        if k < len(questions) or one.gain > 0:
+            answers.append(one)
+    plan, profile = found.plan(found.best), found.profile_of(found.best)
+    verdict = of_sizes(found, options)
+    return Explained(plan, profile, answered(answers), verdict, buckets=found.buckets_text)
+
+
+def explained_profile(
+    profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any], progress: Report | None = None
+) -> Explained:
+    """Of the best plan of a profiled job."""
+    from hocket.planning.explain.baseline_comparison import of_profile, with_stale
+    from hocket.planning.explain.what_if import ask_profile, usual
+    from hocket.planning.waves.explain import why_not
+
+    plan = found.best.plan
+    profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
+
+    def searching(what: str) -> dict[str, Any]:
+        """Options of a search that says what it is for."""
+        if progress is None:
+            return dict(options)
+        progress(0, 0, what)
+        return {**options, "progress": lambda done, total, at: progress(done, total, f"{what}: {at}")}
+
+    answers = [
+        ask_profile(profiles, found, question, searching(f"what if {question.text}"), search=False)
+        for question in usual(plan.cluster, plan.swap is not None)
+    ]
+    verdict = with_stale(of_profile(found), profiles, found, searching("plans with old weights"))
+    verdict = replace(verdict, waves=tuple(why_not(found, profiles)))
+    amplification = None
+    if found.best.amplification is not None:
+        limit, second = options["amplification_limit"], found.candidates[1:2]
+        amplification = {"limit": limit, "best": found.best.amplification}
+        amplification["runner_up"] = second[0].amplification if second else None
+    return Explained(plan, profile, answered(answers), verdict, _runner_up(found), amplification, found.best.buckets)
+
+
+def _runner_up(found: Any) -> str:
+    """The best, and the next candidate and by how much it is behind; by sizes the table's lines say it."""
+    best, *rest = found.candidates
+    if not rest:
+        if found.considered == 1:
+            return ""
+        refused = sum(bool(one.config) for one in found.refused)
+        slower = found.considered - 1 - refused
+        why = [f"{refused} refused (--candidates says why)"] * bool(refused)
+        why += [f"{slower} not simulated, since even their least possible time is longer"] * (slower > 0)
+        return f"{best.label} is the quickest of {found.considered} choices; of the others {' and '.join(why)}"
+    more = rest[0].iteration_s / best.iteration_s - 1
+    other = rest[0].label if rest[0].label != best.label else "the same with another cut or other options"
+    first = "is the quickest" if more >= 0 else "goes first of equals, with fewer stages or devices,"
+    return f"{best.label} {first} of {show_count(found.considered, 'choice')}; runner-up: {other} {show_gap(more)}"

@@ -1,0 +1,330 @@
+"""hocket plan: the best way to train a profiled job, or a model known by its sizes, on a cluster."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli.output.options import Json, at_least_one
+from hocket.cli.output.progress import Progress
+from hocket.cli.plan.explain import Candidates, Explain, Why, explained_profile, explained_sizes
+from hocket.cli.plan.goals import Deadline, Objective, Samples, Tokens, goal_from, goal_json, goal_lines, print_parts
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    from hocket.hardware.cluster import Cluster
+    from hocket.planning.goals.subclusters import Planned
+    from hocket.planning.predict.feedback import Experience
+    from hocket.planning.search.result import Search
+    from hocket.profiling.profile import ModelProfile
+
+
+_OF_GROUPS = ("--tensor", "--sequence-parallel")
+_GROUPS = (
+    "Give --tensor-profile with what `hocket profile --tensor` has measured: that alone considers groups of devices."
+)
+
+
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A profile, from `hocket profile` or `hocket import`; or a model's sizes: a YAML file, a config.json, or a "
+            "published model's name such as gpt3-175b."
+        ),
+    ],
+    cluster: Annotated[Path, typer.Argument(help="A cluster file (YAML), from `hocket links` or by hand.")],
+    batch: Annotated[int, typer.Option("--batch", "-B", help="Samples of one optimizer update.")],
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option("--strategy", "-s", help="Only this strategy; repeat. By sizes gpipe is considered only so."),
+    ] = None,
+    microbatch: Annotated[
+        list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")
+    ] = None,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="The largest batch that is safe for the job: doublings of --batch up to it are planned, too, and the smallest of "
+            "the best is taken.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the best plan.")] = None,
+    synchronous: Annotated[
+        bool | None,
+        typer.Option(
+            "--synchronous/--stale",
+            help="Only strategies with the mathematics of one process, or those that compute with old weights, too (by sizes: "
+            "two_bw). The first, where -s names no other.",
+            show_default=False,
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            help="Only replicas that divide none, optimizer (state and step) or full (weights, too); all are considered by default."
+        ),
+    ] = None,
+    amplification_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Of a profile: how inefficient a plan may be. The seconds that all its devices spend on an iteration, by those that "
+            "one device alone would take for the same batch, are X at most; plans above it are refused. 1 is one device alone, 2 "
+            "twice its work for the same; begin with 1.5. Burst-parallel plans, which give each layer as many devices as it is "
+            "worth and leave the others to other jobs, are found under it, and use only what is not left to others.",
+            show_default=False,
+        ),
+    ] = None,
+    swap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="lru|next_use",
+            help="Of a profile, to compare with: only plans whose memory each device makes larger by itself, with the host's. "
+            "lru: what was used least recently is written there, as virtual memory does; next_use: what is used last of all, and only "
+            "what has changed. Of the strategies that -s names, or data_parallel, gpipe, flush and model_parallel. Without it plans "
+            "that swap are Harmony's, considered where a choice does not fit. Needs host_memory_bytes in the cluster file.",
+            show_default=False,
+        ),
+    ] = None,
+    buckets: Annotated[
+        str,
+        typer.Option(
+            help="Of gradients: auto (sizes and, where the cluster file has `overlap`, threads that make the best plans quickest), "
+            "default (25 MiB), or bytes, such as 4MB. By sizes auto chooses for the plan that is written."
+        ),
+    ] = "auto",
+    sequence: Annotated[
+        int | None, typer.Option(min=1, help="By sizes: tokens of a sample; the model's own by default.")
+    ] = None,
+    recompute: Annotated[
+        list[str] | None, typer.Option(help="By sizes: only none, selective or full inside blocks; repeat.")
+    ] = None,
+    tensor: Annotated[
+        list[int] | None,
+        typer.Option("--tensor", "-t", help="By sizes: only this width of tensor-parallel groups; repeat."),
+    ] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="By sizes: only groups that work on slices of the sequence, or none; both are considered by default.",
+        ),
+    ] = None,
+    tensor_profile: Annotated[
+        list[Path] | None,
+        typer.Option(help="Of the same job, from `hocket profile --tensor`: considers groups of so many, too; repeat."),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="By sizes: what `hocket calibrate` has learned of the device type.", show_default=False),
+    ] = None,
+    experience: Annotated[
+        bool,
+        typer.Option("--experience/--no-experience", help="Reckon with what a run of a plan of this profile took."),
+    ] = True,
+    objective: Objective = None,
+    tokens: Tokens = None,
+    samples: Samples = None,
+    deadline: Deadline = None,
+    explain: Explain = True,
+    candidates: Candidates = False,
+    rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
+    json: Json = False,
+) -> None:
+    """Search for the best way to train a profiled job, or a model known by its sizes, on a cluster.
+
+    Example: hocket plan profile.json cluster.yaml --batch 32 -o plan.yaml
+
+    Without any device: hocket plan gpt3-175b cluster.yaml --batch 1536 -o plan.yaml
+    """
+    from hocket.errors import InputError
+    from hocket.hardware.cluster import Cluster
+    from hocket.planning.goals.for_profile import plan_profile
+    from hocket.planning.search.batch_size import best_batch
+    from hocket.profiling.analytic.sizes import open_model
+    from hocket.profiling.profile import ModelProfile
+    from hocket.util.files import check_replaced, place_to_write
+
+    for place, count in (("--batch", batch), ("--max-batch", batch if max_batch is None else max_batch)):
+        at_least_one(place, count)
+    if output:
+        place_to_write(output)
+        check_replaced(output, "plan", "format: hocket-plan")
+    loaded = open_model(model)
+    if isinstance(loaded, ModelProfile):
+        of_sizes: dict[str, Any] = {
+            "--sequence": sequence,
+            "--recompute": recompute,
+            "--tensor": tensor,
+            "--calibration": calibration,
+        }
+        of_sizes["--sequence-parallel"] = sequence_parallel
+        for name, value in of_sizes.items():
+            if value or value is False:
+                expected = "a model by its sizes: a profile's layers are measured as they are"
+                raise InputError(name, "a profile", expected, _GROUPS if name in _OF_GROUPS else "")
+        members = {path: ModelProfile.read(path) for path in tensor_profile or ()}
+        for path, one in members.items():
+            if one.tensor == 1:
+                expected = "one of a member of a tensor-parallel group, from `hocket profile --tensor 2`"
+                raise InputError("--tensor-profile", f"{path}, a profile of 1 device", expected)
+        read = {Path(model): loaded, **members}
+        known = Cluster.read(cluster)
+        past = known_run(loaded, known, output) if experience else None
+        if past is not None:
+            profiles = {_corrected_path(output, one): past.applied(one) for one in read.values()}
+            known = past.on(known)
+        else:
+            profiles = {_path_from(path, output): profile for path, profile in read.items()}
+        options: dict[str, Any] = {
+            "strategies": strategy or (),
+            "microbatch_sizes": tuple(microbatch or ()),
+            "synchronous": synchronous,
+            "shard": shard,
+            "amplification_limit": amplification_limit,
+            "buckets": _buckets(buckets),
+            "swap": swap,
+        }
+        goal = goal_from(objective, tokens, samples, deadline)
+        with Progress("planning", not json) as progress:
+            of_batches = best_batch(
+                batch,
+                batch if max_batch is None else max_batch,
+                lambda size: plan_profile(profiles, known, size, goal, progress, **options),
+            )
+        if max_batch is not None:
+            say(of_batches.line, file=sys.stderr if json else sys.stdout)
+        if past is not None:
+            say(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
+        why = Why(
+            explain,
+            candidates,
+            lambda found, progress: explained_profile(profiles, found, options, progress),
+            lambda found: found.refused,
+        )
+        _report(of_batches.best, output, rows, json, why, profiles if past else {})
+        return
+    if swap is not None:
+        raise InputError("--swap", "a model by its sizes", "a profile: by sizes nothing is swapped")
+    if tensor_profile:
+        raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
+
+    from dataclasses import replace
+
+    from hocket.cli.plan.plan_model import report
+    from hocket.cost.analytic.calibration import Calibration
+    from hocket.planning.explain.rejected import refused_meshes
+    from hocket.planning.goals.for_model import plan_sizes
+
+    sized = replace(loaded, sequence=sequence) if sequence else loaded
+    options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
+    options |= {"strategies": strategy or (), "synchronous": synchronous, "buckets": _buckets(buckets)}
+    if sequence_parallel is not None:
+        options["sequence_parallel"] = (sequence_parallel,)
+    if shard:
+        options["shards"] = (shard,)
+    if calibration:
+        options["calibration"] = Calibration.read(calibration)
+    if amplification_limit is not None:
+        options["amplification_limit"] = amplification_limit
+    goal = goal_from(objective, tokens, samples, deadline, sized.sequence)
+    with Progress("planning", not json) as progress:
+        known = Cluster.read(cluster)
+        found = best_batch(
+            batch,
+            batch if max_batch is None else max_batch,
+            lambda size: plan_sizes(sized, known, size, goal, progress, **options),
+        )
+    if max_batch is not None:
+        say(found.line, file=sys.stderr if json else sys.stdout)
+    why = Why(
+        explain,
+        candidates,
+        lambda found, progress: explained_sizes(found, options, progress),
+        lambda found: refused_meshes(found, options),
+    )
+    report(found.best, output, rows, json, why)
+
+
+def _buckets(word: str) -> str | float:
+    """Bytes as a number."""
+    from hocket.util.units import read_size
+
+    try:
+        return float(word)
+    except ValueError:
+        return read_size(word, "--buckets") if word[:1].isdecimal() else word
+
+
+def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":
+    """What a run of an earlier plan took, kept where the plan is to be written."""
+    from hocket.planning.predict.feedback import experience_of
+
+    folder = output.resolve().parent if output else Path()
+    return experience_of(folder, output, profile, cluster)
+
+
+def _corrected_path(output: Path | None, profile: "ModelProfile") -> str:
+    """Where a profile is written that a run has corrected, seen from the plan's folder."""
+    width = f"-{profile.tensor}" if profile.tensor > 1 else ""
+    return f"{(output or Path('plan.yaml')).stem}.profile{width}.json"
+
+
+def _report(
+    planned: "Planned[Search]",
+    output: Path | None,
+    rows: int,
+    json: bool,
+    why: Why,
+    corrected: "Mapping[str, ModelProfile]",
+) -> None:
+    """Show what a search over every strategy's choices has found, and write the best plan.
+
+    Arguments:
+        corrected: profiles that no file has yet; the plan's own is written beside it.
+    """
+    from hocket.cli.output.tables import error_json, print_json, print_search, search_json
+    from hocket.errors import HocketError
+
+    found = planned.found
+    try:
+        best = found.best
+    except HocketError as error:
+        if not json:
+            if planned.parting is not None:
+                print_parts(planned.parting)
+            print_search(found, rows)
+            raise
+        print_json({**search_json(found), "error": error_json(error)})  # one document, and why there is no plan
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+    if output:  # before anything is printed: who reads it may leave (`| head`)
+        if best.plan.profile in corrected:
+            corrected[best.plan.profile].save(output.with_name(best.plan.profile))
+        best.plan.save(output)
+    if json:
+        print_json({**search_json(found), **goal_json(planned), **why.json(found)})
+        return
+    if planned.parting is not None:
+        print_parts(planned.parting)
+    print_search(found, rows)
+    for line in goal_lines(planned):
+        say(f"  {line}")
+    try:
+        why.print(found)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"interrupted; {output} was written before" if output else "interrupted") from stop
+    if output:
+        print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
+
+
+def _path_from(profile: Path, output: Path | None) -> str:
+    """The profile's path as seen from the plan's folder, so that both can move together."""
+    import os
+
+    folder = (output or Path("plan.yaml")).resolve().parent
+    return Path(os.path.relpath(profile.resolve(), folder)).as_posix()

@@ -1,0 +1,268 @@
+"""hocket show, check, simulate: what a plan file says, what is proved of it, and what it takes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli.output.options import Json
+from hocket.cli.plan import background as collocating
+from hocket.printable import printable, say
+
+if TYPE_CHECKING:
+    from hocket.planning.load import Opened
+    from hocket.planning.swapping.max_depth import Largest
+    from hocket.program.trace.trace import Trace
+    from hocket.simulation.summary import Summary
+    from hocket.simulation.swapping.traffic import Swapped
+
+
+def show(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    program: Annotated[bool, typer.Option("--program", help="Print the whole program as text.")] = False,
+    width: Annotated[
+        int | None, typer.Option(min=40, help="Columns of the staircase; those of the terminal by default.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a plan: its stages, and the staircase of what each device does when."""
+    from hocket.cli.output.table import line_width
+    from hocket.cli.output.tables import print_json, print_plan, print_shortened, updates_json
+    from hocket.planning.load import open_plan
+    from hocket.program.text.diagram import draw
+    from hocket.program.text.printer import print_program
+    from hocket.util.schema import as_data
+
+    opened = open_plan(plan)
+    compiled = opened.program
+    if program:
+        print(printable(print_program(compiled), lines=True), end="")
+        return
+    if json:
+        print_json(
+            {
+                **as_data(opened.plan),
+                "predicted": as_data(opened.predicted),
+                "predicted_when_planned": as_data(opened.plan.predicted) if opened.plan.predicted else None,
+                "rule": as_data(compiled.rule),
+                "update_rule": updates_json(opened.updates),
+                "instructions": len(compiled),
+                "shown_batch_size": opened.shown.batch_size,
+            }
+        )
+        return
+    print_plan(opened)
+    print_shortened(opened)
+    grouped = opened.plan.tensor > 1
+    print(printable(draw(compiled, width=width or line_width(), what="group" if grouped else "device"), lines=True))
+    print(
+        "idle counts slots, a backward as two and a transfer as none, from the first to the last; the bubble of `hocket plan` and "
+        "`simulate` is idle by busy seconds of an iteration"
+    )
+
+
+def check(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    program: Annotated[
+        Path | None, typer.Option("--program", help="Check this program text instead of the plan's own.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
+    from hocket.cli.output.tables import print_json, print_shortened
+    from hocket.planning.load import open_plan, problems_of
+    from hocket.program.text.printer import parse_program
+    from hocket.util.files import read_text
+    from hocket.util.schema import as_data
+
+    opened = open_plan(plan)
+    compiled = parse_program(read_text(program), str(program)) if program else opened.program
+    problems = problems_of(opened, compiled)
+    if json:
+        found = {"problems": [as_data(p) for p in problems], "instructions": len(compiled), "legal": not problems}
+        print_json({**found, "shown_batch_size": opened.shown.batch_size})
+    elif problems:
+        for problem in problems:
+            say(problem.message)
+    else:
+        say(f"{compiled.name}: {len(compiled)} instructions, legal for every number of periods")
+        print_shortened(opened)
+    if problems:
+        raise typer.Exit(1)
+
+
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write a trace that Perfetto and chrome://tracing open.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
+    measured: Annotated[
+        Path | None, typer.Option("--measured", help="Trace of a run (hocket train --trace), for the report.")
+    ] = None,
+    largest: Annotated[
+        bool, typer.Option("--largest", help="Find, too, how deep a model each strategy can train on these devices.")
+    ] = False,
+    json: Json = False,
+    background: collocating.File = None,
+    background_batch: collocating.Batch = None,
+    gaps: collocating.Gaps = False,
+    priority: collocating.Priority = True,
+    outstanding: collocating.Outstanding = 1,
+    launch_ms: collocating.LaunchMs = None,
+    slowdown_limit: collocating.Limit = None,
+) -> None:
+    """Predict a plan that `hocket check` accepts: iteration time, bubble, memory, traffic; and what a background job gets of its devices.
+
+    Example: hocket simulate plan.yaml --trace trace.json --report report.html
+    Example: hocket simulate plan.yaml --background profile.json --background-batch 4
+    """
+    from hocket.cli.output.table import print_table
+    from hocket.cli.output.tables import print_json, print_shortened
+    from hocket.cli.plan.overlap_gain import overlap_row, print_overlap
+    from hocket.errors import InputError
+    from hocket.planning.load import open_plan, validate
+    from hocket.planning.swapping.max_depth import block_in_words
+    from hocket.reporting.plan_report.swap_panel import largest_table
+    from hocket.util.files import place_to_write, write_atomic
+    from hocket.util.schema import as_data
+    from hocket.util.units import show_number, show_peaks, show_seconds
+
+    for path in (trace, report):
+        if path:
+            place_to_write(path)
+    opened = open_plan(plan)
+    validate(opened)
+    rules = (background_batch, gaps, priority, outstanding, launch_ms, slowdown_limit)
+    if background is None and rules != (None, False, True, 1, None, None):
+        raise InputError("--background", "nothing", "a job's file, for the options of a background job")
+    both = None if background is None else collocating.collocated(opened, background, *rules)
+    real = _run_of(measured, report, opened.program.name) if measured else None
+    found, summary = opened.simulate()
+    if trace:
+        (found if both is None else both.trace).save(trace)
+    people = report is not None or not json
+    lent = _lent(opened, real) if people else ""
+    told = collocating.told(opened, both) if both is not None and people else None
+    deep = _deepest(opened) if largest else ()
+    depths = (largest_table(deep, opened.profile.dtype), block_in_words(opened.profile)) if deep else None
+    if report:
+        from hocket.planning.predict.predict import host_course_of
+        from hocket.planning.waves.compare import courses
+        from hocket.reporting import report_html
+
+        together = collocating.in_report(told, both) if told is not None and both is not None else None
+        beside = courses(opened.shown, opened.profile, found)
+        on_hosts = host_course_of(opened.shown, opened.profile)
+        html = report_html(opened.plan, found, summary, real, lent, together, beside, on_hosts, depths, opened.shown)
+        write_atomic(report, html)
+    if json:
+        with_job = {} if both is None else {"background": collocating.collocated_json(both)}
+        deepest = {"largest": [as_data(one) for one in deep]} if deep else {}
+        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job, **deepest})
+        return
+    busy = summary.utilization.values()
+    rows = [
+        ["iteration", show_seconds(summary.iteration_s)],
+        ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
+        ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
+        ["devices that compute", f"{sum(busy):.3g} of {len(busy)} on average"],
+        *overlap_row(summary.overlap),
+        *([["amplification", lent]] if lent else []),
+        ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
+        *(_sent_by_groups(summary) if summary.group_bytes else []),
+        *(_swapped(summary.swapped, summary.swapped_bytes) if summary.swapped is not None else []),
+        ["weight versions by stage", _each(summary.weight_versions)],
+        ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
+    ]
+    print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
+    print_overlap(summary.overlap)
+    print_shortened(opened)
+    if told is not None:
+        collocating.print_told(told)
+    if depths is not None:
+        table, block = depths
+        rows = [list(row[:-1]) for row in table.rows]
+        print_table("how deep a model each strategy can train here", table.columns[:-1], rows, table.right)
+        say(f"  {block}")
+    for path in (trace, report):
+        if path:
+            print(f"wrote {path}")
+
+
+def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
+    """The trace of a run of a program, to be laid beside its prediction in a report.
+
+    Raises:
+        InputError: there is no report to lay it into, or it is of another program.
+    """
+    from hocket.errors import InputError
+    from hocket.program.trace.trace import Trace
+
+    if report is None:
+        raise InputError("--measured", "without --report", "both", "The run is drawn in the report.")
+    found = Trace.read(path)
+    for key, expected in (("source", "measured"), ("program", program)):
+        told = found.meta.get(key)
+        if told != expected:
+            raise InputError(f"{path}: {key}", repr(told), repr(expected), "Give the trace of a run of this plan.")
+    return found
+
+
+def _lent(opened: "Opened", real: "Trace | None") -> str:
+    """What a plan uses of devices, and a run of it, where others may have those that a stage leaves out; empty where all are kept."""
+    from hocket.errors import InputError
+    from hocket.planning.burst.amplification import amplification_of
+    from hocket.strategies.base.strategy import lends
+
+    if not lends(opened.plan.strategy):
+        return ""
+    try:
+        return amplification_of(opened.plan, opened.profile, real).text
+    except InputError as error:
+        return f"not known; {error}" if real is None else f"{_lent(opened, None)}; of the run not known; {error}"
+
+
+def _sent_by_groups(summary: "Summary") -> list[list[str]]:
+    """What tensor-parallel groups send, of all members together."""
+    from hocket.util.units import show_bytes
+
+    between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
+    return [["sent inside of groups", show_bytes(summary.group_bytes)], ["sent between groups", between]]
+
+
+def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
+    """What goes between devices and hosts, by kind where it is most, and what lies there."""
+    from hocket.util.units import show_bytes, show_peaks
+
+    ways = (swapped.in_bytes, swapped.out_bytes)
+    both = {what: sum(way.get(what, 0.0) for way in ways) for way in ways for what in way}
+    most = sorted(both.items(), key=lambda pair: -pair[1])[:4]
+    kinds = ", ".join(f"{what} {show_bytes(size)}" for what, size in most)
+    return [
+        ["swapped an iteration", f"{show_bytes(size_bytes)} ({kinds})"],
+        ["peak on the host by device", show_peaks(swapped.host_peak_bytes)],
+    ]
+
+
+def _deepest(opened: "Opened") -> "tuple[Largest, ...]":
+    """The deepest model of each strategy, on the devices of a plan.
+
+    Raises:
+        RefusedError: its model repeats nothing.
+    """
+    from hocket.cli.output.progress import Progress
+    from hocket.errors import RefusedError
+    from hocket.planning.swapping.max_depth import largest
+
+    if opened.plan.tensor > 1:
+        raise RefusedError("--largest", "a plan of tensor-parallel groups", "a plan of whole devices")
+    with Progress("looking how deep", True) as progress:
+        return largest(opened.profile, opened.plan.cluster, opened.plan.batch_size, progress=progress)
+
+
+def _each(numbers: Sequence[int]) -> str:
+    """Numbers, one for each stage; said once where they are all the same."""
+    same = len(numbers) > 1 and len(set(numbers)) == 1
+    return f"{numbers[0]} in each" if same else ", ".join(map(str, numbers))

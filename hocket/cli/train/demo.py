@@ -1,0 +1,283 @@
+"""The demo: the whole walk with a small GPT on real text and local workers, prediction laid beside what happened."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hocket.cli.output.table import in_bytes, in_seconds, print_table
+from hocket.cli.output.tables import print_json
+from hocket.errors import InputError
+from hocket.planning.load import Opened, problems_of
+from hocket.planning.predict.at_pace import paced_iteration_s
+from hocket.planning.predict.predict import predict
+from hocket.planning.search.result import Candidate
+from hocket.planning.search.search import search
+from hocket.profiling.job.job import load_job
+from hocket.profiling.measure.background_load import usual_neighbours
+from hocket.profiling.profile import ModelProfile
+from hocket.program.trace.error_parts import KERNEL, Parts, waits_share
+from hocket.program.trace.trace import Trace
+from hocket.reporting import DemoRow, demo_html, slower_by
+from hocket.runtime.calibrate.local_links import measure_local
+from hocket.runtime.calibrate.train_in_turns import STEPS, Turned, train_in_turns
+from hocket.runtime.launch.local import MAX_LOCAL_WORKERS
+from hocket.runtime.worker.monitor.listener import Summary
+from hocket.util.files import check_folder_to_write, write_atomic
+from hocket.util.schema import as_data
+from hocket.util.units import show_bytes, show_number, show_seconds
+
+JOB = Path(__file__).parents[2] / "models" / "demo_job.py"
+MICROBATCH_SIZES = (1, 2, 4, 8)
+PROFILE_BUDGET_S = 20.0
+LINKS_BUDGET_S = 6.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One strategy: what was predicted and what happened.
+
+    Attributes:
+        paced_iteration_s: predicted at the paces that the machine's cores had beside the run.
+        waits_share: share of an iteration that waits for cores have added.
+    """
+
+    candidate: Candidate
+    turned: Turned
+    paced_iteration_s: float
+    waits_share: float
+
+    @property
+    def summary(self) -> Summary:
+        """Summary of the training run."""
+        return self.turned.summary
+
+    @property
+    def parts(self) -> Parts | None:
+        """Parts of the prediction's error; None if they were not measured."""
+        measured, pace = self.summary.iteration_s, self.turned.pace
+        if measured is None or pace is None:
+            return None
+        return Parts(pace, KERNEL, self.candidate.iteration_s, measured, measured * (1 - self.waits_share))
+
+    @property
+    def row(self) -> DemoRow:
+        """The table's row."""
+        measured = self.summary.iteration_s or float("nan")
+        return DemoRow(
+            strategy=self.candidate.strategy,
+            config=self.candidate.config,
+            predicted_iteration_s=self.candidate.iteration_s,
+            measured_iteration_s=measured,
+            predicted_peak_bytes=max(self.candidate.peak_memory_bytes.values()),
+            measured_peak_bytes=max(self.summary.peak_memory_bytes.values(), default=0),
+            samples_per_s=self.summary.samples_per_s or 0.0,
+            paced_iteration_s=self.paced_iteration_s,
+            parts=self.parts,
+        )
+
+
+def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bool) -> None:
+    """The demo. Everything it makes lies in `output`; a second run writes over it.
+
+    Raises:
+        InputError: a number of workers or steps that makes no sense, a text that cannot be read or is too short, a folder that
+            cannot be written.
+    """
+    if workers < 2:
+        raise InputError("--workers", str(workers), ">= 2: one voice alone is no hocket")
+    if workers > MAX_LOCAL_WORKERS:
+        raise InputError("--workers", str(workers), f"at most {MAX_LOCAL_WORKERS} on one machine")
+    if steps < 1:
+        raise InputError("--steps", str(steps), ">= 1")
+    from hocket.profiling.measure.measure import measure
+
+    say = _quiet if json else _loud
+    if text is not None:
+        _check_text(text)
+        os.environ["HOCKET_DEMO_TEXT"] = str(text.resolve())
+    check_folder_to_write(output, str(output))
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(str(output), error.strerror or str(error), "a folder that can be written") from None
+    began = time.perf_counter()
+
+    say("1  profile: every layer of the GPT, forward and backward, for four microbatch sizes")
+    job = load_job(JOB)
+    busy = min(usual_neighbours(), workers - 1)
+    profile = measure(job, MICROBATCH_SIZES, budget_s=PROFILE_BUDGET_S, neighbours=busy)
+    profile.save(output / "profile.json")
+    weights = sum(layer.weights_bytes for layer in profile.layers)
+    say(f"   {len(profile.layers)} layers, {show_bytes(weights)} of weights")
+
+    say(f"2  links: {workers} workers send each other messages")
+    cluster = measure_local(workers, limit_s=LINKS_BUDGET_S)
+    cluster.save(output / "cluster.yaml")
+    link = cluster.levels[0]
+    say(f"   {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {show_seconds(link.latency_s)} latency")
+
+    say("3  plan: every strategy's choices, simulated")
+    found = search(profile, cluster, job.batch_size, profile_path="profile.json", synchronous=False)
+    best = _one_each(found.candidates, workers)
+    say(f"   {found.considered} choices in {show_seconds(found.search_s)}")
+
+    say("4  prove: every plan, for every number of periods")
+    for name, candidate in best.items():
+        candidate.plan.save(output / f"{name}.yaml")
+        opened = Opened(candidate.plan, profile)
+        problems = problems_of(opened, opened.program)
+        if problems:
+            raise InputError(f"{name}.yaml", problems[0].message, "a legal program")
+        say(f"   {opened.program.name}: {len(opened.program)} instructions, legal")
+        predict(candidate.plan, profile)[0].save(output / f"{name}.predicted.json")
+
+    say(f"5  train: {steps} steps under each strategy, in turns of {min(steps, STEPS)}, {workers} worker processes")
+    outcomes = _trained(best, profile, output, steps, say)
+    for name, outcome in zip(best, outcomes, strict=True):
+        row, losses = outcome.row, outcome.summary.losses
+        say(
+            f"   {name:<15} {show_seconds(row.measured_iteration_s)} an iteration (predicted "
+            f"{show_seconds(row.predicted_iteration_s)}, at the machine's pace {show_seconds(row.paced_iteration_s)}), "
+            f"loss {losses[0]:.3f} -> {losses[-1]:.3f}"
+        )
+
+    rows = [outcome.row for outcome in outcomes]
+    winner = min(outcomes, key=lambda outcome: outcome.row.measured_iteration_s).candidate
+    predicted, figures = predict(winner.plan, profile)
+    page = demo_html(
+        rows,
+        {outcome.candidate.strategy: list(outcome.summary.losses) for outcome in outcomes},
+        winner.plan,
+        predicted,
+        figures,
+        Trace.read(output / f"{winner.strategy}.measured.json"),
+    )
+    write_atomic(output / "report.html", page)
+    wall_s = time.perf_counter() - began
+    if json:
+        print_json(
+            {
+                "rows": [
+                    as_data(o.row) | {"parts": o.parts.as_data() if o.parts else None, "error": o.row.error}
+                    for o in outcomes
+                ],
+                "predicted_fastest_slower_by": slower_by(rows),
+                "paced_fastest_slower_by": slower_by(rows, paced=True),
+                "losses": {o.candidate.strategy: o.summary.losses for o in outcomes},
+                "wall_s": wall_s,
+                "report": str(output / "report.html"),
+            }
+        )
+        return
+    _print_rows(outcomes)
+    _print_errors(rows)
+    print(f"done in {show_seconds(wall_s)}; open {output / 'report.html'}, or any *.json trace in ui.perfetto.dev")
+
+
+def _trained(
+    best: dict[str, Candidate], profile: ModelProfile, output: Path, steps: int, say: Callable[[str], None]
+) -> list[Outcome]:
+    """Train all plans in turns, so that they meet the same machine, and bring predictions to its pace."""
+    plans, traces = [candidate.plan for candidate in best.values()], [output / f"{n}.measured.json" for n in best]
+
+    def on_turn(number: int, done: int) -> None:
+        if number == len(plans) - 1:
+            say(f"   {done} steps under each")
+
+    found = train_in_turns(JOB, plans, steps=steps, profile=profile, traces=traces, on_turn=on_turn, pin=True)
+    return [
+        Outcome(
+            candidate,
+            turned,
+            paced_iteration_s(candidate.plan, profile, turned.slower),
+            waits_share(Trace.read(trace)),
+        )
+        for candidate, turned, trace in zip(best.values(), found, traces, strict=True)
+    ]
+
+
+def _check_text(text: Path) -> None:
+    """Refuse what is no file, or too short for a batch."""
+    from hocket.models.demo_job import BATCH_SIZE, SEQ
+    from hocket.models.text import text_bytes
+
+    expected, step = "a text to train on", "Leave --text out to train on Python's own files."
+    try:
+        found = len(text_bytes(text))
+    except InputError as error:
+        raise InputError(str(text), error.found, expected, step) from None
+    if found <= BATCH_SIZE * SEQ:
+        raise InputError(str(text), f"{found} bytes", f"{expected}, of more than {BATCH_SIZE * SEQ} bytes", step)
+
+
+def _one_each(candidates: tuple[Candidate, ...], workers: int) -> dict[str, Candidate]:
+    """The best plan of each strategy that uses all workers, and is a pipeline unless the strategy is none.
+
+    Raises:
+        InputError: there is none at all.
+    """
+    best: dict[str, Candidate] = {}
+    for candidate in candidates:
+        used = {d for stage in candidate.plan.stages for d in stage.devices}
+        if len(used) == workers and (len(candidate.plan.stages) > 1 or candidate.strategy == "data_parallel"):
+            best.setdefault(candidate.strategy, candidate)
+    if not best:
+        raise InputError("--workers", f"{workers}, and no plan that keeps all of them busy", "fewer", "Try 2 or 4.")
+    return best
+
+
+def _print_rows(outcomes: list[Outcome]) -> None:
+    figures = [outcome.row for outcome in outcomes]
+    seconds = [
+        s for row in figures for s in (row.predicted_iteration_s, row.paced_iteration_s, row.measured_iteration_s)
+    ]
+    second, times = in_seconds(seconds)
+    byte, sizes = in_bytes([b for row in figures for b in (row.predicted_peak_bytes, row.measured_peak_bytes)])
+    rows = [
+        [
+            row.strategy,
+            f"{row.config} b{outcome.candidate.plan.microbatch_size}",
+            *times[3 * k : 3 * k + 3],
+            f"{row.error:+.1%}",
+            f"{row.paced_error:+.1%}",
+            *([f"{share:+.1%}" for share in row.parts.shares] if row.parts else ["-"] * 3),
+            *sizes[2 * k : 2 * k + 2],
+            show_number(row.samples_per_s),
+            f"{outcome.summary.losses[-1]:.3f}",
+        ]
+        for k, (row, outcome) in enumerate(zip(figures, outcomes, strict=True))
+    ]
+    times_of = [f"pred. ({second})", f"paced ({second})", f"meas. ({second})", "error", "paced error"]
+    parts = ["pace", "waits", "model"]
+    peaks = [f"peak pred. ({byte})", f"meas. ({byte})"]
+    columns = ["strategy", "config", *times_of, *parts, *peaks, "samples/s", "loss"]
+    title = "an iteration and the peak memory of the fullest device, predicted and measured; the last loss"
+    drop = (12, 10, 11, 13, 1, 3, 6)
+    left_out = print_table(title, columns, rows, right=range(2, len(columns)), drop=drop)
+    print(
+        "  paced: the prediction at the pace that the machine had during the run; error = pace + waits for cores + model"
+    )
+    if left_out:
+        print(f"  a wider terminal shows {', '.join(left_out)} as well")
+
+
+def _print_errors(rows: Sequence[DemoRow]) -> None:
+    """Mean absolute errors, and what trusting the predictions would have cost."""
+    for what, errors, slower in (
+        ("predicted", [abs(row.error) for row in rows], slower_by(rows)),
+        ("at the machine's pace", [abs(row.paced_error) for row in rows], slower_by(rows, paced=True)),
+    ):
+        print(
+            f"  {what}: mean absolute error {sum(errors) / len(errors):.1%}, at most {max(errors):.1%}; "
+            f"the fastest so predicted is {slower:.1%} slower than the fastest"
+        )
+
+
+def _loud(line: str) -> None:
+    print(line, flush=True)
+
+
+def _quiet(line: str) -> None:
+    """Machines get one document at the end."""

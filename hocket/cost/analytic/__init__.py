@@ -1,0 +1,1 @@
+"""Analytic cost of a transformer: from its sizes and a device type, without measuring."""

@@ -1,0 +1,100 @@
+"""Demand: the share of a device that a layer needs while it runs, so that another job can have the rest.
+
+A layer's share is the larger of two: what it does by what it does best (samples a second, by those of the measured size at which
+it has most: figure 4 of DeepPool is this, for a whole model), and the bytes of its own weights by what the device's memory moves
+meanwhile (a forward reads them, a backward reads them and writes gradients). One number stands for processors and memory, so that
+predictions err to the slow side. Of a profile with one size, of a step and of all that is no layer's, the share is whole. So is every
+share of a processor's cores: what a small microbatch takes longer there, its threads are busy with.
+Source: Park et al., DeepPool (MLSys 2022), sections 2 and 5; that the share follows from a profile is ours.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hocket.cost.compute import Columns
+from hocket.profiling.profile import CPU
+from hocket.program.instruction import Instruction, Kind
+
+if TYPE_CHECKING:
+    from hocket.cost.model import CostModel
+
+
+class Work(NamedTuple):
+    """One layer of a forward or a backward, or an instruction that has no layers.
+
+    Attributes:
+        fraction: of the instruction's seconds. demand: share of the device, 0 to 1. layer: its index, -1 for none.
+    """
+
+    fraction: float
+    demand: float
+    layer: int = -1
+
+
+WHOLE = (Work(1.0, 1.0),)
+
+
+def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float) -> tuple[np.ndarray, np.ndarray]:
+    """Shares of a device by layer, of forwards and of backwards of so many samples."""
+    profile, figures = columns.profile, columns.at(samples)
+    sizes = profile.microbatch_sizes
+    weights = np.array([layer.weights_bytes for layer in profile.layers])
+    gradients = np.array([layer.gradients_bytes for layer in profile.layers])
+    found = []
+    for name, seconds, moved in (
+        ("forward_s", figures.forward_s, weights),
+        ("backward_s", figures.backward_s, weights + gradients),
+    ):
+        least_s = np.min([profile.column(name, size) / size for size in sizes], axis=0) * samples
+        needed_s = np.maximum(least_s, moved / memory_bandwidth_bytes_per_s)
+        shares = np.divide(needed_s, seconds, out=np.zeros_like(needed_s), where=seconds > 0)
+        found.append(np.minimum(shares, 1.0))
+    return found[0], found[1]
+
+
+def works(
+    costs: "CostModel", instruction: Instruction, samples: int, first: int = -1, last: int = -1
+) -> tuple[Work, ...]:
+    """A compute instruction layer by layer, in the order of time; fractions sum to 1.
+
+    Arguments:
+        first, last: of a backward, the buckets between which it is looked at (simulation/engine/nodes.py), (-1, -1) for all of it.
+    """
+    if instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
+        return WHOLE
+    columns, layers = costs.columns_on(instruction.device), costs.cuts[instruction.stage].layers
+    figures = columns.at(samples)
+    bandwidth = costs.cluster.type_of(instruction.device).memory_bandwidth_bytes_per_s
+    shares = demands(columns, samples, bandwidth)
+    if costs.cluster.type_of(instruction.device).name == CPU:
+        shares = np.ones_like(shares[0]), np.ones_like(shares[1])
+    if instruction.kind is Kind.FORWARD:
+        return _between(layers, figures.forward_s, shares[0], 0.0, 1.0)
+    ready = costs.ready_fractions(instruction.stage, samples) if (first, last) != (-1, -1) else ()
+    begin = ready[first] if first >= 0 else 0.0
+    end = ready[last] if last >= 0 else 1.0
+    return _between(layers[::-1], figures.backward_s, shares[1], begin, end)
+
+
+def mean_demand(costs: "CostModel", instruction: Instruction) -> float:
+    """The share of its device that a compute instruction needs, on average over its time."""
+    return sum(work.fraction * work.demand for work in works(costs, instruction, max(costs.samples)))
+
+
+def _between(
+    layers: Sequence[int], seconds: np.ndarray, shares: np.ndarray, begin: float, end: float
+) -> tuple[Work, ...]:
+    """What of some layers, one after the other, lies between two fractions of their time."""
+    total = float(seconds[list(layers)].sum())
+    if total <= 0 or end <= begin:
+        return WHOLE
+    found, at = [], 0.0
+    for layer in layers:
+        until = at + float(seconds[layer]) / total
+        part = min(until, end) - max(at, begin)
+        if part > 1e-12:
+            found.append(Work(part / (end - begin), float(shares[layer]), layer))
+        at = until
+    return tuple(found) or WHOLE

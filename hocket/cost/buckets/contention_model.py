@@ -1,0 +1,119 @@
+"""Overlaps: what the collectives of a plan's buckets and the computation beside them take from each other.
+
+Rules of this file: only where the cluster's file tells it for the level that a bucket's group spans (`Level.overlap`). Computation and
+all-reduces have no speeds of their own for each other in `contention.py`, but loads: what stretches a time by x is a load of x - 1
+beside one's own 1 on a resource of capacity 1.
+
+- A device's speed: each all-reduce loads it, computation is governed.
+- A bucket's speed on a device: computation loads it, the bucket's all-reduce is governed, and goes on as its slowest member does.
+
+What replicas scatter of a sum, or gather of new weights, contends as an all-reduce of as many bytes does.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from hocket.cost.contention import Sharing, Use
+from hocket.cost.memory.values import Memory
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.overlap import OverlapModel
+from hocket.program.instruction import Instruction, Kind, What
+from hocket.program.passes.borders import StageCut, Tie
+
+_WEIGHTS = -1
+"""Stands for a bucket where weights are gathered."""
+Members = Callable[[tuple[int, ...]], tuple[int, ...]]
+
+
+class _Contention(NamedTuple):
+    """By what part of itself a bucket's all-reduce stretches computation, and computation the all-reduce."""
+
+    computation: float
+    all_reduce: float
+
+
+class Overlaps:
+    """See the head of this file."""
+
+    def __init__(
+        self, cluster: Cluster, cuts: Sequence[StageCut], ties: Sequence[Tie], memory: Memory, members: Members
+    ) -> None:
+        """Arguments: of a cost model; members: a group with those of other columns."""
+        self._cluster, self._cuts, self._ties = cluster, cuts, ties
+        self._memory, self._members = memory, members
+
+    def threads(self, instruction: Instruction) -> int:
+        """That move a collective; 0: what the library takes."""
+        if instruction.kind is not Kind.ALL_REDUCE or not instruction.reads:
+            return 0
+        value = instruction.reads[0]
+        return self._cuts[value.stage].threads_of(value.part) if value.what is What.ACCUMULATOR else 0
+
+    def uses(self, instruction: Instruction) -> tuple[Use, ...] | None:
+        """What a collective of gradients or weights uses of its members' speeds; None if nothing is known of it, or it is of a norm."""
+        value = instruction.reads[0]
+        gathers = instruction.kind is Kind.ALL_GATHER
+        if not self._cluster.contends or not (gathers or value.what is What.ACCUMULATOR):
+            return None
+        bucket = _WEIGHTS if gathers else value.part
+        found = self._contention.get((value.stage, bucket))
+        if found is None:
+            return None
+        key, load = self._key(value.stage, bucket), found.computation
+        members = self._members(instruction.group)
+        speeds = [Use(("speed", device, 0, 0), load, Sharing.NOT) for device in members]
+        return (*speeds, *(Use(("bucket", device, *key), 1.0, Sharing.SPEED) for device in members))
+
+    def slowed(self, device: int) -> tuple[Use, ...]:
+        """What computation on a device uses of its own speed, and of that of its buckets."""
+        return self._slowed.get(device, ())
+
+    @cached_property
+    def _slowed(self) -> dict[int, tuple[Use, ...]]:
+        found: dict[int, dict[tuple[int, int], float]] = {}
+        for (stage, bucket), contention in self._contention.items():
+            for device in self._members(self._cuts[stage].devices):
+                found.setdefault(device, {})[self._key(stage, bucket)] = contention.all_reduce
+        return {
+            device: (
+                Use(("speed", device, 0, 0), 1.0, Sharing.SPEED),
+                *(Use(("bucket", device, *key), load, Sharing.NOT) for key, load in loads.items() if load > 0),
+            )
+            for device, loads in found.items()
+        }
+
+    @cached_property
+    def _contention(self) -> dict[tuple[int, int], _Contention]:
+        """Of each bucket, and of the weights, that go over a level of which it is known."""
+        return {(stage, bucket): found for stage, bucket, found in self._each()} if self._cluster.contends else {}
+
+    def _each(self) -> Iterator[tuple[int, int, _Contention]]:
+        for s, cut in enumerate(self._cuts):
+            tied = [tie for tie in self._ties if s in tie.stages]
+            own = max(1, len(cut.buckets))
+            sizes = self._memory.stages[s].bucket_bytes
+            for bucket, size_bytes in enumerate(sizes):
+                stages = tied[bucket - own].stages if bucket >= own else (s,)
+                group = self._members(tuple(sorted({d for other in stages for d in self._cuts[other].devices})))
+                if len(group) < 2:
+                    continue
+                overlap = self._cluster.levels[self._cluster.level_of(group)].overlap
+                if overlap is not None:
+                    threads = cut.threads_of(bucket) or overlap.own_threads
+                    yield s, bucket, _of(overlap.on(len(group)), float(size_bytes), threads)
+                    if cut.sharded and bucket == 0:
+                        weights_bytes = self._memory.stages[s].weights_bytes
+                        yield s, _WEIGHTS, _of(overlap.on(len(group)), weights_bytes, overlap.own_threads)
+
+    def _key(self, stage: int, bucket: int) -> tuple[int, int]:
+        """One for all stages that share a bucket."""
+        own = max(1, len(self._cuts[stage].buckets))
+        if bucket < own:
+            return stage, bucket
+        return -1, self._ties.index([tie for tie in self._ties if stage in tie.stages][bucket - own])
+
+
+def _of(model: OverlapModel, size_bytes: float, threads: int) -> _Contention:
+    slower = model.beside_s(size_bytes, threads) / model.alone_s(size_bytes, threads) if size_bytes else 1.0
+    return _Contention(max(0.0, 1 / model.share(threads) - 1), max(0.0, slower - 1))

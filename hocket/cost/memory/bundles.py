@@ -1,0 +1,56 @@
+"""Bundles: which parts of a border belong together where stages run several microbatches at once, and which of them are copied.
+
+Rules of this file: what runtime/stage/bundles.py does, told of values: pieces are copied out of what a bundle makes, and joined to what it reads.
+"""
+
+from collections.abc import Iterator
+from math import gcd
+
+from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.passes.borders import StageCut
+
+BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+
+
+class Bundles:
+    """The bundles of one plan's stages.
+
+    Arguments:
+        samples: of each microbatch of a batch.
+    """
+
+    def __init__(self, cuts: tuple[StageCut, ...], samples: tuple[int, ...]) -> None:
+        self._cuts, self._samples = cuts, samples
+
+    def piece(self, value: Value) -> int:
+        """Microbatches in an activation or gradient: what divides the bundles of both stages."""
+        return gcd(self._cuts[value.stage].merged, self._cuts[value.part].merged)
+
+    def samples_in(self, instruction: Instruction, value: Value, samples: int) -> int:
+        """Samples of one value of an instruction of so many samples: of a bundle's activations and gradients those of the piece."""
+        merged = self._cuts[instruction.stage].merged
+        if merged == 1 or value.what not in BORDER or instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
+            return samples
+        return sum(self._samples[m % len(self._samples)] for m in range(value.index, value.index + self.piece(value)))
+
+    def maker(self, value: Value) -> StageCut:
+        """The stage that makes an activation or gradient."""
+        return self._cuts[value.stage if value.what is What.ACTIVATION else value.part]
+
+    def reader(self, value: Value) -> StageCut:
+        """The stage that reads it."""
+        return self._cuts[value.part if value.what is What.ACTIVATION else value.stage]
+
+    def split(self, value: Value) -> bool:
+        """Whether it is one of several pieces that are copied out of what a bundle makes."""
+        return self.maker(value).merged > self.piece(value)
+
+    def joined(self, value: Value, device: int) -> bool:
+        """Whether it is copied on a device, with the other pieces of a bundle that reads them."""
+        reader = self.reader(value)
+        return reader.merged > self.piece(value) and reader.device(value.index) == device
+
+    def joins(self, instruction: Instruction) -> Iterator[Value]:
+        """The pieces that a forward or backward joins before it begins."""
+        what = What.ACTIVATION if instruction.kind is Kind.FORWARD else What.GRADIENT
+        return (v for v in instruction.reads if v.what is what and self.joined(v, instruction.device))

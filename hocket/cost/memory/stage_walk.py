@@ -1,0 +1,181 @@
+"""Walk: the most that one forward or backward holds while it goes through a stage's layers.
+
+Rules of this file: positions are those of the stage's layers, ascending; a backward visits them from the last to the first.
+A tensor between layers that autograd keeps lives until the first of the layers that keep it has gone backward; its gradient
+from the last layer that reads it to the one that made it. Where a profile does not know who keeps what, a layer's stash is
+its own, and gradients on their way inside a stage are not seen. Gradients that meet are added out of place: torch adds in
+place only where nobody looks at its operations and nobody else holds the first of them.
+Source: none; measured facts about torch's autograd engine, see profiling/measure/memory.py.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.cost.compute import LayerFigures
+from hocket.profiling.profile import ModelProfile
+
+LOSS_BYTES = 8.0  # its gradient is one number, which stays until the backward is over
+
+Span = tuple[float, int, int]  # bytes, and the first and last position at which they are there
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One stage at one number of samples; arrays by position.
+
+    Attributes:
+        inner: what autograd keeps inside a layer, tensors between layers left out; outputs: what leaves the layer.
+        working, backward_bytes, fresh_bytes: as in a profile's layer.
+        made: weights' gradients by position and bucket. waiting: of those that are added to what is there, parts that are
+            there before they are complete.
+        passing: tensors between layers that the stash does not keep: bytes, the layer that makes them, the last that reads
+            them, or past the end if they leave the stage.
+        kept: those that it keeps: bytes, the layer that makes them, the first that keeps them, and the last as above.
+        leaving: bytes of the tensors that leave the stage.
+        gradients: of tensors that the stage's layers read, as long as they are there.
+        joined: by position, when a layer's backward is over but for one of its gradients that is added to one that came
+            before it: that sum, all that the layer has made, less what it has freed by then; 0 where none is.
+        known: whether the profile knows who keeps what.
+    """
+
+    inner: np.ndarray
+    outputs: np.ndarray
+    working: np.ndarray
+    backward_bytes: np.ndarray
+    fresh_bytes: np.ndarray
+    made: np.ndarray
+    kept: tuple[tuple[float, int, int, int], ...]
+    passing: tuple[Span, ...]
+    leaving: float
+    gradients: tuple[Span, ...]
+    joined: np.ndarray
+    known: bool
+    waiting: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        profile: ModelProfile,
+        figures: LayerFigures,
+        layers: Sequence[int],
+        made: np.ndarray,
+        readers: Mapping[int, int] | None = None,
+        waiting: np.ndarray | None = None,
+    ) -> "Walk":
+        """The walk over some layers of a profile.
+
+        Arguments:
+            made: bytes of weights' gradients by position and bucket; waiting: of their parts, nothing where none is given.
+            readers: of tensors that leave the stage, how many other stages read them.
+        """
+        own, readers = list(layers), readers or {}
+        place = {layer: k for k, layer in enumerate(own)}
+        inner, outputs = figures.stash_bytes[own], np.zeros(len(own))
+        kept: list[tuple[float, int, int, int]] = []
+        passing: list[Span] = []
+        gradients: list[Span] = []
+        leaving = 0.0
+        over, sums = np.array([profile.layers[layer].gradients_bytes for layer in own]), np.zeros(len(own))
+        for index, tensor in enumerate(profile.tensors):
+            size, source = float(figures.tensor_bytes[index]), place.get(tensor.source)
+            targets = [place[t] for t in tensor.targets if t in place]
+            keepers = [place[k] for k in tensor.kept_by if k in place]
+            if source is not None:
+                outside = len(targets) < len(tensor.targets)
+                outputs[source] += size
+                leaving += size * outside
+                inner[source] -= size * bool(tensor.kept_by)
+                until = len(own) if outside else max(targets, default=source)
+                if keepers:
+                    kept.append((size, source, min(keepers), until))
+                    over[min(keepers)] -= size * (min(keepers) > source)
+                else:
+                    passing.append((size, source, until))
+            if tensor.gradient and tensor.source >= 0 and targets:
+                # One from outside is collected in a leaf, until the backward is over.
+                if source is None:
+                    gradients.append((size, 0, max(targets)))
+                else:
+                    first = place.get(tensor.gradient_until, 0) if tensor.gradient_until >= 0 else source
+                    gradients.append((size, first, max(targets) - 1))
+                over[targets] += size
+                if source is not None:
+                    over[source] -= size
+                met = [t for t in targets if t < max(targets) or readers.get(index)]
+                sums[met] = np.maximum(sums[met], size)
+            if tensor.gradient and source is not None and readers.get(index, 0) > 1:
+                gradients.append((size, max(targets, default=source), len(own) - 1))
+        if own[-1] == len(profile.layers) - 1:  # in the layer that makes it the loss's own gradient is counted already
+            gradients.append((LOSS_BYTES, 0, len(own) - 2))
+        return cls(
+            np.maximum(inner, 0.0),
+            outputs,
+            figures.working_bytes[own],
+            figures.backward_bytes[own],
+            figures.fresh_bytes[own],
+            made,
+            tuple(kept),
+            tuple(passing),
+            leaving,
+            tuple(gradients),
+            np.where(sums > 0, over + sums, 0.0),
+            any(layer.backward_bytes for layer in profile.layers),
+            np.zeros_like(made) if waiting is None else waiting,
+        )
+
+    @property
+    def stash_bytes(self) -> float:
+        """What a forward leaves for its backward."""
+        return float(self.inner.sum()) + sum(size for size, *_ in self.kept)
+
+    def forward_peak(self, kept: bool, leaves: bool) -> float:
+        """The most that a forward makes.
+
+        Arguments:
+            kept: it keeps the stash. leaves: it makes tensors that leave the stage.
+        """
+        end = len(self.inner) - 1
+        before = np.cumsum(self.inner) - self.inner
+        if not self.known:
+            inside = [span for span in self.passing if span[2] <= end]
+            held = before if kept else self._there(inside)
+            return self.leaving * leaves + float((held + self.inner + self.working).max())
+        earlier = [(size, source + 1, until) for size, source, until in self.passing]
+        if kept:
+            earlier += [(size, source + 1, end) for size, source, _, _ in self.kept]
+        else:
+            earlier += [(size, source + 1, until) for size, source, _, until in self.kept]
+            before = np.zeros(len(self.inner))
+        return float((before + self._there(earlier) + self.inner + self.outputs + self.working).max())
+
+    def backward_peak(self, fresh: Iterable[int], gradients: float) -> float:
+        """The most that a backward adds to what was there when it began, stash included.
+
+        Arguments:
+            fresh: buckets whose gradients it makes, instead of adding to them.
+            gradients: bytes that it makes for other stages.
+        """
+        made = self.made[:, list(fresh)].sum(axis=1)
+        before = np.cumsum(made[::-1])[::-1] - made
+        inner = np.cumsum(self.inner) - self.inner
+        if not self.known:
+            gone = self.inner.sum() - inner - self.inner
+            return gradients + float((before + made - gone + self.working).max())
+        alone = np.where(made > 0, np.maximum(self.fresh_bytes, self.backward_bytes), self.backward_bytes)
+        alone = np.maximum(alone, self.joined)
+        end = len(self.inner) - 1
+        stash = [(size, max(source + 1, keeper), end) for size, source, keeper, _ in self.kept]
+        parts = self.waiting.sum(axis=1) - self.waiting[:, list(fresh)].sum(axis=1)
+        held = inner + self._there(stash) + self._there(self.gradients) + parts
+        return float((held + before + alone).max()) - self.stash_bytes
+
+    def _there(self, spans: Iterable[Span]) -> np.ndarray:
+        """Bytes by position of what is there from one position to another."""
+        change = np.zeros(len(self.inner) + 1)
+        for size, first, last in spans:
+            if first <= last:
+                change[min(first, len(self.inner))] += size
+                change[min(last + 1, len(self.inner))] -= size
+        return np.cumsum(change)[:-1]

@@ -1,0 +1,370 @@
+"""Bytes of every value, and what an instruction holds on its device while it runs and leaves when it is over.
+
+Rules of this file: `hold` is the most that an instruction adds to what its device held before it started, `net` what is
+left of that when it has finished; between the two the walk over the stage's layers (stage_walk.py) decides, so that a backward
+that frees the stash while it makes gradients is not counted with both.
+Source: section 3.3.3 (MEMORY), with optimizer state, gradients, buffers and working memory added.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hocket.cost.compute import Columns
+from hocket.cost.memory.bundles import BORDER, Bundles
+from hocket.cost.memory.stage_walk import Walk
+from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.order import heir_of
+from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
+
+NORM_BYTES = 8.0  # of the squares of gradients, one number; of the weights of losses another one
+_SUMS = (What.ACCUMULATOR, What.REDUCED, What.LENT)
+_ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
+
+
+@dataclass(frozen=True)
+class StageBytes:
+    """What does not depend on the microbatch: one stage's weights, optimizer state, buffers and gradient buckets.
+
+    Attributes:
+        bucket_of: for every layer position of the stage, bytes of gradients that are complete there, by bucket; shape
+            (layers, buckets). made_of: the same where their memory is taken: with the last layer that uses a parameter.
+            waiting: what is there in a backward, by position and bucket, of gradients of parameters that several layers of the
+            stage use, before the first of these has its part and they are added to what was there.
+        groups: for every bucket, the layers whose gradients it waits for.
+        step_bytes: temporary memory of an optimizer step.
+        summed: for every bucket, whether its gradients are summed over devices: then they lie in one flat piece of
+            memory, which is taken as a whole. gaps_bytes: at most, between the gradients in there.
+        shard_bytes: of the part of the weights that one replica's step makes, if that is not all.
+        stepped: what share of the stage's weights one replica's step is for.
+        replicas: among which it is divided; gathers: whether nothing is kept whole (program.StageShape).
+    """
+
+    weights_bytes: float
+    optimizer_bytes: float
+    buffers_bytes: float
+    bucket_of: np.ndarray
+    made_of: np.ndarray
+    waiting: np.ndarray
+    groups: tuple[tuple[int, ...], ...]
+    summed: tuple[bool, ...]
+    gaps_bytes: np.ndarray
+    step_bytes: float
+    shard_bytes: float = 0.0
+    stepped: float = 1.0
+    replicas: int = 1
+    gathers: bool = False
+
+    @property
+    def bucket_bytes(self) -> np.ndarray:
+        """Bytes of each gradient bucket, tie buckets last; shape (buckets,)."""
+        return self.bucket_of.sum(axis=0)
+
+
+def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tuple[Tie, ...]) -> StageBytes:
+    """One stage's constant bytes; a parameter that several of its layers use counts once.
+
+    Arguments:
+        s: which of the stages.
+        every: all ties of the model.
+    """
+    cut, ties = cuts[s], tuple(tie for tie in every if s in tie.stages)
+    layers, sizes = columns.profile.layers, columns.parameters
+    own = cut.buckets or (cut.layers,)
+    bucket_of_layer = {layer: b for b, bucket in enumerate(own) for layer in bucket}
+    tie_of = {name: len(own) + k for k, tie in enumerate(ties) for name in tie.parameters}
+    position = {layer: k for k, layer in enumerate(cut.layers)}
+    table = np.zeros((len(cut.layers), len(own) + len(ties)))
+    made, waiting, gaps = np.zeros_like(table), np.zeros_like(table), np.zeros(table.shape[1])
+    last = {name: position[i] for i in cut.layers for name in layers[i].parameters}
+    groups: list[set[int]] = [set() for _ in range(table.shape[1])]
+    weights = optimizer = 0.0
+    shared_weights = shared_optimizer = 0.0  # with other stages
+    seen: set[str] = set()
+    # Ascending: a parameter's gradient is complete with the first layer that uses it, which the backward visits last.
+    for i in cut.layers:
+        layer = layers[i]
+        if not layer.parameters:
+            weights, optimizer = weights + layer.weights_bytes, optimizer + layer.optimizer_bytes
+            if layer.gradients_bytes:
+                table[position[i], bucket_of_layer[i]] += layer.gradients_bytes
+                made[position[i], bucket_of_layer[i]] += layer.gradients_bytes
+                groups[bucket_of_layer[i]].add(i)
+        for name in layer.parameters:
+            if name in seen:
+                continue
+            seen.add(name)
+            size = sizes[name]
+            bucket = tie_of.get(name, bucket_of_layer[i])
+            weights, optimizer = weights + size[0], optimizer + size[2]
+            if name in tie_of:
+                shared_weights, shared_optimizer = shared_weights + size[0], shared_optimizer + size[2]
+            table[position[i], bucket] += size[1]
+            made[last[name], bucket] += size[1]
+            if last[name] > position[i]:
+                waiting[position[i] : last[name], bucket] += size[1]
+                waiting[position[i], bucket] += size[1]  # the sum of both parts
+            gaps[bucket] += _ALIGNMENT_BYTES
+            groups[bucket].add(i)
+    buffers = sum(layers[i].buffers_bytes for i in cut.layers)
+    steps = [layers[i].step_bytes for i in cut.layers]
+    step = sum(steps) if columns.profile.step_together else max(steps)
+    holders = ({d for t in tie.stages for d in (*cuts[t].devices, *cuts[t].beside)} for tie in ties)
+    summed = (cut.replicated,) * len(own) + tuple(len(devices) > 1 for devices in holders)
+    complete = tuple(tuple(sorted(group)) for group in groups)
+    whole = StageBytes(weights, optimizer, buffers, table, made, waiting, complete, summed, gaps, step)
+    if not cut.sharded:
+        return whole
+    # Parts are equal: what lies in flat memory is made longer for that.
+    replicas, padding = cut.replicas, float(_ALIGNMENT_BYTES * cut.replicas)
+    gaps[: len(own)] += padding
+    gap = float(gaps[: len(own)].sum())
+    stepped = (shared_weights + (weights - shared_weights) / replicas) / weights if weights else 1.0
+    return replace(
+        whole,
+        weights_bytes=weights + gap,
+        optimizer_bytes=shared_optimizer + (optimizer - shared_optimizer + gap) / replicas,
+        shard_bytes=(weights - shared_weights + gap) / replicas,
+        step_bytes=min(step, sum(steps) * stepped),
+        stepped=stepped,
+        replicas=replicas,
+        gathers=cut.shard == "full",
+    )
+
+
+class Memory:
+    """Bytes of values and instructions of one plan.
+
+    Arguments:
+        columns: figures of the profile.
+        cuts: the stages.
+        samples: of each microbatch of a batch.
+        swaps: every value has memory of its own, whatever the stash keeps, and gives it back: it may be swapped.
+    """
+
+    def __init__(
+        self, columns: Columns, cuts: tuple[StageCut, ...], samples: tuple[int, ...] = (1,), swaps: bool = False
+    ) -> None:
+        self._columns, self._cuts, self.bundles, self._swaps = columns, cuts, Bundles(cuts, samples), swaps
+        profile = columns.profile
+        self._borders = crossing(profile, cuts)
+        self._batch = batch_tensors(profile, cuts)
+        ties = ties_of(profile, cuts)
+        self.stages = tuple(stage_bytes(columns, cuts, s, ties) for s in range(len(cuts)))
+        self._added: dict[tuple[int, int], int] = {}
+        """Of (stage, bucket) that stages share on the same devices (order.together), the first of these stages."""
+        for s, cut in enumerate(cuts):
+            for k, tie in enumerate(tie for tie in ties if s in tie.stages):
+                if len({frozenset(cuts[t].devices) for t in tie.stages}) == 1:
+                    self._added[s, max(1, len(cut.buckets)) + k] = tie.stages[0]
+        self._walks: dict[tuple[int, int], Walk] = {}
+        self._sizes: dict[tuple[What, int, int, int], float] = {}
+
+    def value_bytes(self, value: Value, samples: int) -> float:
+        """Bytes of one value, where it depends on the microbatch for one of that many samples."""
+        key = (value.what, value.stage, value.part, samples)
+        found = self._sizes.get(key)
+        if found is None:
+            found = self._sizes[key] = self._value_bytes(value, samples)
+        return found
+
+    def _value_bytes(self, value: Value, samples: int) -> float:
+        stage = self.stages[value.stage]
+        match value.what:
+            case What.WEIGHTS:
+                return stage.weights_bytes
+            case What.OPTIMIZER:
+                return stage.optimizer_bytes
+            case What.SQUARES | What.NORM:
+                return NORM_BYTES * (1 + self._columns.profile.loss_weighted)
+            case What.MARK:
+                return 0.0
+            case What.SHARD:
+                return stage.shard_bytes
+            case What.GATHERED:
+                return stage.weights_bytes
+            case What.PART:
+                return float(stage.bucket_bytes[value.part]) / stage.replicas
+            case What.ENDED:
+                return 0.0
+            case What.ACCUMULATOR | What.REDUCED | What.LENT:
+                return float(stage.bucket_bytes[value.part])
+        figures = self._columns.at(samples)
+        match value.what:
+            case What.STASH:
+                return self._walk(value.stage, samples).stash_bytes
+            case What.INPUT:
+                indices = self._batch.get(value.stage, ())
+            case _:
+                indices = self._crossing(value)
+        return float(sum(figures.tensor_bytes[i] for i in indices))
+
+    def _crossing(self, value: Value) -> tuple[int, ...]:
+        """Tensors of an activation or gradient."""
+        found = tuple(self._borders[(value.stage, value.part)])
+        if value.what is What.ACTIVATION:
+            return found
+        return tuple(i for i in found if self._columns.profile.tensors[i].gradient)
+
+    def own(self, value: Value) -> bool:
+        """Whether each member of a group has its own part of something in an activation or gradient."""
+        return any(self._columns.profile.tensors[i].own for i in self._crossing(value))
+
+    def held_bytes(self, value: Value, device: int, samples: int) -> float:
+        """Bytes that a value takes on one of the devices that have it.
+
+        On the device that made it, an activation that the stash keeps as well takes nothing for itself: the stash stays
+        until its backward is over, and so until every reader has it. Several tensors that come in one message, and
+        gradients in a flat bucket, begin on boundaries.
+        """
+        if value.what in _SUMS:
+            stage = self.stages[value.stage]
+            return self.value_bytes(value, samples) + float(stage.summed[value.part] * stage.gaps_bytes[value.part])
+        if value.what is What.PART:
+            stage = self.stages[value.stage]
+            return self.value_bytes(value, samples) + float(stage.gaps_bytes[value.part]) / stage.replicas
+        if value.what is What.SHARD and not self.stages[value.stage].gathers:  # in its place in the memory of the whole
+            return self.stages[value.stage].weights_bytes
+        if value.what not in BORDER:
+            return self.value_bytes(value, samples)
+        indices = self._borders[(value.stage, value.part)]
+        if value.copy:
+            return self.value_bytes(value, samples)
+        copied = self.bundles.split(value) or self.bundles.joined(value, device)
+        if copied or not self._makes(value, device) or self._packed(value, device):
+            return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices) * (len(indices) > 1)
+        return self._loose_bytes(value, samples)
+
+    def _makes(self, value: Value, device: int) -> bool:
+        """Whether an activation or gradient is made on this device, and not received."""
+        return self.bundles.maker(value).device(value.index) == device
+
+    def _joined_bytes(self, instruction: Instruction, samples: int) -> float:
+        """What is there twice while the pieces that a bundle reads are joined, border by border."""
+        borders: dict[tuple[int, int], float] = {}
+        for value in self.bundles.joins(instruction):
+            key, size = (value.stage, value.part), self.bundles.samples_in(instruction, value, samples)
+            borders[key] = borders.get(key, 0.0) + self.value_bytes(value, size)
+        return max(borders.values(), default=0.0)
+
+    def _packed(self, value: Value, device: int) -> bool:
+        """Whether an activation or gradient that is made on this device is copied into a message as soon as it is made."""
+        reader = self.bundles.reader(value)
+        if reader.device(value.index) == device:
+            return False
+        indices, tensors = self._borders[(value.stage, value.part)], self._columns.profile.tensors
+        return len(indices) > 1 or (value.what is What.ACTIVATION and not all(tensors[i].dense for i in indices))
+
+    def _loose_bytes(self, value: Value, samples: int) -> float:
+        """Bytes of an activation's or gradient's own tensors, on the device that makes them, besides what the stash keeps."""
+        maker = self._cuts[value.stage]
+        if value.what is What.GRADIENT or maker.recompute or self._swaps:
+            return self.value_bytes(value, samples)
+        tensors, own = self._columns.profile.tensors, set(maker.layers)
+        sizes, indices = self._columns.at(samples).tensor_bytes, self._borders[(value.stage, value.part)]
+        return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
+
+    def pooled(self, value: Value) -> bool:
+        """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
+        if self._swaps:
+            return False
+        if value.what in _SUMS:
+            return self.stages[value.stage].summed[value.part] and not self.stages[value.stage].gathers
+        return value.what in (What.WEIGHTS, What.SHARD) and not self.stages[value.stage].gathers
+
+    def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
+        """What an instruction adds to its device's memory for good; negative when it frees more than it makes.
+
+        Arguments:
+            pooled: count values whose memory is pooled.
+        """
+        inherited = {heir_of(instruction, value) for value in instruction.writes}
+        made = [v for v in self._new(instruction) if pooled or not self.pooled(v)]
+        gone = [v for v in instruction.frees if v not in inherited and (pooled or not self.pooled(v))]
+        return self._sum(instruction, made, samples) - self._sum(instruction, gone, samples)
+
+    def hold_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
+        """The most that an instruction adds to its device's memory while it runs; never below 0.
+
+        Arguments:
+            pooled: count new values whose memory is pooled; they take it at the beginning.
+        """
+        figures = self._columns.at(samples)
+        new = self._new(instruction)
+        taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
+        # Flat memory is taken as a whole when the instruction begins, also where it is given back.
+        flat = [v for v in new if v.what is What.ACCUMULATOR and self._flat(v)]
+        flat_bytes = self._sum(instruction, flat, samples)
+        own = [v for v in new if not self.pooled(v) and v not in flat]
+        whole = self._sum(instruction, own, samples)
+        match instruction.kind:
+            case Kind.LOAD:
+                # The whole batch's samples, and their stack; of that the stage takes what it reads.
+                tensors = self._columns.profile.tensors
+                whole = max(
+                    whole, 2 * float(sum(figures.tensor_bytes[i] for i, t in enumerate(tensors) if t.source < 0))
+                )
+            case Kind.FORWARD:
+                kept = any(v.what is What.STASH for v in own)
+                leaves = any(v.what is What.ACTIVATION for v in own) or instruction.again
+                whole = max(whole, self._walk(instruction.stage, samples).forward_peak(kept, leaves))
+                whole = max(whole, self._joined_bytes(instruction, samples))
+            case Kind.BACKWARD:
+                fresh = [v.part for v in own if v.what is What.ACCUMULATOR]
+                gradients = self._sum(instruction, [v for v in own if v.what is What.GRADIENT], samples)
+                whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
+                whole = max(whole, self._joined_bytes(instruction, samples))
+            case Kind.NORM:
+                whole += self._added_bytes(
+                    v for v in instruction.reads if self._added.get((v.stage, v.part)) == v.stage
+                )
+            case Kind.STEP:
+                whole += self.stages[instruction.stage].step_bytes
+                whole += self._added_bytes(v for v in instruction.reads if v.stage == instruction.stage)
+        # Messages are packed, and bundles divided, when all else is over: then what goes into them is there twice.
+        moving = [v for v in own if v.what in BORDER and (self._packed(v, instruction.device) or self.bundles.split(v))]
+        if moving:
+            besides = sum(self._besides(v, self.bundles.samples_in(instruction, v, samples)) for v in moving)
+            whole = max(whole, self.net_bytes(instruction, samples, pooled=False) - flat_bytes + besides)
+        return whole + flat_bytes + (taken if pooled else 0.0)
+
+    def _flat(self, value: Value) -> bool:
+        """Whether a gradient bucket lies in flat memory that is taken anew for each update."""
+        stage = self.stages[value.stage]
+        return stage.gathers or (self._swaps and stage.summed[value.part])
+
+    def _added_bytes(self, values: Iterable[Value]) -> float:
+        """Of sums of gradients that several stages of the device have, while somebody uses them: one sum for each of these."""
+        shared = ((v.stage, v.part) for v in values if v.what in _SUMS)
+        return sum(float(self.stages[s].bucket_bytes[b]) for s, b in shared if (s, b) in self._added)
+
+    def _besides(self, value: Value, samples: int) -> float:
+        """What is there of a value besides its copy when that is made; a piece may be copied twice."""
+        loose = self._loose_bytes(value, samples)
+        return max(loose, self.value_bytes(value, samples)) if self.bundles.split(value) else loose
+
+    def _sum(self, instruction: Instruction, values: Iterable[Value], samples: int) -> float:
+        return sum(
+            self.held_bytes(v, instruction.device, self.bundles.samples_in(instruction, v, samples))
+            for v in values
+            if not v.on_host
+        )
+
+    def _new(self, instruction: Instruction) -> list[Value]:
+        """The written values that take nobody's place."""
+        return [v for v in instruction.writes if heir_of(instruction, v) is None]
+
+    def _walk(self, stage: int, samples: int) -> Walk:
+        """One stage's layers and tensors by position, made once for each number of samples."""
+        found = self._walks.get((stage, samples))
+        if found is None:
+            profile = self._columns.profile
+            own = self._cuts[stage].layers
+            readers = Counter(i for (maker, _), indices in self._borders.items() if maker == stage for i in indices)
+            found = Walk.of(
+                profile, self._columns.at(samples), own, self.stages[stage].made_of, readers, self.stages[stage].waiting
+            )
+            self._walks[stage, samples] = found
+        return found

@@ -1,0 +1,1 @@
+"""Swap volumes (Harmony): bytes that an iteration moves between devices and host."""

@@ -1,0 +1,116 @@
+"""Models, data and jobs for tests, examples and benchmarks; written for this project from the papers."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hocket.errors import InputError, nearest
+from hocket.models.data import Images, Pairs
+from hocket.models.gpt import GPT, language_loss
+from hocket.models.inception import InceptionV3
+from hocket.models.lstm import Translator, translation_loss
+from hocket.models.resnet import ResNet
+from hocket.models.text import VOCAB, Text
+from hocket.models.vgg import VGG16
+from hocket.models.xception import Xception
+from hocket.profiling.job.job import Job
+
+Made = tuple[nn.Module, Any, Any, int]
+
+
+def _gpt(
+    samples: int,
+    seed: int,
+    dtype: torch.dtype,
+    *,
+    seq: int = 128,
+    text: str | None = None,
+    vocab: int = VOCAB,
+    **options: Any,
+) -> Made:
+    data = Text(seq, text, limit_bytes=max(samples, 1) * seq + 1)
+    return GPT(seq=seq, vocab=vocab, **options), language_loss, data, 1
+
+
+def _lstm(samples: int, seed: int, dtype: torch.dtype, *, seq: int = 20, vocab: int = 256, **options: Any) -> Made:
+    return Translator(vocab=vocab, **options), translation_loss, Pairs(samples, seq, vocab, seed), 2
+
+
+def _images(model: Callable[..., nn.Module], usual: int) -> Callable[..., Made]:
+    def make(
+        samples: int, seed: int, dtype: torch.dtype, *, image: int = usual, classes: int = 10, **options: Any
+    ) -> Made:
+        if "image" in inspect.signature(model).parameters:
+            options["image"] = image
+        return model(classes=classes, **options), nn.CrossEntropyLoss(), Images(samples, image, classes, seed, dtype), 1
+
+    return make
+
+
+_JOBS: dict[str, Callable[..., Made]] = {
+    "gpt": _gpt,
+    "lstm": _lstm,
+    "vgg": _images(VGG16, 224),
+    "inception": _images(InceptionV3, 299),
+    "resnet": _images(ResNet, 224),
+    "xception": _images(Xception, 299),
+}
+# Options under which each model is small enough for a test of a second.
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt": {"n_layer": 2, "d_model": 32, "n_head": 2, "seq": 16},
+    "lstm": {"width": 16, "layers": 3, "seq": 6, "vocab": 20},
+    "vgg": {"width": 0.05, "image": 32},
+    "inception": {"width": 0.05, "image": 33, "blocks": (1, 1, 1), "small": True},
+    "resnet": {"depth": 18, "width": 0.1, "image": 32},
+    "xception": {"width": 0.05, "image": 33, "middle": 1},
+}
+
+
+def sgd(parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    """Momentum SGD, the usual optimizer of the zoo."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def job(
+    name: str,
+    *,
+    batch_size: int = 8,
+    samples: int = 256,
+    seed: int = 0,
+    optimizer: Callable[..., torch.optim.Optimizer] = sgd,
+    dtype: torch.dtype = torch.float32,
+    small: bool = False,
+    clip_grad_norm: float | None = None,
+    precision: str | None = None,
+    **options: Any,
+) -> Job:
+    """A job of the zoo: "gpt", "lstm", "vgg", "inception", "resnet" or "xception".
+
+    Arguments:
+        samples: how many samples the data has.
+        small: begin with the options of `SMALL`.
+        clip_grad_norm, precision: of the job.
+        options: of the model, and `seq`, `text`, `vocab`, `image`, `classes` of the data.
+    """
+    if name not in _JOBS:
+        raise InputError("zoo job", repr(name), f"one of {', '.join(_JOBS)}", nearest(name, _JOBS))
+    if small:
+        options = {**SMALL[name], **options}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, loss, data, inputs = _JOBS[name](samples, seed, dtype, **options)
+    return Job(
+        model.to(dtype),
+        loss,
+        data,
+        optimizer,
+        batch_size,
+        name=name,
+        seed=seed,
+        inputs=inputs,
+        clip_grad_norm=clip_grad_norm,
+        precision=precision,
+    )

@@ -1,0 +1,27 @@
+"""The job of `hocket demo`: a small GPT on real text, the source files of Python's standard library.
+
+It is written as a user's job file would be: it defines `make_job()`. HOCKET_DEMO_TEXT names another text.
+"""
+
+import os
+
+import torch
+
+from hocket.models.gpt import GPT, language_loss
+from hocket.models.text import VOCAB, Text
+from hocket.profiling.job.job import Job
+
+BATCH_SIZE = 16
+SEQ = 128
+
+
+def make_job() -> Job:
+    """A GPT of 4 blocks, 128 wide, over bytes; the same weights in every process."""
+    torch.manual_seed(0)
+    model = GPT(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB, dropout=0.0, tied=False)
+    data = Text(SEQ, os.environ.get("HOCKET_DEMO_TEXT") or None)
+    return Job(model, language_loss, data, _adam, BATCH_SIZE, name="gpt-demo")
+
+
+def _adam(parameters: object) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-3)  # type: ignore[arg-type]

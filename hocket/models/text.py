@@ -1,0 +1,49 @@
+"""Real text without a download: the standard library's own source files, as bytes.
+
+Every Python installation has them; the order is alphabetical and the amount bounded, so that two machines with the
+same Python train on the same text.
+"""
+
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hocket.errors import InputError
+from hocket.util.files import read_bytes
+
+VOCAB = 256
+
+
+def text_bytes(path: str | Path | None = None, limit_bytes: int = 2**21) -> bytes:
+    """At most `limit_bytes` of text: of a given file, or of the standard library's modules in alphabetical order."""
+    if path is not None:
+        return read_bytes(Path(path))[:limit_bytes]
+    parts, total = [], 0
+    for file in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        parts.append(file.read_bytes())
+        total += len(parts[-1])
+        if total >= limit_bytes:
+            break
+    return b"".join(parts)[:limit_bytes]
+
+
+class Text:
+    """Byte-level language modelling: sample i is `seq` tokens and the `seq` tokens that follow each of them."""
+
+    def __init__(self, seq: int, path: str | Path | None = None, limit_bytes: int = 2**21) -> None:
+        raw = text_bytes(path, limit_bytes)
+        self.seq = seq
+        self.tokens = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.zeros(0, dtype=torch.uint8)
+        if len(self) < 1:
+            raise InputError(str(path or "text"), f"{len(raw)} bytes", f"more than seq = {seq} bytes")
+
+    def __len__(self) -> int:
+        return max(0, (len(self.tokens) - 1) // self.seq)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        piece = self.tokens[i * self.seq : (i + 1) * self.seq + 1].long()
+        return piece[:-1], piece[1:]

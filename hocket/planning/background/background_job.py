@@ -1,0 +1,89 @@
+"""Beside: a plan together with a background job, which is a plan for one device or a profile with a batch size.
+
+Rules of this file: what is simulated is the plan that is shown (load.py), so often that launches fall into it at many places.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hocket.cost.background.background import Background
+from hocket.cost.contention import Collocation
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.planning.load import Opened, open_plan
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import played
+from hocket.profiling.profile import ModelProfile
+from hocket.simulation.background.background import REPEATS, Collocated, background_of, collocate
+from hocket.simulation.simulator import enough_repeats
+from hocket.util.files import read_bytes
+
+_MOST = 60_000  # nodes and launches: some seconds of plain Python
+
+
+def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = None) -> Background:
+    """The background job of a file, as it runs alone on the first device of a cluster.
+
+    Arguments:
+        path: a plan for one device, or a profile. batch_size: of a profile, samples of each of its steps.
+
+    Raises:
+        InputError: a plan for several devices or for another type of device; a profile without a batch size, or with a larger one
+            than was profiled; a plan with one.
+    """
+    place = str(path)
+    if read_bytes(path).lstrip()[:1] != b"{":
+        found = open_plan(path)
+        if batch_size is not None:
+            step = "Write it into the plan, or give the profile."
+            raise InputError(
+                "--background-batch", str(batch_size), f"none: {place} is a plan, which says its own", step
+            )
+        ours, theirs = found.plan.cluster.node_of(0).device_type, cluster.node_of(0).device_type
+        if found.plan.tensor > 1:
+            raise InputError(f"{place}: tensor", str(found.plan.tensor), "a plan for one device")
+        if ours != theirs:
+            raise InputError(f"{place}: cluster", ours, f"{theirs}, as the foreground's devices", "Give the profile.")
+        return background_of(played(found.shown, found.profile), f"{found.plan.model} ({place})")
+    profile = ModelProfile.read(path)
+    if batch_size is None:
+        raise InputError("--background-batch", "nothing", f"samples of a step of {place}, which is a profile")
+    largest = profile.microbatch_sizes[-1]
+    if not 1 <= batch_size <= largest:
+        expected = f"1 to {largest}, the most that was profiled"
+        step = "Profile larger microbatches with `hocket profile -b`." if batch_size > largest else ""
+        raise InputError("--background-batch", str(batch_size), expected, step)
+    return background_of(played(alone(profile, cluster, batch_size), profile), f"{profile.name} ({place})")
+
+
+def alone(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Plan:
+    """The plan that trains a job on the first device of a cluster, a batch at a time."""
+    stage = PlanStage(tuple(layer.name for layer in profile.layers), (0,))
+    return Plan("data_parallel", profile.name, batch_size, batch_size, (stage,), cluster, dtype=profile.dtype)
+
+
+def beside(
+    opened: Opened, background: Background, rules: Collocation | None = None, devices: Iterable[int] | None = None
+) -> Collocated:
+    """A plan with a background job on the devices of its cluster.
+
+    Arguments:
+        devices: that run the background, by default all that are of the first one's type.
+
+    Raises:
+        InputError: the plan is of tensor-parallel groups, whose members wait for each other inside of layers.
+    """
+    plan = opened.shown
+    if plan.tensor > 1:
+        found = f"{plan.tensor}, with a background job"
+        raise InputError("tensor", found, "1: what members of a group wait for inside of layers is not simulated")
+    first = plan.cluster.node_of(0).device_type
+    alike = tuple(d for d in range(plan.cluster.devices) if plan.cluster.node_of(d).device_type == first)
+    rules = rules or Collocation()
+    once = played(plan, opened.profile)
+    launch_s = background.divided(rules.launch_s).step_s / len(background.divided(rules.launch_s).launches)
+    each_s = once.makespan_s / max(once.repeats, 1)
+    events = len(once.end_s) / max(once.repeats, 1) + len(alike) * each_s / launch_s
+    least = enough_repeats(once.program, once.costs.rounds)
+    run = played(plan, opened.profile, max(least, min(REPEATS, int(_MOST / events))))
+    return collocate(run, background, rules, alike if devices is None else devices)

@@ -1,0 +1,1 @@
+"""Gradient buckets and communication threads, chosen together (LIBRA)."""

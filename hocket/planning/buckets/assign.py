@@ -1,0 +1,199 @@
+"""Buckets: which gradients the replicas of a plan's stages sum together, and by how many threads, chosen anew for what a search has found.
+
+Rules of this file: what is chosen is quicker in the simulator than buckets of one size, and fits; else those stay. What there is to choose
+from options.py says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from hocket.errors import InputError
+from hocket.planning.buckets.lower_bound import least_used_s
+from hocket.planning.buckets.options import ways
+from hocket.planning.buckets.threads import WORTH
+from hocket.planning.burst.amplification import device_s
+from hocket.planning.burst.amplification_limit import Tolerance, held_s
+from hocket.planning.plan import Plan, Predicted
+from hocket.planning.predict.predict import predict_iteration, profile_of_group, proven_peaks
+from hocket.planning.search.failures import failed
+from hocket.planning.search.result import NEAR, Candidate, Refused
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
+from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.strategy import lends
+
+AUTO, DEFAULT = "auto", "default"
+FINALISTS = 3  # candidates of a search for which buckets are chosen, and beside these the first of each strategy
+REACH = 0.25  # by how much more than the best they may take
+
+
+@dataclass(frozen=True)
+class Rebucketed:
+    """A plan with other buckets, or threads.
+
+    Attributes:
+        plan: with its prediction. text: what they gain. used_s: device-seconds of an iteration; 0 where nobody asked.
+    """
+
+    plan: Plan
+    predicted: Predicted
+    text: str
+    used_s: float
+
+
+def best_few(
+    candidates: Sequence[Candidate],
+    profile: ModelProfile,
+    tolerance: Tolerance | None = None,
+    refused: list[Refused] | None = None,
+) -> list[Candidate]:
+    """Candidates of a search, some with the buckets that serve them best: of those that sum gradients the first few, and the first of
+    each strategy, so that it is as quick here as where only that strategy is asked for. The others are marked.
+
+    Arguments:
+        candidates: the best first. profile: that their plans name. tolerance: what a plan may use of devices, with other buckets as well.
+        refused: takes what fails, and the candidate stays as it was; None: the failure is raised.
+    """
+    found = list(candidates)
+    limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
+    summing = [k for k, one in enumerate(found) if _sums(one.plan)]
+    near = [k for k in summing if found[k].iteration_s <= limit_s]
+    first = {found[k].strategy: k for k in reversed(near)}
+    chosen = {*near[:FINALISTS], *first.values()}
+    for k in summing:
+        if found[k].buckets:  # without which it would use too much of devices
+            continue
+        if k not in chosen:
+            found[k] = replace(found[k], default_buckets=True)
+            continue
+        try:
+            better = rebucketed(found[k].plan, profile, tolerance)
+        except Exception as error:
+            if refused is None:
+                raise
+            refused.append(failed(found[k].strategy, f"{found[k].config} with other buckets", error))
+            continue
+        if better is not None:
+            found[k] = replace(
+                found[k],
+                plan=better.plan,
+                buckets=better.text,
+                amplification=better.used_s / tolerance.alone_s if tolerance else None,
+                iteration_s=better.predicted.iteration_s,
+                samples_per_s=better.predicted.samples_per_s,
+                peak_memory_bytes=better.predicted.peak_memory_bytes,
+                bubble_fraction=better.predicted.bubble_fraction,
+            )
+    return found
+
+
+def check_buckets(buckets: str | float) -> None:
+    """Refuse what says nothing of buckets.
+
+    Raises:
+        InputError: it is neither AUTO nor DEFAULT nor a number of bytes.
+    """
+    if buckets not in (AUTO, DEFAULT) and (isinstance(buckets, str) or not 0 < buckets < inf):
+        raise InputError("buckets", repr(buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
+
+
+def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = None) -> Rebucketed | None:
+    """A plan with the buckets, and threads, with which it is quickest; None where those that it has are as good.
+
+    Arguments:
+        plan: with its prediction, or without. profile: that it names. tolerance: what it may use of devices.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    if not _sums(plan):
+        return None
+    before_s = (plan.predicted or predict_iteration(plan, profile)).iteration_s
+    return _quickest(plan, before_s, profile, tolerance)
+
+
+def kept_by_buckets(plan: Plan, profile: ModelProfile, tolerance: Tolerance) -> Rebucketed | None:
+    """A plan with its prediction that uses too much of devices, with buckets with which it does not; None where there are none.
+
+    They are looked for only where the plan would keep the limit if its sums took no more than they must.
+    """
+    if plan.predicted is None or not _sums(plan) or tolerance.refusal(least_used_s(plan, profile)):
+        return None
+    return _quickest(plan, plan.predicted.iteration_s, profile, tolerance)
+
+
+def _quickest(plan: Plan, before_s: float, profile: ModelProfile, tolerance: Tolerance | None) -> Rebucketed | None:
+    best, best_s, used_s = None, before_s / (1 + WORTH), 0.0
+    for stages, gain_s in dict.fromkeys(ways(plan, profile)):
+        if stages == plan.stages or gain_s < WORTH / 2 * before_s:
+            continue
+        other = replace(plan, stages=stages, predicted=None)
+        predicted = predict_iteration(other, profile)
+        if predicted.iteration_s >= best_s or not _fits(other, profile, predicted.peak_memory_bytes):
+            continue
+        other = replace(other, predicted=predicted)
+        if tolerance is not None:
+            # Who lends devices may use more of them in less time: a sum by fewer threads lasts longer.
+            other_s = _used_s(other, profile)
+            if tolerance.refusal(other_s):
+                continue
+            used_s = other_s
+        best, best_s = other, predicted.iteration_s
+    if best is None or best.predicted is None:
+        return None
+    return Rebucketed(best, best.predicted, _text(plan, best, before_s / best_s - 1), used_s)
+
+
+def _sums(plan: Plan) -> bool:
+    """Whether replicas of a stage sum gradients of which buckets, or threads, may be chosen: one layer's sum has no other buckets."""
+    whole = plan.shard == "none"
+    return any(len(stage.devices) > 1 and (whole or len(stage.layers) > 1) for stage in plan.stages)
+
+
+def _used_s(plan: Plan, profile: ModelProfile) -> float:
+    """Device-seconds of an iteration of a plan with its prediction; what keeps its devices need not be simulated for that."""
+    if plan.predicted is None or lends(plan.strategy):
+        return device_s(plan, profile)
+    return held_s(plan.stages, plan.predicted.iteration_s, plan.tensor)
+
+
+def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
+    """Whether a plan fits, whatever the timing where it is near to not fitting."""
+    cluster = plan.group.cluster
+    if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
+        return True
+    situation = Situation(profile_of_group(plan, profile), cluster, plan.batch_size)
+    choice = Choice(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options)
+    most = proven_peaks(situation, plan.strategy, choice)
+    return all(max(peaks[device], size) <= cluster.capacity_bytes(device) for device, size in most.items())
+
+
+def _text(before: Plan, after: Plan, gain: float) -> str:
+    """What other buckets gain, in a sentence."""
+    summing = [s for s, stage in enumerate(after.stages) if len(stage.devices) > 1]
+    old, new = ([max(1, len(plan.stages[s].buckets)) for s in summing] for plan in (before, after))
+    threads = [lane for s in summing for lane in after.stages[s].threads]
+    by = "" if len(summing) == 1 else " by stage"
+    size = f" of {DEFAULT_BUCKET_BYTES // 2**20} MiB"
+    lanes = f" with {_numbers(threads, ', ')} threads" if threads else ""
+    same = all(before.stages[s].buckets == after.stages[s].buckets for s in summing)
+    if not same and all(_takes_own(after, s) for s in summing):
+        lanes = ""
+    if same:
+        return f"buckets: {_numbers(old)}{by}{size}{lanes} instead of as many as the library takes: {gain:.1%} quicker"
+    return f"buckets: {_numbers(new)}{by}{lanes} instead of {_numbers(old)}{size}: {gain:.1%} quicker"
+
+
+def _takes_own(plan: Plan, s: int) -> bool:
+    """Whether all threads of a stage are as many as the library would take by itself."""
+    cluster, stage = plan.group.cluster, plan.stages[s]
+    overlap = cluster.levels[cluster.level_of(stage.devices)].overlap
+    return overlap is not None and set(stage.threads) <= {overlap.own_threads}
+
+
+def _numbers(numbers: Sequence[int], between: str = "-", most: int = 12) -> str:
+    if len(numbers) > most:
+        least, largest = min(numbers), max(numbers)
+        return f"{least} to {largest}" if least < largest else str(least)
+    return between.join(map(str, numbers))

@@ -1,0 +1,52 @@
+"""What a plan takes at least, whatever its buckets and threads are.
+
+Rules of this file: sums have no startup and take nothing from computation, and of every stage only the gradients that come last are summed,
+those of its first layer that has some, at the rate of the threads that are quickest. What replicas gather of new weights takes its time,
+without a startup.
+"""
+
+from dataclasses import replace
+
+from hocket.hardware.cluster import Level, Link
+from hocket.hardware.overlap import Rate
+from hocket.planning.burst.amplification_limit import held_s
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict_choice, profile_of_group, trace_of_choice
+from hocket.profiling.profile import ModelProfile
+from hocket.program.trace.busy_time import active_s
+from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.strategy import lends
+
+
+def least_used_s(plan: Plan, profile: ModelProfile) -> float:
+    """Device-seconds of an iteration (amplification.py).
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    situation, choice = _freed(plan, profile)
+    if lends(plan.strategy):
+        return plan.tensor * sum(active_s(trace_of_choice(situation, plan.strategy, choice)).values())
+    return held_s(plan.stages, predict_choice(situation, plan.strategy, choice).iteration_s, plan.tensor)
+
+
+def _freed(plan: Plan, profile: ModelProfile) -> tuple[Situation, Choice]:
+    whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
+    summed = [[i for i in cut.layers if whole.layers[i].gradients_bytes > 0] for cut in cuts]
+    last = {layers[0] for layers in summed if layers}
+    layers = tuple(layer if i in last else replace(layer, gradients_bytes=0.0) for i, layer in enumerate(whole.layers))
+    stages = tuple(replace(cut, threads=()) for cut in cuts)
+    freed = replace(cluster, levels=tuple(map(_quickest, cluster.levels)))
+    situation = Situation(replace(whole, layers=layers), freed, plan.batch_size)
+    return situation, Choice(stages, plan.microbatch_size, plan.microbatches, plan.options)
+
+
+def _quickest(level: Level) -> Level:
+    ring, overlap = level.all_reduce or level.link, level.overlap
+    if overlap is not None:
+        threads = {overlap.own_threads, *overlap.usable}
+        most = max(rate.at(own) for rate in (overlap.beside, overlap.alone) for own in threads)
+        rate = Rate(most, 0.0, 0.0)
+        overlap = replace(overlap, beside=rate, alone=rate).without_contention()
+        overlap = replace(overlap, latency_s=0.0)
+    return replace(level, all_reduce=Link(ring.bandwidth_bytes_per_s), overlap=overlap)

@@ -1,0 +1,160 @@
+"""Ways: the buckets, and threads, that a plan's stages could have, and what the equations of LIBRA say that these gain.
+
+Rules of this file: of every stage with replicas, the gradients of the last backward, as the simulator has them; nothing is simulated. Where
+it is known what computation and all-reduces take from each other (`Level.overlap`), buckets and threads are chosen together (tensor_fusion.py);
+elsewhere buckets alone, as if nothing contended but for the cores that a host has too few of. Of sums that replicas divide (`shard`), which
+are scattered bucket by bucket, buckets alone: only an all-reduce has threads of its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from hocket.cost.contention import collective_uses, host_of
+from hocket.cost.model import CostModel
+from hocket.cost.transfer import collective
+from hocket.hardware.cluster import HALF, Cluster
+from hocket.hardware.overlap import OverlapModel, Rate
+from hocket.planning.buckets.tensor_fusion import Fusion, Gradients
+from hocket.planning.buckets.threads import taken_buckets, taken_threads
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import profile_of_group
+from hocket.profiling.profile import CPU, ModelProfile
+from hocket.program.instruction import Kind
+from hocket.program.passes.borders import StageCut
+from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS
+
+MOST_LAYERS, LEAST_LAYERS = 96, 20  # of all stages, and of one, that are told apart; smaller ones go together
+
+
+class Way(NamedTuple):
+    """A plan's stages with other buckets or threads.
+
+    Attributes:
+        gain_s: by how much less the last backwards of one device take, by the equations of LIBRA: an iteration can gain about as much.
+    """
+
+    stages: tuple[PlanStage, ...]
+    gain_s: float
+
+
+def ways(plan: Plan, profile: ModelProfile) -> list[Way]:
+    """With threads for the buckets that there are, and with buckets that are found."""
+    whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
+    costs = CostModel(whole, cluster, cuts, plan.batches.sizes)
+    layers = tuple(replace(cut, buckets=tuple((i,) for i in reversed(cut.layers)), threads=()) for cut in cuts)
+    each = CostModel(whole, cluster, layers, plan.batches.sizes)
+    summing = sum(len(cut.devices) > 1 for cut in cuts)
+    allocated, found = list(plan.stages), list(plan.stages)
+    gains_s: list[dict[tuple[int, ...], float]] = [defaultdict(float), defaultdict(float)]
+    for s, cut in enumerate(cuts):
+        own, single = gradients_of(costs, s), gradients_of(each, s)
+        if len(cut.devices) < 2 or own is None or single is None:
+            continue
+        model, threads = _contention(cluster, cuts, cut)
+        count = max(1, len(cut.buckets))
+        # What is computed behind the last gradients is in no bucket.
+        ends = tuple(dict.fromkeys((*range(1, count + 1), len(own.sizes_bytes))))
+        lanes = (*(cut.threads or (model.own_threads,) * count), model.own_threads)[: len(ends)]
+        before_s = Fusion(ends, lanes).backward_s(own, model)
+        if threads:
+            fusion = taken_threads(own, model, ends, threads)
+            allocated[s] = replace(plan.stages[s], threads=fusion.threads[:count])
+            gains_s[0][cut.devices] += before_s - fusion.backward_s(own, model)
+        runs, smaller = _together(single, max(LEAST_LAYERS, MOST_LAYERS // summing))
+        fusion = taken_buckets(smaller, model, threads)
+        gain_s = before_s - fusion.backward_s(smaller, model)
+        if gain_s > 0:
+            names = [whole.layers[i].name for i in reversed(cut.layers)]
+            found[s] = _stage(plan.stages[s], names, runs, smaller, fusion, bool(threads))
+            gains_s[1][cut.devices] += gain_s
+        elif threads:
+            found[s] = allocated[s]
+    both = zip((allocated, found), gains_s, strict=True)
+    return [Way(tuple(stages), max(own_s.values(), default=0.0)) for stages, own_s in both]
+
+
+def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tuple[OverlapModel, tuple[int, ...]]:
+    """What holds among the replicas of a stage, and the numbers of threads to choose from; () where nothing is known of them, or the
+    library alone chooses."""
+    devices, workers, kind = cut.devices, len(cut.devices), Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
+    level = cluster.levels[cluster.level_of(devices)]
+    if level.overlap is not None:
+        model = level.overlap.on(workers)
+        if cut.sharded:
+            part = level.reduce_scatter or HALF
+            return model.scaled(1 / part, part), ()
+        processor = any(cluster.node_of(device).device_type == CPU for device in devices)
+        most = MAX_CPU_THREADS if processor else MAX_THREADS
+        return model, tuple(threads for threads in model.usable if threads <= most)
+    byte = collective(cluster, kind, devices, 1.0)
+    carried = 2 * (workers - 1)
+    rate = Rate(carried / workers / byte.flow_s, 0.0, 0.0)
+    return OverlapModel(_kept(cluster, cuts, devices), 0.0, rate, rate, byte.latency_s / carried, workers), ()
+
+
+def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) -> float:
+    """Share of its speed that computation keeps beside a transfer, where a host has fewer cores than work."""
+    if cluster.host_cores is None:
+        return 1.0
+    host = host_of(cluster, devices[0])
+    busy = len({device for cut in cuts for device in cut.devices if host_of(cluster, device) == host})
+    taken = sum(use.load for use in collective_uses(cluster, devices) if use.resource == host)
+    return min(1.0, cluster.host_cores / (busy + taken)) / min(1.0, cluster.host_cores / busy)
+
+
+def gradients_of(costs: CostModel, s: int) -> Gradients | None:
+    """What a stage's last backward makes, bucket by bucket, as the simulator takes them to be ready; behind them what is computed when all
+    are there. None where there is nothing to sum, or no time for it."""
+    cut = costs.cuts[s]
+    samples = costs.samples_from(0, min(cut.merged, len(costs.samples)))
+    own = max(1, len(cut.buckets))  # others are those of ties
+    sizes = costs.memory.stages[s].bucket_bytes[:own].tolist()
+    whole_s = max(costs.backward_s(s, device, samples) for device in cut.devices)
+    if sum(sizes) <= 0 or whole_s <= 0:
+        return None
+    ready = costs.ready_fractions(s, samples)[:own]
+    computes = [whole_s * (later - sooner) for sooner, later in pairwise((0.0, *ready))]
+    if ready[-1] < 1:
+        sizes, computes = [*sizes, 0.0], [*computes, whole_s * (1 - ready[-1])]
+    return Gradients(tuple(sizes), tuple(computes))
+
+
+def _together(each: Gradients, most: int) -> tuple[list[int], Gradients]:
+    """Layers that are small run together, so that at most so many and what is behind them are left; and where each such run ends."""
+    sizes, whole = np.array(each.sizes_bytes), sum(each.sizes_bytes)
+    many = np.count_nonzero(sizes) > most
+    limit, ends, filled = whole / most if many else 0.0, list[int](), 0.0
+    for k, size in enumerate(each.sizes_bytes):
+        filled += size
+        if size > 0 and filled >= limit:
+            ends.append(k + 1)
+            filled = 0.0
+    if not ends or ends[-1] < len(sizes):
+        ends.append(len(sizes))
+    cuts = list(pairwise((0, *ends)))
+    sums = (tuple(float(sum(figures[a:b])) for a, b in cuts) for figures in (each.sizes_bytes, each.computes_s))
+    return ends, Gradients(*sums)
+
+
+def _stage(
+    stage: PlanStage, names: Sequence[str], runs: Sequence[int], gradients: Gradients, fusion: Fusion, threads: bool
+) -> PlanStage:
+    """A stage with these buckets; what has no gradients goes with the bucket before.
+
+    Arguments:
+        names: of its layers, in the order of a backward. runs: where each entry of the gradients ends among them.
+    """
+    buckets, lanes = list[tuple[str, ...]](), list[int]()
+    for own, lane in zip(fusion.buckets, fusion.threads, strict=True):
+        inside = tuple(names[runs[own.start - 1] if own.start else 0 : runs[own.stop - 1]])
+        if buckets and sum(gradients.sizes_bytes[own.start : own.stop]) == 0:
+            buckets[-1] += inside
+            continue
+        buckets.append(inside)
+        lanes.append(lane)
+    return replace(stage, buckets=tuple(buckets), threads=tuple(lanes) if threads else ())

@@ -1,0 +1,1 @@
+"""Burst-parallel plans (DeepPool): limits on amplification."""

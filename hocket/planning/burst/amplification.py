@@ -1,0 +1,160 @@
+"""Amplification: what an iteration uses of devices, in device-seconds, over the seconds of one device alone with the same batch.
+
+Rules of this file: planned and measured are counted alike. A strategy that keeps its devices uses each of them all the time. One that
+lends devices (burst_parallel) uses those that are active (program/trace/busy_time.py): what a stage leaves out is free for other jobs meanwhile.
+Source: DeepPool section 4, "GPU-sec amplification", there of every layer; here of the iteration.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.planning.burst.amplification_limit import held_s
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import played
+from hocket.profiling.profile import ModelProfile
+from hocket.program.instruction import Kind
+from hocket.program.program import replica
+from hocket.program.trace.busy_time import active_s
+from hocket.program.trace.trace import KINDS, Trace
+from hocket.program.trace.update_time import update_s
+from hocket.strategies.base.strategy import lends, merged, waved
+from hocket.strategies.burst.costs import BurstCosts
+from hocket.util.units import show_count, show_seconds
+
+Work = Counter[tuple[str, int, str]]
+"""Samples by kind (forward, backward), device and layer."""
+
+
+def alone_s(profiles: Iterable[ModelProfile], cluster: Cluster, batch_size: int) -> float:
+    """Seconds of an iteration on one device: forward and backward of the whole batch at once and the step of every layer, on the
+    cluster's first device, whether its memory would do or not. Beyond the largest profiled size in proportion to it.
+
+    Arguments:
+        profiles: of the same job at several widths of tensor-parallel groups. Where none is of one device, it is what all members of the
+            narrowest group compute: what each of them does of undivided layers is then counted as often.
+
+    Raises:
+        InputError: a layer with weights is said to take no time, or the profile is of a type that cannot be compared.
+    """
+    profile = min(profiles, key=lambda one: one.tensor)
+    costs = BurstCosts(profile, cluster, batch_size, (1,), (range(len(profile.layers)),))
+    found = profile.tensor * float(costs.alone_s.sum())
+    if not found > 0:
+        raise InputError("layers", f"all of them take {found:g} s", "seconds of one device, to compare with")
+    return found
+
+
+@dataclass(frozen=True)
+class Amplification:
+    """What a plan uses.
+
+    Attributes:
+        alone_s: of one device. planned_s, measured_s: device-seconds of an iteration.
+        iterations: of a run that were looked at. other: where one of them computed something else than was planned, in words.
+    """
+
+    alone_s: float
+    planned_s: float
+    measured_s: float | None = None
+    iterations: int = 0
+    other: str = ""
+
+    @property
+    def planned(self) -> float:
+        """By what was simulated."""
+        return self.planned_s / self.alone_s
+
+    @property
+    def text(self) -> str:
+        """In a sentence."""
+        spent = f"device-seconds of an iteration {show_seconds(self.planned_s)}"
+        alone = f"one device alone {show_seconds(self.alone_s)}"
+        if self.measured_s is None:
+            return f"{self.planned:.2f} ({spent}, {alone})"
+        found = f"{self.planned:.2f} planned, {self.measured_s / self.alone_s:.2f} measured"
+        both = f"{spent} planned, {show_seconds(self.measured_s)} measured, {alone} by the profile"
+        if self.other:
+            return f"{found} ({both}); not as planned: {self.other}"
+        same = (
+            f"in {show_count(self.iterations, 'iteration')} each layer on the devices, and of the samples, of the plan"
+        )
+        return f"{found} ({both}); {same}"
+
+
+def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None = None) -> Amplification:
+    """What a plan uses as it is simulated, and as a run of it was measured.
+
+    Arguments:
+        profile: of the plan.
+
+    Raises:
+        InputError: as `alone_s`; plan and profile do not belong together; the trace is of no whole iteration.
+    """
+    alone = alone_s((profile,), plan.cluster, plan.batch_size)
+    planned_s = device_s(plan, profile)
+    if measured is None:
+        return Amplification(alone, planned_s)
+    measured = measured.by_group()
+    done, wanted = work_done(plan, measured), work_of(plan)
+    if not done:
+        raise InputError("trace", "no whole iteration", "that of a run of this plan")
+    other = next((text for update, work in sorted(done.items()) for text in _unlike(update, work, wanted)), "")
+    return Amplification(alone, planned_s, _device_s(plan, measured), len(done), other)
+
+
+def device_s(plan: Plan, profile: ModelProfile) -> float:
+    """Device-seconds of an iteration, as it is simulated.
+
+    Raises:
+        InputError: plan and profile do not belong together.
+    """
+    return _device_s(plan, played(plan, profile).trace)
+
+
+def _device_s(plan: Plan, trace: Trace) -> float:
+    if lends(plan.strategy):
+        return plan.tensor * sum(active_s(trace).values())
+    return held_s(plan.stages, update_s(trace), plan.tensor)
+
+
+def work_of(plan: Plan) -> Work:
+    """What each device computes of an iteration."""
+    found: Work = Counter()
+    for stage in plan.stages:
+        many = merged(plan.strategy, len(stage.devices), plan.microbatches)
+        count = plan.microbatches // 2 if waved(plan.strategy) else plan.microbatches
+        for m in range(stage.wave * count, (stage.wave + 1) * count, many):
+            _count(found, plan, stage.layers, replica(stage.devices, m, many), plan.samples(m, many))
+    return found
+
+
+def _count(work: Work, plan: Plan, layers: Iterable[str], device: int, samples: int, *kinds: str) -> None:
+    for kind in kinds or (Kind.FORWARD, Kind.BACKWARD):
+        for layer in layers:
+            work[str(kind), device, layer] += samples
+
+
+def work_done(plan: Plan, trace: Trace) -> dict[int, Work]:
+    """What each device computed, by iteration, of those that ended with a step; forwards that are made again are left out."""
+    updates = {int(u) for u in trace.index[trace.kind == KINDS.index(Kind.STEP)].tolist()}
+    found: dict[int, Work] = {}
+    for event in trace.events:
+        if event.kind not in (Kind.FORWARD, Kind.BACKWARD) or event.name.startswith(f"{Kind.FORWARD} again"):
+            continue
+        update, stage = event.index // plan.microbatches, plan.stages[event.stage]
+        many = merged(plan.strategy, len(stage.devices), plan.microbatches)
+        if update in updates:
+            own = found.setdefault(update, Counter())
+            _count(own, plan, stage.layers, event.device, plan.samples(event.index, many), str(event.kind))
+    return found
+
+
+def _unlike(update: int, work: Work, wanted: Work) -> Iterator[str]:
+    for kind, device, layer in sorted(work.keys() | wanted.keys()):
+        ran, should = work[kind, device, layer], wanted[kind, device, layer]
+        if ran != should:
+            what = f"in iteration {update} device {device} ran the {kind} of {layer} of {show_count(ran, 'sample')}"
+            yield f"{what}, and not of {should}"

@@ -1,0 +1,214 @@
+"""Verdict: whether a pipeline is worth it, and by how much the best plan of the other kind is behind.
+
+Rules of this file: both kinds are searched as far as it takes to know the best of each; a pipeline is not taken by habit. Kernels that
+must be launched, products that are small and links inside of a server are in every plan's seconds (cost/, planning/mesh/layout.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hocket.planning.mesh.layout import STALE, Mesh
+from hocket.planning.mesh.plan_model import SizedSearch, asked
+from hocket.planning.mesh.search import search_meshes
+from hocket.planning.predict.update_semantics import Updates, synchronous_strategies
+from hocket.planning.search.result import TIE, Candidate, Search
+from hocket.planning.search.search import search_widths
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.base.strategy import lends, members, ring_of
+from hocket.util.units import show_bytes, show_gap
+
+PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE, SWAPPED = (
+    "plain data parallelism",
+    "sharded data parallelism",
+    "tensor parallelism",
+    "a pipeline",
+    "burst parallelism",
+    "model parallelism in waves",
+    "data parallelism in two waves",
+    "one device alone",
+    "swapping",
+)
+
+_NOTHING = "nothing else was considered"
+
+_OTHERS = {
+    PIPELINE: ("nothing without a pipeline", "the best without a pipeline"),
+    ALONE: ("nothing on several devices", "the best on several devices"),
+    SWAPPED: ("nothing that stays on the devices", "the best that stays on the devices"),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which kind wins.
+
+    Attributes:
+        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE or SWAPPED.
+        other: the best of the other kind, pipelines or not, and beside one device alone the best on several; empty where there is none.
+        loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
+        stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
+            quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
+        swapped, swapped_loses: the best that swaps, beside a winner that does not, and how much longer it takes.
+        waves: why waves are not taken, a line for each kind of them that was looked at (explain.py).
+    """
+
+    winner: str
+    other: str = ""
+    loses: float = 0.0
+    why: str = ""
+    stale: str = ""
+    stale_gains: float = 0.0
+    stale_updates: str = ""
+    waves: tuple[str, ...] = ()
+    swapped: str = ""
+    swapped_loses: float = 0.0
+
+    @property
+    def stale_text(self) -> str:
+        """What old weights would gain, in a sentence."""
+        return f"--stale would find {self.stale}, which takes {self.stale_gains:.1%} less; {self.stale_updates}"
+
+    @property
+    def text(self) -> str:
+        """In a sentence; and what swaps beside what does not."""
+        beside = f"; swapping, {self.swapped}, takes {self.swapped_loses:.1%} more" if self.swapped else ""
+        return self._sentence + beside
+
+    @property
+    def _sentence(self) -> str:
+        none, name = _OTHERS.get(self.winner, ("no pipeline", "the best pipeline"))
+        if self.why == _NOTHING:
+            return f"{self.winner}: {self.why}"
+        wins = f"{self.winner} {'is quickest' if self.winner == ALONE else 'wins'}"
+        if not self.other:
+            return f"{wins}: {none}{f', {self.why}' if self.why else ''}"
+        if self.loses > TIE:
+            return f"{wins}: {name}, {self.other}, takes {self.loses:.1%} more"
+        return f"{self.winner} is as good as any: {name}, {self.other}, {show_gap(self.loses)}, which counts as equal"
+
+
+def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
+    """Of the best plan of a model by its sizes, with the best of what computes with old weights where the options leave that out
+    without a word.
+
+    Arguments:
+        options: of the search.
+    """
+    verdict = _of_sizes(found, options)
+    if _says(options):
+        return verdict
+    best = found.best
+    planes = found.planes(found.cluster, best.plane.sizes, **{**asked(options), "strategies": STALE})
+    old = search_meshes(planes, found.batch_size, best.iteration_s * (1 - TIE)).found
+    quickest = min(old, key=lambda one: one.iteration_s, default=best)
+    updates = found.updates(quickest)
+    return _with(verdict, quickest.label, 1 - quickest.iteration_s / best.iteration_s, updates, STALE[0])
+
+
+def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
+    best = found.best
+    wanted = best.mesh.depth == 1
+    all_planes = found.planes(found.cluster, best.plane.sizes, **asked(options))
+    others = search_meshes(all_planes, found.batch_size, only=lambda mesh: (mesh.depth > 1) == wanted)
+    winner = _kind(best.mesh)
+    if others.found:
+        # Of equals either search leaves some out: the one that is named shall not be behind the runner-up.
+        known = (*others.found, *(one for one in found.candidates if (one.mesh.depth > 1) == wanted))
+        second = min(known, key=lambda one: one.iteration_s)
+        return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
+    if others.nearest is None:
+        if winner == ALONE:
+            return Verdict(winner, why="since there is one")
+        if options.get("strategies"):
+            return Verdict(winner, why=_NOTHING)
+        return Verdict(winner, why="which this batch does not allow")
+    miss = others.nearest
+    return Verdict(winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}")
+
+
+def _kind(mesh: Mesh) -> str:
+    if mesh.depth > 1:
+        return PIPELINE
+    if mesh.tensor > 1:
+        return TENSOR
+    if mesh.width == 1 and not mesh.places:
+        return ALONE
+    return SHARDED if mesh.sharded else PLAIN
+
+
+def of_profile(found: Search) -> Verdict:
+    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one; beside one device alone
+    the best on several."""
+    best = found.best
+    winner = _kind_of(best)
+    swapped = [one for one in found.candidates if _kind_of(one) == SWAPPED]
+    if winner != SWAPPED and swapped:
+        second = min(swapped, key=lambda one: one.iteration_s)
+        beside = second.iteration_s / best.iteration_s - 1
+        alone = replace(found, candidates=tuple(one for one in found.candidates if one not in swapped))
+        return replace(of_profile(alone), swapped=second.label, swapped_loses=beside)
+    apart = winner if winner in (ALONE, SWAPPED) else PIPELINE
+    others = [one for one in found.candidates if (_kind_of(one) == apart) != (winner == apart)]
+    if others:
+        second = min(others, key=lambda one: one.iteration_s)
+        return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
+    if winner == ALONE and best.plan.cluster.devices == 1:
+        return Verdict(winner, why="since there is one")
+    piped, whole = ("flush", "gpipe", "interleaved", "pipedream", "two_bw"), ("data_parallel", "fully_sharded")
+    names = {PIPELINE: whole, ALONE: (*whole, *piped), SWAPPED: (*whole, *piped)}.get(winner, piped)
+    reasons = [one for one in found.refused if one.strategy in names and not (winner == SWAPPED and one.swaps)]
+    near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
+    return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else _NOTHING)
+
+
+def with_stale(
+    verdict: Verdict, profiles: Mapping[str, ModelProfile], found: Search, options: Mapping[str, Any]
+) -> Verdict:
+    """With the best of what computes with old weights, where the options of the search leave that out without a word.
+
+    Arguments:
+        profiles: of the search.
+    """
+    if _says(options):
+        return verdict
+    names = [name for name in members() if name not in synchronous_strategies()]
+    best = found.best
+    others = search_widths(
+        profiles, best.plan.cluster, best.plan.batch_size, **{**options, "strategies": names}
+    ).candidates
+    old = [
+        one for one in others if one.updates.age or one.updates.shared
+    ]  # others only step after another number of samples
+    quickest = min(old, key=lambda one: one.iteration_s, default=best)
+    gains = 1 - quickest.iteration_s / best.iteration_s
+    return _with(verdict, quickest.label, gains, quickest.updates, quickest.strategy)
+
+
+def _says(options: Mapping[str, Any]) -> bool:
+    """Whether the options of a search say if old weights are admitted."""
+    return bool(options.get("strategies")) or options.get("synchronous") is not None
+
+
+def _with(verdict: Verdict, name: str, gains: float, updates: Updates, strategy: str) -> Verdict:
+    """With what old weights would gain, if it is more than a tie."""
+    if gains <= TIE:
+        return verdict
+    return replace(verdict, stale=name, stale_gains=gains, stale_updates=updates.sentence(strategy))
+
+
+def _kind_of(one: Candidate) -> str:
+    if one.plan.swap is not None:
+        return SWAPPED
+    if any(stage.wave for stage in one.plan.stages):
+        return TICK_TOCK
+    devices = [stage.devices for stage in one.plan.stages]
+    if len(set(devices)) > 1:
+        if len(devices[0]) > 1 and ring_of(devices) is not None:
+            return WAVES
+        return BURST if lends(one.strategy) else PIPELINE
+    if one.plan.shard != "none" and any(len(stage.devices) > 1 for stage in one.plan.stages):
+        return SHARDED
+    if one.plan.tensor > 1:
+        return TENSOR
+    return PLAIN if any(len(stage.devices) > 1 for stage in one.plan.stages) else ALONE

@@ -1,0 +1,83 @@
+"""Refusals: ways to divide devices for a model by its sizes that are no candidates, each with its reason.
+
+Rules of this file: asked for only where somebody wants to see them; the search itself counts them. Of what is alike the nearest misses
+stand for all: with the least memory that lacks, or the least time that they lose.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.hardware.groups import grouped
+from hocket.planning.mesh.bound_tables import Bound
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.model_profiles import divisors
+from hocket.planning.mesh.plan_model import SIZES, SizedSearch, asked
+from hocket.planning.mesh.search import with_tailors
+from hocket.planning.search.result import Refused
+from hocket.util.units import show_bytes, show_count, show_seconds
+
+_EACH = 6  # nearest misses of a kind
+
+
+def refused_meshes(found: SizedSearch, options: Mapping[str, Any]) -> tuple[Refused, ...]:
+    """Why others are no candidates: by memory, by their bound, by what does not divide.
+
+    Arguments:
+        options: of the search.
+    """
+    simulated = {(one.mesh.config, one.mesh.samples) for one in found.meshes.found}
+    best_s = found.best.iteration_s if found.meshes.found else float("inf")
+    sizes = tuple(options.get("microbatch_sizes") or (b for b in SIZES if b <= found.batch_size))
+    large, slow = list[tuple[float, Refused]](), list[tuple[float, Refused]]()
+    for plane, tailor in with_tailors(found.planes(found.cluster, sizes, **asked(options))):
+        for mesh in plane.meshes(found.batch_size):
+            bound = plane.bound(mesh)
+            if not bound.fits and tailor is not None and (cut := tailor.fitted(mesh)) is not None:
+                mesh, bound = cut, tailor.bound(cut)
+            if not bound.fits:
+                large.append((bound.bytes - bound.room_bytes, _too_large(mesh, bound)))
+            elif bound.seconds > best_s and (mesh.config, mesh.samples) not in simulated:
+                slow.append((bound.seconds, _too_slow(mesh, bound, best_s)))
+    near = [[one for _, one in sorted(kind, key=lambda x: x[0])[:_EACH]] for kind in (large, slow)]
+    return (*near[0], *near[1], *_undivided(found, sizes, options))
+
+
+def _too_large(mesh: Mesh, bound: Bound) -> Refused:
+    why = f"needs at least {show_bytes(bound.bytes)} a device of {show_bytes(bound.room_bytes)}"
+    return Refused(mesh.strategy, str(mesh), why, bound.bytes - bound.room_bytes)
+
+
+def _too_slow(mesh: Mesh, bound: Bound, best_s: float) -> Refused:
+    why = f"takes at least {show_seconds(bound.seconds)}, {bound.seconds / best_s - 1:.1%} more than the best"
+    return Refused(mesh.strategy, str(mesh), why)
+
+
+def _undivided(found: SizedSearch, sizes: tuple[int, ...], options: Mapping[str, Any]) -> Iterator[Refused]:
+    """Widths, columns and depths that do not divide model, cluster or batch."""
+    stale = "two_bw" in options.get("strategies", ()) or options.get("synchronous") is False
+    model, cluster, batch = found.model, found.cluster, found.batch_size
+    for width in divisors(cluster.devices):
+        try:
+            model.check_tensor(width)
+            grouped(cluster, width)
+        except InputError as error:
+            yield Refused("any", f"t{width}", f"{error.found} is not {error.expected}")
+    layers = len(found.profile(1, "none", sizes).layers)
+    for columns in divisors(cluster.devices):
+        fitting = [b for b in sizes if batch % (columns * b) == 0]
+        if not fitting:
+            why = f"a batch of {batch} is no multiple of {columns} columns times a microbatch"
+            yield Refused("any", f"d{columns}", why)
+        depth = cluster.devices // columns
+        if depth > layers:
+            why = f"{show_count(layers, 'layer')} are fewer than {depth} stages"
+            yield Refused("flush", f"p{depth} t1 d{columns}", why)
+        odd = [b for b in fitting if 1 < depth <= layers and batch // (columns * b) % depth]
+        if odd:
+            why = f"{batch // (columns * odd[0])} microbatches are no multiple of {depth} stages (section 4.2.2)"
+            yield Refused("interleaved", f"p{depth} t1 d{columns} b{odd[0]}", why)
+        few = [b for b in fitting if stale and 1 < batch // (columns * b) < depth <= layers]
+        if few:
+            why = f"{batch // (columns * few[0])} microbatches are fewer than {depth} stages (section 3.2.1)"
+            yield Refused("two_bw", f"p{depth} t1 d{columns} b{few[0]}", why)

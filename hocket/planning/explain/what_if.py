@@ -1,0 +1,305 @@
+"""What if: how good a plan would be on another cluster or for another batch, and how good the best plan would be there.
+
+Rules of this file: nothing is estimated. The same plan is simulated again, or a search asks anew; only where `Answer.at_most` says so
+is a bound told, that no plan is above. Files stay as they are.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+from typing import Any
+
+from hocket.errors import HocketError, InputError, RefusedError
+from hocket.hardware.change import Change
+from hocket.hardware.cluster import Cluster
+from hocket.planning.mesh.bound_tables import Bound
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.plan_model import IN_16_BITS, SizedSearch, asked, search_sizes
+from hocket.planning.mesh.recompute_cut import Tailor, plane_of
+from hocket.planning.mesh.search import with_tailors
+from hocket.planning.mesh.simulated import Meshed, simulated
+from hocket.planning.plan import Plan, Predicted
+from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.predict.update_semantics import synchronous_strategies
+from hocket.planning.search.result import TIE, Search
+from hocket.planning.search.search import search_widths
+from hocket.profiling.analytic.sizes import names, published
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.profiling.profile import ModelProfile
+from hocket.util.units import show_bytes
+
+MEMORY = 1.1  # times as much: what the usual question of memory asks
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is changed.
+
+    Attributes:
+        text: in words, such as "twice server". batch: times as many samples of an update.
+    """
+
+    text: str
+    change: Change = field(default_factory=Change)
+    batch: float = 1.0
+
+    def samples(self, batch_size: int) -> int:
+        """The changed batch."""
+        return max(1, round(batch_size * self.batch))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What comes of it; gains are shares of the samples per second that there were.
+
+    Attributes:
+        same: of the same plan; None where it cannot be, or does not fit, as `why` says.
+        anew: of the best plan there; None where nobody searched, or nothing fits. at_most: `anew` is a bound.
+        plan: the best plan there, in a few words.
+    """
+
+    question: Question
+    same: float | None = None
+    anew: float | None = None
+    at_most: bool = False
+    plan: str = ""
+    why: str = ""
+
+    @property
+    def gain(self) -> float:
+        """The best that is known."""
+        return max(self.same or 0.0, self.anew or 0.0)
+
+
+def usual(cluster: Cluster, swaps: bool = False) -> tuple[Question, ...]:
+    """What people ask: twice the bandwidth of each level, 10 % more memory, twice the batch, devices of twice the rate.
+
+    Arguments:
+        swaps: it is asked of a plan that does: then of links to hosts, too.
+    """
+    links = [
+        Question(f"{level.name} of twice the bandwidth", Change(bandwidth={level.name: 2.0}))
+        for level in cluster.levels
+        if level.width > 1
+    ]
+    if swaps:
+        links.append(Question("host link of twice the bandwidth", Change(host_link=2.0)))
+    return (
+        *links,
+        Question("10 % more memory", Change(memory=MEMORY)),
+        Question("a batch of twice the size", batch=2.0),
+        Question("devices of twice the rates", Change(rate=2.0)),
+    )
+
+
+def fewer(cluster: Cluster, bubble: float) -> tuple[Question, ...]:
+    """One server alone, one rack, one device: where the plan keeps all devices busy for so little of the time that fewer of them, of
+    which none is behind a slow link, may be quicker.
+
+    Arguments:
+        bubble: idle by busy time of a plan on all devices.
+    """
+    found = []
+    for level, below in enumerate((None, *cluster.levels[:-1])):
+        count = prod(one.width for one in cluster.levels[:level])
+        if cluster.nodes or (below and below.width == 1) or not 1 < cluster.devices / count <= 1 + bubble:
+            continue
+        levels = cluster.levels[:level] or (replace(cluster.levels[0], width=1),)
+        text = f"one {below.name} alone, {count} devices" if below else "one device alone"
+        found.append(Question(text, Change(alone=replace(cluster, levels=levels))))
+    return tuple(found)
+
+
+def ask_sizes(found: SizedSearch, question: Question, options: Mapping[str, Any], search: bool = True) -> Answer:
+    """A question about the best plan of a model by its sizes.
+
+    Arguments:
+        options: of the search that found it. search: whether to search anew; else memory is answered by a bound.
+    """
+    best, now = found.best, found.best.predicted.samples_per_s
+    try:
+        cluster, batch_size = question.change.of(found.cluster), question.samples(found.batch_size)
+        same, why = _same_mesh(found, best, cluster, batch_size)
+    except HocketError as error:
+        return Answer(question, why=str(error))
+    same_gain = None if same is None or why else batch_size / same / now - 1
+    if not search:
+        if question.change.memory <= 1 or same_gain is None:
+            return Answer(question, same_gain, why=why)
+        least_s = _least_with(found, question.change.memory, options)
+        return Answer(question, same_gain, max(0.0, best.iteration_s / least_s - 1), True)
+    ceiling_s = inf if same_gain is None or same is None else same * (1 + TIE)
+    told = {**options, "like": found, "precision": found.precision, "calibration": found.calibration}
+    try:
+        anew = search_sizes(found.model, cluster, batch_size, ceiling_s=ceiling_s, **told)
+        one = anew.best
+    except InputError as error:
+        return Answer(question, same_gain, why=str(error))
+    except RefusedError as error:
+        return Answer(
+            question, same_gain, same_gain, False, best.label if same_gain is not None else "", why or error.found
+        )
+    return _anew(Answer(question, same_gain, why=why), batch_size / one.iteration_s / now - 1, one.label, best.label)
+
+
+def _anew(answer: Answer, gain: float, plan: str, same_plan: str) -> Answer:
+    """With what a search found; what is there already, and better, counts as found."""
+    if answer.same is not None and answer.same >= gain:
+        return replace(answer, anew=answer.same, plan=same_plan)
+    return replace(answer, anew=gain, plan=plan)
+
+
+def _same_mesh(found: SizedSearch, best: Meshed, cluster: Cluster, batch_size: int) -> tuple[float | None, str]:
+    """Seconds of an iteration of the same mesh, and why it cannot be."""
+    mesh, rest = best.mesh, batch_size % (best.mesh.samples * best.mesh.width)
+    if cluster.devices != found.cluster.devices:
+        return None, f"{cluster.devices} devices are divided otherwise"
+    if rest:
+        return None, f"{batch_size} samples are divided otherwise"
+    there = SizedSearch(found.model, cluster, batch_size, found.precision, found.calibration)
+    there.share(found)
+    plane = plane_of(there.profile, cluster, mesh, best.plane.sizes, best.plane.slices)
+    one = simulated(plane, replace(mesh, microbatches=batch_size // (mesh.samples * mesh.width)))
+    return one.iteration_s, _lacks(one.predicted.peak_memory_bytes, plane.group.cluster)
+
+
+def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
+    """The device that lacks most, in words; empty where none does."""
+    device = max(peaks, key=lambda d: (peaks[d] - cluster.capacity_bytes(d), -d))
+    capacity = cluster.capacity_bytes(device)
+    return (
+        ""
+        if peaks[device] <= capacity
+        else f"device {device} needs {show_bytes(peaks[device])} of {show_bytes(capacity)}"
+    )
+
+
+def _planes(found: SizedSearch, cluster: Cluster, options: Mapping[str, Any]) -> Iterator[Plane]:
+    return found.planes(cluster, found.best.plane.sizes, **asked(options))
+
+
+def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -> float:
+    """The least bound on the seconds of what fits with so much more memory; at most those of the best."""
+    best_s: float = found.best.iteration_s
+    larger = Change(memory=memory).of(found.cluster)
+    waiting: list[tuple[float, int, Bound, Mesh, Tailor | None]] = []
+    for plane, tailor in with_tailors(_planes(found, larger, options)):
+        for mesh in plane.meshes(found.batch_size):
+            if tailor or plane.least_bytes(mesh) <= plane.room_bytes.max():
+                bound = plane.bound(mesh)
+                if bound.seconds < best_s and (tailor or bound.fits):
+                    waiting.append((bound.seconds, len(waiting), bound, mesh, tailor))
+    # What is made again only adds to a bound.
+    for bound_s, _, bound, mesh, tailor in sorted(waiting, key=lambda one: one[:2]):
+        if bound_s >= best_s:
+            break
+        if not bound.fits and tailor:
+            cut = tailor.fitted(mesh)
+            bound = tailor.bound(cut) if cut else bound
+        if bound.fits and memory * bound.bytes > bound.room_bytes:
+            best_s = min(best_s, bound.seconds)
+    return best_s
+
+
+def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool = False) -> Answer:
+    """A question about a plan as it stands.
+
+    Arguments:
+        search: whether to search for the best plan there, too, with the plan's profile.
+    """
+    try:
+        now = predict_iteration(plan, profile)
+        cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
+        same = _same_plan(plan, cluster, batch_size, profile, question, now)
+        if not search:
+            return same
+        one = search_widths({plan.profile: profile}, cluster, batch_size, synchronous=_admits(plan)).best
+    except HocketError as error:
+        return Answer(question, why=str(error))
+    return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)
+
+
+def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, question: Question) -> Answer:
+    """The same with a search, of a plan that was made by sizes: which searches by sizes."""
+    same = ask_plan(plan, profile, question)
+    try:
+        now = predict_iteration(plan, profile).samples_per_s
+        cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
+        one = search_sizes(model, cluster, batch_size, synchronous=_admits(plan)).best
+    except HocketError as error:
+        return replace(same, why=same.why or str(error))
+    return _anew(same, batch_size / one.iteration_s / now - 1, one.label, plan.strategy)
+
+
+def _admits(plan: Plan) -> bool | None:
+    """False where a plan computes with old weights: then a search may, too."""
+    return None if plan.strategy in synchronous_strategies() else False
+
+
+def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
+    """The published model that a plan by sizes was made of.
+
+    Raises:
+        InputError: it is of another, or worked out otherwise (with a calibration, say).
+    """
+    step = f"Ask of the model: hocket whatif MODEL CLUSTER -B {plan.batch_size}"
+    refusal = InputError(
+        "--anew", f"a plan of {plan.model} by sizes", "a plan of a profile, or a published model", step
+    )
+    if plan.model not in names():
+        raise refusal
+    model, sizes = published(plan.model), profile.microbatch_sizes
+    own = SizedSearch(model, plan.cluster, plan.batch_size, IN_16_BITS)
+    same = own.profile(plan.tensor, "none", sizes, plan.sequence_parallel)
+    seconds = ([layer.forward_s for layer in one.layers] for one in (profile, same))
+    if profile.correction is not None or len({str(one) for one in seconds}) > 1:
+        raise refusal
+    return model
+
+
+def _same_plan(
+    plan: Plan, cluster: Cluster, batch_size: int, profile: ModelProfile, question: Question, now: Predicted
+) -> Answer:
+    if cluster.devices != plan.cluster.devices:
+        return Answer(question, why=f"{cluster.devices} devices are divided otherwise")
+    try:
+        changed = replace(plan, cluster=cluster, batch_size=batch_size, predicted=None)
+        there = predict_iteration(changed, profile)
+    except HocketError as error:
+        return Answer(question, why=str(error))
+    why = _lacks(there.peak_memory_bytes, changed.group.cluster)
+    return Answer(question, None if why else there.samples_per_s / now.samples_per_s - 1, why=why)
+
+
+def ask_profile(
+    profiles: Mapping[str, ModelProfile],
+    found: Search,
+    question: Question,
+    options: Mapping[str, Any],
+    search: bool = True,
+) -> Answer:
+    """A question about the best plan of a profiled job.
+
+    Arguments:
+        options: of the search that found it. search: whether to search anew; of memory that is done in any case where a choice was
+            refused that lacks no more.
+    """
+    plan = found.best.plan
+    profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
+    same = ask_plan(plan, profile, question)
+    if not search and not (question.change.memory > 1 and _lacking_little(found, question.change.memory)):
+        return same
+    now = found.best.samples_per_s
+    try:
+        cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
+        one = search_widths(profiles, cluster, batch_size, **options).best
+    except HocketError as error:
+        return replace(same, why=same.why or str(error))
+    return _anew(same, one.samples_per_s / now - 1, one.label, found.best.label)
+
+
+def _lacking_little(found: Search, memory: float) -> bool:
+    cluster = found.best.plan.cluster
+    most = (memory - 1) * max(cluster.capacity_bytes(d) for d in range(cluster.devices))
+    return any(0 < refused.missing_bytes <= most and not refused.swaps for refused in found.refused)

@@ -1,0 +1,1 @@
+"""Goals other than one batch size: samples per second, time to accuracy, subclusters."""

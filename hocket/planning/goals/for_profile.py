@@ -1,0 +1,63 @@
+"""A profiled job, planned for a goal: on the whole cluster, or on the part of it that serves best."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.groups import fits, grouped
+from hocket.hardware.parts import Part, parts, whole
+from hocket.planning.goals.goal import Goal
+from hocket.planning.goals.subclusters import Planned, part_for, planned_part
+from hocket.planning.search.result import Search
+from hocket.planning.search.search import search_widths
+from hocket.profiling.profile import ModelProfile
+
+
+def plan_profile(
+    profiles: Mapping[str, ModelProfile],
+    cluster: Cluster,
+    batch_size: int,
+    goal: Goal,
+    progress: Callable[[int, int, str], None] | None = None,
+    **options: Any,
+) -> Planned[Search]:
+    """Plan a profiled job for a goal.
+
+    Arguments:
+        profiles: by the path that plans name: the job's, and those of its tensor-parallel members (`search_widths`).
+        options: of `search`.
+
+    Raises:
+        InputError: as `search`; costs are compared and a price is not known.
+        RefusedError: no part of the cluster serves the goal.
+    """
+    if goal.objective == "time":
+        found = search_widths(profiles, cluster, batch_size, progress=progress, **options)
+        return Planned(goal, batch_size, found, whole(cluster))
+    for profile in profiles.values():
+        grouped(cluster, profile.tensor)  # what the whole cannot have is the user's mistake
+    asks = _Asks(profiles, batch_size, options)
+    return planned_part(part_for(goal, parts(cluster), batch_size, asks, progress), batch_size)
+
+
+class _Asks:
+    """A search on each part; it may leave devices of the part unused, which are paid for."""
+
+    def __init__(self, profiles: Mapping[str, ModelProfile], batch_size: int, options: dict[str, Any]) -> None:
+        self.profiles, self.batch_size, self.options = profiles, batch_size, options
+
+    def least_s(self, part: Part) -> float:
+        """Nothing is known before."""
+        return 0.0
+
+    def search(self, part: Part, ceiling_s: float) -> tuple[Search, float]:
+        """As `search_widths`, of the groups that fit the part; what takes longer than the ceiling is found as well, and goes last."""
+        fitting = {path: one for path, one in self.profiles.items() if fits(part.cluster, one.tensor)}
+        if not fitting:
+            raise RefusedError("tensor", "no groups of these widths", "groups that fit the part")
+        found = search_widths(fitting, part.cluster, self.batch_size, **self.options)
+        order = sorted(found.candidates, key=lambda one: one.iteration_s > ceiling_s)
+        found = replace(found, candidates=tuple(order))
+        return found, found.best.iteration_s

@@ -1,0 +1,247 @@
+"""Parting: which part of a cluster serves a goal best, by one search on each part that may.
+
+Rules of this file: nothing is taken to grow or to fall with the number of devices, so nothing is bisected. For the fewest devices parts
+are asked from the smallest on, until one meets the deadline: none that is smaller does. For the least cost each is asked, those that
+cannot reach the best so far only for as long as it takes to see that. Costs within the tolerance of a tie count as equal, and the
+quicker goes first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.parts import Part
+from hocket.planning.goals.goal import Goal, Worth, worth
+from hocket.planning.search.result import TIE
+from hocket.util.units import show_days
+
+F = TypeVar("F", bound="Found")
+F_co = TypeVar("F_co", bound="Found", covariant=True)
+NO_FIT, SLOW, DEAR = "nothing fits", "too slow", "dearer"
+
+
+class Asks(Protocol[F_co]):
+    """A search on a part: what it finds, and the seconds of its best iteration."""
+
+    def least_s(self, part: Part) -> float:
+        """What no iteration there is below, quickly; infinite where nothing fits."""
+
+    def search(self, part: Part, ceiling_s: float) -> tuple[F_co, float] | None:
+        """The best plan on a part; what takes longer than the ceiling need not be found: None where only such is left.
+
+        Raises:
+            RefusedError: nothing fits.
+        """
+
+
+@dataclass(frozen=True)
+class Tried(Generic[F]):
+    """A part that was asked.
+
+    Attributes:
+        found, worth: the best there; None where there is none that is of use, and `why` says why.
+    """
+
+    part: Part
+    found: F | None
+    worth: Worth | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Parting(Generic[F]):
+    """Parts that were asked, fewest devices first; `best` is the chosen one. left: parts that needed no asking."""
+
+    goal: Goal
+    tried: tuple[Tried[F], ...]
+    best: Tried[F] | None
+    left: int
+
+    @property
+    def chosen(self) -> F:
+        """What was found on the best part.
+
+        Raises:
+            RefusedError: no part serves the goal, with the nearest.
+        """
+        if self.best is not None and self.best.found is not None:
+            return self.best.found
+        met = f"an end within {show_days(self.goal.deadline_s)}" if self.goal.deadline_s else "the goal"
+        near = min(self.tried, key=_least_s, default=None)
+        if near is not None and near.worth is not None and near.worth.training_s:
+            least_s = near.worth.training_s * _least_s(near) / near.worth.iteration_s
+            found = f"{show_days(least_s)} at best, on {near.part.cluster.name}"
+            raise RefusedError("plan", found, met, "Give more devices or more time, or train on fewer samples.")
+        raise RefusedError("plan", f"nothing that fits on any of {len(self.tried)} parts", met, "Give more devices.")
+
+
+class Foreseen(Protocol):
+    """A plan that was foreseen."""
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of a batch."""
+
+
+class Found(Protocol):
+    """What a search found."""
+
+    @property
+    def best(self) -> Foreseen:
+        """The best plan."""
+
+    @property
+    def written(self) -> Foreseen:
+        """The same with what is predicted of it as it is written."""
+
+    @property
+    def candidates(self) -> Sequence[Foreseen]:
+        """All plans that were simulated: some may be a little quicker than the best, and count as equal."""
+
+
+@dataclass(frozen=True)
+class Planned(Generic[F]):
+    """What was planned for a goal.
+
+    Attributes:
+        found: the search on the part that was chosen; parting: all parts that were asked, None where only the whole was.
+    """
+
+    goal: Goal
+    batch_size: int
+    found: F
+    part: Part
+    parting: Parting[F] | None = None
+
+    @property
+    def worth(self) -> Worth:
+        """The best plan, measured by the goal.
+
+        Raises:
+            RefusedError: nothing fits.
+        """
+        seconds = self.found.written.iteration_s
+        return worth(self.goal, self.batch_size, seconds, self.part.devices, self.part.usd_per_hour)
+
+
+def planned_part(parting: Parting[F], batch_size: int) -> Planned[F]:
+    """The chosen part's search.
+
+    Raises:
+        RefusedError: no part serves the goal.
+    """
+    found = parting.chosen
+    part = next(one.part for one in parting.tried if one.found is found)
+    return Planned(parting.goal, batch_size, found, part, parting)
+
+
+def part_for(
+    goal: Goal,
+    parts: Sequence[Part],
+    batch_size: int,
+    asks: Asks[F],
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Parting[F]:
+    """The part that serves a goal best.
+
+    Arguments:
+        parts: fewest devices first.
+
+    Raises:
+        InputError: costs are compared and a price is not known.
+    """
+    for part in parts:
+        if goal.objective == "cost" and part.usd_per_hour is None:
+            expected = "prices of all devices, where costs are compared"
+            step = "Write `price_usd_per_hour` (of a device) into the cluster file."
+            raise InputError("price_usd_per_hour", f"none, on {part.cluster.name}", expected, step)
+    tried: list[Tried[F]] = []
+    # What the whole costs keeps others from being searched in vain.
+    order = [parts[-1], *parts[:-1]] if goal.objective == "cost" else parts
+    for number, part in enumerate(order):
+        best = _best(tried)
+        if goal.objective == "devices" and best is not None and part.devices > best.part.devices:
+            break
+        if progress:
+            progress(number, len(parts), part.cluster.name)
+        tried.append(_ask(goal, part, batch_size, asks, _useful_s(tried, part, batch_size, goal)))
+    if progress:
+        progress(len(parts), len(parts), "done")
+    if goal.objective == "cost":
+        most = max((samples_per_usd(one) for one in tried if not one.why), default=0.0)
+        tried = [_dearer(one, most) for one in tried]
+    elif _best(tried) is None:
+        tried = _how_far(goal, tried, batch_size, asks)
+    tried.sort(key=lambda one: one.part.devices)
+    return Parting(goal, tuple(tried), _best(tried), len(parts) - len(tried))
+
+
+def _ask(goal: Goal, part: Part, batch_size: int, asks: Asks[F], useful_s: float) -> Tried[F]:
+    """Search a part, if an iteration there may take less than is of use."""
+    needed_s, least_s = goal.ceiling_s(batch_size), asks.least_s(part)
+    ceiling_s = min(needed_s, useful_s)
+    if least_s > ceiling_s:
+        return Tried(part, None, None, NO_FIT if least_s == inf else SLOW if least_s > needed_s else DEAR)
+    try:
+        answer = asks.search(part, ceiling_s)
+    except RefusedError:
+        return Tried(part, None, None, NO_FIT)
+    if answer is None:
+        return Tried(part, None, None, SLOW if ceiling_s == needed_s else DEAR)
+    found, iteration_s = answer
+    measured = worth(goal, batch_size, iteration_s, part.devices, part.usd_per_hour)
+    return Tried(part, found, measured, SLOW if iteration_s > needed_s else "")
+
+
+def _how_far(goal: Goal, tried: Sequence[Tried[F]], batch_size: int, asks: Asks[F]) -> list[Tried[F]]:
+    """Where no part meets the deadline, how far the nearest is from it: the largest first, others where they may be quicker."""
+    found, anytime = list(tried), replace(goal, deadline_s=None, objective="time")
+    least_s = min(map(_least_s, found), default=inf)
+    for place, one in reversed(list(enumerate(tried))):
+        if one.why == SLOW and one.found is None:
+            again = _ask(anytime, one.part, batch_size, asks, least_s)
+            if again.found is not None:
+                found[place] = replace(again, why=SLOW)
+                least_s = min(least_s, _least_s(again))
+    return found
+
+
+def _dearer(one: Tried[F], most: float) -> Tried[F]:
+    """With the reason, where it gives fewer samples for a dollar."""
+    dear = one.worth is not None and not one.why and samples_per_usd(one) * (1 + TIE) < most
+    return replace(one, why=DEAR) if dear else one
+
+
+def _useful_s(tried: Sequence[Tried[F]], part: Part, batch_size: int, goal: Goal) -> float:
+    """Seconds of an iteration from which on a part is of no use beside what was found on others."""
+    usd_per_s = (part.usd_per_hour or 0.0) / 3600
+    dollar = max((samples_per_usd(one) for one in tried if not one.why), default=0.0)
+    if goal.objective != "cost" or not dollar or not usd_per_s:
+        return inf
+    return batch_size / dollar * (1 + TIE) / usd_per_s
+
+
+def _best(tried: Sequence[Tried[F]]) -> Tried[F] | None:
+    """The chosen one: among equally cheap ones, and of equally few devices, the quickest."""
+    serving = [one for one in tried if one.worth is not None and not one.why]
+    return min(serving, key=_seconds, default=None)
+
+
+def samples_per_usd(one: Tried[F]) -> float:
+    """0 where it is not known."""
+    return 0.0 if one.worth is None else one.worth.samples_per_usd or 0.0
+
+
+def _seconds(one: Tried[F]) -> float:
+    return inf if one.worth is None else one.worth.iteration_s
+
+
+def _least_s(one: Tried[F]) -> float:
+    """The quickest iteration that was found on a part, whatever counts as equal."""
+    return min((plan.iteration_s for plan in one.found.candidates), default=inf) if one.found is not None else inf

@@ -1,0 +1,208 @@
+"""Time to accuracy: weak, strong and batch-optimal scaling of a job over numbers of devices.
+
+Rules of this file: an iteration is planned and simulated, not guessed; how many there are is the curve's word (sample_efficiency.py). Weak
+scaling has as many samples a device as one device has; strong scaling as many in all; batch-optimal scaling the batch with the
+least time to accuracy, of all powers of two (times the batch of one device) that the curve knows.
+Source: DeepPool section 2, Figures 1 to 3.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import Any
+
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.parts import parts
+from hocket.planning.goals.sample_efficiency import SampleCurve
+from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
+from hocket.planning.predict.predict import predict_choice
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.util.units import show_bytes, show_count
+
+WEAK, STRONG, OPTIMAL = "weak", "strong", "batch-optimal"
+WAYS = (WEAK, STRONG, OPTIMAL)
+Iteration = Callable[[Cluster, int, float], float | None]
+"""Seconds of the best iteration of a batch on all devices of a cluster; None where there is none below a ceiling of seconds. Refused
+with the reason where there is none at all."""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One way to scale, on so many devices.
+
+    Attributes:
+        batch_size: of an update. iteration_s, iterations: and how many there are to the accuracy.
+        speedup: against the fewest devices, weak scaling.
+    """
+
+    way: str
+    devices: int
+    batch_size: int
+    iteration_s: float
+    iterations: int
+    speedup: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """To the accuracy."""
+        return self.iterations * self.iteration_s
+
+    @property
+    def samples_per_device(self) -> float:
+        """Of one update."""
+        return self.batch_size / self.devices
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What becomes of a job on ever more devices; `notes` says what could not be, and why."""
+
+    curve: SampleCurve
+    base_batch: int
+    rows: tuple[Scaled, ...]
+    notes: tuple[str, ...] = ()
+
+    def of(self, way: str) -> tuple[Scaled, ...]:
+        """One way's, fewest devices first."""
+        return tuple(row for row in self.rows if row.way == way)
+
+
+def scale(
+    iteration: Iteration,
+    cluster: Cluster,
+    curve: SampleCurve,
+    base_batch: int,
+    counts: Sequence[int] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Scaling:
+    """Weak, strong and batch-optimal scaling.
+
+    Arguments:
+        base_batch: samples of one device's update, which weak scaling keeps for each device and strong scaling for all.
+        counts: numbers of devices; powers of two and all when empty.
+
+    Raises:
+        InputError: a number that no part of the cluster has, a batch that the curve does not know.
+        RefusedError: there is no plan on the fewest devices.
+    """
+    curve.samples(base_batch)
+    offered = {part.devices: part.cluster for part in parts(cluster)}
+    wanted = sorted(set(counts)) or [n for n in offered if n & (n - 1) == 0 or n == cluster.devices]
+    for count in wanted:
+        if count not in offered:
+            raise InputError("devices", str(count), f"a part of the cluster: {', '.join(map(str, offered))}")
+    rows, notes = list[Scaled](), list[str]()
+    for number, count in enumerate(wanted):
+        if progress:
+            progress(number, len(wanted), f"{count} devices")
+        rows += _on(iteration, offered[count], curve, base_batch, notes)
+    if progress:
+        progress(len(wanted), len(wanted), "done")
+    first = next((row for row in rows if row.way == WEAK and row.devices == wanted[0]), None)
+    if first is None:
+        batch_size, asked = base_batch * wanted[0], _asked(WEAK, base_batch * wanted[0], wanted[0])
+        why = next((note.removeprefix(f"{asked}no plan") for note in notes if note.startswith(asked)), "")
+        found = f"no plan for a batch of {batch_size} on {show_count(wanted[0], 'device')}{why}"
+        raise RefusedError("scaling", found, "one to compare with", "Take a smaller batch, or more devices at least.")
+    told = tuple(
+        Scaled(r.way, r.devices, r.batch_size, r.iteration_s, r.iterations, first.seconds / r.seconds) for r in rows
+    )
+    return Scaling(curve, base_batch, told, tuple(dict.fromkeys(notes)))
+
+
+def _asked(way: str, batch_size: int, devices: int) -> str:
+    """How a note begins."""
+    return f"{way}, a batch of {batch_size} on {show_count(devices, 'device')}: "
+
+
+def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, notes: list[str]) -> Iterator[Scaled]:
+    """All ways on one part of the cluster."""
+    count, known, reasons = cluster.devices, dict[int, Scaled | None](), dict[int, str]()
+    low, high = curve.range
+
+    def at(way: str, batch_size: int, most_s: float) -> Scaled | None:
+        if not low <= batch_size <= high:
+            notes.append(f"{way}, a batch of {batch_size}: {curve.name} is known from {low:g} to {high:g}")
+            return None
+        if batch_size not in known:
+            iterations = ceil(curve.samples(batch_size) / batch_size)
+            try:
+                seconds = iteration(cluster, batch_size, most_s / iterations)
+            except RefusedError as error:
+                seconds, reasons[batch_size] = None, f": found {error.found}; expected {error.expected}"
+            known[batch_size] = None if seconds is None else Scaled(way, count, batch_size, seconds, iterations)
+        found = known[batch_size]
+        if found is None:
+            if most_s == inf:
+                notes.append(f"{_asked(way, batch_size, count)}no plan{reasons.get(batch_size, '')}")
+            return None
+        return Scaled(way, count, batch_size, found.iteration_s, found.iterations)
+
+    best: Scaled | None = None
+    for way, batch_size in ((WEAK, base * count), (STRONG, base)):
+        one = at(way, batch_size, inf)
+        if one is not None:
+            yield one
+            if best is None or one.seconds < best.seconds:
+                best = one
+    for batch_size in _batches(base, count, low, high):
+        one = at(OPTIMAL, batch_size, inf if best is None else best.seconds)
+        if one is not None and (best is None or one.seconds < best.seconds):
+            best = one
+    if best is not None:
+        yield Scaled(OPTIMAL, count, best.batch_size, best.iteration_s, best.iterations)
+
+
+def _batches(base: int, devices: int, low: float, high: float) -> list[int]:
+    """Powers of two times the batch of one device, from one sample a device up to that of weak scaling, the likely ones first."""
+    found = {base * devices}
+    size = base * devices
+    while size % 2 == 0 and size // 2 >= min(base, devices):
+        size //= 2
+        found.add(size)
+    return [size for size in sorted(found, reverse=True) if low <= size <= high]
+
+
+def data_parallel(profile: ModelProfile) -> Iteration:
+    """Plain data parallelism of a profiled job, as DeepPool has it: the same number of samples on each device, in one microbatch
+    where memory allows and the profile goes so far, else in the fewest."""
+
+    def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
+        each, rest = divmod(batch_size, cluster.devices)
+        if rest or not each:
+            expected = f"as many on each of {show_count(cluster.devices, 'device')}, at least one"
+            raise RefusedError("batch", f"{show_count(rest, 'sample')} left over", expected)
+        capacity = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
+        sizes = [b for b in range(min(each, profile.microbatch_sizes[-1]), 0, -1) if each % b == 0]
+        for size in sizes:
+            situation = Situation(profile, cluster, batch_size, (size,))
+            stage = cut(situation, range(len(profile.layers)), tuple(range(cluster.devices)))
+            found = predict_choice(situation, "data_parallel", Choice((stage,), size, batch_size // size))
+            peak = max(found.peak_memory_bytes.values())
+            if peak <= capacity:
+                return found.iteration_s
+        needed = f"{show_bytes(peak)} a device, with microbatches of {size}"
+        raise RefusedError("memory", needed, f"at most {show_bytes(capacity)}")
+
+    return iteration
+
+
+def any_mesh(model: Transformer, **options: Any) -> Iteration:
+    """The best way to divide devices for a model by its sizes; options of `search_sizes`."""
+    last: list[SizedSearch] = []
+
+    def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
+        like = last[0] if last else None
+        found = search_sizes(model, cluster, batch_size, ceiling_s=ceiling_s, like=like, **options)
+        last[:] = [found]
+        try:
+            return found.best.iteration_s
+        except RefusedError:
+            if ceiling_s < inf:  # there may be slower ones
+                return None
+            raise
+
+    return iteration

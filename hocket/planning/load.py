@@ -1,0 +1,191 @@
+"""Opening a plan file: the plan with the profile it was made for, refused when the two do not belong together."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import InputError, ProgramError
+from hocket.planning.plan import Plan, Predicted
+from hocket.planning.predict.extrapolate import shorter
+from hocket.planning.predict.model_differences import differences
+from hocket.planning.predict.predict import predict, predict_iteration, profile_of_group
+from hocket.planning.predict.symmetry import column_of
+from hocket.planning.predict.update_semantics import Updates, updates_of
+from hocket.planning.predict.whole_batch import excerpt_text, whole_summary
+from hocket.planning.swapping.budgets import capacity_of, completed, limit_problems, swap_problems
+from hocket.profiling.profile import ModelProfile
+from hocket.program.check.check import check as check_program
+from hocket.program.check.check import report
+from hocket.program.check.problem import Problem
+from hocket.program.passes.borders import StageCut
+from hocket.program.program import Program
+from hocket.program.trace.trace import Trace
+from hocket.simulation.simulator import Summary
+from hocket.strategies.base.search_space import MAX_FORWARDS
+
+_COLUMNS = 2  # so many show all that several do
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A plan and its profile.
+
+    Attributes:
+        place: of the plan, such as its file: errors about what it says begin with it.
+    """
+
+    plan: Plan
+    profile: ModelProfile
+    place: str = ""
+
+    @cached_property
+    def shown(self) -> Plan:
+        """The plan, or one of fewer microbatches a batch where its program would be too long for proof and pictures.
+
+        What is left out repeats what is there (extrapolate.py). Of columns that are alike two are left, where even that is too long.
+        """
+        plan, graph = self.plan, self.profile
+        with self._here():
+            if plan.microbatches * len(plan.stages) <= MAX_FORWARDS:
+                return plan
+            cuts, batch = plan.cuts(graph), (plan.batch_size, plan.microbatch_size)
+            sizes = shorter(plan.strategy, cuts, batch)
+            size, width = sizes[0] if sizes else plan.batch_size, len(cuts[0].devices)
+            even = all(len(cut.devices) == width for cut in cuts)
+            alike = even and width > _COLUMNS and column_of(graph, plan.group.cluster, cuts, *batch) is not None
+            if not alike or size // plan.microbatch_size * len(cuts) <= MAX_FORWARDS:
+                return replace(plan, batch_size=size, predicted=None) if sizes else plan
+            stages = tuple(replace(stage, devices=stage.devices[:_COLUMNS]) for stage in plan.stages)
+            return replace(plan, batch_size=size // width * _COLUMNS, stages=stages, predicted=None)
+
+    @cached_property
+    def shown_cuts(self) -> tuple[StageCut, ...]:
+        """Stages of what is shown, with the columns that are left out beside those that are there: state is divided among all."""
+        with self._here():
+            cuts = self.shown.cuts(self.profile)
+        beside = [set(stage.devices) - set(cut.devices) for stage, cut in zip(self.plan.stages, cuts, strict=True)]
+        return tuple(replace(cut, beside=tuple(sorted(own))) for cut, own in zip(cuts, beside, strict=True))
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of the plan, or of the shorter one that is shown."""
+        with self._here():
+            return completed(self.shown, profile_of_group(self.shown, self.profile)).compile(self.profile)
+
+    @cached_property
+    def updates(self) -> Updates:
+        """How its updates differ from those of one process."""
+        plan = self.plan
+        with self._here():
+            shapes = plan.shapes(self.profile)
+            return updates_of(
+                plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(self.profile)
+            )
+
+    @cached_property
+    def predicted(self) -> Predicted:
+        """What the plan as it stands does, simulated now: `plan.predicted` is from before any edit by hand."""
+        with self._here():
+            return predict_iteration(self.plan, self.profile)
+
+    @property
+    def excerpt(self) -> str:
+        """Which part of the plan is shown, such as "32 of 1,536 microbatches"; empty where it is the whole."""
+        return excerpt_text(self.plan, self.shown)
+
+    def simulate(self) -> tuple[Trace, Summary]:
+        """The same in full: the trace of every instruction, and a summary of one iteration.
+
+        Of a plan that is too long, the trace is that of the shorter batch that is shown, and says so (`meta["excerpt"]`); figures are
+        the plan's (whole_batch.py).
+        """
+        with self._here():
+            if self.shown is self.plan:
+                return predict(self.plan, self.profile)
+            trace, summary = predict(self.shown, self.profile, self.shown_cuts)
+            told = {"excerpt": self.excerpt, "whole_iteration_s": self.predicted.iteration_s}
+            whole = whole_summary(self.plan, self.profile, summary, self.shown, self.predicted)
+            return replace(trace, meta={**trace.meta, **told}), whole
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            if not self.place or error.place.startswith(f"{self.place}: "):  # what is shown may have said it already
+                raise
+            raise type(error)(f"{self.place}: {error.place}", error.found, error.expected, error.next_step) from None
+
+
+def open_plan(path: str | Path) -> Opened:
+    """Read a plan and the profile that it names.
+
+    Raises:
+        InputError: the profile is missing, or is another one than the plan was made for.
+    """
+    return opened(Plan.read(path), Path(path).resolve().parent, str(path))
+
+
+def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
+    """A plan with the profile that it names, whose path is seen from `folder`.
+
+    Raises:
+        InputError: as `open_plan`; `place` says where the plan stands.
+    """
+    if not plan.profile:
+        raise InputError(
+            f"{place}: profile",
+            "nothing",
+            "the path of the profile that the plan was made for",
+            "Write it behind `profile:` in the plan; what is planned from the path of a saved profile names it by itself.",
+        )
+    where = folder / plan.profile
+    if not where.exists():
+        raise InputError(
+            f"{place}: profile",
+            f"{plan.profile!r}, and there is no file {where}",
+            "the path of the profile that the plan was made for, as seen from the plan's folder",
+            "Put the profile there, or write its path behind `profile:` in the plan.",
+        )
+    profile = ModelProfile.read(where)
+    if plan.profile_digest and profile.digest != plan.profile_digest:
+        raise InputError(
+            f"{place}: profile_digest",
+            f"{plan.profile_digest[:12]}..., but {plan.profile} has {profile.digest[:12]}...",
+            "the profile that the plan was made for",
+            "Plan again with this profile, or give the plan its own back.",
+        )
+    return Opened(plan, profile, place)
+
+
+def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
+    """Every problem of a program under an opened plan's memory limits, by its profile and by the bytes that stand in the plan itself."""
+    plan, profile = opened.shown, opened.profile
+    cluster = plan.group.cluster
+    whole = profile_of_group(plan, profile)
+    costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes, swaps=program.swaps)
+    sizes = PlanSizes(costs, program)
+    if program.swaps:
+        return swap_problems(plan, program, sizes) or limit_problems(plan, program)
+    return check_program(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program))
+
+
+def validate(opened: Opened) -> Program:
+    """Refuse a plan that cannot be run; return its program.
+
+    `hocket check`, `simulate` and `train` all ask this, so that they agree on every plan whose profile is at hand. What the job or the
+    machine decides (another model, another batch size, no CUDA device) only `train` and its workers know.
+
+    Raises:
+        InputError: the plan does not fit its profile. RefusedError: its strategy does not support it, or swaps.
+        ProgramError: its program is not legal, or may need more memory than there is.
+    """
+    program = opened.program
+    problems = problems_of(opened, program)
+    if problems:
+        raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")
+    return program

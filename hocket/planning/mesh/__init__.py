@@ -1,0 +1,1 @@
+"""Parallel layouts (PTD-P): pipeline x tensor x data parallelism, for analytic models."""

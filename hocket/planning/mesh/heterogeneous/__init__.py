@@ -1,0 +1,1 @@
+"""Parallel layouts on devices of several types."""

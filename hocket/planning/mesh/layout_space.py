@@ -1,0 +1,203 @@
+"""Plane: the meshes of one tensor-parallel width and one way to recompute, and what the planner makes of them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+
+from hocket.cost.analytic.tensor_group import of_group
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.groups import Grouped, grouped
+from hocket.planning.mesh.bounds import MeshBounds
+from hocket.planning.mesh.layout import SCHEDULES, USUAL, Mesh
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.borders import StageCut
+from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
+from hocket.strategies.base.balance import Balancer, Ends, runs
+from hocket.strategies.base.search_space import Choice, Situation
+
+_MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be left out
+
+
+class Source(Protocol):
+    """A job's profiles: on one of `tensor` devices, with what is made again inside of blocks, on slices of the sequence or not."""
+
+    def __call__(
+        self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
+    ) -> ModelProfile: ...
+
+
+class Plane(MeshBounds):
+    """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once.
+
+    Arguments:
+        shards: what columns may divide of their state; a single column divides nothing. strategies: of `mesh.STRATEGIES`, what meshes may
+            be.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        cluster: Cluster,
+        tensor: int,
+        recompute: str,
+        sizes: tuple[int, ...],
+        slices: bool = True,
+        sequence_parallel: bool = False,
+        shards: tuple[str, ...] = ("none",),
+        strategies: tuple[str, ...] = USUAL,
+    ) -> None:
+        slices = slices and not sequence_parallel  # or borders are slices already
+        group = grouped(cluster, tensor, slices)
+        profile = of_group(source(tensor, recompute, sizes, sequence_parallel), group)
+        self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile, (shards, strategies))
+
+    def _set(
+        self,
+        tensor: int,
+        recompute: str,
+        sizes: tuple[int, ...],
+        slices: bool,
+        sequence_parallel: bool,
+        group: Grouped,
+        profile: ModelProfile,
+        open_: tuple[tuple[str, ...], tuple[str, ...]],
+    ) -> None:
+        self.shards, self.strategies = open_
+        self.tensor, self.recompute, self.sizes, self.slices = tensor, recompute, sizes, slices
+        self.sequence_parallel = sequence_parallel
+        MeshBounds.__init__(self, group, profile)
+
+    @cached_property
+    def _balancer(self) -> Balancer:
+        return Balancer(self.profile, self.sizes[0], _MOST_PLACES)
+
+    @cached_property
+    def ends(self) -> list[Ends]:
+        """Balanced cuts into 1, 2, ... stages."""
+        return self._balancer.cuts(len(self.profile.layers))
+
+    def meshes(self, batch_size: int) -> Iterator[Mesh]:
+        """All that divide devices, batch and layers."""
+        for mesh, chunks in self.uncut(batch_size):
+            yield from self.cut(mesh, chunks)
+
+    def uncut(self, batch_size: int) -> Iterator[tuple[Mesh, tuple[int, ...]]]:
+        """Meshes without layers, each with the numbers of chunks that it may have: these share their first bounds."""
+        devices, most = self.group.cluster.devices, len(self._balancer.places) - 1
+        for width, samples in product(_divisors(devices), self.sizes):
+            microbatches, rest = divmod(batch_size, width * samples)
+            depth = devices // width
+            if rest or not microbatches or depth > most:
+                continue
+            whole_rounds = depth > 1 and microbatches % depth == 0
+            several = range(2, most // depth + 1) if whole_rounds and "interleaved" in self.strategies else ()
+            for shard in self.shards_of(width, depth):
+                own = Mesh(
+                    self.tensor,
+                    depth,
+                    width,
+                    1,
+                    samples,
+                    microbatches,
+                    self.recompute,
+                    (),
+                    sequence_parallel=self.sequence_parallel,
+                    shard=shard,
+                )
+                if chunks := (1,) * (own.strategy in self.strategies) + tuple(several):
+                    yield own, chunks
+                for mesh in self.otherwise(own):
+                    yield mesh, (1,)
+
+    def otherwise(self, mesh: Mesh) -> Iterator[Mesh]:
+        """A mesh without chunks by the other schedules that are open and support it."""
+        for schedule in SCHEDULES[1:] if mesh.depth > 1 else ():
+            if schedule in self.strategies:
+                own = replace(mesh, schedule=schedule)
+                if not own.stale or _filled(own):
+                    yield own
+
+    def cut(self, mesh: Mesh, chunks: Iterable[int]) -> Iterator[Mesh]:
+        """A mesh without layers, with balanced stages of each of these numbers of chunks."""
+        for number in chunks:
+            yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
+
+    def busiest_s(self, mesh: Mesh, chunks: Sequence[int]) -> list[float]:
+        """Seconds that the busiest device computes in a mesh of each of these numbers of chunks: quicker than `bound`."""
+        if len(chunks) == 1:
+            return [self.least_s(mesh)]
+        tables, ground = self._tables_of(mesh), self._ground(mesh)
+        cuts = [np.array((0, *self.ends[mesh.depth * number - 1])) for number in chunks]
+        stage = np.concatenate([k * mesh.depth + np.arange(len(cut) - 1) % mesh.depth for k, cut in enumerate(cuts)])
+        begins, ends = (np.concatenate(own) for own in zip(*((cut[:-1], cut[1:]) for cut in cuts), strict=True))
+        both_s = tables.forward_s + tables.backward_s
+        busy_s = [np.bincount(stage, row[ends] - row[begins]) for row in both_s]
+        found: list[float] = (ground.slowest(np.array(busy_s)).reshape(-1, mesh.depth).max(axis=1)).tolist()
+        return [mesh.microbatches * seconds for seconds in found]
+
+    def shards_of(self, width: int, depth: int) -> tuple[str, ...]:
+        """What so many columns of so many stages may divide of their state."""
+        if width == 1:
+            return ("none",)
+        # Units are those of one stage, and none has weights of another's.
+        return tuple(shard for shard in self.shards if shard != "full" or (depth == 1 and not self._shared.any()))
+
+    def choice(self, mesh: Mesh, batch_size: int) -> tuple[Situation, Choice]:
+        """A mesh as the planner's choice."""
+        gradients = [layer.gradients_bytes for layer in self.profile.layers]
+        cuts, stands = [], mesh.stands
+        for s, layers in enumerate(runs(mesh.ends) if not mesh.units else [(k,) for k in range(mesh.ends[-1])]):
+            place = stands[s % mesh.depth]
+            buckets: tuple[tuple[int, ...], ...] = ()
+            if len(place) > 1:
+                found = buckets_of([gradients[i] for i in layers], DEFAULT_BUCKET_BYTES)
+                buckets = tuple(tuple(layers[i] for i in bucket) for bucket in found)
+            cuts.append(StageCut(layers, place, False, buckets, shard=mesh.shard))
+        situation = Situation(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
+        return situation, Choice(tuple(cuts), mesh.samples, batch_size // mesh.samples)
+
+    def profile_of(self, mesh: Mesh) -> ModelProfile:
+        """The profile of a mesh's groups."""
+        return self.profile
+
+
+def planes(
+    source: Source,
+    cluster: Cluster,
+    tensors: Iterable[int],
+    recomputes: Iterable[str],
+    sizes: tuple[int, ...],
+    sequence_parallel: Iterable[bool] = (False, True),
+    shards: tuple[str, ...] = ("none",),
+    strategies: tuple[str, ...] = USUAL,
+) -> Iterator[Plane]:
+    """One for every width that fits model and cluster, on slices of the sequence and not, as far as that divides."""
+    for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
+        try:
+            yield Plane(
+                source,
+                cluster,
+                tensor,
+                recompute,
+                sizes,
+                sequence_parallel=along,
+                shards=shards,
+                strategies=strategies,
+            )
+        except InputError:
+            continue
+
+
+def _filled(mesh: Mesh) -> bool:
+    """Whether there are as many microbatches as the first stage has forward at once (section 3.2.1: m >= p)."""
+    widths = [len(place) for place in mesh.places] or [mesh.width] * mesh.depth
+    return -(-sum(widths) // widths[0]) * widths[0] <= mesh.microbatches * mesh.width
+
+
+def _divisors(number: int) -> list[int]:
+    return [k for k in range(1, number + 1) if number % k == 0]

@@ -1,0 +1,153 @@
+"""Ground: the groups that a pipeline's stages stand on, as bounds see them.
+
+Rules of this file: what is said of a stage with unlike replicas holds for the slowest of them where they wait for each other,
+and for the quickest where a microbatch passes one of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from hocket.cost.contention import Resource, Use, collective_uses, transfer_uses
+from hocket.cost.transfer import collective
+from hocket.hardware.cluster import Cluster
+from hocket.program.instruction import Kind
+
+Places = tuple[tuple[int, ...], ...]
+Between = dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Of p stages; arrays of shape (p,).
+
+    Attributes:
+        widths: groups of each. has: whether one of them is of a type, shape (types, p). room_bytes: of the smallest.
+        border_s: what a message to the next stage takes at least, of the last to the first, and more for each byte; shape (2, p).
+        shared_s: of each link that several devices share, for a byte of all columns' messages to the next stage and back, for a
+            byte that each stage all-reduces, scatters and gathers; shape (4, links, p).
+    """
+
+    widths: np.ndarray
+    has: np.ndarray
+    room_bytes: np.ndarray
+    border_s: np.ndarray
+    shared_s: np.ndarray
+
+    @classmethod
+    def of(
+        cls, cluster: Cluster, places: Places, types: np.ndarray, room_bytes: np.ndarray, known: "Between"
+    ) -> "Ground":
+        """Of some places in a cluster.
+
+        Arguments:
+            types, room_bytes: of every group of the cluster. known: between places that were looked at; it grows.
+        """
+        has, room = np.zeros((int(types.max()) + 1, len(places)), dtype=bool), np.zeros(len(places))
+        for s, place in enumerate(places):
+            groups = slice(place[0], place[-1] + 1) if place[-1] - place[0] == len(place) - 1 else list(place)
+            has[types[groups], s] = True
+            room[s] = room_bytes[groups].min()
+        pairs = list(pairwise((*places, places[0])))
+        for pair in pairs:
+            if pair not in known:
+                known[pair] = _between(cluster, *pair)
+        # Where the sender copies its messages nothing is said of them.
+        moves = not cluster.sender_copies
+        border_s = np.array([known[pair] for pair in pairs]).T * moves
+        shared_s = _shared_s(cluster, places) if moves else np.zeros((4, 1, len(places)))
+        return cls(np.array([len(place) for place in places]), has, room, border_s, shared_s)
+
+    def slowest(self, seconds: np.ndarray) -> np.ndarray:
+        """Of every stage's seconds on each type, shape (types, stages), those of its slowest replica."""
+        return self._of(seconds, np.max, -np.inf)
+
+    def quickest(self, seconds: np.ndarray) -> np.ndarray:
+        """The same of its quickest."""
+        return self._of(seconds, np.min, np.inf)
+
+    def _of(self, seconds: np.ndarray, which: Callable[..., Any], nothing: float) -> np.ndarray:
+        if len(seconds) == 1:
+            first: np.ndarray = seconds[0]
+            return first
+        if self._kinds is not None:
+            alone: np.ndarray = seconds[np.resize(self._kinds, seconds.shape[1]), np.arange(seconds.shape[1])]
+            return alone
+        has = np.tile(self.has, seconds.shape[1] // self.has.shape[1])
+        found: np.ndarray = which(np.where(has, seconds, nothing), axis=0)
+        return found
+
+    @cached_property
+    def _kinds(self) -> np.ndarray | None:
+        """The number of each stage's type; None where a stage has several."""
+        return self.has.argmax(axis=0) if (self.has.sum(axis=0) == 1).all() else None
+
+    def flying(self, turns: np.ndarray) -> np.ndarray:
+        """Microbatches between forward and backward on each replica in 1F1B (strategies/base/orders.py), of so many in all."""
+        behind = np.cumsum(self.widths[::-1])[::-1]
+        found: np.ndarray = np.minimum(turns, -(-behind // self.widths))
+        return found
+
+    def message_s(self, size_bytes: np.ndarray) -> np.ndarray:
+        """Seconds of a message of so many bytes behind each stage but the last, forth and another back."""
+        rank = np.arange(len(size_bytes)) % len(self.widths)
+        found: np.ndarray = 2 * (self.border_s[0, rank] + size_bytes * self.border_s[1, rank])
+        return found
+
+    def busiest_s(self, size_bytes: np.ndarray, carried_bytes: np.ndarray, microbatches: int) -> float:
+        """Seconds of a batch in which the busiest shared link carries something.
+
+        Arguments:
+            size_bytes: of a message behind each stage but the last. carried_bytes: of each device's weights or gradients, that
+                are all-reduced, scattered and gathered; shape (3, p).
+        """
+        rank = np.arange(len(size_bytes)) % len(self.widths)
+        behind = np.bincount(rank, size_bytes, minlength=len(self.widths)) * microbatches
+        return float((self.shared_s[0] @ behind + np.einsum("klp,kp->l", self.shared_s[1:], carried_bytes)).max())
+
+
+def passed(here: tuple[int, ...], there: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Replicas of two stages between which microbatches go: each pair as often as any other."""
+    return tuple((here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there))))
+
+
+def _between(cluster: Cluster, here: tuple[int, ...], there: tuple[int, ...]) -> tuple[float, float]:
+    """Seconds of a message from one place to another at least, and more for each byte."""
+    levels = {cluster.level_between(*pair) for pair in passed(here, there)}
+    links = [cluster.levels[level].link for level in levels]
+    latency_s = min(max(0.0, link.latency_s - cluster.post_s) for link in links)
+    return latency_s, min(1 / link.bandwidth_bytes_per_s for link in links)
+
+
+_CARRIES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+
+
+def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
+    """As `Ground.shared_s`."""
+    found: dict[Resource, np.ndarray] = {}
+
+    def add(uses: tuple[Use, ...], kind: int, stage: int, seconds: float) -> None:
+        for use in uses:
+            if use.governed and use.resource[0] != "pair":
+                found.setdefault(use.resource, np.zeros((4, len(places))))[kind, stage] += seconds
+
+    widths = {len(place) for place in places}
+    width = widths.pop() if len(widths) == 1 else 1  # of the columns among which the batch is divided
+    if any(level.shared and level.width > 1 for level in cluster.levels):
+        for stage, (here, there) in enumerate(pairwise((*places, places[0]))):
+            pairs = passed(here, there)
+            for pair in pairs:
+                if pair[0] != pair[1]:
+                    for hop in (pair, pair[::-1]):
+                        each_s = width / len(pairs) / cluster.link_between(*hop).bandwidth_bytes_per_s
+                        add(transfer_uses(cluster, (hop,)), 0, stage, each_s)
+            if len(here) > 1:
+                for row, kind in enumerate(_CARRIES, start=1):
+                    each_s = collective(cluster, kind, here, 1.0).flow_s
+                    add(collective_uses(cluster, here), row, stage, each_s)
+    return np.array(list(found.values()) or [np.zeros((4, len(places)))]).transpose(1, 0, 2)

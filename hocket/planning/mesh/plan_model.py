@@ -1,0 +1,243 @@
+"""Planning a model by its sizes: profiles are worked out for the cluster's device type, meshes searched, the best one made a plan.
+
+Rules of this file: nothing is measured and nothing allocated; deterministic. Operations are the model's, three times those of the
+forward, without what recomputation repeats.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from hocket.cost.analytic.calibration import Calibration
+from hocket.cost.analytic.transformer import RECOMPUTE, Precision
+from hocket.errors import InputError, RefusedError, nearest
+from hocket.hardware.cluster import Cluster, Node
+from hocket.hardware.groups import grouped
+from hocket.planning.buckets.assign import AUTO, DEFAULT, Rebucketed, check_buckets, rebucketed
+from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes
+from hocket.planning.mesh.search import Meshes, search_meshes
+from hocket.planning.mesh.simulated import Meshed
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.predict.update_semantics import Updates, updates_of
+from hocket.planning.search.branch_and_bound import make_plan
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.program.passes.borders import stage_shapes
+from hocket.program.program import SHARDS
+from hocket.util.compatibility import Feature, check_together
+from hocket.util.units import show_bytes
+
+SIZES = (1, 2, 4, 8, 16)  # of microbatches
+IN_16_BITS = Precision()
+
+
+class SizedSearch(SizedSpace):
+    """What a search for a model by its sizes has found.
+
+    Attributes:
+        buckets: what was asked. meshes: found ones, the best first. search_s: that it took.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        cluster: Cluster,
+        batch_size: int,
+        precision: Precision,
+        calibration: Calibration | None = None,
+        buckets: str = AUTO,
+    ) -> None:
+        super().__init__(model, cluster, batch_size, precision, calibration)
+        self.buckets = buckets
+        self.meshes = Meshes((), 0, 0)
+        self.search_s = 0.0
+
+    @cached_property
+    def best(self) -> Meshed:
+        """The best mesh that fits whatever the timing.
+
+        Raises:
+            RefusedError: there is none; with the nearest miss.
+        """
+        if self.meshes.found:
+            return self.meshes.found[0]
+        nearest = self.meshes.nearest
+        if nearest is None:
+            what = f"a batch of {self.batch_size} on {self.cluster.devices} devices"
+            step = (
+                "Take a batch that is a multiple of microbatch times columns, other microbatches, or another --tensor."
+            )
+            raise RefusedError("plan", f"no way to divide {what}", "microbatches of one size for every column", step)
+        needs = f"{nearest.mesh} needs at least {show_bytes(nearest.bytes)} a device of {show_bytes(nearest.capacity_bytes)}"
+        step = "Give more devices, more memory or a smaller batch, or let more be made again (--recompute full)."
+        raise RefusedError("plan", f"nothing that fits; nearest is {needs}", "a plan that fits", step)
+
+    @property
+    def candidates(self) -> tuple[Meshed, ...]:
+        """The best, and those behind it."""
+        return self.meshes.found
+
+    def plan(self, found: Meshed, profile_path: str = "") -> Plan:
+        """The plan file of a mesh, with what is predicted of it.
+
+        The best has the buckets that serve it best, if others than those of one size, which all other plans have, gain something.
+        """
+        if found is self.best and self._rebucketed is not None:
+            return replace(self._rebucketed.plan, profile=profile_path)
+        return replace(self._with_one_size if found is self.best else self._plan(found), profile=profile_path)
+
+    @cached_property
+    def written(self) -> Meshed:
+        """The best mesh with the prediction of the plan that is written for it.
+
+        The search foresees a long batch from shorter ones; the plan, which may have other buckets as well, is simulated whole where that
+        is possible.
+
+        Raises:
+            RefusedError: as `best`.
+        """
+        predicted = self.plan(self.best).predicted
+        return self.best if predicted is None else replace(self.best, predicted=predicted)
+
+    def told(self) -> tuple[Meshed, ...]:
+        """All candidates as they are told to people: the best as it is written and first, the others by time."""
+        rest = (one for one in self.candidates if one is not self.best)
+        return (self.written, *sorted(rest, key=lambda one: one.iteration_s))
+
+    @cached_property
+    def _with_one_size(self) -> Plan:
+        """The best plan with buckets of one size."""
+        return self._plan(self.best)
+
+    @cached_property
+    def _rebucketed(self) -> Rebucketed | None:
+        if self.buckets != AUTO:
+            return None
+        return rebucketed(self._with_one_size, self.profile_of(self.best))
+
+    @property
+    def buckets_text(self) -> str:
+        """What other buckets than those of one size gain for the best plan; empty where it has these."""
+        return self._rebucketed.text if self._rebucketed is not None else ""
+
+    def _plan(self, found: Meshed) -> Plan:
+        mesh = found.mesh
+        profile = self.profile_of(found)
+        situation, choice = found.plane.choice(mesh, self.batch_size)
+        plan = replace(
+            make_plan(situation, mesh.strategy, choice),
+            cluster=self.cluster,
+            tensor=mesh.tensor,
+            slices=mesh.tensor > 1 and found.plane.slices,
+            sequence_parallel=mesh.sequence_parallel,
+            profile_digest=profile.digest,
+        )
+        return replace(plan, predicted=predict_iteration(plan, profile))
+
+    def updates(self, found: Meshed) -> Updates:
+        """How a mesh's updates differ from those of one process."""
+        situation, choice = found.plane.choice(found.mesh, self.batch_size)
+        shapes = stage_shapes(situation.profile, choice.stages)
+        return updates_of(found.mesh.strategy, shapes, self.batch_size, found.mesh.samples, choice.options)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the best plan, and its profile beside it, whose path is returned.
+
+        Raises:
+            RefusedError: as `best`.
+        """
+        beside = Path(path).with_name(f"{Path(path).stem}.profile.json")
+        self.profile_of(self.best).save(beside)
+        self.plan(self.best, beside.name).save(path)
+        return beside
+
+    def flops_per_s(self, found: Meshed) -> float:
+        """The model's operations a device and second."""
+        forward = float(self.profile_of(found).column("flops", found.mesh.samples).sum()) / found.mesh.samples
+        return 3 * forward * found.mesh.tensor * self.batch_size / found.iteration_s / self.cluster.devices
+
+    def share_of_peak(self, found: Meshed) -> float:
+        """These, by the peak rate of the devices' mean."""
+        cluster, dtype = self.cluster, self.precision.dtype
+        nodes = cluster.nodes or (Node(cluster.device_type, cluster.devices),)
+        rates = {device.name: device.flops_per_s[dtype] for device in self.devices}
+        whole = sum(node.devices * rates[node.device_type] for node in nodes)
+        return self.flops_per_s(found) * cluster.devices / whole
+
+
+def search_sizes(
+    model: Transformer,
+    cluster: Cluster,
+    batch_size: int,
+    *,
+    tensors: Sequence[int] = (),
+    recomputes: Sequence[str] = (),
+    microbatch_sizes: Sequence[int] = (),
+    sequence_parallel: Sequence[bool] = (False, True),
+    shards: Sequence[str] = SHARDS,
+    strategies: Sequence[str] = (),
+    synchronous: bool | None = None,
+    precision: Precision = IN_16_BITS,
+    calibration: Calibration | None = None,
+    buckets: str | float = AUTO,
+    ceiling_s: float = inf,
+    like: SizedSpace | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> SizedSearch:
+    """Search all ways to divide a cluster among tensors, stages and columns for a model.
+
+    Arguments:
+        tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
+            "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty. sequence_parallel: whether
+            members of groups work on slices of the sequence. shards: what columns divide of their state;
+            all of `SHARDS` when nothing is said. strategies: of `mesh.STRATEGIES`; `USUAL` when empty. synchronous: False: where none
+            is named, `STALE` as well; True: refuse such a name.
+        buckets: AUTO, or DEFAULT for buckets of one size in the best plan as well (hocket/planning/buckets/assign.py).
+        ceiling_s: iterations that take longer are of no use. like: a space of the same model, whose profiles will do.
+
+    Raises:
+        InputError: a width that does not divide the model or the cluster, an unknown word, a type without a rate for the numbers'
+            type, sizes beyond the batch.
+    """
+    began = clock()
+    if batch_size < 1:
+        raise InputError("batch_size", str(batch_size), ">= 1")
+    sizes = tuple(sorted(set(microbatch_sizes))) or tuple(b for b in SIZES if b <= batch_size)
+    for size in sizes:
+        if not 1 <= size <= batch_size:
+            raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {batch_size}")
+    for word in recomputes:
+        if word not in RECOMPUTE:
+            raise InputError("recompute", repr(word), f"one of {', '.join(RECOMPUTE)}")
+    for word in shards:
+        if word not in SHARDS:
+            raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
+    considered_meshes(strategies, synchronous)
+    if model.tied and (set(shards) == {"full"} or set(strategies) == {"fully_sharded"}):
+        check_together(
+            "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output has its words' weights"
+        )
+    for width in tensors:
+        model.check_tensor(width)
+        grouped(cluster, width)
+    check_buckets(buckets)
+    if not isinstance(buckets, str):
+        raise InputError("buckets", f"{buckets:g}", f"{AUTO} or {DEFAULT}, where a model is planned by its sizes")
+    found = SizedSearch(model, cluster, batch_size, precision, calibration, buckets)
+    if like is not None:
+        found.share(like)
+    found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
+    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel, shards, strategies, synchronous)
+    found.meshes = search_meshes(every, batch_size, ceiling_s)
+    found.search_s = clock() - began
+    return found
+
+
+def asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a search's options those that say which planes it looks at."""
+    names = ("tensors", "recomputes", "sequence_parallel", "shards", "strategies", "synchronous")
+    return {name: options[name] for name in names if name in options}

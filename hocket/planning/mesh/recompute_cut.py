@@ -1,0 +1,231 @@
+"""Tailor: stages cut to measure, so that the slowest is as quick as it can be and all of them fit.
+
+Rules of this file: a model is an embedding, blocks alike, and an output. A stage makes no more again than its memory asks for:
+who holds more stashes makes more again, or has fewer blocks; who stands on slower devices has fewer. Bytes are close to what the
+simulator says, which decides.
+Source: dissertation sections 3.3.1 (recomputation), 3.3.3 (MEMORY) and 4.3.5 (how many blocks are made again).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import inf
+
+import numpy as np
+
+from hocket.hardware.cluster import Cluster
+from hocket.planning.mesh.block_costs import BlockFigures
+from hocket.planning.mesh.bound_tables import Tables, before, doubled, flying
+from hocket.planning.mesh.bounds import WAITING
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout_space import Plane, Source
+from hocket.planning.mesh.placement import Ground
+from hocket.planning.predict.stage_table import Least, Row, counts_of, rows_of
+from hocket.profiling.profile import ModelProfile
+
+SOME = "some"  # blocks are made again, in ways that differ
+
+
+class Tailor(Plane):
+    """Meshes of one tensor-parallel width, whose blocks may be made again in different ways.
+
+    Arguments:
+        ways: one plane for each way, the quickest first.
+    """
+
+    def __init__(self, ways: Sequence[Plane]) -> None:
+        first = ways[0]
+        kind = first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel
+        self._set(*kind, first.group, first.profile, (first.shards, first.strategies))
+        self.ways = tuple(ways)
+        self._figures: dict[int, BlockFigures] = {}
+        self._woven: dict[tuple[str, ...], ModelProfile] = {}
+        self._rows: dict[tuple[int, int, bytes], Row] = {}
+
+    def fitted(self, mesh: Mesh, excess_bytes: float | np.ndarray = 0.0) -> Mesh | None:
+        """The mesh with as little made again as fits, and without chunks other borders; None where nothing fits.
+
+        Arguments:
+            excess_bytes: by device, what was simulated more than was thought here.
+        """
+        found = self.cut_s(mesh, excess_bytes)
+        return found and found[0]
+
+    def cut_s(self, mesh: Mesh, excess_bytes: float | np.ndarray = 0.0) -> tuple[Mesh, float] | None:
+        """As `fitted`, and seconds that its bound is not below."""
+        if mesh.units:
+            return None  # which hold one microbatch: what all blocks make again is what there is
+        ground, figures = self._ground(mesh), self.figures(mesh.samples)
+        turns = mesh.microbatches * mesh.width // ground.widths
+        # A little more than that waits is not thought of here.
+        room = ground.room_bytes - self.waiting_bytes(mesh) - WAITING * figures.border - excess_bytes
+        room -= self._undivided(mesh, ground)
+        if mesh.chunks > 1 and not mesh.ends:
+            ends = self._chunk_ends(figures, ground, turns, room, mesh)
+            if ends is None:
+                return None
+            mesh = replace(mesh, ends=ends)
+        if mesh.chunks == 1:
+            found = self._recut(figures, ground, turns, room, mesh)
+        else:
+            found = self._same_cut(figures, ground, turns, room, mesh)
+        if found is None:
+            return None
+        ends, again, seconds = found
+        words = [way.recompute for way in self.ways]
+        layers = (words[0], *(words[k] for k in again), words[0])
+        same = len(set(again)) == 1
+        return replace(mesh, ends=ends, recompute=words[again[0]] if same else SOME, again=layers), seconds
+
+    def _recut(
+        self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+    ) -> tuple[tuple[int, ...], list[int], float] | None:
+        rows = self._rows_of(of, ground, turns, room, mesh)
+        counts = counts_of(rows, of.blocks, mesh.chunks)
+        if counts is None:
+            return None
+        again = list[int]()
+        for row, many in zip(rows, counts.tolist(), strict=True):
+            few = int(row.counts[many])
+            again += [int(row.thrifty[many])] * few + [int(row.quick[many])] * (many - few)
+        ends = np.cumsum(counts) + 1
+        ends[-1] += 1
+        # Behind what the first microbatch needs to come to a stage lie all of its own there, where there is a flush.
+        own_s = np.array([row.exact_s[many] for row, many in zip(rows, counts, strict=True)])
+        each_s = own_s / turns
+        ways_s = 0.0 if mesh.stale else np.cumsum(each_s) - each_s
+        return tuple(ends.tolist()), again, float((own_s + ways_s).max())
+
+    def chunks_s(self, mesh: Mesh) -> float:
+        """Seconds that no cut of a mesh is below, in whatever number of chunks: these hold no fewer stashes than stages do."""
+        mesh = replace(mesh, chunks=1)
+        ground, figures = self._ground(mesh), self.figures(mesh.samples)
+        turns, room = mesh.microbatches * mesh.width // ground.widths, ground.room_bytes - self._undivided(mesh, ground)
+        rows = self._rows_of(figures, ground, turns, room, mesh)
+        counts = counts_of(rows, figures.blocks, 1)
+        return inf if counts is None else float(max(row.seconds[n] for row, n in zip(rows, counts, strict=True)))
+
+    def _chunk_ends(
+        self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+    ) -> tuple[int, ...] | None:
+        """Borders of a mesh's chunks: each device has as many blocks as it is quick, and its chunks take as long as each other."""
+        p, v, stage = mesh.depth, mesh.chunks, np.arange(mesh.depth)
+        counts = counts_of(self._rows_of(of, ground, turns, room, mesh), of.blocks, v)
+        if counts is None:
+            return None
+        block_s = ground.slowest(np.repeat(of.block_s[0][:, None], p, axis=1))
+        # In blocks, what the embedding takes before the first chunk's and the output behind the last one's.
+        before_, behind = (
+            ground.slowest(of.both_s(*ends)) / block_s
+            for ends in ((stage == 0, 0 * stage), (0 * stage, stage == p - 1))
+        )
+        shares = np.arange(1, v + 1)[:, None] / v
+        filled = np.clip(np.rint(shares * (before_ + counts + behind) - before_), 0, counts)
+        filled[-1] = counts
+        many = np.diff(filled, axis=0, prepend=0.0)
+        many[0, 0], many[-1, -1] = many[0, 0] + 1, many[-1, -1] + 1
+        ends: list[int] = np.cumsum(many.ravel()).astype(int).tolist()
+        return tuple(ends) if many.min() >= 1 else None
+
+    def _rows_of(self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh) -> list[Row]:
+        """Of every stage; many meshes have stages that are alike."""
+        p, stage = len(turns), np.arange(len(turns))
+        most = of.blocks if p == 1 or len(self.types[0]) > 1 else min(of.blocks, 4 * -(-of.blocks // p) + 4)
+        first, last = stage == 0, stage == p - 1
+        block_s = [ground.slowest(np.repeat(own[:, None], p, axis=1)) for own in of.block_s]
+        room = room + (self._twice(mesh) if p == 1 else 0.0)
+        ahead, _, coming = flying(ground, mesh, turns)
+        ahead = ahead.mean(axis=0)  # of chunks, which have as many blocks
+        parts = np.broadcast_to(self._parts(mesh, ground.widths), p)
+        twice = doubled(ground, mesh, bool(self._shared.any()))
+        ends_s = ground.slowest(of.both_s(first, last))
+        stages = np.column_stack((turns, ahead, coming, room, parts, *twice, first, last, ends_s, *block_s))
+        keys = [(mesh.samples, most, row.tobytes()) for row in stages]
+        new = {key: s for s, key in enumerate(keys) if key not in self._rows}
+        if new:
+            self._rows |= zip(new, rows_of(of, stages[list(new.values())], most), strict=True)
+        return [self._rows[key] for key in keys]
+
+    def _same_cut(
+        self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+    ) -> tuple[tuple[int, ...], list[int], float] | None:
+        p, v, total = mesh.depth, mesh.chunks, of.blocks
+        cut = np.array((0, *mesh.ends))
+        many = np.clip(np.minimum(cut[1:], total + 1) - np.maximum(cut[:-1], 1), 0, None).reshape(v, p)
+        counts, _, coming = flying(ground, mesh, turns)
+        first, last = np.zeros((v, p)), np.zeros((v, p))
+        first[0, 0] = last[-1, -1] = 1
+        n = many.sum(axis=0)
+        gradients, state = (
+            x[1] * n + x[0] * first.sum(axis=0) + x[2] * last.sum(axis=0)
+            for x in (of.gradients, of.state_of(self._parts(mesh, ground.widths)))
+        )
+        besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (last - first)
+        # Blocks in the order in which they are made again: those of the first chunks, of which most are held.
+        behind = np.cumsum(many, axis=0)
+        chunk = (behind[None] <= np.arange(int(n.max()))[:, None, None]).sum(axis=1)
+        held = np.where(chunk < v, np.take_along_axis(counts, np.minimum(chunk, v - 1), axis=0), 0)
+        saving = np.cumsum(held, axis=0)
+        least = Least([ground.slowest(np.repeat(own[:, None], p, axis=1)) for own in of.block_s], n[:, None])
+        for quick, thrifty in (*((k, k) for k in range(len(self.ways))), *combinations(range(len(self.ways)), 2)):
+            stashes = (counts * (of.stash[quick, 1] * many + besides)).sum(axis=0)
+            load = np.where(coming, stashes + gradients, np.maximum(stashes, gradients))
+            working = max(of.working[quick, 1], of.working[thrifty, 1])
+            beyond = state + load + np.maximum(working, last.any(axis=0) * of.working[0, 2]) - room
+            saved = saving * (of.stash[quick, 1] - of.stash[thrifty, 1])
+            count = np.where(beyond > 0, (saved < beyond).sum(axis=0) + 1, 0)
+            least.offer(quick, thrifty, np.where(count <= n * (thrifty > quick), count, np.inf)[:, None])
+        if not np.isfinite(least.seconds).all():
+            return None
+        again = np.zeros((v, p), dtype=object)
+        left = least.counts[:, 0].copy()
+        for c in range(v):
+            for r in range(p):
+                few = min(int(left[r]), int(many[c, r]))
+                left[r] -= few
+                again[c, r] = [int(least.thrifty[r, 0])] * few + [int(least.quick[r, 0])] * (int(many[c, r]) - few)
+        return mesh.ends, [way for row in again.ravel() for way in row], float((least.seconds[:, 0] * turns).max())
+
+    def profile_of(self, mesh: Mesh) -> ModelProfile:
+        """The profile of a mesh's groups, each block made again in its way."""
+        if mesh.again not in self._woven:
+            by_word = {way.recompute: way.profile for way in self.ways}
+            self._woven[mesh.again] = woven(by_word.__getitem__, mesh.again)
+        return self._woven[mesh.again]
+
+    def _tables_of(self, mesh: Mesh) -> Tables:
+        figures = self.figures(mesh.samples)
+        words = [way.recompute for way in self.ways]
+        ways, layers = np.array([words.index(word) for word in mesh.again]), np.arange(len(mesh.again))
+        forward_s, backward_s = (before(x[ways, :, layers].T) for x in figures.layers_s)
+        return Tables(forward_s, backward_s, before(figures.layers_bytes[ways, layers]))
+
+    def figures(self, samples: int) -> BlockFigures:
+        """Of embedding, block and output at one microbatch size."""
+        if samples not in self._figures:
+            self._figures[samples] = BlockFigures([way.columns for way in self.ways], samples)
+        return self._figures[samples]
+
+
+def plane_of(source: Source, cluster: Cluster, mesh: Mesh, sizes: tuple[int, ...], slices: bool) -> Plane:
+    """The plane that a mesh is one of, on a cluster.
+
+    Arguments:
+        sizes: of microbatches; slices: as in plans.
+    """
+    words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
+    ways = [
+        Plane(source, cluster, mesh.tensor, word, sizes, slices, mesh.sequence_parallel, (mesh.shard,))
+        for word in words
+    ]
+    return Tailor(ways) if mesh.again else ways[0]
+
+
+def woven(source: Callable[[str], ModelProfile], again: tuple[str, ...]) -> ModelProfile:
+    """One profile of layers that make what is inside of them again in their own ways.
+
+    Arguments:
+        source: the profile in which all layers do as a word says.
+    """
+    layers = {word: source(word).layers for word in dict.fromkeys(again)}
+    return replace(source(again[0]), layers=tuple(layers[word][k] for k, word in enumerate(again)))

@@ -1,0 +1,112 @@
+"""Meshed: a mesh that was simulated, and what its plan is proved to hold.
+
+Rules of this file: what is too long for a search is worked out from less: long batches from shorter ones (extrapolate.py), proofs from two
+columns of a short batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import lcm
+
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.plan import Predicted
+from hocket.planning.predict.predict import predict_choice, proven_peaks
+
+_COLUMNS = 2  # so many show all that several do
+_MOST_FORWARDS = 4096  # of what is proved
+
+
+@dataclass(frozen=True)
+class Meshed:
+    """A simulated mesh: seconds of an iteration, bytes on its fullest device.
+
+    Attributes:
+        plane: what it is one of; predicted: all that is foreseen of it.
+    """
+
+    plane: Plane
+    mesh: Mesh
+    predicted: Predicted
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of a batch."""
+        return self.predicted.iteration_s
+
+    @cached_property
+    def _fullest(self) -> tuple[float, float, float]:
+        return self.fullest(self.predicted.peak_memory_bytes)
+
+    def fullest(self, peaks: Mapping[int, float]) -> tuple[float, float, float]:
+        """Of the group that lacks most, or has least left: bytes that it lacks, that it needs, and that it has."""
+        rooms = self.plane.room_bytes
+        return max((size - float(rooms[group]), size, float(rooms[group])) for group, size in peaks.items())
+
+    @property
+    def label(self) -> str:
+        """The mesh, in a few words."""
+        return str(self.mesh)
+
+    @property
+    def bytes(self) -> float:
+        """On the device that has least left, or lacks most."""
+        return self._fullest[1]
+
+    @property
+    def room_bytes(self) -> float:
+        """Memory of that device."""
+        return self._fullest[2]
+
+    @property
+    def lacking_bytes(self) -> float:
+        """By how much it is too small; below 0 where all fits."""
+        return self._fullest[0]
+
+
+def simulated(plane: Plane, mesh: Mesh) -> Meshed:
+    """What the simulator says of a mesh; a long batch is foreseen from shorter ones (extrapolate.py)."""
+    situation, choice = plane.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
+    return Meshed(plane, mesh, predict_choice(situation, mesh.strategy, choice, most_forwards=0))
+
+
+def proven(one: Meshed) -> Mapping[int, float]:
+    """The most that each group can come to hold whatever the timing, where it is near the limit.
+
+    Looked at on two columns of a short batch; where even these are too long for a search, by what can wait at most.
+    """
+    mesh, peaks = one.mesh, one.predicted.peak_memory_bytes
+    waiting = one.plane.waiting_bytes(mesh)
+    more = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
+    most = {group: size + more[group] for group, size in peaks.items()}
+    if one.fullest(most)[0] <= 0 and not mesh.units:  # of which two are gathered at a time
+        return peaks
+    short = _short(mesh)
+    if short.microbatches * short.width * mesh.depth * mesh.chunks > _MOST_FORWARDS:
+        return most
+    situation, choice = one.plane.choice(short, short.batch_size)
+    if mesh.sharded:  # parts are those of all columns
+        stands = mesh.stands
+        stages = (
+            replace(stage, beside=tuple(g for g in stands[s % mesh.depth] if g not in stage.devices))
+            for s, stage in enumerate(choice.stages)
+        )
+        choice = replace(choice, stages=tuple(stages))
+    return proven_peaks(situation, mesh.strategy, choice)
+
+
+def _short(mesh: Mesh) -> Mesh:
+    """Two columns of a short batch; of unequal replicas, as many microbatches as all of them have in flight twice. Of GPipe, which has
+    all in flight, the whole batch."""
+    widths, whole = {len(place) for place in mesh.places}, mesh.schedule == "gpipe"
+    if len(widths) > 1:
+        if whole:
+            return mesh
+        together = lcm(*widths)
+        filled = -(-2 * sum(len(place) for place in mesh.places) // together) * together
+        return replace(mesh, microbatches=min(mesh.microbatches, filled))
+    columns = min(_COLUMNS, mesh.width)
+    few = mesh.microbatches if whole else mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth
+    places = tuple(place[:columns] for place in (mesh.stands if mesh.sharded else mesh.places))
+    return replace(mesh, width=columns, microbatches=min(mesh.microbatches, few), places=places)

@@ -1,0 +1,318 @@
+"""Plan: the file that people read and edit. It names layers and devices; everything else is compiled from it.
+
+Rules of this file: a plan says nothing that can be derived (borders, ties and the program follow from the graph and
+the strategy), but for `predicted`, which is what the planner believed when it wrote the plan.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hocket.errors import InputError, nearest
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.groups import Grouped, grouped
+from hocket.profiling.profile import CPU
+from hocket.program.microbatches import Microbatches
+from hocket.program.passes.borders import Graph, StageCut, stage_shapes
+from hocket.program.passes.swapping.insert import with_swaps
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
+from hocket.strategies.base.strategy import compile_strategy, habits, members, merged, microbatches_of
+from hocket.util.compatibility import Feature, check_together
+from hocket.util.documents import parse_yaml, seems, with_amounts, write_yaml
+from hocket.util.files import read_bytes, write_atomic
+from hocket.util.schema import as_data, read_as
+
+FORMAT = "hocket-plan-1"
+COMPILERS = ("inductor", "aot_eager")
+"""Backends of torch.compile: inductor, torch's own, makes C++ for a CPU and Triton for a GPU; aot_eager goes the same way without a
+compiler, for tests."""
+_MAX_MICROBATCHES = 2**20  # of one batch; sizes of a file are bounded
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """One stage.
+
+    Attributes:
+        layers: names of its layers, in the order of the profile.
+        devices: numbers of its replicas in the cluster; of a tensor-parallel plan, numbers of groups.
+        recompute: make the stash again before the backward instead of keeping it.
+        buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them.
+        compile: a backend of torch.compile, inductor or aot_eager, that makes code of the stage; none: it runs as it is written.
+        threads: of each bucket, how many threads of a processor, or CTAs of NCCL on a GPU, move its gradients; (): what the
+            library takes.
+        wave: which replica of the model it belongs to, where a strategy has several on the same devices (tick_tock); they have the
+            same layers.
+    """
+
+    layers: tuple[str, ...]
+    devices: tuple[int, ...]
+    recompute: bool = False
+    buckets: tuple[tuple[str, ...], ...] = ()
+    compile: str = ""
+    threads: tuple[int, ...] = ()
+    wave: int = 0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the planner believed: seconds for `batch_size` samples, and peak bytes by device."""
+
+    iteration_s: float
+    samples_per_s: float
+    peak_memory_bytes: dict[int, float]
+    bubble_fraction: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run one job on one cluster.
+
+    Attributes:
+        strategy, options: a member of hocket/strategies and its options.
+        model: the profile's name; profile: path of the profile, seen from the plan's folder; profile_digest: SHA-256 of
+            the profile, so that a plan is never run against another.
+        model_digest: SHA-256 over the names and shapes of the model's parameters (profiling/job/job.py), so that a plan never trains
+            another model; empty when the profile came from elsewhere.
+        dtype: the type that the profiled job computed in, such as "float32", whose seconds and bytes are predicted; empty likewise.
+        batch_size: samples of one update (for strategies that update after each microbatch: of one report).
+        microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch. Where stages run their
+            whole share at once: at most so many, in a number that their numbers of devices divide (program/microbatches.py).
+        stages: in pipeline order.
+        cluster: the hardware that it was planned for.
+        tensor: devices of a tensor-parallel group, which are neighbours: group k is devices k x tensor and those behind it.
+        slices: whether a group's members send a part each of what one of them has whole, and gather it again behind the slow
+            link (dissertation section 4.4.1).
+        sequence_parallel: whether a group's members each work on a slice of the sequence where layers are not divided (Korthikanti
+            et al. 2022, section 4.2.2), which they then hand on from stage to stage.
+        shard: what of a stage's state is divided among its replicas (docs/sharding.md): "none", "optimizer" for optimizer
+            state and the step, or "full" for weights as well.
+        swap: how values are swapped where they do not fit into the devices (docs/harmony.md); None: all stay there.
+    """
+
+    strategy: str
+    model: str
+    batch_size: int
+    microbatch_size: int
+    stages: tuple[PlanStage, ...]
+    cluster: Cluster
+    options: dict[str, Any] = field(default_factory=dict)
+    profile: str = ""
+    profile_digest: str = ""
+    model_digest: str = ""
+    dtype: str = ""
+    predicted: Predicted | None = None
+    tensor: int = 1
+    slices: bool = False
+    sequence_parallel: bool = False
+    shard: str = "none"
+    swap: Swapping | None = None
+    format: str = FORMAT
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise InputError("format", repr(self.format), repr(FORMAT))
+        if self.batch_size < 1:
+            raise InputError("batch_size", str(self.batch_size), ">= 1")
+        if not 1 <= self.microbatch_size <= self.batch_size:
+            raise InputError("microbatch_size", str(self.microbatch_size), f"1 to the batch size, {self.batch_size}")
+        count = -(-self.batch_size // self.microbatch_size)
+        if count > _MAX_MICROBATCHES:
+            found = f"{self.batch_size}, {count:,} microbatches of {self.microbatch_size}"
+            raise InputError("batch_size", found, f"at most {_MAX_MICROBATCHES:,} microbatches")
+        if self.tensor < 1:
+            raise InputError("tensor", str(self.tensor), ">= 1")
+        for key in ("slices", "sequence_parallel"):
+            if getattr(self, key) and self.tensor == 1:
+                raise InputError(key, "true, for groups of one device", "false", "Say `tensor` as well.")
+        check_together("plan", *self.features)
+        if self.shard not in SHARDS:
+            raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
+        groups = self.group.cluster.devices
+        if (
+            self.swap is not None
+            and isinstance(self.swap.device_bytes, tuple)
+            and len(self.swap.device_bytes) != groups
+        ):
+            expected = f"{groups}, one for each device of the cluster, or one for all"
+            raise InputError("swap.device_bytes", f"{len(self.swap.device_bytes)} numbers", expected)
+        if not self.stages:
+            raise InputError("stages", "none", "at least one stage")
+        for s, stage in enumerate(self.stages):
+            if stage.compile and stage.compile not in COMPILERS:
+                hint = nearest(stage.compile, COMPILERS)
+                raise InputError(f"stages.{s}.compile", repr(stage.compile), f"one of {', '.join(COMPILERS)}", hint)
+            if not stage.devices or len(set(stage.devices)) != len(stage.devices):
+                raise InputError(f"stages.{s}.devices", str(list(stage.devices)), "at least one device, each once")
+            for device in stage.devices:
+                if not 0 <= device < groups:
+                    what = "devices" if self.tensor == 1 else f"groups of {self.tensor} devices"
+                    name = "device" if self.tensor == 1 else "group"
+                    raise InputError(
+                        f"stages.{s}.devices", f"{name} {device}", f"0 to {groups - 1}, the cluster's {what}"
+                    )
+            listed = sorted(name for bucket in stage.buckets for name in bucket)
+            if stage.buckets and listed != sorted(stage.layers):
+                odd = sorted(set(listed) ^ set(stage.layers)) or [n for n in listed if listed.count(n) > 1]
+                raise InputError(
+                    f"stages.{s}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
+                )
+            self._check_threads(s, stage)
+        if self.strategy in members():  # of one that nobody knows more is said where it is asked for
+            _ = self.batches
+
+    def _check_threads(self, s: int, stage: PlanStage) -> None:
+        if not stage.threads:
+            return
+        place, count = f"stages.{s}.threads", max(1, len(stage.buckets))
+        if len(stage.threads) != count:
+            raise InputError(place, f"{len(stage.threads)} numbers", f"{count}, one for each bucket")
+        processor = any(self.group.cluster.node_of(device).device_type == CPU for device in stage.devices)
+        most = MAX_CPU_THREADS if processor else MAX_THREADS
+        if not all(1 <= threads <= most for threads in stage.threads):
+            where = " on a processor" if processor else ""
+            raise InputError(place, str(list(stage.threads)), f"numbers from 1 to {most}{where}")
+        if self.shard != "none" and len(stage.devices) > 1:
+            hint = "Leave threads out, or take shard: none."
+            raise InputError(place, f"threads of sums that shard: {self.shard} divides", "sums that are whole", hint)
+
+    @cached_property
+    def group(self) -> Grouped:
+        """The cluster as its groups see it: each is one device of a smaller cluster."""
+        return grouped(self.cluster, self.tensor, self.slices)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What it says of groups of devices and of swaps; of the rest the strategy knows."""
+        said = {
+            Feature.TENSOR: self.tensor > 1,
+            Feature.SLICES: self.slices,
+            Feature.WAVES: any(stage.wave for stage in self.stages),
+            Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
+            Feature.COMPILE: any(stage.compile for stage in self.stages),
+            Feature.SWAP: self.swap is not None,
+        }
+        return frozenset(feature for feature, asked in said.items() if asked)
+
+    @cached_property
+    def batches(self) -> Microbatches:
+        """Which samples each microbatch has.
+
+        Raises:
+            InputError: bundles cannot have whole samples; or the strategy is not known.
+        """
+        widths = (len(stage.devices) for stage in self.stages)
+        return microbatches_of(self.strategy, self.batch_size, self.microbatch_size, widths)
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of one batch."""
+        return self.batches.count
+
+    def samples(self, microbatch: int, merged: int = 1) -> int:
+        """Samples of one microbatch, or of so many from it on."""
+        return self.batches.samples(microbatch, merged)
+
+    def cuts(self, graph: Graph) -> tuple[StageCut, ...]:
+        """The stages as indices into a graph.
+
+        Raises:
+            InputError: a layer that the graph does not have, with the nearest name.
+        """
+        index = {layer.name: i for i, layer in enumerate(graph.layers)}
+        cuts = []
+        for s, stage in enumerate(self.stages):
+            for name in stage.layers:
+                if name not in index:
+                    hint = _parts(name, index) or nearest(name, index) or "The plan may belong to another model."
+                    raise InputError(f"stages.{s}.layers", f"unknown layer {name!r}", "a layer of the model", hint)
+            cuts.append(
+                StageCut(
+                    layers=tuple(sorted(index[name] for name in stage.layers)),
+                    devices=stage.devices,
+                    recompute=stage.recompute,
+                    buckets=tuple(tuple(index[name] for name in bucket) for bucket in stage.buckets),
+                    threads=stage.threads,
+                    shard=self.shard,
+                    merged=merged(self.strategy, len(stage.devices), self.microbatches),
+                    wave=stage.wave,
+                )
+            )
+        return tuple(cuts)
+
+    def shapes(self, graph: Graph) -> tuple[StageShape, ...]:
+        """What a program must know of each stage."""
+        return stage_shapes(graph, self.cuts(graph))
+
+    def compile(self, graph: Graph) -> Program:
+        """The program of this plan for a graph (a profile, or a captured model).
+
+        Raises:
+            InputError: the plan does not fit the graph. RefusedError: the strategy does not support it.
+        """
+        program = compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
+        return program if self.swap is None else with_swaps(program, self.swap, habits(self.strategy, self.options))
+
+    def to_yaml(self) -> str:
+        """The plan as text; `from_yaml` is the inverse."""
+        data = as_data(self)
+        data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
+        about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest", "dtype")
+        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap")
+        order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
+        plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}
+        slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
+        if self.swap is not None:
+            swap = {k: v for k, v in slim["swap"].items() if v not in (None, False, 0, [])}
+            swap["stages"] = [
+                {k: v for k, v in stage.items() if v not in (0.0, [])} for stage in swap.get("stages", [])
+            ]
+            slim["swap"] = {k: v for k, v in swap.items() if v != []}
+        slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [], "")} for stage in slim["stages"]]
+        return write_yaml(slim)
+
+    @classmethod
+    def from_yaml(cls, text: bytes | str, place: str = "plan") -> "Plan":
+        """Read a plan strictly.
+
+        Raises:
+            InputError: it is no plan at all, or a wrong one: unknown and missing keys, values of wrong types or out of range.
+        """
+        step = "Make one with `hocket plan`."
+        try:
+            data = parse_yaml(text, place)
+        except InputError as error:
+            raise InputError(error.place, error.found, f"a plan ({FORMAT}, YAML)", step) from None
+        if not isinstance(data, dict) or not ({"strategy", "stages"} & set(data) or data.get("format") == FORMAT):
+            raise InputError(place, seems(data), f"a plan ({FORMAT})", step)
+        return read_as(cls, with_amounts(data, place), place)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Plan":
+        """Read a plan file."""
+        if Path(path).suffix == ".py":  # a job, which may be YAML up to some line
+            raise InputError(str(path), "a Python file", f"a plan ({FORMAT})", "Make one with `hocket plan`.")
+        return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the text form whole or not at all."""
+        write_atomic(path, self.to_yaml())
+
+
+def _parts(name: str, known: Collection[str]) -> str:
+    """What to do where a layer and its parts are taken for each other; empty where it is something else."""
+    whole, _, part = name.rpartition(".")
+    if whole in known and part.isdigit():
+        return f"It is a part of {whole}, which this job does not cut: give it the subtask_bytes that was profiled."
+    if f"{name}.0" in known:
+        return "This job cuts it by its subtask_bytes: profile the job and plan again, or leave subtask_bytes out."
+    return ""

@@ -1,0 +1,1 @@
+"""Prediction for one plan: iteration time, memory, stage table."""

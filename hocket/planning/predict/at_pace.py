@@ -1,0 +1,68 @@
+"""A prediction at another pace: what a plan's iteration takes where each device is slower than its profile by a factor of its own.
+
+The factor that all devices have in common slows everything: computation, and messages, which on a machine's own cores are work of the
+same cores. What a device is slower beyond that slows its computation alone, and the plan is simulated with it: a pipeline waits for its
+slow device, replicas wait for the slowest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isclose
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Node
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict_iteration
+from hocket.profiling.profile import ModelProfile
+
+_SAME = 1e-3  # factors that differ by less are one: each further one is simulated with a profile of its own
+
+
+def paced_iteration_s(plan: Plan, profile: ModelProfile, slower: Mapping[int, float]) -> float:
+    """Seconds of an iteration at the devices' paces.
+
+    Arguments:
+        slower: by device, how many times as long as profiled the same work takes there; those left out are as slow as the least slow.
+
+    Raises:
+        InputError: a factor that is not positive; a plan of tensor-parallel groups, whose members are not slowed one by one.
+    """
+    if not slower:
+        return predict_iteration(plan, profile).iteration_s
+    if min(slower.values()) <= 0:
+        raise InputError("slower", str(min(slower.values())), "> 0")
+    if plan.tensor > 1:
+        raise InputError("tensor", str(plan.tensor), "1")
+    common = min(slower.values())
+    beyond = {d: factor / common for d, factor in slower.items() if not isclose(factor, common, rel_tol=_SAME)}
+    if not beyond:
+        return common * predict_iteration(plan, profile).iteration_s
+    cluster, names = _with_own_types(plan.cluster, beyond)
+    others = [_slowed(profile, names[device], factor) for device, factor in beyond.items()]
+    return common * predict_iteration(replace(plan, cluster=cluster), profile.knowing(others)).iteration_s
+
+
+def _with_own_types(cluster: Cluster, devices: Mapping[int, float]) -> tuple[Cluster, dict[int, str]]:
+    """The cluster with a device type of its own for some devices, and the types' names."""
+    names = {device: f"{cluster.node_of(device).device_type} of device {device}" for device in devices}
+    nodes: list[Node] = []
+    for device in range(cluster.devices):
+        node = cluster.node_of(device)
+        nodes.append(replace(node, devices=1, device_type=names.get(device, node.device_type)))
+    types = tuple(replace(cluster.type_of(device), name=name) for device, name in names.items())
+    return replace(cluster, device_type="", nodes=tuple(nodes), types=(*cluster.types, *types)), names
+
+
+def _slowed(profile: ModelProfile, device_type: str, factor: float) -> ModelProfile:
+    """The profile on a device type where layers take so many times as long."""
+    layers = tuple(
+        replace(
+            layer,
+            forward_s=tuple(s * factor for s in layer.forward_s),
+            backward_s=tuple(s * factor for s in layer.backward_s),
+            step_s=layer.step_s * factor,
+            copy_s=layer.copy_s * factor,
+        )
+        for layer in profile.layers
+    )
+    return replace(profile, device_type=device_type, layers=layers)

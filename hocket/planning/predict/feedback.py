@@ -1,0 +1,277 @@
+"""Experience: what a run took beside what was predicted of its plan, kept for the next plan of the same model and cluster.
+
+Rules of this file: the newest run of a plan is what counts, and stands in one small file beside the plan. All compute seconds of
+a profile are multiplied so that the plan that ran is predicted as it was measured; bytes only where less was predicted than was
+measured. Nothing is learned from a run that was short or of another kind than the profile is of. A profile that was corrected says
+so, and is corrected anew from what it was.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hocket.errors import HocketError, InputError, RefusedError
+from hocket.hardware.cluster import Cluster, Link
+from hocket.hardware.link_sums import LinkSums
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.swapping.fit_host_link import host_links, on_links
+from hocket.profiling.layer import Elsewhere, Layer
+from hocket.profiling.profile import CPU, Correction, ModelProfile
+from hocket.util.documents import parse_yaml, write_yaml
+from hocket.util.files import digest, read_bytes, write_atomic
+from hocket.util.schema import as_data, read_as
+from hocket.util.units import show_count, show_rate, show_seconds
+
+FORMAT = "hocket-experience-1"
+SUFFIX = ".experience.yaml"
+WARM_STEPS = 20
+"""After warm-up: of fewer the median says little."""
+_LIMIT = 16.0  # a run that took more times longer, or shorter, than predicted was no run of this kind
+_CLOSE = 1e-3
+_NEAR = 0.05  # what is farther away after a correction is no matter of compute seconds
+_TRIES = 8
+_ANY = Link(1.0)
+
+
+@dataclass(frozen=True)
+class Experience:
+    """One run.
+
+    Attributes:
+        model: the profile's name; profile_digest: of the profile as it was measured; cluster_digest: SHA-256 of the cluster's
+            text.
+        steps: trained. predicted_iteration_s, measured_iteration_s: seconds for a batch, and peak bytes by device.
+        slowdown, growth: by which seconds and bytes of the profile as it was measured are to be multiplied.
+        host_links: of the links to hosts over which values were swapped, in one direction, by name (fit_host_link.py); {} where nothing was.
+    """
+
+    model: str
+    profile_digest: str
+    cluster_digest: str
+    strategy: str
+    steps: int
+    predicted_iteration_s: float
+    measured_iteration_s: float
+    predicted_peak_memory_bytes: dict[int, float]
+    measured_peak_memory_bytes: dict[int, float]
+    slowdown: float
+    growth: float
+    host_links: dict[str, Link] = field(default_factory=dict)
+    format: str = field(default=FORMAT)
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise InputError("format", repr(self.format), repr(FORMAT))
+        for name, least in (("slowdown", 1 / _LIMIT**2), ("growth", 1.0)):
+            if not least <= getattr(self, name) <= _LIMIT**2:
+                raise InputError(name, str(getattr(self, name)), f"{least:g} to {_LIMIT**2:g}")
+
+    @property
+    def line(self) -> str:
+        """What is learned from it, in a sentence."""
+        off = self.measured_iteration_s / self.predicted_iteration_s - 1
+        took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than was predicted"
+        swapped = "".join(
+            f"; swaps took {show_seconds(link.latency_s)} each and carried {show_rate(link.bandwidth_bytes_per_s)}"
+            f"{f' ({name})' * (len(self.host_links) > 1)}"
+            for name, link in sorted(self.host_links.items())
+        )
+        grown = f", bytes by {self.growth:.3f}" if self.growth > 1 else ""
+        return (
+            f"a run of {self.steps} steps ({self.strategy}) took {took}, transfers included: compute seconds, as they were "
+            f"profiled, are multiplied by {self.slowdown:.3f}{grown}{swapped}"
+        )
+
+    def is_of(self, profile: ModelProfile, cluster: Cluster) -> bool:
+        """Whether it is of this profile, corrected or not, on this cluster."""
+        # Of the links that were learned the cluster of a later plan says what a run has taught it.
+        return self.profile_digest == _first_digest(profile) and self.cluster_digest == _digest(
+            cluster, self.host_links
+        )
+
+    def applied(self, profile: ModelProfile) -> ModelProfile:
+        """The profile with what was learned."""
+        return corrected(profile, Correction(self.slowdown, self.growth))
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """The cluster with the links to its hosts that were measured; as it is where none was."""
+        return on_links(cluster, self.host_links)
+
+    def save(self, path: str | Path) -> None:
+        """Write the text form whole or not at all."""
+        data = as_data(self)
+        if not self.host_links:
+            del data["host_links"]
+        write_atomic(path, write_yaml(data))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Experience":
+        """Read the file of a run.
+
+        Raises:
+            InputError: it is none, or a wrong one.
+        """
+        data = parse_yaml(read_bytes(path, 2**20), str(path))
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise InputError(str(path), "another document", f"what a run took ({FORMAT}, YAML)")
+        return read_as(cls, data, str(path))
+
+
+def _digest(cluster: Cluster, learned: Iterable[str]) -> str:
+    """SHA-256 of a cluster's text, the same whatever the links of these names are."""
+    return digest(on_links(cluster, dict.fromkeys(learned, _ANY)).to_yaml().encode())
+
+
+def _first_digest(profile: ModelProfile) -> str:
+    """A profile's digest before it was corrected."""
+    return profile.correction.digest if profile.correction else profile.digest
+
+
+def beside(plan: Path) -> Path:
+    """Where a run of a plan is kept."""
+    return plan.with_name(f"{plan.stem}{SUFFIX}")
+
+
+def check_like(
+    plan: Plan, profile: ModelProfile, warm_steps: float, optimizer: str, dtype: str, device_types: Sequence[str]
+) -> None:
+    """Refuse a run that says nothing of what the next one of this profile takes.
+
+    Arguments:
+        warm_steps: after warm-up. optimizer, dtype, device_types: what trained, named as a profile does.
+
+    Raises:
+        RefusedError: it was short, or of another kind than the profile is of.
+    """
+
+    def refuse(found: str, expected: str) -> None:
+        raise RefusedError("run", found, expected)
+
+    if warm_steps < WARM_STEPS:
+        refuse(f"{show_count(int(warm_steps), 'step')} after warm-up", f"at least {WARM_STEPS}")
+    if optimizer != profile.optimizer:
+        refuse(f"trained with {optimizer or 'no optimizer'}", f"{profile.optimizer}, which the profile is of")
+    if dtype != profile.dtype:
+        refuse(f"computed in {dtype}", f"{profile.dtype}, which the profile is of")
+    wanted = {plan.cluster.type_of(device).name for device in range(plan.cluster.devices)}
+    for name in device_types:
+        if not any(_is_of(name, kind) for kind in wanted):
+            refuse(f"on {name}", f"{' and '.join(sorted(wanted))}, which the plan is for")
+
+
+def _is_of(name: str, kind: str) -> bool:
+    """Whether a device of this name is of a type: by the same name, or one of the catalogue that the name begins or has in it."""
+    return name == kind or (CPU not in (name, kind) and kind.partition("-")[0] in name.lower())
+
+
+def learned_from(
+    plan: Plan,
+    profile: ModelProfile,
+    iteration_s: float,
+    peak_memory_bytes: Mapping[int, float],
+    steps: int,
+    swaps: Mapping[int, LinkSums] | None = None,
+) -> Experience:
+    """What a run of a plan teaches.
+
+    Arguments:
+        profile: that of the plan, corrected already or not. iteration_s, peak_memory_bytes: measured, by device of the plan.
+        swaps: what they took, by device of the plan.
+
+    Raises:
+        InputError: plan and profile do not belong together. RefusedError: no factor of compute seconds explains the run.
+    """
+    predicted = predict_iteration(plan, profile)
+    links = host_links(plan, profile, swaps or {})  # what swaps take more or less is no matter of compute seconds
+    plan = replace(plan, cluster=on_links(plan.cluster, links))
+    peaks = {device: predicted.peak_memory_bytes[device // plan.tensor] for device in sorted(peak_memory_bytes)}
+    more = max((size / peaks[device] for device, size in peak_memory_bytes.items() if peaks[device]), default=1.0)
+    before = profile.correction or Correction()
+    now_s = predict_iteration(plan, profile).iteration_s if links else predicted.iteration_s
+    slowdown = _slowdown(plan, profile, now_s, iteration_s)
+    return Experience(
+        profile.name,
+        _first_digest(profile),
+        _digest(plan.cluster, links),
+        plan.strategy,
+        steps,
+        predicted.iteration_s,
+        iteration_s,
+        peaks,
+        {device: float(size) for device, size in sorted(peak_memory_bytes.items())},
+        before.slowdown * slowdown,
+        min(max(1.0, before.growth * min(more, _LIMIT)), _LIMIT),
+        links,
+    )
+
+
+def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s: float) -> float:
+    """By what compute seconds are multiplied, so that what is predicted is what was measured, transfers as they are.
+
+    Raises:
+        RefusedError: by nothing.
+    """
+    factor, first_s = 1.0, predicted_s
+    for _ in range(_TRIES):
+        if abs(predicted_s / measured_s - 1) < _CLOSE:
+            break
+        factor = min(max(factor * measured_s / predicted_s, 1 / _LIMIT), _LIMIT)
+        own = profile.correction or Correction()
+        scaled = corrected(profile, Correction(own.slowdown * factor, own.growth))
+        now = replace(plan, profile_digest=scaled.digest, predicted=None)
+        predicted_s = predict_iteration(now, scaled).iteration_s
+    if abs(predicted_s / measured_s - 1) > _NEAR:
+        found = f"{measured_s / first_s:.3g} times the seconds that were predicted"
+        raise RefusedError("run", found, "what other compute seconds would explain")
+    return factor
+
+
+def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
+    """A profile with the seconds and bytes of a correction, whatever it was corrected by before."""
+    own = profile.correction or Correction()
+    slower, larger = to.slowdown / own.slowdown, to.growth / own.growth
+
+    def times(values: tuple[float, ...], factor: float) -> tuple[float, ...]:
+        return tuple(value * factor for value in values)
+
+    def changed(one: Layer | Elsewhere) -> dict[str, Any]:
+        """Seconds of a layer, here or elsewhere."""
+        known = {name: times(getattr(one, name), slower) for name in ("forward_s", "backward_s")}
+        return known | {name: getattr(one, name) * slower for name in ("step_s", "copy_s")}
+
+    def of(layer: Layer) -> Layer:
+        sizes: dict[str, Any] = {
+            name: times(getattr(layer, name), larger)
+            for name in ("stash_bytes", "working_bytes", "backward_bytes", "fresh_bytes")
+        }
+        others: Any = tuple(replace(one, **changed(one)) for one in layer.elsewhere)
+        return replace(layer, **changed(layer), **sizes, noise_s=times(layer.noise_s, slower), elsewhere=others)
+
+    return replace(
+        profile,
+        layers=tuple(of(layer) for layer in profile.layers),
+        whole_forward_s=times(profile.whole_forward_s, slower),
+        whole_backward_s=times(profile.whole_backward_s, slower),
+        step_call_s=profile.step_call_s * slower,
+        correction=replace(to, digest=_first_digest(profile)),
+    )
+
+
+def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluster: Cluster) -> Experience | None:
+    """The run of this model on this cluster that is kept in a folder: of the plan of this name, else the longest.
+
+    What is no such file, or of a short run, is left out.
+    """
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            one = Experience.read(path)
+        except HocketError:
+            continue
+        if one.steps >= WARM_STEPS and one.is_of(profile, cluster):
+            found.append((plan is not None and path.name == beside(plan).name, one.steps, one))
+    return max(found, key=lambda each: each[:2])[2] if found else None

@@ -1,0 +1,65 @@
+"""Differences: in what a model under a plan is not the model of one process, whatever the plan's update rule.
+
+Rules of this file: what a layer does to its buffers, and whether losses add up, was found when the job was captured and profiled
+(hocket/profiling/capture/capture.py, hocket/profiling/checks/loss_additivity.py); here it is only gathered and spoken.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hocket.profiling.layer import BATCH_STATISTICS, WRITES
+from hocket.profiling.profile import ModelProfile
+from hocket.util.units import show_count
+
+_NAMED = 3  # buffers that are listed
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One of them.
+
+    Attributes:
+        kind: in a word or two: "loss", "batch statistics" or "buffers". text: in a sentence.
+    """
+
+    kind: str
+    text: str
+
+
+def differences(profile: ModelProfile) -> tuple[Difference, ...]:
+    """Differences from one process when a batch is cut or divided among replicas."""
+    found = differences_of_layers((layer.name, layer.notes) for layer in profile.layers)
+    return (*((Difference("loss", profile.loss_parts),) if profile.loss_parts else ()), *found)
+
+
+def differences_of_layers(layers: Iterable[tuple[str, Sequence[str]]]) -> tuple[Difference, ...]:
+    """Differences from one process that come from layers.
+
+    Arguments:
+        layers: their names and notes.
+    """
+    known = list(layers)
+    found = []
+    normalised = [name for name, notes in known if BATCH_STATISTICS in notes]
+    if normalised:
+        found.append(
+            Difference(
+                "batch statistics",
+                f"{len(normalised)} layers ({normalised[0]}, ...) normalise with the statistics of each microbatch on each replica, "
+                "not of the batch: losses depend on the microbatch size, as with any gradient accumulation",
+            )
+        )
+    written = list(
+        dict.fromkeys(note.removeprefix(WRITES) for _, notes in known for note in notes if note.startswith(WRITES))
+    )
+    if written:
+        names = ", ".join([*written[:_NAMED], *(["..."] if len(written) > _NAMED else [])])
+        found.append(
+            Difference(
+                "buffers",
+                f"{show_count(len(written), 'buffer')} ({names}) {'is' if len(written) == 1 else 'are'} written in the forward: each "
+                "replica writes its own, once for each microbatch that it runs, and not once with the whole batch; checkpoints hold those "
+                "of the first replica",
+            )
+        )
+    return tuple(found)

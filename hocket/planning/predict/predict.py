@@ -1,0 +1,352 @@
+"""Predict: what a plan will do, by simulation; in full for people, in short for a search that tries thousands.
+
+Rules of this file: a program depends on stages, microbatches and options alone, so that plans which differ in layers share
+one lowered program; seconds and bytes are asked anew for each plan.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from hocket.cost.analytic.tensor_group import of_group
+from hocket.cost.compute import Columns
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.planning.plan import Plan, Predicted
+from hocket.planning.predict.extrapolate import foreseen, longest, repeats, shorter
+from hocket.planning.predict.group_bytes import group_bytes
+from hocket.planning.predict.symmetry import Column, column_of
+from hocket.planning.swapping.budgets import completed
+from hocket.profiling.profile import ModelProfile
+from hocket.program.memory_bound.footprint import footprints
+from hocket.program.order import waves
+from hocket.program.passes.borders import StageCut, stage_shapes
+from hocket.program.passes.swapping.insert import with_swaps
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.program.program import Program, StageShape
+from hocket.program.trace.trace import Trace
+from hocket.simulation.analysis.overlap_gain import overlap_of
+from hocket.simulation.analysis.without_overlap import sums_apart
+from hocket.simulation.critical_path import PathSeconds, critical_seconds
+from hocket.simulation.engine.tables import Layout
+from hocket.simulation.simulator import Outcome, enough_repeats, lay_out, play
+from hocket.simulation.steady_state import steady_state
+from hocket.simulation.summary import Summary, summarize
+from hocket.simulation.swapping.host_memory import HostCourse, host_course
+from hocket.strategies.base.search_space import MAX_FORWARDS, Choice, Situation
+from hocket.strategies.base.strategy import compile_strategy, complete, habits, microbatches_of
+from hocket.util.gc_pause import paused
+
+
+def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
+    """The profile of what the plan's device numbers stand for: a device, or a tensor-parallel group with its reductions.
+
+    Arguments:
+        profile: of one device, as the plan names it.
+
+    Raises:
+        InputError: it is of groups of another width than the plan's, or of members that divide the sequence otherwise.
+    """
+    if profile.tensor != plan.tensor:
+        found = f"{plan.tensor}, but the profile is of one of {profile.tensor} tensor-parallel devices"
+        raise InputError(
+            "tensor", found, f"{profile.tensor}, the profile's", "Plan again, or give the plan its profile."
+        )
+    if profile.sequence_parallel != plan.sequence_parallel:
+        ours, theirs = (str(one.sequence_parallel).lower() for one in (plan, profile))
+        raise InputError(
+            "sequence_parallel", f"{ours}, but the profile is of members for which it is {theirs}", theirs,
+            "Plan again, or give the plan its profile.",
+        )  # fmt: skip
+    code = {name for stage in plan.stages if stage.compile for name in stage.layers}
+    if code:
+        profile = profile.compiling(k for k, layer in enumerate(profile.layers) if layer.name in code)
+    return of_group(profile, plan.group)
+
+
+def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None = None) -> tuple[Trace, Summary]:
+    """What a plan does: the trace of every instruction, and a summary. Peaks of waves are those of any timing, see `_peaks`.
+
+    Arguments:
+        cuts: the plan's stages, where they know of columns that the plan leaves out (`StageCut.beside`); its own by default.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    asked = _of_plan(plan, profile)
+    outcome = _play(asked if cuts is None else asked._replace(cuts=cuts), record=True)
+    apart = sums_apart(outcome.layout)
+    summary = replace(
+        summarize(outcome, plan.tensor, plan.slices),
+        peak_memory_bytes=_peaks(outcome),
+        group_bytes=group_bytes(plan, profile),
+        overlap=overlap_of(outcome, play(apart, outcome.costs, record=False)) if apart is not None else None,
+    )
+    trace = outcome.trace
+    if waves(outcome.program.rule):
+        peaks = {str(device): size for device, size in summary.peak_memory_bytes.items()}
+        trace = replace(trace, meta={**trace.meta, "peak_memory_bytes": peaks})
+    return trace, summary
+
+
+def _peaks(outcome: Outcome) -> dict[int, float]:
+    """The most that each device holds: in the predicted timing; of waves in any, which is what is proven.
+
+    What one wave holds when the other holds most is a matter of how quick two threads are beside each other, which nothing orders: a
+    prediction would be exceeded, and what a plan is refused by would be another number.
+    """
+    if not waves(outcome.program.rule):
+        return outcome.peak_memory_bytes
+    found = footprints(outcome.program, PlanSizes(outcome.costs, outcome.program))
+    return {device: footprint.bytes for device, footprint in found.items()}
+
+
+def host_course_of(plan: Plan, profile: ModelProfile) -> HostCourse | None:
+    """What a plan has on hosts and on its way over the time of its simulated run; None of one that does not swap.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    return None if plan.swap is None else host_course(_play(_of_plan(plan, profile), record=True))
+
+
+def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> Outcome:
+    """The run of a plan, with everything that the kernel found but changes of memory.
+
+    Arguments:
+        repeats: of the period; by default enough for a steady state.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    return _play(_of_plan(plan, profile), record=False, repeats=repeats)
+
+
+def program_of(plan: Plan, profile: ModelProfile) -> Program:
+    """The program of a plan, which is kept for its prediction; nothing is played.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    return _laid_out(_of_plan(plan, profile))[0].program
+
+
+def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
+    """The short form of `predict`: seconds, samples per second, peaks and bubble, without a trace.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    return _short(_of_plan(plan, profile))
+
+
+def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
+    """Whose seconds an iteration is made of; of alike columns, those of one; a long batch's are foreseen from shorter ones'.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    asked = _of_plan(plan, profile)
+    samples, each = asked.batch
+    found = _shorter_of(asked)
+    if found is None:
+        return _path(asked)
+    sizes, often = found[1], repeats(asked.strategy, asked.cuts)
+    first, second = (_path(asked._replace(batch=(n, each)), often) for n in sizes)
+    return first.further(second, (samples - sizes[0]) / (sizes[1] - sizes[0]))
+
+
+def predict_choice(situation: Situation, strategy: str, choice: Choice, most_forwards: int = MAX_FORWARDS) -> Predicted:
+    """As `predict_iteration`, for a strategy's choice that is no plan yet.
+
+    Arguments:
+        most_forwards: of a batch, beyond which it is foreseen from shorter ones where it may be (extrapolate.py).
+
+    Raises:
+        RefusedError: the strategy does not support the choice.
+    """
+    batch = (situation.batch_size, choice.microbatch_size)
+    asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
+    return _short(asked, most_forwards)
+
+
+def trace_of_choice(situation: Situation, strategy: str, choice: Choice) -> Trace:
+    """As `played`, for a strategy's choice.
+
+    Raises:
+        RefusedError: the strategy does not support the choice.
+    """
+    batch = (situation.batch_size, choice.microbatch_size)
+    asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
+    return _play(asked, record=False).trace
+
+
+def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[int, float]:
+    """The most that each device can come to hold, whatever the timing: what `check` asks of the plan (footprint.py).
+
+    Raises:
+        RefusedError: the strategy does not support the choice.
+    """
+    batch = (situation.batch_size, choice.microbatch_size)
+    sizes = _sizes(strategy, choice.stages, batch)
+    costs = CostModel(situation.profile, situation.cluster, choice.stages, sizes, columns=_columns(situation.profile))
+    shapes = stage_shapes(situation.profile, choice.stages)
+    program = compile_strategy(strategy, shapes, len(costs.samples), dict(choice.options))
+    return {device: found.bytes for device, found in footprints(program, PlanSizes(costs, program)).items()}
+
+
+class _Asked(NamedTuple):
+    """What is to be simulated; `batch`: samples of a batch and of a microbatch."""
+
+    profile: ModelProfile
+    cluster: Cluster
+    strategy: str
+    options: Mapping[str, Any]
+    cuts: tuple[StageCut, ...]
+    batch: tuple[int, int]
+    swap: Swapping | None = None
+
+
+def _of_plan(plan: Plan, profile: ModelProfile) -> _Asked:
+    whole, batch = profile_of_group(plan, profile), (plan.batch_size, plan.microbatch_size)
+    swap = completed(plan, whole).swap
+    return _Asked(whole, plan.group.cluster, plan.strategy, plan.options, plan.cuts(profile), batch, swap)
+
+
+def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
+    many = len(asked.cuts) * asked.batch[0] > most_forwards * asked.batch[1]
+    found = _shorter_of(asked) if many else None
+    return found[0] if found else _simulated(asked)
+
+
+def _shorter_of(asked: _Asked) -> tuple[Predicted, tuple[int, int]] | None:
+    """The prediction for a long batch from two shorter ones, and their sizes; None where it is short or these do not show it."""
+    samples, each = asked.batch
+    if asked.swap is not None or not (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
+        return None
+    often = repeats(asked.strategy, asked.cuts)
+    return foreseen(
+        samples, sizes, longest(asked.cuts, each),
+        lambda size: _simulated(asked._replace(batch=(size, each)), often), _round_s(asked, sizes),
+    )  # fmt: skip
+
+
+def _round_s(asked: _Asked, sizes: tuple[int, int]) -> float:
+    """What the busiest device computes for the samples by which two batches differ."""
+    each, turns = asked.batch[1], (sizes[1] - sizes[0]) // asked.batch[1]
+    costs = CostModel(asked.profile, asked.cluster, asked.cuts, (each,), columns=_columns(asked.profile))
+    busy_s: dict[int, float] = {}
+    for s, cut in enumerate(asked.cuts):
+        for device in cut.devices[:1] if len(asked.cluster.nodes) < 2 else cut.devices:
+            busy_s[device] = busy_s.get(device, 0.0) + costs.turn_s(s, device, each) * turns / len(cut.devices)
+    return max(busy_s.values())
+
+
+class ShorterRuns(NamedTuple):
+    """Runs from which an iteration is extrapolated.
+
+    They are the runs of two shorter batches, or the run of the whole batch alone.
+
+    Attributes:
+        runs: of one column, where columns are alike. column: which; None where all are in the runs. rounds: how often the whole batch
+            adds to the first run what the last has more than it.
+    """
+
+    runs: tuple[Outcome, ...]
+    column: Column | None
+    rounds: float
+
+
+def shorter_runs(plan: Plan, profile: ModelProfile) -> ShorterRuns:
+    """The runs that `predict_iteration` uses for a plan whose batch is too long to be simulated whole.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    asked = _of_plan(plan, profile)
+    samples, each = asked.batch
+    found = _shorter_of(asked)
+    if found is None:
+        alone, column = _alone(asked)
+        return ShorterRuns((_play(alone, record=False),), column, 0.0)
+    sizes, often = found[1], repeats(asked.strategy, asked.cuts)
+    alone_of = [_alone(asked._replace(batch=(size, each))) for size in sizes]
+    runs = tuple(_play(alone, record=False, repeats=often) for alone, _ in alone_of)
+    return ShorterRuns(runs, alone_of[0][1], (samples - sizes[0]) / (sizes[1] - sizes[0]))
+
+
+def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:
+    return critical_seconds(_play(_alone(asked)[0], record=False, repeats=repeats))
+
+
+def _alone(asked: _Asked) -> tuple[_Asked, Column | None]:
+    """One of several alike columns, and which; the whole where one does not stand for all."""
+    samples, each = asked.batch
+    if asked.swap is not None:
+        return asked, None
+    column = column_of(asked.profile, asked.cluster, asked.cuts, samples, each)
+    return (
+        (asked, None) if column is None else (asked._replace(cuts=column.cuts, batch=(column.batch_size, each)), column)
+    )
+
+
+def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
+    samples, _ = asked.batch
+    alone, column = _alone(asked)
+    outcome = _play(alone, record=False, repeats=repeats)
+    steady, peaks = steady_state(outcome), _peaks(outcome)
+    rate = samples / steady.iteration_s if steady.iteration_s > 0 else 0.0
+    found = column.everywhere(peaks) if column is not None else peaks
+    return Predicted(steady.iteration_s, rate, found, steady.bubble_fraction)
+
+
+def _play(asked: _Asked, record: bool, repeats: int | None = None) -> Outcome:
+    layout, costs = _laid_out(asked, repeats)
+    return play(layout, costs, record=record)
+
+
+def _laid_out(asked: _Asked, repeats: int | None = None) -> tuple[Layout, CostModel]:
+    profile, cluster, strategy, options, cuts, batch, swap = asked
+    sizes, swaps = _sizes(strategy, cuts, batch), swap is not None
+    costs = CostModel(profile, cluster, cuts, sizes, columns=_columns(profile), swaps=swaps)
+    chosen = tuple(sorted(complete(strategy, options).items()))
+    shapes = stage_shapes(profile, cuts)
+    return _layout(strategy, shapes, len(costs.samples), chosen, costs.rounds, repeats, swap), costs
+
+
+def _sizes(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, ...]:
+    """Samples of each microbatch."""
+    return microbatches_of(strategy, *batch, (len(cut.devices) for cut in cuts)).sizes
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    strategy: str,
+    shapes: tuple[StageShape, ...],
+    microbatches: int,
+    options: tuple[tuple[str, Any], ...],
+    rounds: int,
+    repeats: int | None = None,
+    swap: Swapping | None = None,
+) -> Layout:
+    """The lowered program, with as many repetitions as the steady state needs if they are not given."""
+    with paused():
+        program = compile_strategy(strategy, shapes, microbatches, dict(options))
+        if swap is not None:
+            program = with_swaps(program, swap, habits(strategy, dict(options)))
+        return lay_out(program, enough_repeats(program, rounds) if repeats is None else repeats)
+
+
+def _columns(profile: ModelProfile) -> Columns:
+    """The profile's interpolated figures; those of the last profile are kept."""
+    global _last
+    # By identity: to compare or to hash a profile costs more than a prediction.
+    if _last is None or _last.profile is not profile:
+        _last = Columns(profile)
+    return _last
+
+
+_last: Columns | None = None

@@ -1,0 +1,115 @@
+"""Rows of stages: what a stage with 0, 1, ... blocks takes, as little made again as its memory asks for, and how many each is to have.
+
+Rules of this file: a row is one stage, whatever the mesh; two ways of making things again are mixed at the most.
+Source: dissertation sections 3.3.1 (recomputation) and 4.3.5 (how many blocks are made again).
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from hocket.planning.mesh.block_costs import BlockFigures
+
+
+class Least:
+    """The least seconds of stages with n blocks, and the two ways and the number of the thrifty ones that give it.
+
+    Arguments:
+        block_s: of a block on each stage, by way.
+    """
+
+    def __init__(self, block_s: Sequence[np.ndarray], n: np.ndarray) -> None:
+        self._n, shape = n, np.broadcast_shapes(n.shape, (len(block_s[0]), 1))
+        self._block_s = [own[:, None] for own in block_s]
+        self.seconds = np.full(shape, np.inf)
+        self.quick, self.thrifty, self.counts = (np.zeros(shape, dtype=int) for _ in range(3))
+
+    def count(self, beyond: np.ndarray, saved: np.ndarray) -> np.ndarray:
+        """Blocks to make again in the thrifty way, for bytes that are lacking and that each saves; infinite where all do not do."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.where(beyond > 0, np.ceil(beyond / saved), 0.0)
+        return np.where(found <= self._n, found, np.inf)
+
+    def offer(self, quick: int, thrifty: int, count: np.ndarray) -> None:
+        """So many blocks in the thrifty way, the others in the quick one."""
+        with np.errstate(invalid="ignore"):
+            seconds = self._n * self._block_s[quick] + count * (self._block_s[thrifty] - self._block_s[quick])
+        better = np.isfinite(count) & (seconds < self.seconds)
+        self.seconds = np.where(better, seconds, self.seconds)
+        self.quick[better], self.thrifty[better], self.counts[better] = quick, thrifty, count[better].astype(int)
+
+
+class Row(NamedTuple):
+    """Of a stage with 0, 1, ... blocks: least seconds of a batch, and no less than with fewer; the rest as `Least`."""
+
+    exact_s: np.ndarray
+    seconds: np.ndarray
+    quick: np.ndarray
+    thrifty: np.ndarray
+    counts: np.ndarray
+
+
+def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[Row]:
+    """Of stages with up to so many blocks.
+
+    Arguments:
+        stages: of each its turns, microbatches in flight and whether more come behind these, bytes of room, parts of optimizer state,
+            whether weights and sums of gradients are there twice, whether it is the first and the last, seconds of embedding and
+            output, and of a block in each way.
+    """
+    turns, ahead, coming, room, parts, more, summed, first, last, ends_s = (one[:, None] for one in stages[:, :10].T)
+    ways, n = len(of.block_s), np.arange(most + 1)
+    gradients = of.gradients[1] * n + of.gradients[0] * first + of.gradients[2] * last
+    each_of = of.state_of(*(one[:, 0] for one in (parts, more, summed)))[:, :, None]  # by layer and stage
+    state = each_of[1] * n + each_of[0] * first + each_of[2] * last
+    besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (last - first)
+    working = np.where(last > 0, of.working[0, 2], 0.0)
+    least = Least(list(stages[:, 10:].T), n[None, :])
+    for quick, thrifty in (*((k, k) for k in range(ways)), *combinations(range(ways), 2)):
+        each = of.stash[quick, 1]
+        stash = each * n + besides
+        load = ahead * stash + np.where(coming > 0, gradients, np.maximum(0.0, gradients - stash))
+        beyond = state + load - room
+        saved = ahead * (each - of.stash[thrifty, 1])
+        count = least.count(beyond + np.maximum(working, of.working[quick, 1]), saved)
+        # The first blocks of a stage are made again: what the others hold is gone by then.
+        again = np.maximum(of.working[quick, 1], of.working[thrifty, 1] - (n - count) * each)
+        least.offer(quick, thrifty, least.count(beyond + np.maximum(working, again), saved))
+    exact_s = (least.seconds + ends_s) * turns
+    seconds = np.maximum.accumulate(exact_s, axis=1)
+    return [Row(*row) for row in zip(exact_s, seconds, least.quick, least.thrifty, least.counts, strict=True)]
+
+
+def counts_of(rows: Sequence[Row], blocks: int, chunks: int) -> np.ndarray | None:
+    """How many blocks each device has, one in every chunk at least, but where embedding or output are, so that the slowest is as quick as
+    it can be; None where they have no room."""
+    least = np.full(len(rows), chunks)
+    least[[0, -1]] -= 1
+    return _shared(np.stack([row.seconds for row in rows]), blocks, least if len(rows) > 1 else np.array([blocks]))
+
+
+def _shared(seconds: np.ndarray, blocks: int, least: np.ndarray) -> np.ndarray | None:
+    """How many blocks each stage has, so that the slowest is as quick as it can be; None where they have no room.
+
+    Arguments:
+        seconds: of a stage with 0, 1, ... blocks, never less with more, infinite where they do not fit; shape (stages, ...).
+        least: of each stage.
+    """
+    rows = np.arange(len(seconds))
+    floor, finite = seconds[rows, least].max(), np.isfinite(seconds)
+    if not np.isfinite(floor) or finite.sum() - len(rows) < blocks:
+        return None
+    limits = np.sort(seconds[finite & (seconds >= floor)])
+    low, high = 0, len(limits) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if (seconds <= limits[middle]).sum() - len(rows) >= blocks:
+            high = middle
+        else:
+            low = middle + 1
+    counts: np.ndarray = (seconds <= limits[high]).sum(axis=1) - 1
+    while counts.sum() > blocks:
+        counts[np.where(counts > least, seconds[rows, counts], -np.inf).argmax()] -= 1
+    return counts

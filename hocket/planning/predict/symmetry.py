@@ -1,0 +1,91 @@
+"""Columns: replicas that stand side by side and do the same are predicted by one of them.
+
+Rules of this file: a plan whose stages have multiples of d replicas is d pipelines, each with every d-th microbatch, which meet only
+where gradients are summed. Where they cannot hinder each other one stands for all: 3,072 devices cost what one pipeline costs. What is
+said of it is what the whole would give.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import gcd, lcm
+
+from hocket.cost.contention import transfer_uses
+from hocket.hardware.cluster import Cluster
+from hocket.program.passes.borders import Graph, StageCut, crossing
+
+
+@dataclass(frozen=True)
+class Column:
+    """One of several pipelines that are alike: its stages, and the batch that is its part."""
+
+    cuts: tuple[StageCut, ...]
+    batch_size: int
+
+    def everywhere(self, peaks: Mapping[int, float]) -> dict[int, float]:
+        """Figures of the column's devices as those of all columns' devices."""
+        found = dict(peaks)
+        for cut in self.cuts:
+            for k, device in enumerate(cut.beside):
+                found[device] = peaks[cut.devices[k % len(cut.devices)]]
+        return dict(sorted(found.items()))
+
+    def pairs_everywhere(self, between: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+        """Bytes between devices of the column, with the same between those of every other column."""
+        twins: dict[int, tuple[int, ...]] = {}
+        for cut in self.cuts:
+            for k, device in enumerate(cut.devices):
+                twins.setdefault(device, (device, *cut.beside[k :: len(cut.devices)]))
+        return {
+            pair: size
+            for (source, target), size in between.items()
+            for pair in zip(twins[source], twins[target], strict=True)
+        }
+
+
+def column_of(
+    graph: Graph, cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int
+) -> Column | None:
+    """The first column of a plan, or None where one does not stand for all.
+
+    Stages of unlike numbers of replicas are as many columns as the greatest common divisor of these. One does not stand for all where
+    that is 1, or sizes of microbatches differ or some run together, where devices have several waves, and where columns are of unlike devices or share links or cores.
+    """
+    count = gcd(*(len(cut.devices) for cut in cuts))
+    if count == 1 or batch_size % (count * microbatch_size) or any(cut.merged > 1 or cut.wave for cut in cuts):
+        return None
+    if cluster.host_cores is not None or not _alike(graph, cluster, cuts, count):
+        return None
+    first = tuple(
+        replace(
+            cut,
+            devices=cut.devices[::count],
+            beside=tuple(device for column in range(1, count) for device in cut.devices[column::count]),
+        )
+        for cut in cuts
+    )
+    return Column(first, batch_size // count)
+
+
+def _alike(graph: Graph, cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
+    """Whether columns have the same devices and links, and none that two of them use."""
+    owners: dict[int, int] = {}
+    for cut in cuts:
+        kinds = [(cluster.node_of(device).device_type, cluster.capacity_bytes(device)) for device in cut.devices]
+        if any(kinds[k] != kinds[k // count * count] for k in range(len(kinds))):
+            return False
+        for k, device in enumerate(cut.devices):
+            if owners.setdefault(device, k % count) != k % count:
+                return False
+    used: dict[object, int] = {}
+    for source, target in crossing(graph, cuts):
+        here, there = cuts[source].devices, cuts[target].devices
+        pairs = [(here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there)))]
+        levels = [cluster.level_between(*pair) for pair in pairs]
+        if any(levels[m] != levels[m // count * count] for m in range(len(levels))):
+            return False
+        for m, pair in enumerate(pairs):
+            for hop in (pair, pair[::-1]):
+                uses = transfer_uses(cluster, (hop,))
+                if any(used.setdefault(use.resource, m % count) != m % count for use in uses):
+                    return False
+    return True

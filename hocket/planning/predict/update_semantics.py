@@ -1,0 +1,144 @@
+"""How a plan's updates differ from those of one process, in figures and in words.
+
+Rules of this file: the declared rule (hocket/program/rule.py) says it all; here it is only counted in samples and spoken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from hocket.errors import InputError, nearest
+from hocket.planning.predict.model_differences import Difference
+from hocket.program.program import StageShape
+from hocket.program.rule import Rule
+from hocket.strategies.base.strategy import all_strategies, complete, microbatches_of, strategy
+from hocket.util.units import show_count
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What one optimizer update of a plan is made of.
+
+    Attributes:
+        kind: of the rule: sync, stashed, vertical, delayed, naive or averaged.
+        old: updates by which the weights of a gradient lag behind, on the stage with the least and the most lag, once warm.
+        samples: how many samples one update averages, on the stage with the fewest and the most; the last microbatch of a
+            batch may have fewer.
+        batch_size: how many one update of one process averages.
+        differences: in what the model is another one than in one process, because of how a batch is cut.
+    """
+
+    kind: str
+    old: tuple[int, int]
+    samples: tuple[int, int]
+    batch_size: int
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """True if the update rule equals that of one process."""
+        return not self.shared and self.old == (0, 0) and self.samples == (self.batch_size, self.batch_size)
+
+    @property
+    def shared(self) -> bool:
+        """Whether two replicas step with each other's gradients, of which half were computed on the other's weights."""
+        return self.kind == "averaged"
+
+    @property
+    def age(self) -> str:
+        """How old the weights of a gradient are, such as "up to 3 updates old"; empty for the newest."""
+        least, most = self.old
+        return "" if not most else f"{'up to ' if least < most else ''}{show_count(most, 'update')} old"
+
+    @property
+    def text(self) -> str:
+        """In a few words, for a column: "same", "same but loss", "two waves", "1 update old", "up to 3 updates old, of 16"."""
+        if self.same:
+            return " but ".join(["same", *([self._kinds] if self.differences else [])])
+        if self.shared:
+            return "two waves"
+        if self.samples == (self.batch_size, self.batch_size):
+            return self.age
+        return f"{self.age}, of {_range(self.samples)}" if self.age else f"updates of {_range(self.samples)}"
+
+    @property
+    def _kinds(self) -> str:
+        return ", ".join(one.kind for one in self.differences)
+
+    def sentence(self, name: str) -> str:
+        """The same in a sentence about the strategy of this name."""
+        if self.same:
+            but = f" but for {self._kinds}" if self.differences else ""
+            return f"{name} has the mathematics of one process{but}: each update averages the {self.batch_size} samples of a batch"
+        parts = []
+        if self.shared:
+            parts.append(
+                "trains two replicas in turn, each with gradients of which half were computed on the other's weights"
+            )
+        if self.age:
+            newest = ", and the backward takes the newest" if self.kind == "naive" else ""
+            parts.append(f"computes gradients on weights {self.age}{newest}")
+        if self.samples != (self.batch_size, self.batch_size):
+            parts.append(f"averages {_range(self.samples)} samples an update, not {self.batch_size}")
+        return f"{name} {' and '.join(parts)}"
+
+
+def updates_of(
+    name: str,
+    shapes: tuple[StageShape, ...],
+    batch_size: int,
+    microbatch_size: int,
+    options: dict[str, object],
+    differences: tuple[Difference, ...] = (),
+) -> Updates:
+    """The updates of a strategy on some stages.
+
+    Arguments:
+        differences: of the model, where batches are cut.
+
+    Raises:
+        InputError: an unknown strategy or option.
+    """
+    microbatches = microbatches_of(name, batch_size, microbatch_size, (len(shape.devices) for shape in shapes)).count
+    rule = strategy(name).rule(shapes, microbatches, complete(name, options))
+    counts = [batch_size if count == microbatches else count * microbatch_size for count in rule.batch]
+    cut = differences if microbatches > 1 else ()
+    return Updates(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size, cut)
+
+
+@cache
+def synchronous_strategies() -> tuple[str, ...]:
+    """Names of the strategies that are synchronous on any stages: one update a batch, on the newest weights."""
+    stages = (StageShape((0,), targets=(1,), batch=True), StageShape((1,), sources=(0,), gradients=(0,), batch=True))
+    found: list[str] = []
+    for name, member in all_strategies():
+        rule: Rule = member.rule(stages, 2, complete(name, {}))
+        if rule.kind == "sync":
+            found.append(name)
+    return tuple(found)
+
+
+def considered(
+    strategies: Sequence[str], synchronous: bool | None, known: Sequence[str], unnamed: Sequence[str], where: str = ""
+) -> tuple[str, ...]:
+    """Names of the strategies that a search looks at.
+
+    Arguments:
+        strategies: that were named. synchronous: False: where none is, those that compute with old weights as well; True: refuse such a
+            name. known: all that there are (`where`). unnamed: those that are looked at where none is named.
+
+    Raises:
+        InputError: an unknown strategy, or one that is not synchronous where only those are wanted.
+    """
+    exact = synchronous_strategies()
+    for name in strategies:
+        if name not in known:
+            raise InputError("strategy", repr(name), f"{where}one of {', '.join(known)}", nearest(name, known))
+        if synchronous and name not in exact:
+            expected = f"one of {', '.join(one for one in known if one in exact)}"
+            raise InputError("strategy", f"{name}, which is not synchronous", expected)
+    return tuple(strategies) or tuple(name for name in unnamed if synchronous is False or name in exact)
+
+
+def _range(pair: tuple[int, int]) -> str:
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} to {pair[1]}"

@@ -1,0 +1,1 @@
+"""Lower bounds on the iteration time and memory of a candidate."""

@@ -1,0 +1,79 @@
+"""Bounds: seconds that no iteration of a choice can be below and bytes that it needs at least, without compiling it.
+
+Rules of this file: never above what the simulation gives, so that a search may leave out what a bound excludes; it knows
+no strategy by name, only its declared rule and its microbatches in flight.
+"""
+
+import numpy as np
+
+from hocket.planning.search.bounds.memory import peak_bytes
+from hocket.planning.search.bounds.stages import StageFigures
+from hocket.planning.search.bounds.time import TimeBound, by_device
+from hocket.program.passes.borders import StageCut, stage_shapes
+from hocket.program.program import StageShape
+from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.strategy import complete, strategy
+
+
+class Bounds:
+    """Bounds for the choices of one situation. Figures that choices share are worked out once."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._profile = situation.profile
+        self._stages = StageFigures(situation)
+        self._time = TimeBound(situation, self._stages)
+        self._steps = any(layer.step_s for layer in situation.profile.layers)
+        self._quick: dict[tuple[int, int], float] = {}
+        self._shapes: dict[int, tuple[tuple[StageCut, ...], tuple[StageShape, ...]]] = {}
+
+    def quick_s(self, choice: Choice) -> float:
+        """Compute alone: the busiest device."""
+        key = (id(choice.stages), choice.microbatch_size)
+        if key not in self._quick:
+            stages = self._stages.of(choice)
+            busy_s = by_device(choice, stages.batch_s / stages.widths)
+            if _bundled(choice):
+                busy_s = self._stages.bundles_s(choice)
+            # Of waves each has its part of the batch, and all may compute at once.
+            count = 1 + max(cut.wave for cut in choice.stages)
+            self._quick[key] = max(busy_s.values()) / count**2
+        return self._quick[key]
+
+    def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
+        """What a device would save of an iteration if replicas divided their steps, at most, by the seconds of compute alone. The
+        strategy must support the choice."""
+        if not self._steps or _waved(choice):
+            return 0.0
+        stages = self._stages.of(choice)
+        rule = strategy(name).rule(shapes, stages.microbatches, complete(name, choice.options))
+        steps_s = np.array([run.step_s for run in stages.runs]) * stages.factors
+        saved_s = steps_s * (1 - 1 / stages.widths) * stages.microbatches / np.array(rule.batch)
+        quick_s = self.quick_s(choice)
+        return max(by_device(choice, saved_s).values()) / quick_s if quick_s > 0 else 1.0
+
+    def shapes(self, choice: Choice) -> tuple[StageShape, ...]:
+        """What a program must know of the choice's stages; strategies share many."""
+        key = id(choice.stages)
+        if key not in self._shapes:
+            self._shapes[key] = (choice.stages, stage_shapes(self._profile, choice.stages))
+        return self._shapes[key][1]
+
+    def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
+        """Everything that `bound_time` lists; of bundles and waves compute alone. The strategy must support the choice."""
+        if _bundled(choice) or _waved(choice):
+            return self.quick_s(choice)
+        return self._time.seconds(name, shapes, choice)
+
+    def peak_bytes(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> dict[int, float]:
+        """Bytes that each device holds at some time at least: its weights, and gradients or stashes."""
+        return peak_bytes(name, shapes, choice, self._stages.of(choice))
+
+
+def _bundled(choice: Choice) -> bool:
+    """Whether microbatches run together, which takes less than one after the other."""
+    return any(cut.merged > 1 for cut in choice.stages)
+
+
+def _waved(choice: Choice) -> bool:
+    """Whether devices compute for several waves at once."""
+    return any(cut.wave for cut in choice.stages)

@@ -1,0 +1,148 @@
+"""What bounds know of stages: seconds of compute, bytes held, by stage, without compiling a choice."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from hocket.cost.compute import Columns, step_s
+from hocket.cost.model import CostModel
+from hocket.program.microbatches import Microbatches
+from hocket.program.passes.borders import StageCut
+from hocket.strategies.base.search_space import Choice, Situation
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of layers at one microbatch size: seconds of whole and of the smallest microbatches, and bytes."""
+
+    forward_s: float
+    backward_s: float
+    least_forward_s: float
+    least_backward_s: float
+    step_s: float
+    behind_s: float  # of the backward, after the last gradient of weights is made
+    stash_bytes: float
+    held_bytes: float  # weights, optimizer state and buffers
+    gradients_bytes: tuple[float, ...]  # by layer
+
+
+@dataclass(frozen=True)
+class Stages:
+    """One choice's stages as arrays; shape (stages,), borders (stages - 1,)."""
+
+    runs: tuple[Run, ...]
+    microbatches: int
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    again_s: np.ndarray
+    widths: np.ndarray
+    factors: np.ndarray
+
+    @cached_property
+    def batch_s(self) -> np.ndarray:
+        """Forwards and backwards of a whole batch, by stage, on one device."""
+        least_s = np.array([r.least_forward_s + r.least_backward_s for r in self.runs])
+        least_s += np.where(self.again_s > 0, [r.least_forward_s for r in self.runs], 0.0)
+        whole_s = self.forward_s + self.backward_s + self.again_s
+        found: np.ndarray = ((self.microbatches - 1) * whole_s + least_s) * self.factors
+        return found
+
+    @cached_property
+    def busiest_s(self) -> np.ndarray:
+        """The same for the replica that has most to do."""
+        whole_s = (self.forward_s + self.backward_s + self.again_s) * self.factors
+        share = -(-self.microbatches // self.widths)
+        less_s = self.microbatches * whole_s - self.batch_s
+        # The smaller microbatch may lie on the one replica that has one more than the others.
+        alone = (self.widths == 1) | (self.microbatches % self.widths == 1)
+        found: np.ndarray = np.maximum(share * whole_s - np.where(alone, less_s, 0.0), (share - 1) * whole_s)
+        return found
+
+
+class StageFigures:
+    """The stages of one situation's choices as figures; what choices share is worked out once."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self.columns = Columns(situation.profile)
+        everything = StageCut(tuple(range(len(situation.profile.layers))), tuple(range(situation.cluster.devices)))
+        costs = CostModel(situation.profile, situation.cluster, (everything,), (1,))
+        self._factors = [costs.factor(d) for d in range(situation.cluster.devices)]
+        self._runs: dict[tuple[int, tuple[int, ...]], Run] = {}
+        self._stages: dict[tuple[int, int], tuple[tuple[StageCut, ...], Stages]] = {}
+
+    def of(self, choice: Choice) -> Stages:
+        """A choice's stages."""
+        key = (id(choice.stages), choice.microbatch_size)
+        kept = self._stages.get(key)
+        if kept is None:
+            batch, size = self._situation.batch_size, choice.microbatch_size
+            runs = tuple(self._run(cut.layers, size) for cut in choice.stages)
+            forward_s = np.array([run.forward_s for run in runs])
+            again = np.array([cut.recompute for cut in choice.stages])
+            stages = Stages(
+                runs,
+                ceil(batch / size),
+                forward_s,
+                np.array([run.backward_s for run in runs]),
+                np.where(again, forward_s, 0.0),
+                np.array([len(cut.devices) for cut in choice.stages]),
+                np.array([min(self._factors[d] for d in cut.devices) for cut in choice.stages]),
+            )
+            kept = self._stages[key] = (choice.stages, stages)  # the first keeps the identity from being given anew
+        return kept[1]
+
+    def bundles_s(self, choice: Choice) -> dict[int, float]:
+        """Seconds that each device computes for a batch, where a replica's share of it is one bundle."""
+        found: dict[int, float] = {}
+        widths = [len(cut.devices) for cut in choice.stages]
+        batches = Microbatches.bundled(self._situation.batch_size, choice.microbatch_size, widths)
+        for cut in choice.stages:
+            for k, device in enumerate(cut.devices):
+                samples = batches.samples(k * cut.merged, cut.merged)
+                figures, own = self.columns.at(samples), list(cut.layers)
+                forward_s = float(figures.forward_s[own].sum()) * (1 + cut.recompute)
+                seconds = (forward_s + float(figures.backward_s[own].sum())) * self._factors[device]
+                found[device] = found.get(device, 0.0) + seconds
+        return found
+
+    def _run(self, layers: tuple[int, ...], size: int) -> Run:
+        found = self._runs.get((size, layers))
+        if found is None:
+            batch, profile, index = self._situation.batch_size, self._situation.profile, list(layers)
+            last = batch - (ceil(batch / size) - 1) * size
+            full, least = self.columns.at(min(size, batch)), self.columns.at(last)
+            own = [self._weights(i) for i in index]
+            first = next((k for k, (_, gradients) in enumerate(own) if gradients > 0), len(index))
+            backward = full.backward_s[index]
+            found = self._runs[size, layers] = Run(
+                float(full.forward_s[index].sum()),
+                float(backward.sum()),
+                float(least.forward_s[index].sum()),
+                float(least.backward_s[index].sum()),
+                step_s(profile, layers),
+                float(backward[:first].sum()),
+                float(full.stash_bytes[index].sum()),
+                sum(held for held, _ in own) + sum(profile.layers[i].buffers_bytes for i in index),
+                tuple(gradients for _, gradients in own),
+            )
+        return found
+
+    def _weights(self, layer: int) -> tuple[float, float]:
+        """Bytes of a layer's weights with their optimizer state, and of their gradients; of shared ones none."""
+        one = self._situation.profile.layers[layer]
+        if not one.parameters:
+            return one.weights_bytes + one.optimizer_bytes, one.gradients_bytes
+        own = [self.columns.parameters[name] for name in one.parameters if name not in self._shared]
+        return sum(w + o for w, _, o in own), sum(g for _, g, _ in own)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        names = [name for layer in self._situation.profile.layers for name in set(layer.parameters)]
+        return (
+            frozenset(name for name in set(names) if names.count(name) > 1)
+            if len(set(names)) < len(names)
+            else frozenset()
+        )

@@ -1,0 +1,148 @@
+"""The time bound: seconds of an iteration that nothing can be below. What it counts:
+
+- a device runs its own stages' forwards, backwards and steps;
+- between a batch's first forward and its update lies the way to the farthest stage and back, where there is a flush;
+- a stage with w microbatches in flight takes, for every w, the way from there to the end and back (Little's law);
+- an update waits for its all-reduce, and the forward that reads its version waits for the update;
+- links carry one message's bytes at a time, the cores of a host one second of compute each.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hocket.cost.contention import Resource, host_of
+from hocket.planning.search.bounds.links import LinkFigures
+from hocket.planning.search.bounds.stages import Run, StageFigures, Stages
+from hocket.program.passes.borders import StageCut
+from hocket.program.program import StageShape
+from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.strategy import complete, strategy
+
+
+class TimeBound:
+    """Seconds of an iteration that no simulation of a choice is below."""
+
+    def __init__(self, situation: Situation, stages: StageFigures) -> None:
+        self._cluster = situation.cluster
+        self._figures, self._links = stages, LinkFigures(situation, stages.columns)
+
+    def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
+        """Everything that the head of this file lists. The strategy must support the choice."""
+        stages, member = self._figures.of(choice), strategy(name)
+        options = complete(name, choice.options)
+        rule = member.rule(shapes, stages.microbatches, options)
+        waiting = member.in_flight(shapes, stages.microbatches, options)
+        forth_s, back_s = self._links.message_s(choice)
+        tail_s, anywhere_s, ring_s = self._tails(choice, stages)
+        updates = np.array([stages.microbatches / batch for batch in rule.batch])
+        step_s = (
+            np.array([_step_s(cut, run) for cut, run in zip(choice.stages, stages.runs, strict=True)]) * stages.factors
+        )
+        found = [
+            _little_s(stages, waiting, forth_s, back_s),
+            float((updates * ring_s).max()),
+            self._links.busiest_s(choice, stages, updates),
+        ]
+        if rule.synchronous and rule.batch[0] == stages.microbatches:
+            found.append(self._flushed_s(choice, stages, forth_s, back_s, (tail_s, anywhere_s), step_s))
+        else:
+            found.append(self._busy_s(choice, stages.batch_s / stages.widths + updates * step_s))
+            ways_s = _ways_s(stages, forth_s, back_s)
+            found.append(float((updates * (ways_s + tail_s) / (np.array(rule.delay) + 1)).max()))
+        return max(found)
+
+    def _busy_s(self, choice: Choice, stage_s: np.ndarray) -> float:
+        """The busiest device, and the busiest host."""
+        seconds = by_device(choice, stage_s)
+        cluster = self._cluster
+        most = max(seconds.values())
+        if cluster.host_cores is not None:
+            hosts: dict[Resource, float] = {}
+            for device, each in seconds.items():
+                host = host_of(cluster, device)
+                hosts[host] = hosts.get(host, 0.0) + each
+            most = max(most, max(hosts.values()) / cluster.host_cores)
+        return most
+
+    def _flushed_s(
+        self,
+        choice: Choice,
+        stages: Stages,
+        forth_s: np.ndarray,
+        back_s: np.ndarray,
+        tails_s: tuple[np.ndarray, np.ndarray],
+        step_s: np.ndarray,
+    ) -> float:
+        """A batch between two flushes: into a device, what it runs, out again, and the update where the way began."""
+        tail_s, anywhere_s = tails_s
+        count = len(stages.runs)
+        into_s, out_s, root = np.zeros(count), np.zeros(count), np.zeros(count, dtype=int)
+        for s in range(count):
+            if s and forth_s[s - 1] >= 0 and back_s[s - 1] >= 0:
+                run, factor = stages.runs[s - 1], stages.factors[s - 1]
+                into_s[s] = into_s[s - 1] + run.least_forward_s * factor + forth_s[s - 1]
+                out_s[s] = out_s[s - 1] + run.least_backward_s * factor + back_s[s - 1]
+                root[s] = root[s - 1]
+            else:
+                root[s] = s
+        hosted: dict[tuple[int, ...], list[int]] = {}
+        for s, cut in enumerate(choice.stages):
+            hosted.setdefault(cut.devices, []).append(s)
+        most = 0.0
+        for own in hosted.values():
+            busy_s = (
+                float(stages.busiest_s[own].sum())
+                if len(own) == 1
+                else float((stages.batch_s / stages.widths)[own].sum())
+            )
+            if len(own) == 1:
+                # Another replica may be the busiest in the next batch: then only the all-reduce keeps them together.
+                turns = stages.microbatches % len(choice.stages[own[0]].devices)
+                most = max(most, busy_s + float((anywhere_s if turns else tail_s)[own[0]]))
+            if len({int(root[s]) for s in own}) == 1:
+                way_s = float(into_s[own].min() + out_s[own].min())
+                most = max(most, way_s + busy_s + float(anywhere_s[root[own[0]]]))
+        return max(most, self._busy_s(choice, stages.batch_s / stages.widths + step_s))
+
+    def _tails(self, choice: Choice, stages: Stages) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of every stage: seconds from its last backward to the end of the update, on the device of that backward and on
+        any of its replicas (below 0 where gradients are complete before the backward is); seconds of its all-reduces."""
+        tails, anywhere, rings = [], [], []
+        for cut, run, factor in zip(choice.stages, stages.runs, stages.factors.tolist(), strict=True):
+            ring = self._links.rings_s(cut, run)
+            exposed = max(ring[-1] - run.behind_s * factor, sum(ring) - run.backward_s * factor) if ring else 0.0
+            tails.append(max(0.0, exposed) + _step_s(cut, run) * factor)
+            anywhere.append(exposed + _step_s(cut, run) * factor)
+            rings.append(sum(ring))
+        return np.array(tails), np.array(anywhere), np.array(rings)
+
+
+def _step_s(cut: StageCut, run: Run) -> float:
+    """Of one replica."""
+    return run.step_s / (cut.replicas if cut.sharded else 1)
+
+
+def by_device(choice: Choice, stage_s: np.ndarray) -> dict[int, float]:
+    """Seconds of each device, given those of its stages."""
+    seconds: dict[int, float] = {}
+    for cut, each in zip(choice.stages, stage_s.tolist(), strict=True):
+        for device in cut.devices:
+            seconds[device] = seconds.get(device, 0.0) + each
+    return seconds
+
+
+def _little_s(stages: Stages, waiting: Sequence[int], forth_s: np.ndarray, back_s: np.ndarray) -> float:
+    """As many microbatches as are in flight at once take the way to the end and back; the ragged one is left out."""
+    share = (stages.microbatches - 1) // stages.widths
+    return float((share / np.array(waiting) * _ways_s(stages, forth_s, back_s)).max())
+
+
+def _ways_s(stages: Stages, forth_s: np.ndarray, back_s: np.ndarray) -> np.ndarray:
+    """Least seconds from the beginning of a microbatch's forward on each stage to the end of its backward there."""
+    count = len(stages.runs)
+    ways = np.array([r.least_forward_s + r.least_backward_s for r in stages.runs]) * stages.factors
+    for s in range(count - 2, -1, -1):
+        if forth_s[s] >= 0 and back_s[s] >= 0:
+            ways[s] += ways[s + 1] + forth_s[s] + back_s[s]
+    return ways

@@ -1,0 +1,1 @@
+"""Plans that swap tensors to the host (Harmony): packs, budgets, placement."""

@@ -1,0 +1,127 @@
+"""Baselines with virtual memory: a strategy's own order, each device's memory made larger by itself (Harmony, HotOS 2021, section 2).
+
+Rules of this file: asked for by name, to compare with; `hocket plan` considers none of these plans otherwise. What a strategy keeps whole
+on a device at once, a stage's weights, must fit there. Where the order is one that packs of layers can have, it is planned of packs, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import ceil
+
+from hocket.planning.search.bounds.bounds import Bounds
+from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.failures import failed
+from hocket.planning.search.result import NO_HOST, Refused
+from hocket.planning.swapping.candidates import Packs, has_hosts, tried
+from hocket.program.passes.swapping.settings import POLICIES
+from hocket.strategies.base.balance import Balancer, runs
+from hocket.strategies.base.search_space import Choice, Situation, cut, period_forwards
+from hocket.strategies.base.strategy import complete, config, in_use, microbatches_of, refusal, strategy
+from hocket.util.compatibility import Feature, conflict
+
+SWAPS = tuple(policy for policy in POLICIES if policy != "task")
+"""What `hocket plan --swap` takes: policies that a device's memory decides by."""
+BASELINES = ("data_parallel", "gpipe", "flush", "model_parallel")
+"""Strategies that are compared with where none is named."""
+QUICKEST, LEAST = (
+    3,
+    2,
+)  # choices of a strategy that are simulated: the quickest by their bounds, those that need least memory
+PACKED = {
+    "data_parallel": "data",
+    "gpipe": "pipeline",
+}  # the mode of `harmony` whose order they have, of packs of layers
+PACKS = 48  # at most
+MOST_FORWARDS = 2048  # in one iteration
+
+
+def plans_with_virtual_memory(
+    situation: Situation,
+    names: Sequence[str],
+    policy: str,
+    profile_path: str = "",
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Packs:
+    """Plans of these strategies that swap by a policy whatever does not fit.
+
+    Arguments:
+        policy: one of SWAPS. progress: called with (done, total, what).
+    """
+    found = Packs()
+    if not has_hosts(situation):
+        found.refused += [Refused(name, "", NO_HOST, swaps=True) for name in names]
+        return found
+    for k, name in enumerate(names):
+        at = partial(progress, k, len(names)) if progress else None
+        try:
+            _try(situation, name, policy, profile_path, found, at)
+        except Exception as error:
+            found.refused.append(failed(name, "", error, swaps=True))
+    return found
+
+
+def _try(
+    situation: Situation,
+    name: str,
+    policy: str,
+    profile_path: str,
+    found: Packs,
+    progress: Callable[[str], None] | None,
+) -> None:
+    """One strategy's."""
+    at = progress or (lambda what: None)
+    at(f"choices of {name}")
+    for choice in _choices(situation, name, found):
+        plan = make_plan(situation, name, choice, profile_path)
+        words = f"{config(plan.shapes(situation.profile))}{' recompute' * choice.stages[0].recompute} swap {policy}"
+        at(f"{name} {words}")
+        tried(situation, plan, words, found, policy)
+    for choice in _packed(situation, name):
+        plan = make_plan(situation, "harmony", choice, profile_path)
+        words = f"in the order of {name}, {len(plan.stages)} packs swap {policy}"
+        at(words)
+        tried(situation, plan, words, found, policy)
+
+
+def _choices(situation: Situation, name: str, found: Packs) -> Iterator[Choice]:
+    """The strategy's own: the quickest, and those that need least memory."""
+    bounds, own = Bounds(situation), strategy(name)
+    ranked: list[tuple[float, float, int, Choice]] = []
+    for first in own.choices(situation):
+        for choice in (first, *first.thriftier):
+            shapes = bounds.shapes(choice)
+            widths = (len(stage.devices) for stage in choice.stages)
+            count = microbatches_of(name, situation.batch_size, choice.microbatch_size, widths).count
+            options = complete(name, choice.options)
+            reason = refusal(name, shapes, count, options)
+            if reason is None:
+                used = in_use(shapes, own.rule(shapes, count, options), options)
+                reason = conflict({Feature.SWAP, *used})
+            if reason is not None:
+                found.refused.append(Refused(name, f"{config(shapes)} b{choice.microbatch_size}", reason, swaps=True))
+            elif period_forwards(choice.stages, choice.microbatches) <= MOST_FORWARDS:
+                peak = max(bounds.peak_bytes(name, shapes, choice).values())
+                ranked.append((bounds.quick_s(choice), peak, len(ranked), choice))
+    kept = sorted(ranked, key=lambda one: (one[0], one[2]))[:QUICKEST]
+    kept += [one for one in sorted(ranked, key=lambda one: (one[1], one[2]))[:LEAST] if one not in kept]
+    for *_, choice in kept:
+        yield choice
+
+
+def _packed(situation: Situation, name: str) -> Iterator[Choice]:
+    """The same order of finer stages: a microbatch goes through all packs of a device in turn, and steps come at the end."""
+    if name not in PACKED:
+        return
+    mode, devices = PACKED[name], situation.cluster.devices
+    options = {"mode": mode, "grouping": False, "just_in_time": False}
+    for size in situation.sizes:
+        microbatches = ceil(situation.batch_size / size)
+        own = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), PACKS))
+        if (mode == "data" and microbatches < devices) or microbatches * len(own) > MOST_FORWARDS:
+            continue
+        everywhere = tuple(range(devices))
+        stages = tuple(
+            cut(situation, layers, everywhere if mode == "data" else (k * devices // len(own),))
+            for k, layers in enumerate(runs(own[-1]))
+        )
+        yield Choice(stages, size, microbatches, options)

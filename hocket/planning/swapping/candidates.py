@@ -1,0 +1,148 @@
+"""Plans with swaps as candidates: proved within the memory of devices and hosts, whatever the timing, and simulated.
+
+Rules of this file: hosts must have the memory that the cluster file says they have.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from hocket.hardware.cluster import Cluster
+from hocket.planning.burst.amplification_limit import Tolerance, held_s
+from hocket.planning.plan import Plan
+from hocket.planning.predict.model_differences import differences
+from hocket.planning.predict.predict import predict_iteration, program_of
+from hocket.planning.predict.update_semantics import updates_of
+from hocket.planning.search.failures import failed
+from hocket.planning.search.result import Candidate, Refused
+from hocket.planning.swapping.budgets import by_server, completed, host_bytes
+from hocket.profiling.profile import ModelProfile
+from hocket.program.memory_bound.footprint import footprints
+from hocket.program.passes.swapping.insert import sizes_of
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.strategies.base.search_space import Situation
+from hocket.util.units import show_bytes
+
+
+class Miss(NamedTuple):
+    """Why a plan is none, and how many bytes are missing on a host if that is why, and how many it needs."""
+
+    reason: str
+    missing_bytes: float = 0.0
+    host_bytes: float = 0.0
+
+
+@dataclass
+class Packs:
+    """What was found of plans that swap.
+
+    Attributes:
+        considered: plans that were made into programs.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    considered: int = 0
+
+
+def has_hosts(situation: Situation) -> bool:
+    """Whether every device's server says how much there is to swap to."""
+    return all(situation.cluster.host_bytes(device) for device in range(situation.cluster.devices))
+
+
+def within(found: Packs, tolerance: Tolerance | None) -> Packs:
+    """What is found, with what uses too much of devices refused: a plan keeps its devices while it swaps. One device alone, with which that
+    is compared, has memory for all and swaps nothing (amplification.py). Of what is refused what uses least comes first."""
+    if tolerance is None:
+        return found
+    kept = Packs(considered=found.considered)
+    for one in sorted(found.candidates, key=lambda one: held_s(one.plan.stages, one.iteration_s)):
+        used_s = held_s(one.plan.stages, one.iteration_s)
+        text = tolerance.refusal(used_s)
+        if text:
+            config = f"{one.config} b{one.plan.microbatch_size}"
+            kept.refused.append(Refused(one.strategy, config, text, swaps=True, too_much=True))
+        else:
+            kept.candidates.append(replace(one, amplification=used_s / tolerance.alone_s))
+    kept.refused += found.refused
+    return kept
+
+
+def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
+    """What devices of a plan may hold: one figure where those that it uses are alike, else one for each device of the cluster."""
+    used = {cluster.capacity_bytes(device) for stage in plan.stages for device in stage.devices}
+    return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
+
+
+def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0) -> list[Candidate]:
+    """The candidate that a plan is with swaps, if it is one; otherwise `found.refused` has why.
+
+    Arguments:
+        plan: its swaps are not looked at. ahead: operations ahead of which values are swapped in.
+    """
+    found.considered += 1
+    cluster, profile, strategy = situation.cluster, situation.profile, plan.strategy
+    try:
+        plan = completed(
+            replace(plan, predicted=None, swap=Swapping(policy, room_of(plan, cluster), prefetch=ahead)), profile
+        )
+        miss, own_bytes = _missing(plan, profile, cluster)
+        if miss is None:
+            assert plan.swap is not None
+            if own_bytes > min(
+                host_bytes(plan, cluster).values()
+            ):  # devices need unequal parts of what all have together
+                plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
+            predicted = predict_iteration(plan, profile)
+    except Exception as error:
+        found.refused.append(failed(strategy, f"{config} b{plan.microbatch_size}", error, swaps=True))
+        return []
+    if miss is not None:
+        found.refused.append(
+            Refused(
+                strategy, f"{config} b{plan.microbatch_size}", miss.reason, miss.missing_bytes, True, miss.host_bytes
+            )
+        )
+        return []
+    shapes = plan.shapes(profile)
+    one = Candidate(
+        strategy,
+        config,
+        replace(plan, predicted=predicted),
+        updates_of(strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(profile)),
+        predicted.iteration_s,
+        predicted.samples_per_s,
+        predicted.peak_memory_bytes,
+        predicted.bubble_fraction,
+    )
+    found.candidates.append(one)
+    return [one]
+
+
+def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss | None, float]:
+    """What a host lacks for a plan that swaps, whatever the timing; and the most that a device has on its host.
+
+    Raises:
+        RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.
+    """
+    own = on_hosts(plan, profile)
+    for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
+        has = cluster.host_bytes(server * cluster.levels[0].width) or 0.0
+        if size > has:
+            text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
+            return Miss(text, size - has, size), 0.0
+    return None, max(own.values())
+
+
+def on_hosts(plan: Plan, profile: ModelProfile) -> dict[int, float]:
+    """The most that each device of a plan that swaps has on its host, whatever the timing.
+
+    By the plan's own figures, to which it is held wherever it is compiled: some are above the cost model's (program/passes/swapping/settings.py).
+
+    Raises:
+        RefusedError: the devices have no room for one of its operations.
+    """
+    program = program_of(plan, profile)
+    sizes = sizes_of(program, plan.swap) if plan.swap is not None else None
+    assert sizes is not None, "a plan that swaps within a limit has its own figures (`completed`)"
+    found = footprints(program, sizes, host=True)
+    return {device: there.bytes for device, there in found.items()}

@@ -1,0 +1,226 @@
+"""Largest: how deep a model the given devices can train at all, by strategy: the profile's block ever more often.
+
+Rules of this file: a depth counts when one of the strategy's choices is proved to fit, as `check` proves it; nothing is
+simulated. Where values are swapped, devices hold one operation whatever the depth: the host decides, and what it needs
+is proved of two depths and continued in a line.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.planning.predict.predict import proven_peaks
+from hocket.planning.search.bounds.bounds import Bounds
+from hocket.planning.swapping.budgets import by_server
+from hocket.planning.swapping.candidates import on_hosts
+from hocket.planning.swapping.search import SWAPPING, smallest_packs
+from hocket.profiling.analytic.repeat_blocks import LEAST, Block, lengthened, repeated_block
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.base.search_space import MAX_FORWARDS, Choice, Situation, period_forwards, shared
+from hocket.strategies.base.strategy import complete, lacking, microbatches_of, refusal, searched, strategy
+from hocket.util.units import show_bytes, show_count
+
+MOST_LAYERS = 192  # that are looked at: what fits more is said to fit so many at least
+FIRST = 6  # depths from LEAST on at which a strategy may begin
+TRIED = 6  # choices of a depth that are proved, those that need least by their bounds first
+
+
+@dataclass(frozen=True)
+class Largest:
+    """What one strategy can train.
+
+    Attributes:
+        blocks: the most; 0: not even LEAST of them. more: it may be more, which was not looked at.
+        layers, weights_bytes: of that model. config: the choice that fits.
+        limit: what lacks for one block more, or for LEAST, in bytes; empty where not known.
+    """
+
+    strategy: str
+    blocks: int
+    layers: int
+    weights_bytes: float
+    config: str = ""
+    limit: str = ""
+    more: bool = False
+
+
+def largest(
+    profile: ModelProfile,
+    cluster: Cluster,
+    batch_size: int,
+    strategies: Sequence[str] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> tuple[Largest, ...]:
+    """Of each strategy the deepest model, the deepest of all first.
+
+    Arguments:
+        strategies: names; all that a search knows when empty, those that compute with old weights or in two waves among them.
+
+    Raises:
+        RefusedError: nothing in the profile comes LEAST times.
+    """
+    block = repeated_block(profile)
+    if block is None:
+        raise RefusedError(
+            "profile", "no run of layers that comes three times", "a repeated block, by which a model can be deeper"
+        )
+    names = list(dict.fromkeys((*(strategies or searched()), SWAPPING)))
+    found = []
+    for k, name in enumerate(names):
+        at = partial(progress, k, len(names)) if progress else (lambda what: None)
+        search = _swapped if name == SWAPPING else _staying
+        found.append(search(name, profile, cluster, batch_size, block, at))
+    return tuple(sorted(found, key=lambda one: (-one.blocks, one.strategy)))
+
+
+def block_in_words(profile: ModelProfile) -> str:
+    """What is counted: layers and bytes of the repeated block, and how often it comes; empty where nothing repeats."""
+    block = repeated_block(profile)
+    if block is None:
+        return ""
+    own = range(block.first, block.first + block.size)
+    first, last = profile.layers[own[0]].name, profile.layers[own[-1]].name
+    layers = f"{show_count(block.size, 'layer')}, {first}{f' to {last}' if block.size > 1 else ''}"
+    weights = show_bytes(profile.weights_bytes(own))
+    seen = f"the profile has {block.times} of it, and less than {LEAST} are not looked at"
+    return f"a block: {layers}, {weights} of weights; {seen}"
+
+
+def _staying(
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block, at: Callable[[str], None]
+) -> Largest:
+    """By doubling, then by halves."""
+    most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
+    known: dict[int, _Tried] = {}
+
+    def fits(times: int) -> bool:
+        if times not in known:
+            at(f"{name}, {times} blocks")
+            deeper = lengthened(profile, block, times)
+            known[times] = _choice(name, Situation(deeper, cluster, batch_size))
+        return known[times].config is not None
+
+    # A strategy may need more layers than that, such as one for each chunk.
+    low = high = next((times for times in range(LEAST, min(most, LEAST + FIRST) + 1) if fits(times)), 0)
+    if not low:
+        return Largest(name, 0, 0, 0.0, limit=f"{LEAST} blocks: {known[LEAST].lacks}")
+    while low < most and fits(high := min(2 * low, most)):
+        low = high
+    if low < most:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+    limit = f"{high} blocks: {known[high].lacks}"
+    return _largest(name, profile, block, low, known[low].config or "", limit, low == most)
+
+
+class _Tried(NamedTuple):
+    """The choice that is proved to fit, if there is one; otherwise what the nearest miss lacks."""
+
+    config: str | None
+    lacks: str = ""
+
+
+def _choice(name: str, situation: Situation) -> _Tried:
+    """A choice that is proved to fit, if there is one among those that may."""
+    bounds, cluster = Bounds(situation), situation.cluster
+    capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
+    waiting: list[tuple[float, int, Choice]] = []
+    near, lacks = inf, ""
+
+    def fullest(peaks: Mapping[int, float]) -> tuple[float, int]:
+        return max((peaks[device] / capacity[device], device) for device in peaks)
+
+    def missed(peaks: Mapping[int, float], words: str) -> None:
+        nonlocal near, lacks
+        share, device = fullest(peaks)
+        if share < near:
+            near = share
+            lacks = f"device {device} needs {words}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
+
+    try:
+        for choice in _variants(name, situation):
+            shapes = bounds.shapes(choice)
+            widths = (len(stage.devices) for stage in choice.stages)
+            batches = microbatches_of(name, situation.batch_size, choice.microbatch_size, widths)
+            refused = refusal(name, shapes, batches.count, complete(name, choice.options))
+            if refused:
+                lacks = lacks or refused
+                continue
+            if period_forwards(choice.stages, choice.microbatches) > MAX_FORWARDS:
+                continue
+            peaks = bounds.peak_bytes(name, shapes, choice)
+            share, _ = fullest(peaks)
+            if share <= 1:
+                waiting.append((share, len(waiting), choice))
+            else:
+                missed(peaks, "at least ")
+    except RefusedError as error:
+        return _Tried(None, f"{error.found}; expected {error.expected}" if error.expected else str(error))
+    for _, _, choice in sorted(waiting, key=lambda one: one[:2])[:TRIED]:
+        peaks = proven_peaks(situation, name, choice)
+        if fullest(peaks)[0] <= 1:
+            shards = {stage.shard for stage in choice.stages} - {"none"}
+            words = (
+                f"{show_count(len(choice.stages), 'stage')} b{choice.microbatch_size}",
+                *(f"shard={one}" for one in shards),
+            )
+            again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
+            return _Tried(" ".join((*words, *again)))
+        missed(peaks, "up to ")
+    return _Tried(None, lacks or lacking(name, situation) or "this strategy has no choice here")
+
+
+def _variants(name: str, situation: Situation) -> Iterator[Choice]:
+    """All choices of a strategy, what needs less memory included."""
+    for choice in strategy(name).choices(situation):
+        for one in (choice, *choice.thriftier):
+            yield one
+            thrifty = shared(one)
+            if thrifty is not None:
+                yield replace(thrifty, thriftier=())
+
+
+def _swapped(
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block, at: Callable[[str], None]
+) -> Largest:
+    """What hosts need of two depths, and the depth at which a line through both is what they have."""
+    depths = (max(LEAST, block.times), max(LEAST, block.times) + LEAST)
+    needs, config = [], ""
+    for times in depths:
+        at(f"{name}, what hosts need for {times} blocks")
+        deeper = lengthened(profile, block, times)
+        try:
+            plan = smallest_packs(Situation(deeper, cluster, batch_size))
+        except RefusedError as error:
+            return Largest(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
+        needs.append(by_server(on_hosts(plan, deeper), cluster))
+        each = len(deeper.layers) / len(plan.stages)
+        packs = "packs of one layer" if each == 1 else f"packs of {each:.2g} layers"
+        config = f"{plan.options['mode']}, {packs} b{plan.microbatch_size}"
+    width, most = cluster.levels[0].width, []
+    for server, first in needs[0].items():
+        has = cluster.host_bytes(server * width) or 0.0
+        slope = (needs[1][server] - first) / (depths[1] - depths[0])
+        most.append((depths[0] + (has - first) / slope, server, first, slope, has))
+    deepest, server, first, slope, has = min(most)
+    times = int(deepest)
+    more = max(times + 1, LEAST)
+    needed = show_bytes(first + slope * (more - depths[0]))
+    limit = f"{more} blocks: the host of server {server} needs {needed} of {show_bytes(has)}"
+    if times < LEAST:
+        return Largest(name, 0, 0, 0.0, limit=limit)
+    return _largest(name, profile, block, times, config, limit, False)
+
+
+def _largest(
+    name: str, profile: ModelProfile, block: Block, times: int, config: str, limit: str, more: bool
+) -> Largest:
+    own = range(block.first + block.size, block.first + 2 * block.size)
+    layers = len(profile.layers) + (times - block.times) * block.size
+    weights = profile.unique_weights_bytes + (times - block.times) * profile.weights_bytes(own)
+    return Largest(name, times, layers, weights, config, "" if more else limit, more)

@@ -1,0 +1,118 @@
+"""Places: the devices that plans of packs stand on, and whose turn each pack is.
+
+Rules of this file: all devices, or those of one type, as packs on unlike ones wait for the slowest; where use of devices is limited, fewer
+of them, too. What serves best is simulated, not decided here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hocket.hardware.cluster import Cluster
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.swapping.costs import LayerProfile, Pass, Server
+from hocket.strategies.swapping.from_profile import layer_profile, server_of
+from hocket.strategies.swapping.tuner import Mode
+
+
+@dataclass(frozen=True)
+class Place:
+    """Some devices of a cluster, ascending.
+
+    Attributes:
+        kinds: the types of devices there.
+    """
+
+    profile: ModelProfile
+    cluster: Cluster
+    devices: tuple[int, ...]
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """The first device of each type, by its name."""
+        return {self.cluster.node_of(d).device_type: d for d in reversed(self.devices)}
+
+    @cached_property
+    def words(self) -> str:
+        """What it is in a few words; empty of all devices."""
+        if len(self.devices) == self.cluster.devices:
+            return ""
+        return f" on {len(self.devices)} {' and '.join(sorted(self.kinds))}"
+
+    @cached_property
+    def server(self) -> Server:
+        """As the tuner sees it.
+
+        Raises:
+            InputError: of a type nothing is known.
+        """
+        return server_of(self.cluster, self.devices)
+
+    @cached_property
+    def layers(self) -> LayerProfile:
+        """Each layer's tasks, of unlike devices on the slowest: whoever has equal parts waits for it.
+
+        Raises:
+            InputError: the profile says nothing of a type. RefusedError: the job has no such program.
+        """
+        first, *others = (layer_profile(self.profile, self.cluster, device) for device in self.kinds.values())
+        for other in others:
+            forward, backward = (
+                Pass(a.sizes, np.maximum(a.seconds, b.seconds), np.maximum(a.bytes, b.bytes))
+                for a, b in ((first.forward, other.forward), (first.backward, other.backward))
+            )
+            step_s = np.maximum(first.step_s, other.step_s)
+            first = LayerProfile(forward, backward, first.input_bytes, first.weights_bytes, step_s)
+        return first
+
+    def turns(self, mode: Mode, packs: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+        """Devices of each pack: all of them; or one each in turn, and of unlike devices as often as they are quick, too."""
+        if mode is Mode.DATA:
+            yield (self.devices,) * packs
+            return
+        yield tuple((self.devices[k % len(self.devices)],) for k in range(packs))
+        if len(self.kinds) > 1:
+            yield tuple((device,) for device in self._by_rate(packs))
+
+    def _by_rate(self, packs: int) -> Iterator[int]:
+        """The device whose share of packs is farthest behind what it computes of all: weighted turns, as even as can be."""
+        alone_s = {
+            kind: float(one.forward.seconds[-1].sum() + one.backward.seconds[-1].sum())
+            for kind, one in ((k, layer_profile(self.profile, self.cluster, d)) for k, d in self.kinds.items())
+        }
+        rates = [1 / alone_s[self.cluster.node_of(device).device_type] for device in self.devices]
+        had = [0] * len(rates)
+        for _ in range(packs):
+            k = min(range(len(rates)), key=lambda k: ((had[k] + 1) / rates[k], k))
+            had[k] += 1
+            yield self.devices[k]
+
+
+def left_out(cluster: Cluster) -> str:
+    """Of which devices no plan that swaps makes use, and why; empty where of all or of none."""
+    others = [cluster.node_of(d).device_type for d in range(cluster.devices) if not cluster.host_bytes(d)]
+    if not 0 < len(others) < cluster.devices:
+        return ""
+    kinds = " and ".join(sorted(set(others)))
+    return f"plans that swap leave out {len(others)} {kinds}: the cluster file does not say host_memory_bytes of their nodes"
+
+
+def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[Place]:
+    """All places that have hosts to swap to.
+
+    Arguments:
+        limited: use of devices is: then half of each, a quarter, and so on down to one.
+    """
+    every = tuple(d for d in range(cluster.devices) if cluster.host_bytes(d))
+    kinds = dict.fromkeys(cluster.node_of(device).device_type for device in every)
+    whole = [every] if len(every) == cluster.devices else []
+    whole += [tuple(d for d in every if cluster.node_of(d).device_type == kind) for kind in kinds]
+    seen = set[tuple[int, ...]]()
+    for devices in whole:
+        while devices:
+            if devices not in seen:
+                seen.add(devices)
+                yield Place(profile, cluster, devices)
+            devices = devices[: len(devices) // 2] if limited else ()

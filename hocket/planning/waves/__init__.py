@@ -1,0 +1,1 @@
+"""Waves of batches (Wavelet): how many fit, and when they pay."""

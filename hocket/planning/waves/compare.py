@@ -1,0 +1,125 @@
+"""Gang: a plan beside the same job launched all at once, or in waves: what devices hold and compute over one iteration of each.
+
+Rules of this file: everything is simulated; a picture of it is `reporting/plan_report/usage_panel.py`.
+Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6 and 8.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hocket.errors import HocketError
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict
+from hocket.planning.waves.room import Tried, decrease, in_waves, insides_of, room, simulated, wave_of
+from hocket.profiling.profile import ModelProfile
+from hocket.program.trace.trace import Trace
+from hocket.program.trace.usage import Usage, usage
+from hocket.strategies.base.strategy import ring_of
+from hocket.util.units import show_count
+
+_MOST_DEVICES = 64  # beyond it nobody looks at each
+
+
+@dataclass(frozen=True)
+class Course:
+    """One iteration of a plan.
+
+    Attributes:
+        title: which plan. samples: that the iteration trains on. note: what else is to be said, a sentence or nothing.
+        most_bytes: by device, what it can hold in any timing, where that is told and not what it holds in this one.
+    """
+
+    title: str
+    usage: Usage
+    samples: int
+    note: str = ""
+    most_bytes: Mapping[int, float] = field(default_factory=dict)
+
+
+def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ...]:
+    """A plan's own, between that of one wave where it has several, and that of waves where it has one.
+
+    Arguments:
+        profile: of one device, as the plan names it. trace: what is predicted of the plan, with memory.
+    """
+    if plan.group.cluster.devices > _MOST_DEVICES or plan.tensor > 1:
+        return ()
+    own = _course(plan, profile, trace)
+    gang = launched_at_once(plan)
+    if gang is None or (gang.strategy == plan.strategy and len(trace.devices) == 1):
+        return (own,)
+    try:
+        wave = wave_of(gang, profile)
+    except HocketError:  # what goes in waves need not go without: stages that share weights, or memory
+        return (own,)
+    first = room(wave)
+    alone = Course(f"gang-scheduled: {_title(gang)}", wave.usage, gang.batch_size)
+    if gang.strategy != plan.strategy:
+        return (alone, own)
+    alone = replace(alone, note=f"room for {show_count(first.waves, 'wave')}: {first.why}")
+    count = first.waves
+    if wave.ring and count > 1:  # appendix B.2, whose limit is for waves on other devices
+        count, tried = decrease(count, simulated(gang, profile))
+        if count < first.waves:
+            told = ", ".join(f"{one.waves} {_outcome(one)}" for one in tried[1:])
+            alone = replace(alone, note=f"{alone.note}; simulated one fewer each time: {told}")
+    if count == 1:
+        return (alone,)
+    waves = in_waves(gang, count)
+    found, _ = predict(waves, profile)
+    return (alone, _course(waves, profile, found))
+
+
+def _outcome(one: Tried) -> str:
+    return "do not fit" if one.iteration_s is None else f"take {one.stretch:.0%} longer than one"
+
+
+def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> Course:
+    """Of a plan as it is predicted; of two waves on a device with what they can hold in any timing."""
+    course = Course(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
+    if not any(stage.wave for stage in plan.stages):
+        return course
+    why = (
+        "drawn is what devices hold in the predicted timing; peak memory is what they can hold in any, and what the plan is held to: "
+        "nothing orders a wave's forward beside the other's backward, and one whose thread stands still keeps its stash"
+    )
+    return replace(course, note=why, most_bytes=trace.peak_memory_bytes())
+
+
+def launched_at_once(plan: Plan) -> Plan | None:
+    """One wave of a plan, with one microbatch on each device or chain of devices; None where waves cannot be added to it."""
+    devices = [stage.devices for stage in plan.stages]
+    if plan.strategy == "waves":
+        ring = ring_of(devices) or ()
+        if len(ring) != len(devices) or len(ring) < 2:
+            return None
+        stages = tuple(
+            replace(stage, devices=(ring[s],), buckets=(), threads=()) for s, stage in enumerate(plan.stages)
+        )
+        return replace(
+            plan,
+            strategy="model_parallel",
+            stages=stages,
+            batch_size=plan.microbatch_size,
+            shard="none",
+            predicted=None,
+        )
+    if plan.strategy == "tick_tock":
+        return replace(
+            plan,
+            strategy="data_parallel",
+            options={},  # tick_tock's, such as align, are none of its
+            stages=plan.stages[:1],
+            batch_size=plan.microbatch_size * len(devices[0]),
+            predicted=None,
+        )
+    if plan.strategy == "model_parallel" and len(devices) > 1 and all(len(own) == 1 for own in devices):
+        return replace(plan, batch_size=plan.microbatch_size, predicted=None)
+    if plan.strategy == "data_parallel" and plan.shard == "none":
+        return replace(plan, batch_size=plan.microbatch_size * len(devices[0]), predicted=None)
+    return None
+
+
+def _title(plan: Plan) -> str:
+    own = plan.microbatches
+    return f"{plan.strategy}, {show_count(own, 'microbatch')} of {plan.microbatch_size}"

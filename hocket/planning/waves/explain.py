@@ -1,0 +1,75 @@
+"""Wave verdict: why waves are not what a search found best, in a line each.
+
+Rules of this file: waves compete with all other strategies under the same memory; what is told here was found by simulating both.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from hocket.planning.predict.predict import played
+from hocket.planning.search.result import TIE, Candidate, Refused, Search
+from hocket.profiling.profile import ModelProfile
+from hocket.simulation.summary import Summary, summarize
+from hocket.strategies.base.search_space import MAX_FORWARDS
+from hocket.util.units import show_bytes, show_gap
+
+NAMES = ("waves", "tick_tock")
+_FULL = 0.9  # of the time that devices compute, from which a plan is said to leave them nothing
+
+
+def why_not(found: Search, profiles: Mapping[str, ModelProfile]) -> Iterator[str]:
+    """A line for each strategy of waves that was looked at and is not the best plan's.
+
+    Arguments:
+        profiles: of the search.
+    """
+    best = found.best
+    for name in NAMES:
+        own = [one for one in found.candidates if one.strategy == name]
+        refused = [one for one in found.refused if one.strategy == name]
+        if best.strategy == name:
+            continue
+        if own:
+            nearest = min(own, key=lambda one: one.iteration_s)
+            gap = nearest.iteration_s / best.iteration_s - 1
+            yield f"{name}: {nearest.config} b{nearest.plan.microbatch_size} {_behind(gap)}: {_reason(best, nearest, profiles)}"
+        elif refused:
+            miss = min(refused, key=_missing)
+            yield f"{name}: refused, {f'{miss.config}: ' if miss.config else ''}{miss.reason}"
+
+
+def _missing(one: Refused) -> tuple[bool, float]:
+    return not one.missing_bytes, one.missing_bytes
+
+
+def _behind(gap: float) -> str:
+    return f"takes {gap:.1%} more" if gap > TIE else f"{show_gap(gap)}, which counts as equal"
+
+
+def _reason(best: Candidate, other: Candidate, profiles: Mapping[str, ModelProfile]) -> str:
+    """What the best plan does better."""
+    mine, theirs = _summary(best, profiles), _summary(other, profiles)
+    if mine is None or theirs is None:
+        return f"its bubble is {other.bubble_fraction:.1%}, that of {best.strategy} {best.bubble_fraction:.1%}"
+    busy, idle = _busy(mine), _busy(theirs)
+    sent = [sum(one.sent_bytes.values()) for one in (mine, theirs)]
+    more = f"it sends {show_bytes(sent[1])} an iteration, {best.strategy} {show_bytes(sent[0])}"
+    if busy >= _FULL:
+        full = f"{best.strategy} computes {busy:.0%} of the time on every device, which leaves waves nothing to fill"
+        return f"{full}, and {more}" if sent[1] > sent[0] else full
+    if sent[1] > sent[0]:
+        return more
+    return f"its devices compute {idle:.0%} of the time, those of {best.strategy} {busy:.0%}"
+
+
+def _busy(summary: Summary) -> float:
+    """Of the device that computes least."""
+    return min(summary.utilization.values())
+
+
+def _summary(one: Candidate, profiles: Mapping[str, ModelProfile]) -> Summary | None:
+    """None of a plan that would take long to simulate, or without its profile."""
+    plan = one.plan
+    profile = next((p for p in profiles.values() if p.digest == plan.profile_digest), None)
+    if profile is None or plan.microbatches * len(plan.stages) > MAX_FORWARDS:
+        return None
+    return summarize(played(plan, profile), plan.tensor, plan.slices)

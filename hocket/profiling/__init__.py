@@ -1,0 +1,1 @@
+"""Profiles: the layers of a job with their seconds and bytes, and the tensors between them."""

@@ -1,0 +1,171 @@
+"""The repeated blocks of a model, and the arguments of one call of each.
+
+Rules of this file: blocks are found in the module tree and in one run, never by the names of classes; the model is left as
+it was.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from hocket.profiling.capture.recorded_graph import flatten
+
+
+@dataclass
+class BlockCall:
+    """The arguments of one call of a block, and what else the model does with it.
+
+    Attributes:
+        needs: for each leaf of the arguments, whether it is a tensor that needs a gradient.
+        used: which leaves of what the block returns a gradient comes back to.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    needs: list[bool] = field(default_factory=list)
+    used: frozenset[int] = frozenset()
+
+    def fresh(
+        self, all_leaves: bool = False, cut: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
+        """Arguments for one run, on the CPU in float64, and the leaves among them that need gradients (or all of them).
+
+        Arguments:
+            cut: what is taken of a tensor, by its number among the leaves of all arguments.
+        """
+        leaves: list[Tensor] = []
+        needs = iter(enumerate(self.needs))
+
+        def leaf(x: Any) -> Any:
+            number, needed = next(needs)
+            if not isinstance(x, Tensor):
+                return x
+            y = x.detach().cpu().clone()
+            y = y if cut is None else cut(number, y)
+            if y.is_floating_point():
+                y = y.double()
+                if needed or all_leaves:
+                    leaves.append(y.requires_grad_())
+            return y
+
+        args, kwargs = tree_map(leaf, copy.deepcopy((self.args, self.kwargs)))
+        return args, kwargs, leaves
+
+
+def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
+    """The first call of each block, by path."""
+    calls: dict[str, BlockCall] = {}
+    made: dict[str, dict[Any, int]] = {}
+    candidates = {path: model.get_submodule(path) for path in _candidates(model)}
+    modes = [(module, module.training) for module in model.modules()]
+    handles: list[Any] = []
+
+    def keep(path: str, given: Any, named: Any) -> None:
+        if path not in calls:
+            calls[path] = BlockCall(*copy.deepcopy((given, dict(named))))
+
+    def note(path: str, given: Any, named: Any) -> None:
+        if path not in made:
+            calls[path].needs = [_has_gradient(x) for x in tree_leaves((given, dict(named)))]
+
+    def note_result(path: str, result: Any) -> None:
+        made.setdefault(path, {x.grad_fn: i for i, x in enumerate(tree_leaves(result)) if _has_gradient(x)})
+
+    try:
+        model.eval()
+        for path, module in candidates.items():
+            handles.append(
+                module.register_forward_pre_hook(lambda _, a, k, path=path: keep(path, a, k), with_kwargs=True)
+            )
+        with torch.no_grad(), torch.random.fork_rng():  # tensors with a history cannot be copied
+            model(*args, **kwargs)
+        while handles:
+            handles.pop().remove()
+        for path in calls:
+            module = candidates[path]
+            handles.append(
+                module.register_forward_pre_hook(lambda _, a, k, path=path: note(path, a, k), with_kwargs=True)
+            )
+            handles.append(module.register_forward_hook(lambda _, __, result, path=path: note_result(path, result)))
+        with torch.enable_grad(), torch.random.fork_rng():
+            results = [x.grad_fn for _, x in flatten(model(*args, **kwargs))]
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes:
+            module.training = mode
+    for path, nodes in made.items():
+        # Attention weights that are returned and not used have a history, and nobody's gradient.
+        used = nearest_nodes(results, nodes) if len(nodes) > 1 else nodes
+        calls[path].used = frozenset(nodes[node] for node in used)
+    return calls
+
+
+def nearest_nodes(starts: Iterable[Any], wanted: Container[Any]) -> set[Any]:
+    """Which of the wanted operations these ones of a graph depend on, with none of the others between."""
+    found, done, stack = set(), set(), list(starts)
+    while stack:
+        node = stack.pop()
+        if node is None or node in done:
+            continue
+        done.add(node)
+        if node in wanted:
+            found.add(node)
+        else:
+            stack += [before for before, _ in node.next_functions]
+    return found
+
+
+def _has_gradient(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad
+
+
+def _candidates(model: nn.Module) -> list[str]:
+    """Paths of the outermost numbered modules that hold at least two matrices."""
+    found: list[str] = []
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{outer}.") for outer in found)
+        if re.search(r"\d$", path) and not inside and sum(has_matrix(m) for m in module.modules()) >= 2:
+            found.append(path)
+    return found
+
+
+def has_matrix(module: nn.Module) -> bool:
+    """Whether a module's own work is with a matrix, and perhaps a bias: it may be a linear layer."""
+    if next(module.children(), None) is not None or not set(module._parameters) <= {"weight", "bias"}:
+        return False
+    weight = module._parameters.get("weight")
+    return weight is not None and weight.dim() == 2 and weight.is_floating_point()
+
+
+def alike(model: nn.Module, one: str, other: str) -> bool:
+    """Whether two blocks may be divided alike: all is equal but their own numbers, which some blocks keep."""
+
+    def shapes(path: str) -> Any:
+        block = model.get_submodule(path)
+        return type(block), [(name, p.shape) for name, p in block.named_parameters()]
+
+    def sizes(path: str) -> dict[tuple[str, str], tuple[int, bool]]:
+        own = int(re.findall(r"\d+$", path)[0])
+        inside = model.get_submodule(path).named_modules()
+        return {(place, name): (value, value == own) for place, m in inside for name, value in numbers(m)}
+
+    a, b = sizes(one), sizes(other)
+    return (
+        shapes(one) == shapes(other)
+        and a.keys() == b.keys()
+        and all(a[k][0] == b[k][0] or (a[k][1] and b[k][1]) for k in a)
+    )
+
+
+def numbers(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """The whole numbers among a module's attributes."""
+    for name, value in vars(module).items():
+        if type(value) is int:
+            yield name, value

@@ -1,0 +1,158 @@
+"""Lengthened: a profile with its repeated block more often or less often than the model has it, as if a deeper model had been measured.
+
+Rules of this file: the block is found from layers alone: kinds, parameters and bytes that come again. Blocks between the first and the
+last are copies of the second: what it reads and makes, seconds and bytes. Nothing else changes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hocket.profiling.layer import Layer, Tensor
+from hocket.profiling.profile import ModelProfile
+
+LEAST = 3  # blocks: a first, one that is copied, a last
+
+
+@dataclass(frozen=True)
+class Block:
+    """Layers that come again: from `first` on `times` times `size` of them."""
+
+    first: int
+    size: int
+    times: int
+
+
+def repeated_block(profile: ModelProfile) -> Block | None:
+    """The block with most parameters in all its repetitions; None where nothing comes LEAST times."""
+    seen = [(one.kind, one.weights_bytes, len(one.parameters), one.optimizer_bytes) for one in profile.layers]
+    best: tuple[float, int, Block] | None = None
+    for size in range(1, len(seen) // LEAST + 1):
+        start = 0
+        for k in range(len(seen) - size + 1):
+            if k + size < len(seen) and seen[k] == seen[k + size]:
+                continue
+            times = (k - start) // size + 1
+            if times >= LEAST:
+                weights = sum(one.weights_bytes for one in profile.layers[start : start + times * size])
+                one = (weights, -size, Block(start, size, times))
+                best = one if best is None or one[:2] > best[:2] else best
+            start = k + 1
+    return best[2] if best is not None and best[0] > 0 else None
+
+
+def lengthened(profile: ModelProfile, block: Block, times: int) -> ModelProfile:
+    """The profile with so many repetitions of its block, LEAST at least."""
+    place = _Places(block, max(times, LEAST), len(profile.layers))
+    layers: list[Layer] = []
+    for k, layer in enumerate(profile.layers):
+        if k < place.second or k >= place.last:
+            layers.append(layer)
+        elif k == place.second:  # all copies of the second block, one behind the other
+            for copy in range(place.copies):
+                layers += [_copied(one, copy) for one in profile.layers[k : k + block.size]]
+    made = (one for tensor in profile.tensors for one in _tensors(tensor, place))
+    tensors = sorted(made, key=lambda tensor: tensor.source)
+    ties = tuple(tuple(place.outside(k) for k in tie) for tie in profile.ties if not any(map(place.inside, tie)))
+    return replace(
+        profile,
+        layers=tuple(layers),
+        tensors=tuple(tensors),
+        ties=ties,
+        whole_forward_s=(),
+        whole_backward_s=(),
+        compiled=None,
+        digest_of_model="",
+        notes=(*profile.notes, f"{times} blocks instead of {block.times}"),
+    )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where layers go."""
+
+    block: Block
+    times: int
+    layers: int
+
+    @property
+    def copies(self) -> int:
+        return self.times - 2
+
+    @property
+    def second(self) -> int:
+        """The layer at which the second block begins, which is copied."""
+        return self.block.first + self.block.size
+
+    @property
+    def third(self) -> int:
+        return self.second + self.block.size
+
+    @property
+    def last(self) -> int:
+        """The layer at which the last block begins."""
+        return self.block.first + (self.block.times - 1) * self.block.size
+
+    def inside(self, layer: int) -> bool:
+        """Whether a layer is of a block that is copied or left out."""
+        return self.second <= layer < self.last
+
+    def outside(self, layer: int) -> int:
+        """The new place of a layer that stays as it is."""
+        return layer if layer < self.second else layer + (self.times - self.block.times) * self.block.size
+
+    def of(self, layer: int, copy: int) -> int:
+        """The new place of a layer of the second block's copy; counted on, it is one of the block behind it."""
+        return layer + copy * self.block.size
+
+
+def _copied(layer: Layer, copy: int) -> Layer:
+    if not copy:
+        return layer
+    names = tuple(f"{name}+{copy}" for name in layer.parameters)
+    return replace(layer, name=f"{layer.name}+{copy}", parameters=names)
+
+
+def _tensors(tensor: Tensor, place: _Places) -> Iterable[Tensor]:
+    """What a tensor becomes."""
+    if place.second <= tensor.source < place.third:
+        for copy in range(place.copies):
+            # What the next block reads is read by the next copy, or by the last block.
+            beyond = copy == place.copies - 1
+
+            def moved(layers: tuple[int, ...], copy: int = copy, beyond: bool = beyond) -> tuple[int, ...]:
+                near = {place.of(k, copy) for k in layers if k < place.third + place.block.size}
+                far = {place.outside(k) for k in layers if k >= place.last and beyond}
+                return tuple(sorted(near | far))
+
+            until = place.of(tensor.gradient_until, copy) if tensor.gradient_until >= place.second else -1
+            name = tensor.name if not copy else f"{tensor.name}+{copy}"
+            source = place.of(tensor.source, copy)
+            yield replace(
+                tensor,
+                name=name,
+                source=source,
+                targets=moved(tensor.targets),
+                kept_by=moved(tensor.kept_by),
+                gradient_until=until,
+            )
+        return
+    if place.inside(tensor.source):
+        return  # of a block that is left out, for which a copy stands
+    if tensor.source >= place.last:
+        shift = place.outside
+        until = shift(tensor.gradient_until) if tensor.gradient_until >= place.last else -1
+        moved_to = (tuple(map(shift, tensor.targets)), tuple(map(shift, tensor.kept_by)))
+        yield replace(
+            tensor, source=shift(tensor.source), targets=moved_to[0], kept_by=moved_to[1], gradient_until=until
+        )
+        return
+    # From in front of the second block: what the third reads as well is read by all copies.
+    everywhere = any(place.third <= k < place.last or k >= place.last for k in tensor.targets)
+
+    def read(layers: tuple[int, ...]) -> tuple[int, ...]:
+        found = {place.outside(k) for k in layers if not place.inside(k)}
+        own = [k for k in layers if place.second <= k < place.third]
+        found.update(place.of(k, copy) for k in own for copy in range(place.copies if everywhere else 1))
+        return tuple(sorted(found))
+
+    yield replace(tensor, targets=read(tensor.targets), kept_by=read(tensor.kept_by))

@@ -1,0 +1,160 @@
+"""Sketching a job: its layers, bytes and operators on fake tensors, whatever its size; nothing is computed or allocated.
+
+Rules of this file: what counts bytes on real tensors (memory.py) counts them here, so that both find the same.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+from torch.autograd.graph import get_gradient_edge
+
+from hocket.errors import InputError
+from hocket.profiling.analytic.aten_costs import OperatorLog
+from hocket.profiling.analytic.fake_tensors import fake_copy, faked
+from hocket.profiling.analytic.operators import Operator
+from hocket.profiling.capture.capture import Captured, Stage, capture
+from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.optimizer import optimizer_of
+from hocket.profiling.job.precision import sums_of
+from hocket.profiling.measure.assemble import Column, Step, assemble
+from hocket.profiling.measure.measure import Progress, usable, usual_sizes
+from hocket.profiling.measure.memory import Catch, border, count_bytes, detached, optimizer_bytes, seed_of, step_peaks
+from hocket.profiling.operators_only import Sketch, Work
+
+_NEEDS_NUMBERS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
+
+
+def sketch(
+    job: Job | str | Path,
+    microbatch_sizes: Sequence[int] = (),
+    *,
+    max_layers: int = 64,
+    progress: Progress | None = None,
+    foreach: bool = False,
+) -> Sketch:
+    """Look at a job, or at the job of a job file, without computing anything.
+
+    Arguments:
+        microbatch_sizes: numbers of samples; by default the powers of two up to the job's batch, at most four.
+        progress: called with (done, total, what), in steps.
+        foreach: torch's optimizers that can step all weights at once do so where nobody says otherwise, as they do on a GPU.
+
+    Raises:
+        CaptureError: the model cannot be cut into layers, or its course depends on numbers.
+        InputError: a microbatch size beyond the job's batch; nothing to train; a job file that does not run.
+    """
+    with faked() as mode:
+        known = _faked(job, mode) if isinstance(job, Job) else _loaded(job, mode)
+        return _sketch(known, microbatch_sizes, max_layers, progress, foreach)
+
+
+def _loaded(path: str | Path, mode: FakeTensorMode) -> Job:
+    """The job of a file that is run on fake tensors; one whose making needs numbers is made of real ones first."""
+    try:
+        # What lies on the file's way to its model may have been made outside: buffers of numpy's, for one.
+        return _faked(load_job(path), mode)
+    except InputError as error:
+        if not isinstance(error.__cause__, _NEEDS_NUMBERS):
+            raise
+    with torch.utils._python_dispatch._disable_current_modes():
+        made = load_job(path)
+    return _faked(made, mode)
+
+
+def _faked(job: Job, mode: FakeTensorMode) -> Job:
+    copied = dataclasses.replace(job, model=fake_copy(job.model, mode))
+    object.__setattr__(copied, "path", job.path)
+    return copied
+
+
+def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress | None, foreach: bool) -> Sketch:
+    for size in sizes:
+        if not 1 <= size <= job.batch_size:
+            raise InputError("microbatch", str(size), f"1 to {job.batch_size}, the job's batch_size")
+    wanted = sorted({int(size) for size in sizes}) or usual_sizes(job.batch_size)
+    tell = progress or (lambda done, total, what: None)
+    tell(0, len(wanted) + 2, "layers")
+    captured = capture(job, max_layers=max_layers)
+    wanted, notes = usable(captured, wanted)
+    columns, work = [], []
+    for k, size in enumerate(wanted):
+        tell(k + 1, len(wanted) + 2, f"microbatches of {size}")
+        at = captured.for_size(size)
+        stages = [Stage(at, [i]) for i in range(len(at.layers))]
+        batch = {
+            at.batch_names[key]: value for key, value in at.job.batch(range(size)).items() if key in at.batch_names
+        }
+        work.append(_work(at, stages, batch))
+        columns.append(Column(size, count_bytes(at, stages, batch)))
+    tell(len(wanted) + 1, len(wanted) + 2, "optimizer step")
+    step, operators, parameters = _step(captured, foreach)
+    source = f"worked out by hocket with torch {torch.__version__}"
+    profile = assemble(job, captured, columns, step, "any", source, (*captured.notes, *notes))
+    tell(len(wanted) + 2, len(wanted) + 2, "done")
+    return Sketch(profile, tuple(work), operators, parameters)
+
+
+def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[Work, ...]:
+    """Every layer's operators in one forward and backward, as a worker has them."""
+    made, boxes = dict(batch), []
+    forward: list[tuple[Operator, ...]] = []
+    backward: list[tuple[Operator, ...]] = []
+    with OperatorLog() as log:
+        for stage in stages:
+            for p in stage.parameters().values():
+                p.grad = torch.empty_like(p, dtype=sums_of(p)) if p.requires_grad else None
+            box: dict[str, Tensor] = {}
+            given = detached(captured, stage, made)
+            caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
+            log.taken()
+            out = stage.run(caught, seed_of)
+            forward.append(log.taken())
+            boxes.append((box, out))
+            made.update((name, tensor.detach()) for name, tensor in out.items())
+        grads: dict[str, Tensor] = {}
+        for stage in reversed(stages):
+            box, out = boxes.pop()
+            ends, ways = border(captured, out, grads)
+            given_ways = [torch.ones_like(end) if way is None else way for end, way in zip(ends, ways, strict=True)]
+            edges = [get_gradient_edge(end) for end in ends]
+            log.taken()
+            if edges:
+                torch.autograd.backward(edges, given_ways)
+            for name, gradient in box.items():
+                grads[name] = grads[name] + gradient if name in grads else gradient
+            backward.append(log.taken())
+            for p in stage.parameters().values():
+                p.grad = None
+    return tuple(Work(*each) for each in zip(forward, reversed(backward), strict=True))
+
+
+def _step(captured: Captured, foreach: bool) -> tuple[Step, tuple[Operator, ...], int]:
+    """The optimizer's bytes, and what a step of a warm one asks for."""
+    stage = Stage(captured, range(len(captured.layers)), share=True)
+    trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
+    apart = captured.masters(trained, stage.device)
+    weights = {name: nn.Parameter(p.detach()) for name, p in (apart or trained).items()}
+    if not weights:
+        raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
+    optimizer = optimizer_of(captured.job, weights)
+    for p in weights.values():
+        p.grad = torch.empty_like(p)
+    optimizer.step()
+    with OperatorLog() as log:
+        optimizer.step()
+    for group in optimizer.param_groups if foreach else ():
+        # Bytes alone: operators stay those of single weights, of which a rate is known.
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+    peaks, together = step_peaks(optimizer, weights, [layer.parameters for layer in captured.layers])
+    step = Step(optimizer_bytes(optimizer, weights), {}, {}, 0.0, peaks, together)
+    return step, log.taken(), len(weights)

@@ -1,0 +1,224 @@
+"""Blocks: a transformer's layers as operators and bytes, for one microbatch on one of its tensor-parallel devices.
+
+Rules of this file: layers are the embedding, the model's blocks, and the output with the loss; with sequence parallelism blocks
+work on slices, the others on the whole, and what goes between layers is slices. Activations have two bytes an
+element, the scores of the loss four, masks of dropout one. A backward has two products for each of the forward's, and reads and
+writes what each pass needs again.
+Source: dissertation sections 4.2.3 (what is divided, what is reduced), 4.4.2 (fused passes), 4.5.1 (operations). What the backward
+needs: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) bytes a block, s b h (34 + 5 a s / h) / t on slices.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hocket.profiling.analytic.operators import Operator, Pass, Product
+from hocket.profiling.analytic.transformer import Transformer
+
+_ELEMENT, _EXACT, _MASK = 2, 4, 1  # bytes
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one layer asks of one of its tensor-parallel devices, for one microbatch.
+
+    Attributes:
+        parameters: number of them.
+        stash_bytes: kept for the backward: its output among it, its input not (profiling/layer.py, `kept_by`).
+        working_bytes: above that, while the backward runs.
+        again: what selective recomputation runs before the backward, instead of keeping `again_bytes` of the stash.
+        reductions: all-reduces among the tensor-parallel devices, forward and backward, of `reduced_bytes` each.
+        gathers: gathers and reduce-scatters among them, likewise, of `gathered_bytes` each.
+    """
+
+    kind: str
+    forward: tuple[Operator, ...]
+    backward: tuple[Operator, ...]
+    parameters: float
+    output_bytes: float
+    stash_bytes: float
+    working_bytes: float
+    again: tuple[Operator, ...] = ()
+    again_bytes: float = 0.0
+    reductions: tuple[int, int] = (0, 0)
+    reduced_bytes: float = 0.0
+    gathers: tuple[int, int] = (0, 0)
+    gathered_bytes: float = 0.0
+
+
+def blocks_of(model: Transformer, samples: int, tensor: int = 1, sequence_parallel: bool = False) -> tuple[Block, ...]:
+    """A model's layers in order; its blocks are one and the same.
+
+    Raises:
+        InputError: the width does not divide the model.
+    """
+    model.check_tensor(tensor)
+    sizes = _Sizes(model, samples, tensor, sequence_parallel)
+    return (_embedding(sizes), *(_block(sizes),) * model.layers, _output(sizes))
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Elements of a microbatch's tensors on one device: hidden states whole, outside of divided parts, and inside."""
+
+    model: Transformer
+    samples: int
+    tensor: int
+    sequence_parallel: bool
+
+    @property
+    def rows(self) -> int:
+        return self.samples * self.model.sequence
+
+    @property
+    def hidden(self) -> float:
+        return self.rows * self.model.hidden
+
+    @property
+    def along(self) -> bool:
+        """Whether blocks work on slices of the sequence."""
+        return self.sequence_parallel and self.tensor > 1
+
+    @property
+    def outside(self) -> float:
+        return self.hidden / (self.tensor if self.along else 1)
+
+    @property
+    def inner(self) -> float:
+        return self.rows * self.model.inner / self.tensor
+
+    @property
+    def keys(self) -> float:
+        return self.rows * self.model.key_heads * self.model.head / self.tensor
+
+    @property
+    def scores(self) -> float:
+        return self.samples * self.model.heads / self.tensor * self.model.sequence**2
+
+
+def _passes(of: Transformer, elements: float, *each: Sequence[float]) -> tuple[Pass, ...]:
+    """Passes over so many elements, each of them given by the bytes an element that it reads and writes.
+
+    Where passes are fused, what one writes for the next to read is not moved: each but the first is given without what it
+    reads from the one before, each but the last without what it writes for the next.
+    """
+    if of.fused_passes:
+        return (Pass(elements * (sum(map(sum, each)) - 2 * _ELEMENT * (len(each) - 1))),)
+    return tuple(Pass(elements * sum(one)) for one in each)
+
+
+def _block(of: _Sizes) -> Block:
+    model, rows, h, t = of.model, of.rows, of.model.hidden, of.tensor
+    e = _ELEMENT
+    query = Product(rows, h, (h + 2 * model.key_heads * model.head) / t)
+    back = Product(rows, h / t, h)
+    into = Product(rows, h, (2 if model.gated else 1) * model.inner / t)
+    out = Product(rows, model.inner / t, h)
+    inside, inside_backward, again, kept = _attention(of)
+    norm, norm_backward = Pass(2 * e * of.outside), Pass(3 * e * of.outside)
+    # Bias, dropout and the sum with what went past.
+    dropping: tuple[Sequence[float], ...] = ((e, e, _MASK),) if model.dropout else ()
+    biasing: tuple[Sequence[float], ...] = ((e, e),) if model.biases else ()
+    end = _passes(model, of.outside, *biasing, *dropping, (e, e, e))
+    end_backward = Pass(of.outside * (2 * e + _MASK)) if model.dropout else Pass(0.0)
+    act = _passes(model, of.inner, *biasing, (e, e, e) if model.gated else (e, e))
+    act_backward = Pass(of.inner * e * (5 if model.gated else 3))
+    forward = (norm, query, *inside, back, *end, norm, into, *act, out, *end)
+    backward = (
+        *(end_backward, *out.backward, act_backward, *into.backward, norm_backward),
+        *(end_backward, *back.backward, *inside_backward, *query.backward, norm_backward),
+        *(Pass(3 * e * of.outside),) * 2,  # the sums of gradients where something went past
+    )
+    stash = (
+        of.outside * e * 2  # what the second normalisation reads, and the output
+        + of.outside * e * 2  # what the two normalisations make
+        + of.outside * _MASK * 2 * model.dropout
+        + of.hidden / t * e * 2  # queries, and what the last product of attention reads
+        + of.keys * e * 2
+        + kept
+        + of.inner * e * (3 if model.gated else 2)
+    )
+    return Block(
+        "block",
+        forward,
+        backward,
+        model.block_parameters(t),
+        of.outside * e,
+        stash,
+        # On slices the whole that columns read is there for as long as they do.
+        working_bytes=of.hidden * e * (2 if of.along else 1) + of.inner * e * 2,
+        again=again,
+        again_bytes=kept if again else 0.0,
+        # On slices: before columns and behind rows, forward and backward, and what columns read once more in the backward.
+        reductions=(0, 2) if of.along else (2, 2) if t > 1 else (0, 0),
+        reduced_bytes=model.norm_parameters * e if of.along else of.hidden * e,
+        gathers=(4, 6) if of.along else (0, 0),
+        gathered_bytes=of.hidden * e,
+    )
+
+
+def _attention(of: _Sizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], tuple[Operator, ...], float]:
+    """From queries, keys and values to what they make: forward, backward, what recomputation repeats, bytes kept."""
+    model, s, head, e = of.model, of.model.sequence, of.model.head, _ELEMENT
+    batch = of.samples * model.heads / of.tensor
+    if model.fused_attention:
+        # Nothing of the scores leaves the kernel; half of them are left out where no position looks ahead.
+        seen = s / 2 if model.causal else s
+        score, value = Product(s, head, seen, batch, kind="attention"), Product(s, seen, head, batch, kind="attention")
+        return (score, value), (score, *score.backward, *value.backward), (), batch * s * _EXACT
+    score, value = Product(s, head, s, batch), Product(s, s, head, batch)
+    # Unfused: scaled, masked, made exact, softmax, made short again.
+    softening: list[Sequence[float]] = [(e, e)] if model.fused_passes else [(e, e), (e, e), (e, 4), (4, 4), (4, e)]
+    soft = tuple(Pass(of.scores * sum(one)) for one in softening)
+    drop = (Pass(of.scores * (2 * e + _MASK)),) if model.dropout else ()
+    backward = (*value.backward, *drop, *(Pass(3 * e * of.scores),) * len(soft), *score.backward)
+    kept = of.scores * (e + (e + _MASK) * model.dropout)
+    again = (score, *soft, *drop)
+    return (score, *soft, *drop, value), backward, again, kept
+
+
+def _embedding(of: _Sizes) -> Block:
+    model, e = of.model, _ELEMENT
+    added = model.learned_positions + (model.token_types > 0)
+    forward = (Pass(of.hidden * 2 * e), *(Pass(of.hidden * 3 * e),) * added)
+    normed, normed_backward = (Pass(2 * e * of.hidden),), (Pass(3 * e * of.hidden),)
+    dropped = (Pass(of.hidden * (2 * e + _MASK)),) if model.dropout else ()
+    return Block(
+        "embedding",
+        (*forward, *normed * model.embedding_norm, *dropped),
+        (*dropped, *normed_backward * model.embedding_norm, Pass(of.hidden * 3 * e)),
+        model.embedding_parameters(of.tensor),
+        of.outside * e,
+        of.outside * e + of.hidden * (e * model.embedding_norm + _MASK * model.dropout),
+        of.hidden * e,
+        reductions=(1, 0) if of.tensor > 1 else (0, 0),
+        reduced_bytes=of.hidden * e,
+        gathers=(0, 1) if of.along else (0, 0),
+        gathered_bytes=of.hidden * e,
+    )
+
+
+def _output(of: _Sizes) -> Block:
+    model, e, words = of.model, _ELEMENT, of.rows * of.model.vocabulary / of.tensor
+    product = Product(of.rows, model.hidden, model.vocabulary / of.tensor)
+    norms = (Pass(2 * e * of.hidden),) * (model.last_norm + model.head_transform)
+    norms_backward = (Pass(3 * e * of.hidden),) * len(norms)
+    # Every device of a group has the square matrix whole; its activation is a pass.
+    square = Product(of.rows, model.hidden, model.hidden)
+    transform: tuple[Operator, ...] = (square, Pass(2 * e * of.hidden)) * model.head_transform
+    transform_backward: tuple[Operator, ...] = (*square.backward, Pass(3 * e * of.hidden)) * model.head_transform
+    # Made exact, the greatest found and taken off, exponents, their sum, quotients; back again once.
+    loss = Pass(words * (e + _EXACT * 7))
+    loss_backward = Pass(words * (2 * _EXACT + e))
+    return Block(
+        "output",
+        (*transform, *norms, product, loss),
+        (loss_backward, *product.backward, *norms_backward, *transform_backward),
+        model.head_parameters(of.tensor),
+        0.0,
+        of.hidden * e * (len(norms) + of.along + 2 * model.head_transform) + words * _EXACT,
+        words * e,
+        reductions=(0, 1) if of.tensor > 1 else (0, 0),
+        reduced_bytes=of.hidden * e,
+        gathers=(1, 0) if of.along else (0, 0),
+        gathered_bytes=of.hidden * e,
+    )

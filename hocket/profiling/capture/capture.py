@@ -1,0 +1,314 @@
+"""Captured: an unedited model and its loss as layers and the tensors between them, for one microbatch size.
+
+Rules of this file: what is found here follows from the model alone, so that the worker that trains finds the layers
+that the profile names. `hocket.profiling.capture.record_forward` records, `hocket.profiling.capture.segmentation` groups, `hocket.profiling.capture.stage` executes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+
+import torch
+from torch import nn
+
+from hocket.errors import CaptureError, InputError
+from hocket.profiling.capture.captured_layer import CapturedLayer, CapturedTensor
+from hocket.profiling.capture.record_forward import all_modules, record
+from hocket.profiling.capture.recorded_graph import Trace
+from hocket.profiling.capture.segmentation import Graph, Segment, choose, group, pieces
+from hocket.profiling.capture.stage import Stage
+from hocket.profiling.checks.batch_independence import FIXED, check_same_structure, first_other
+from hocket.profiling.checks.index_errors import refusal
+from hocket.profiling.checks.stable_calls import check_unchanging
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.learning_rates import check_optimizer_and_rates
+from hocket.profiling.job.precision import computed
+from hocket.profiling.job.subtasks import Part, decomposed, parts_of
+
+__all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
+
+# Layers are chosen at this size, whatever size is asked for: 1 is refused by batch normalisation of single values.
+_BASE_SIZE = 2
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What was decided at the first size and holds for all: which modules are kept whole, which layers are joined."""
+
+    max_layers: int
+    opaque: frozenset[str] = frozenset()
+    as_tracing: bool = False
+    joined: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A job's model for one microbatch size.
+
+    Attributes:
+        job: as compute sees it (`hocket.profiling.job.precision`).
+        layers, tensors: the graph; `tensors` holds those of the batch first, then by the layer that makes them.
+        batch_names: key in the batch to name of the tensor, for the batch's tensors that are used.
+        loss_tensor: name of the loss, which the last layer makes (it is not one of `tensors`).
+        ties: groups of layers that share a parameter.
+        choices: what other microbatch sizes repeat.
+        sums_norm: the norm of all gradients is summed up before steps, also where nothing is clipped.
+    """
+
+    job: Job
+    microbatch_size: int
+    layers: tuple[CapturedLayer, ...]
+    tensors: tuple[CapturedTensor, ...]
+    batch_names: dict[str, str]
+    ties: tuple[tuple[int, ...], ...]
+    graph: Graph
+    choices: Choices
+    notes: tuple[str, ...]
+    loss_tensor: str = "loss"
+    sums_norm: bool = False
+    _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
+
+    def masters(self, names: Iterable[str], device: torch.device | str) -> dict[str, torch.Tensor] | None:
+        """The weights that the optimizer works on, by name; None where compute works on the same.
+
+        Arguments:
+            device: where they are to be.
+        """
+        if self.job.own is None:
+            return None
+        held = dict(self.job.own.model.named_parameters())
+        return {name: held[name].detach().to(device) for name in names}
+
+    @property
+    def clip_grad_norm(self) -> float | None:
+        """The norm that gradients are clipped to, if they are; infinity where their norm is wanted for itself."""
+        return inf if self.sums_norm and self.job.clip_grad_norm is None else self.job.clip_grad_norm
+
+    @property
+    def loss_weighted(self) -> bool:
+        """True if microbatch losses are weighted by a function, not by samples."""
+        return callable(self.job.loss_weight)
+
+    def for_size(self, microbatch_size: int) -> "Captured":
+        """The same layers for another microbatch size.
+
+        Raises:
+            CaptureError: the model does something else at that size.
+        """
+        if microbatch_size not in self._sizes:
+            found = _capture_at(self.job, microbatch_size, self.choices, self._sizes)
+            check_same_structure(self, found)
+            self._sizes[microbatch_size] = found
+        return self._sizes[microbatch_size]
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """Parameters that are a part of one of the job's, by name."""
+        return parts_of(self.job.model)
+
+    @cached_property
+    def tensor(self) -> dict[str, CapturedTensor]:
+        """Tensors by name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded."""
+        return self.graph.trace
+
+    def index_of(self, layer: str) -> int:
+        """Index of the layer of this name."""
+        for k, found in enumerate(self.layers):
+            if found.name == layer:
+                return k
+        raise InputError("layer", repr(layer), f"one of {', '.join(x.name for x in self.layers)}")
+
+
+def capture(
+    job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64, like: Captured | None = None
+) -> Captured:
+    """Capture a job's model and loss, in the precision that it computes in, as layers; the model is left as it was.
+
+    Arguments:
+        microbatch_size: number of samples; `Captured.for_size` gives the other sizes.
+        max_layers: neighbours are joined until there are at most this many layers.
+        like: another model of the same structure, whose layers are to be found again: a divided model's costs are others.
+
+    Raises:
+        CaptureError: the model cannot be cut into layers; names the module and the reason.
+        InputError: its weights have no numbers; its optimizer is not one of its parameters, or goes with no schedule as given.
+    """
+    if microbatch_size < 1:
+        raise InputError("microbatch_size", str(microbatch_size), ">= 1")
+    if max_layers < 1:
+        raise InputError("max_layers", str(max_layers), ">= 1")
+    tensors = (*job.model.named_parameters(), *job.model.named_buffers())
+    numberless = next((name for name, tensor in tensors if tensor.is_meta), None)
+    if numberless is not None:
+        hint = "To plan it without any, name a device type: hocket.profile(job, for_type=...), or --device-type."
+        raise InputError(
+            "Job.model", f"{numberless!r} on `meta`, where it has no numbers", "weights with numbers", hint
+        )
+    check_optimizer_and_rates(job)
+    job = computed(decomposed(job))
+    choices = Choices(max_layers) if like is None else like.choices
+    while True:
+        try:
+            trace = _record(job, _BASE_SIZE, choices)
+            break
+        except CaptureError as error:
+            choices = _yielding(job, choices, error)
+    graph = Graph(trace, _buffers_of(job))
+    if like is None:
+        choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
+    sizes: dict[int, Captured] = {}
+    base = _build(job, _BASE_SIZE, graph, choices, sizes)
+    sizes[_BASE_SIZE] = base
+    larger = base.for_size(_BASE_SIZE + 1)
+    sizes[_BASE_SIZE] = _with_batch_dims(base, larger)
+    sizes[_BASE_SIZE + 1] = _with_batch_dims(larger, base)
+    return sizes[_BASE_SIZE].for_size(microbatch_size)
+
+
+def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
+    """What to try after a refusal: the ways of the model that libraries keep for tracing, then to keep a module whole."""
+    if not hasattr(error, "module_path"):
+        raise error
+    if not choices.as_tracing:
+        return replace(choices, as_tracing=True)
+    # The module's own code runs then, as one layer. Only the outermost cannot be kept whole.
+    path: str = error.module_path
+    if not path or path in choices.opaque or path not in dict(job.model.named_modules()):
+        raise error
+    note = f"{path} is kept whole: {error.found}"
+    return replace(choices, as_tracing=False, opaque=choices.opaque | {path}, notes=(*choices.notes, note))
+
+
+def _record(job: Job, size: int, choices: Choices) -> Trace:
+    # Other sizes see other samples, so that what depends on the data shows as a difference between them.
+    first = size * (size - 1) // 2
+    indices = [(first + i) % len(job.data) for i in range(size)]
+    batch = job.batch(indices)
+    try:
+        return record(job.model, job.loss, job, batch, choices.opaque, choices.as_tracing)
+    except CaptureError as error:
+        refused = refusal(error.__cause__, indices, batch) if error.__cause__ is not None else None
+        if refused is None:
+            raise
+        raise refused from error.__cause__
+
+
+def _capture_at(job: Job, size: int, choices: Choices, sizes: dict[int, Captured]) -> Captured:
+    graph = Graph(_record(job, size, choices), _buffers_of(job))
+    found = _build(job, size, graph, choices, sizes)
+    base = sizes[_BASE_SIZE]
+    return found if base.microbatch_size == size else _with_batch_dims(found, base)
+
+
+def _buffers_of(job: Job) -> dict[str, tuple[str, ...]]:
+    modules = all_modules(job.model, job.loss)
+    return {path: tuple(name for name, _ in m.named_buffers(prefix=path)) for path, m in modules.items()}
+
+
+def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int, Captured]) -> Captured:
+    trace = graph.trace
+    modules = all_modules(job.model, job.loss)
+    first_name = {id(p): name for name, p in job.model.named_parameters()}
+    finest = pieces(graph)
+    if len(finest) != sum(choices.joined):
+        check_unchanging(job)
+        base = sizes.get(_BASE_SIZE)
+        other = first_other(base.trace, trace) if base is not None else ""
+        found = f"{len(finest)} operations and modules with {size} samples{other}"
+        raise CaptureError("model", found, f"{sum(choices.joined)}, as with other samples", FIXED)
+    segments = group(finest, choices.joined)
+    notes = choices.notes
+    layers = tuple(_layer(graph, s, modules, first_name) for s in segments)
+    tensors = _tensors(graph, segments, layers)
+    names = {trace.values[t.value].name: t.name for t in tensors if t.source < 0}
+    for value in trace.values:
+        if value.kind == "batch" and value.name not in names:
+            notes = (*notes, f"batch tensor {value.name!r} is not used")
+    used = {name for layer in layers for name in layer.parameters}
+    for name in first_name.values():
+        if name not in used:
+            notes = (*notes, f"parameter {name!r} is not used")
+    users: dict[str, list[int]] = {}
+    for k, layer in enumerate(layers):
+        for name in layer.parameters:
+            users.setdefault(name, []).append(k)
+    ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
+    return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _sizes=sizes)
+
+
+def _layer(graph: Graph, segment: Segment, modules: dict[str, nn.Module], first_name: dict[int, str]) -> CapturedLayer:
+    trace = graph.trace
+    nodes = [trace.nodes[i] for i in segment.nodes]
+    paths = list(dict.fromkeys(n.target for n in nodes if isinstance(n.target, str)))
+    weights: dict[str, None] = {}
+    buffers: dict[str, None] = {}
+    for node in nodes:
+        if isinstance(node.target, str):
+            module = modules[node.target]
+            weights.update(dict.fromkeys(first_name[id(p)] for p in module.parameters()))
+            buffers.update(dict.fromkeys(n for n, _ in module.named_buffers(prefix=node.target)))
+        for value in (trace.values[v] for v in node.reads):
+            if value.kind in ("parameter", "buffer"):
+                (weights if value.kind == "parameter" else buffers)[value.name] = None
+    statistics = any(
+        isinstance(m, nn.modules.batchnorm._NormBase) and m.training for p in paths for m in modules[p].modules()
+    )
+    running = {
+        name
+        for p in paths
+        for path, m in modules[p].named_modules(prefix=p)
+        if isinstance(m, nn.modules.batchnorm._NormBase)
+        for name, _ in m.named_buffers(prefix=path)
+    }
+    written = tuple(name for name in buffers if name in trace.changed_buffers and name not in running)
+    flops = sum(n.flops for n in nodes)
+    return CapturedLayer(
+        segment.path,
+        segment.kind, tuple(paths), tuple(weights), tuple(buffers), any(n.random for n in nodes), statistics, flops,
+        tuple(segment.nodes), written,
+    )  # fmt: skip
+
+
+def _tensors(graph: Graph, segments: list[Segment], layers: tuple[CapturedLayer, ...]) -> tuple[CapturedTensor, ...]:
+    trace = graph.trace
+    home = {i: k for k, s in enumerate(segments) for i in s.nodes}
+    readers: dict[int, set[int]] = {}
+    for index, k in home.items():
+        node = trace.nodes[index]
+        for v in (*node.reads, *(before for before, _ in node.aliases)):
+            value = trace.values[v]
+            if graph.fixed[v] or value.kind in ("parameter", "buffer", "constant"):
+                continue
+            if value.node < 0 or home[value.node] != k:
+                readers.setdefault(v, set()).add(k)
+    count: dict[int, int] = {}
+    out = []
+    for v in sorted(readers, key=lambda v: (trace.values[v].node, v)):
+        value = trace.values[v]
+        source = home[value.node] if value.node >= 0 else -1
+        if source < 0:
+            name = f"batch:{value.name}"
+        else:
+            k = count[source] = count.get(source, 0) + 1
+            name = layers[source].name if k == 1 else f"{layers[source].name}[{k - 1}]"
+        targets = tuple(sorted(readers[v]))
+        out.append(
+            CapturedTensor(name, source, targets, value.requires_grad, value.shape, value.dtype, None, v, value.stride)
+        )
+    return tuple(out)
+
+
+def _with_batch_dims(captured: Captured, other: Captured) -> Captured:
+    """Mark in each tensor the dimension that differs between two microbatch sizes."""
+    tensors = []
+    for s, t in zip(captured.tensors, other.tensors, strict=False):
+        grown = [d for d, (m, n) in enumerate(zip(s.shape, t.shape, strict=False)) if m != n]
+        tensors.append(replace(s, batch_dim=grown[0] if grown else None))
+    return replace(captured, tensors=tuple(tensors))

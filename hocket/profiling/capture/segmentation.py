@@ -1,0 +1,303 @@
+"""From recorded operations to layers: which runs of operations are cut apart, and at what depth of the module tree.
+
+Rules of this file: a layer is a run of operations in execution order, so that every tensor goes forward; all choices
+follow from the record alone (floating point operations and bytes, never from times), so that every worker finds the
+same layers; modules of one class at one depth are treated alike.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from hocket.errors import CaptureError
+from hocket.profiling.capture.recorded_graph import LOSS, Node, Trace
+from hocket.profiling.job.subtasks import Subtask
+from hocket.profiling.tensor_parallel.sequence_parallel import enter, leave
+
+# What moving one byte costs in floating point operations: the balance of common devices is between 5 and 20.
+_FLOPS_PER_BYTE = 8.0
+
+
+@dataclass
+class Segment:
+    """A layer in the making.
+
+    Attributes:
+        nodes: indices of its operations. calls: indices of the module calls that it consists of.
+        path: of the module, or of the module around it with the name of the first operation.
+        kind: class of the module, or name of the first operation.
+    """
+
+    nodes: list[int]
+    calls: list[int]
+    path: str
+    kind: str
+
+
+class Graph:
+    """A trace without what nothing depends on, and with what is `fixed` known for good.
+
+    Attributes:
+        live: indices of the nodes that belong to layers, in execution order.
+        fixed: for each value, whether it is the same for every microbatch of this size (computed once per stage).
+    """
+
+    def __init__(self, trace: Trace, owners: dict[str, tuple[str, ...]]) -> None:
+        """`owners` gives for each module path the names of the buffers that it and its children hold."""
+        self.trace = trace
+        values, nodes = trace.values, trace.nodes
+        dirty: set[int] = set()
+        while True:
+            is_fixed_node = self._find_fixed(dirty)
+            # What is written to by operations of a layer must be made anew for each run.
+            written = {s for node, steady in zip(nodes, is_fixed_node, strict=True) if not steady for s in node.mutates}
+            if written <= dirty:
+                break
+            dirty |= written
+        for value in values:
+            if value.kind == "constant" and value.storage in dirty:
+                found = f"a tensor of shape {value.shape} modified in place that is neither parameter nor buffer"
+                raise CaptureError("model", found, "state in registered buffers", "Use register_buffer for it.")
+        needed = {trace.loss}
+        live: set[int] = set()
+        for index in range(len(nodes) - 1, -1, -1):
+            node = nodes[index]
+            effect = isinstance(node.target, str) and not trace.changed_buffers.isdisjoint(owners.get(node.target, ()))
+            effect = effect or any(values[v].kind == "buffer" for v, _ in node.aliases)
+            if effect or not needed.isdisjoint(node.writes):
+                live.add(index)
+                needed.update(node.reads)
+                needed.update(before for before, _ in node.aliases)
+        self.live = [i for i in sorted(live) if not is_fixed_node[i]]
+        self.cost = {i: nodes[i].flops + _FLOPS_PER_BYTE * nodes[i].moved_bytes for i in self.live}
+
+    def _find_fixed(self, dirty: set[int]) -> list[bool]:
+        """Which nodes are fixed, when the storages `dirty` are not; sets `fixed` for the values."""
+        values, changed = self.trace.values, self.trace.changed_buffers
+        self.fixed = [v.kind == "constant" or (v.kind == "buffer" and v.name not in changed) for v in values]
+        nodes = []
+        for node in self.trace.nodes:
+            steady = not isinstance(node.target, str) and not node.random and all(self.fixed[v] for v in node.reads)
+            steady = steady and not any(values[v].kind == "buffer" for v, _ in node.aliases)
+            steady = steady and not any(values[v].storage in dirty for v in node.writes)
+            nodes.append(steady)
+            for value in node.writes:
+                self.fixed[value] = steady
+        return nodes
+
+    def producers(self, node: Node) -> set[int]:
+        """Indices of the nodes whose results `node` reads, fixed ones left out."""
+        found = {self.trace.values[v].node for v in node.reads if not self.fixed[v]}
+        found |= {self.trace.values[v].node for v, _ in node.aliases if not self.fixed[v]}
+        return found - {-1}
+
+    def bonds(self) -> list[tuple[int, int]]:
+        """Pairs of nodes between which no cut may fall: a view, and the change in place that another view shows."""
+        out = []
+        used = {v for i in self.live for v in self.trace.nodes[i].reads} | {self.trace.loss}
+        for index in self.live:
+            node = self.trace.nodes[index]
+            if sum(1 for _, after in node.aliases if after in used) and len(node.aliases) > 1:
+                makers = sorted(self.trace.values[before].node for before, _ in node.aliases)
+                if makers[1] >= 0:
+                    out.append((makers[1], index))
+        return out
+
+
+def pieces(graph: Graph) -> list[Segment]:
+    """The finest layers: single modules without children, and what is done between modules."""
+    trace = graph.trace
+    segments: list[Segment] = []
+    ancestors: list[int] = []  # a bit for each earlier segment that this one depends on
+    home: dict[int, int] = {}
+    waiting: list[int] = []
+    for index in graph.live:
+        node = trace.nodes[index]
+        if node.target in (enter, leave):
+            # What a whole model does not do makes no layer of its own, so that a divided model has the layers of the whole one: what
+            # takes slices ends the layer before it, what gathers them begins the one behind it. Borders between carry slices.
+            home[index] = home[max(graph.producers(node))]
+            if node.target is enter:
+                segments[home[index]].nodes.append(index)
+            else:
+                waiting.append(index)
+            continue
+        unit = _unit(trace, node)
+        sources = 0
+        for producer in graph.producers(node):
+            sources |= 1 << home[producer]
+        last = len(segments) - 1
+        if last >= 0 and unit >= 0:
+            joins = segments[last].calls == [unit]
+        elif last >= 0:
+            # Operations between modules belong to what came before, unless that would hide a branch or a join.
+            own = 1 << last
+            joins = not sources & ~own & ~ancestors[last] and (bool(sources & own) or not sources)
+        else:
+            joins = False
+        if joins:
+            segments[last].nodes.append(index)
+        else:
+            last += 1
+            segments.append(_begun(trace, index, unit))
+            ancestors.append(0)
+        for before in graph.producers(node).intersection(waiting):
+            segments[last].nodes.insert(-1, before)
+            waiting.remove(before)
+            home[before] = last
+        home[index] = last
+        reach = sources
+        for k in range(last):
+            if sources >> k & 1:
+                reach |= ancestors[k]
+        ancestors[last] |= reach & ~(1 << last)
+    return _bonded(graph, _with_next(graph, segments))
+
+
+def _unit(trace: Trace, node: Node) -> int:
+    """The call that an operation is, or the call of the loss around it, or one that is one piece; -1 for operations between modules."""
+    call, unit = node.call, node.call if isinstance(node.target, str) else -1
+    while call >= 0:
+        if trace.calls[call].path == LOSS:
+            return call
+        unit = call if trace.calls[call].as_one else unit
+        call = trace.calls[call].parent
+    return unit
+
+
+def _begun(trace: Trace, index: int, unit: int) -> Segment:
+    if unit >= 0:
+        path = trace.calls[unit].path
+        return Segment([index], [unit], "loss" if path == LOSS else path or "model", trace.calls[unit].kind)
+    node = trace.nodes[index]
+    return Segment([index], [], f"{trace.calls[node.call].path}.{node.label}".strip("."), node.label)
+
+
+def _with_next(graph: Graph, segments: list[Segment]) -> list[Segment]:
+    """Operations between modules that only the module after them uses become a part of it."""
+    home = {i: k for k, s in enumerate(segments) for i in s.nodes}
+    readers: list[set[int]] = [set() for _ in segments]
+    for k, segment in enumerate(segments):
+        for index in segment.nodes:
+            for producer in graph.producers(graph.trace.nodes[index]):
+                readers[home[producer]].add(k)
+    out: list[Segment] = []
+    waiting: Segment | None = None
+    for k, segment in enumerate(segments):
+        if waiting is not None:
+            segment = replace(segment, nodes=waiting.nodes + segment.nodes)
+        only_next = not segment.calls and readers[k] - {k} == {k + 1}
+        waiting = segment if only_next else None
+        if waiting is None:
+            out.append(segment)
+    return out
+
+
+def _bonded(graph: Graph, segments: list[Segment]) -> list[Segment]:
+    for first, second in graph.bonds():
+        home = {i: k for k, s in enumerate(segments) for i in s.nodes}
+        a, b = home.get(first), home[second]
+        if a is not None and a < b:
+            segments[a : b + 1] = [joined(segments[a : b + 1])]
+    return segments
+
+
+def joined(segments: list[Segment]) -> Segment:
+    """Several segments in a row as one; named after the module around them."""
+    if len(segments) == 1:
+        return segments[0]
+    nodes = [i for s in segments for i in s.nodes]
+    calls = [c for s in segments for c in s.calls]
+    kinds = dict.fromkeys(kind for s in segments for kind in s.kind.split("+"))
+    return Segment(nodes, calls, f"{segments[0].path}..{segments[-1].path}", "+".join(kinds))
+
+
+def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int, ...]:
+    """How many pieces go into each layer, so that there are at most `max_layers`.
+
+    Neighbours are joined step by step, all pairs of the same kinds of modules in one step: first where that hides
+    neither a branch nor a join, the deepest in the module tree first, then the cheapest; layers of more than four times
+    the mean cost, subtasks, and the loss, last.
+    """
+    counts = [1] * len(segments)
+    segments = list(segments)
+    mean = sum(graph.cost.values()) / max_layers
+    while len(segments) > max_layers:
+        readers, sources, ancestors = _links(graph, segments)
+        cost = [sum(graph.cost[i] for i in s.nodes) for s in segments]
+        classes: dict[tuple[str, str, bool], list[int]] = {}
+        for k in range(len(segments) - 1):
+            chain = readers[k] == {k + 1} and not (sources[k + 1] - {k}) - ancestors[k]
+            classes.setdefault((_pattern(segments[k]), _pattern(segments[k + 1]), chain), []).append(k)
+        best = min(
+            classes,
+            key=lambda c: (
+                max(cost[k] + cost[k + 1] for k in classes[c]) > 4 * mean or c[1].startswith("loss:") or _subtasks(c),
+                not c[2],
+                -max(_common(segments[k], segments[k + 1]) for k in classes[c]),
+                max(cost[k] + cost[k + 1] for k in classes[c]),
+                classes[c],
+            ),
+        )
+        taken = -1
+        pairs = []
+        for k in classes[best]:
+            if k > taken:
+                pairs.append(k)
+                taken = k + 1
+        for k in reversed(pairs):
+            segments[k : k + 2] = [joined(segments[k : k + 2])]
+            counts[k : k + 2] = [counts[k] + counts[k + 1]]
+    return tuple(counts)
+
+
+def _links(graph: Graph, segments: list[Segment]) -> tuple[list[set[int]], list[set[int]], list[set[int]]]:
+    """For each segment: the others that read its results, those that it reads, and all that it depends on."""
+    home = {i: k for k, s in enumerate(segments) for i in s.nodes}
+    readers: list[set[int]] = [set() for _ in segments]
+    sources: list[set[int]] = [set() for _ in segments]
+    ancestors: list[set[int]] = []
+    for k, segment in enumerate(segments):
+        sources[k] = {home[p] for i in segment.nodes for p in graph.producers(graph.trace.nodes[i])} - {k}
+        ancestors.append(sources[k].union(*(ancestors[j] for j in sources[k])))
+        for j in sources[k]:
+            readers[j].add(k)
+    return readers, sources, ancestors
+
+
+def _pattern(segment: Segment) -> str:
+    """What equal layers of a repeated block have in common."""
+    return re.sub(r"\d+", "*", segment.path) + ":" + segment.kind
+
+
+def _subtasks(patterns: tuple[str, str, bool]) -> bool:
+    """Whether two subtasks of a layer, which was decomposed so that they need not be together, would be joined."""
+    return all(Subtask.__name__ in pattern.rpartition(":")[2].split("+") for pattern in patterns[:2])
+
+
+def _common(first: Segment, second: Segment) -> int:
+    """How deep in the module tree the module lies that contains both."""
+    a, b = first.path.split("..")[0].split("."), second.path.split("..")[-1].split(".")
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def group(segments: list[Segment], counts: tuple[int, ...]) -> list[Segment]:
+    """The layers of a choice, named after the module that each of them is, if it is one."""
+    layers, start = [], 0
+    for count in counts:
+        members = segments[start : start + count]
+        layer = joined(members)
+        if count > 1:
+            parts = [m.path.split("..")[0].split(".") for m in members]
+            depth = next((d for d, names in enumerate(zip(*parts, strict=False)) if len(set(names)) > 1), 0)
+            around = ".".join(parts[0][:depth])
+            outside = segments[:start] + segments[start + count :]
+            if around and not any(f"{s.path}.".startswith(f"{around}.") for s in outside):
+                layer = replace(layer, path=around)
+        layers.append(layer)
+        start += count
+    taken: dict[str, int] = {}
+    for k, layer in enumerate(layers):
+        taken[layer.path] = taken.get(layer.path, 0) + 1
+        if taken[layer.path] > 1:
+            layers[k] = replace(layer, path=f"{layer.path}#{taken[layer.path]}")
+    return layers

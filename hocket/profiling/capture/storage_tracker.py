@@ -1,0 +1,98 @@
+"""StorageTracker: how many bytes of tensors live while some code runs, and at most lived.
+
+Rules of this file: storages are counted, not tensors, so that views cost nothing; a storage that was there before is
+not counted unless it was registered; what an operation allocates inside and frees again is not seen. Only operations of
+the thread that entered are followed, but storages may be registered, and die, in any thread.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context manager that follows every storage made inside it, those of the backward pass included.
+
+    Attributes:
+        live_bytes: of the counted storages that live now.
+        peak_bytes: the highest `live_bytes` since the beginning, or since `reset_peak`.
+        watch: is told `live_bytes` behind every operation, if there is one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self.watch: Callable[[int], None] | None = None
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._lock = threading.RLock()  # a storage may die, and call back, while its own thread holds it
+
+    def register(self, tensors: Iterable[Tensor]) -> None:
+        """Count storages that are there already, or count those anew that have become larger or smaller; they stop to count
+        when they die."""
+        for tensor in tensors:
+            self._add(tensor, counted=True, upgrade=True)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What torch does to make code is not looked at; what code makes and keeps is registered (`hocket.profiling.capture.compiled`)."""
+        return True
+
+    def reset_peak(self) -> None:
+        """Begin to look for a new peak."""
+        self.peak_bytes = self.live_bytes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "prim":  # a question about a tensor
+            return func(*args, **(kwargs or {}))
+        for thing in tree_leaves((args, kwargs or {})):
+            if isinstance(thing, Tensor):
+                self._add(thing, counted=False)
+        result = func(*args, **(kwargs or {}))
+        for thing in tree_leaves(result):
+            if isinstance(thing, Tensor):
+                self._add(thing, counted=True)
+        if self.watch is not None:
+            self.watch(self.live_bytes)
+        return result
+
+    def _add(self, tensor: Tensor, counted: bool, upgrade: bool = False) -> None:
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse tensors have no storage of their own
+            return
+        key = storage._cdata
+        with self._lock:
+            if key in self._known and not (counted and upgrade):
+                return
+            size = storage.nbytes() if counted else 0
+            if key in self._known:
+                reference, before = self._known[key]
+                self._known[key] = reference, size
+                self.live_bytes += size - before
+                self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+                return
+            # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
+            self._known[key] = (weakref.ref(storage, lambda _, key=key: self._forget(key)), size)  # type: ignore[misc]
+            self.live_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            _, size = self._known.pop(key)
+            self.live_bytes -= size
+
+
+def storage_key(tensor: Tensor) -> int:
+    """The identity of a tensor's storage while that storage lives."""
+    return tensor.untyped_storage()._cdata
+
+
+def unique_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages of some tensors, each counted once."""
+    return sum({storage_key(t): t.untyped_storage().nbytes() for t in tensors}.values())

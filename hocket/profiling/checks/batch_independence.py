@@ -1,0 +1,58 @@
+"""Structure: whether a model does the same for every number of samples."""
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from hocket.errors import CaptureError
+from hocket.profiling.capture.recorded_graph import Trace
+from hocket.profiling.checks.stable_calls import check_unchanging
+
+if TYPE_CHECKING:
+    from hocket.profiling.capture.capture import Captured
+
+FIXED = (
+    "A model whose shape or course follows from the data cannot be planned: choose values with torch.where, and do the same for "
+    "every number of samples."
+)
+
+
+def check_same_structure(base: "Captured", other: "Captured") -> None:
+    """Refuse a capture of another size that has other layers or tensors.
+
+    Raises:
+        CaptureError: names the first difference, or what the model does otherwise at each call.
+    """
+    for a, b in zip(base.layers, other.layers, strict=False):
+        labels = [[c.trace.nodes[i].label for i in layer.nodes] for c, layer in ((base, a), (other, b))]
+        if a.name != b.name or labels[0] != labels[1]:
+            _changes(
+                a.name, base, other, f"{b.name} ({', '.join(labels[1])[:120]}){first_other(base.trace, other.trace)}"
+            )
+    if len(base.layers) != len(other.layers):
+        _changes("model", base, other, f"{len(other.layers)} layers")
+    for s, t in zip(base.tensors, other.tensors, strict=False):
+        if (s.name, s.targets, s.dtype, len(s.shape)) != (t.name, t.targets, t.dtype, len(t.shape)):
+            _changes(s.name, base, other, f"tensor {t.name} of {t.dtype} and shape {t.shape}")
+        for m, n in zip(s.shape, t.shape, strict=True):
+            if m != n and m * other.microbatch_size != n * base.microbatch_size:
+                _changes(s.name, base, other, f"shape {t.shape} after {s.shape}")
+    if len(base.tensors) != len(other.tensors):
+        _changes("model", base, other, f"{len(other.tensors)} tensors between layers")
+
+
+def first_other(base: Trace, trace: Trace) -> str:
+    """The first operation that is another one than with other samples, as ": `tanh` instead of `relu`"."""
+    labels = ([node.label for node in each.nodes] for each in (base, trace))
+    for one, two in zip_longest(*labels):
+        if one != two:
+            return f": `{two}` instead of `{one}`" if one and two else f": `{one or two}` {'more' if two else 'less'}"
+    return ""
+
+
+def _changes(place: str, base: "Captured", other: "Captured", found: str) -> None:
+    check_unchanging(base.job)
+    sizes = f"{base.microbatch_size} and {other.microbatch_size} samples"
+    raise CaptureError(
+        f"layer {place}", f"{found} with other samples", f"the same layers and shapes for microbatches of {sizes}",
+        FIXED,
+    )  # fmt: skip

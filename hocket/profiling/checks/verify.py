@@ -1,0 +1,85 @@
+"""Does a captured model compute what the model computes? One forward and backward of each says so.
+
+Rules of this file: the model is run as it stands and left as it was; a difference above rounding is an error, never a
+note.
+"""
+
+import torch
+from torch import Tensor
+
+from hocket.errors import CaptureError
+from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.record_forward import untouched
+from hocket.profiling.checks.index_errors import naming_samples
+from hocket.profiling.checks.stable_calls import check_unchanging
+
+
+def verify(captured: Captured) -> bool:
+    """Compare loss and gradients of the captured job with the model's own, on the samples that were captured.
+
+    Returns:
+        False when they cannot be compared: the model draws random numbers that have no influence on its loss.
+
+    Raises:
+        CaptureError: they differ; names the loss or the parameter that differs most, or the operation that the model itself does
+            otherwise at each call.
+    """
+    trace = captured.trace
+    used = {i for layer in captured.layers for i in layer.nodes}
+    if any(node.random and i not in used for i, node in enumerate(trace.nodes)):
+        return False
+    model_loss, model_grads = _of_model(captured)
+    loss, grads = _of_stage(captured)
+    tolerance = 10 * max(torch.finfo(t.dtype).eps for t in (model_loss, *model_grads.values())) ** 0.5
+    if not bool((loss - model_loss).abs() <= tolerance * model_loss.abs()):
+        check_unchanging(captured.job)
+        _differ("loss", loss.item(), model_loss.item())
+    norm = torch.stack([g.double().norm() for g in model_grads.values()]).norm().item()
+    for name, expected in model_grads.items():
+        found = grads.get(name, torch.zeros_like(expected))
+        apart = (found.double() - expected.double()).norm().item()
+        # Gradients that are zero but for rounding (a bias before a normalisation) are measured by the others' size.
+        if not apart <= tolerance * (expected.double().norm().item() + 0.01 * norm):
+            check_unchanging(captured.job)
+            _differ(f"gradient of {name}", found.double().norm().item(), expected.double().norm().item())
+    return True
+
+
+def _differ(what: str, found: float, expected: float) -> None:
+    hint = "Please report the model; as a module inside another one without children it may be kept whole."
+    raise CaptureError(
+        what, f"{found:.9g} from the captured layers", f"{expected:.9g}, as the model itself gives", hint
+    )
+
+
+def _batch(captured: Captured) -> dict[str, Tensor]:
+    return captured.job.batch(_indices(captured))
+
+
+def _indices(captured: Captured) -> list[int]:
+    return [i % len(captured.job.data) for i in range(captured.microbatch_size)]
+
+
+def _of_model(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
+    job = captured.job
+    weights = {name: p for name, p in job.model.named_parameters() if p.requires_grad}
+    device = next(p.device for p in weights.values())
+    batch = {key: value.to(device) for key, value in _batch(captured).items()}
+    with untouched(dict(job.model.named_modules()), device), torch.enable_grad():
+        torch.manual_seed(0)
+        with naming_samples(_indices(captured), batch):
+            loss = job.loss_of(batch)
+        grads = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    return loss.detach(), {name: g for name, g in zip(weights, grads, strict=True) if g is not None}
+
+
+def _of_stage(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
+    stage = Stage(captured, range(len(captured.layers)))
+    names = captured.batch_names
+    batch = {names[key]: value.to(stage.device) for key, value in _batch(captured).items() if key in names}
+    devices = [stage.device] if stage.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        torch.manual_seed(0)
+        loss = stage.run(batch)[captured.loss_tensor]
+        torch.autograd.backward([loss])
+    return loss.detach(), {name: p.grad for name, p in stage.parameters().items() if p.grad is not None}

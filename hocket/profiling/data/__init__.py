@@ -1,0 +1,1 @@
+"""Samples of the dataset: their order, seeding and repeatability."""

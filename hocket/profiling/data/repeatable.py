@@ -1,0 +1,102 @@
+"""Repeatable: the same sample at every read, in every process.
+
+Rules of this file: a pipeline reads a sample once for its inputs and once for its targets, in two processes. Where the two reads
+differ the labels belong to other inputs, and nothing else would notice. So some samples are read twice before training.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.profiling.data.checksums import Sums, difference, sums_of
+from hocket.profiling.data.order import indices_at
+from hocket.profiling.job.job import Job
+from hocket.util.units import show_count
+
+Reads = dict[str, Any]
+"""JSON record of one process: length of the data, sums of samples read twice."""
+_INDICES = 4  # samples that are read; the first ones for two epochs
+_LATER = 2
+_EXPECTED = "the same sample at every read, in every process"
+_DRAWS = (
+    "Draw random numbers in data[i] from the global generators of torch, numpy.random or random: Hocket seeds them for each sample "
+    "(torch's on the CPU). A generator of your own must be seeded from these or from the index; numbers from the system, clocks, "
+    "counters and tensors that data[i] changes in place differ at every read."
+)
+SEED = (
+    "Every worker makes the dataset anew from the job file: seed what it is made of there (torch.manual_seed, numpy.random.seed, "
+    "random.seed) or load it from a file, and let nothing in it depend on which samples were read before."
+)
+
+
+def check_repeatable(job: Job) -> None:
+    """Read some samples twice, which costs a dozen reads.
+
+    Raises:
+        InputError: one differs; names it. Or it cannot be read at all.
+    """
+    check_reads(job, [reads_of(job)])
+
+
+def reads_of(job: Job, backwards: bool = False) -> Reads:
+    """Read some samples together, then again one by one.
+
+    Arguments:
+        backwards: the last one first, so that data which depend on the order of reading differ between two processes.
+    """
+    places = _places(job)
+    if backwards:
+        places.reverse()
+    first = sums_of(job.batch([index for index, _ in places], [position for _, position in places]))
+    again = [sums_of(job.batch([index], [position]))[0] for index, position in places]
+    if backwards:
+        first.reverse()
+        again.reverse()
+    return {"samples": job.samples, "first": first, "again": again}
+
+
+def check_reads(job: Job, reads: Sequence[Reads]) -> None:
+    """Compare what all processes have read; on each of them the same error.
+
+    Arguments:
+        reads: by rank.
+
+    Raises:
+        InputError: two reads of a sample differ; names the sample, the item, and the workers where they are two.
+    """
+    for rank, read in enumerate(reads):
+        if read["samples"] != reads[0]["samples"]:
+            found = f"{show_count(read['samples'], 'sample')} on worker {rank}"
+            raise InputError("Job.data", found, f"{reads[0]['samples']}, as on worker 0", SEED)
+    places = _places(job)
+    for read in reads:
+        for (index, _), first, again in zip(places, read["first"], read["again"], strict=True):
+            if item := difference(first, again):
+                raise InputError(
+                    f"Job.data[{index}]", f"other values of {item} when it was read again", _EXPECTED, _DRAWS
+                )
+    for k, (index, _) in enumerate(places):
+        check_alike(index, {rank: read["first"][k] for rank, read in enumerate(reads)})
+
+
+def check_alike(index: int, read: dict[int, Sums]) -> None:
+    """Compare what several workers have read of one sample.
+
+    Arguments:
+        read: by rank.
+
+    Raises:
+        InputError: they differ; names the sample, the item and two workers.
+    """
+    first = min(read)
+    for rank, sums in sorted(read.items()):
+        if item := difference(read[first], sums):
+            found = f"other values of {item} on worker {rank} than on worker {first}"
+            raise InputError(f"Job.data[{index}]", found, _EXPECTED, SEED)
+
+
+def _places(job: Job) -> list[tuple[int, int]]:
+    """Index and position of the samples that are read; the first ones once more, an epoch later."""
+    indices = indices_at(0, min(_INDICES, job.samples), job.samples, job.seed)
+    places = [(index, position) for position, index in enumerate(indices)]
+    return places + [(index, job.samples + position) for index, position in places[:_LATER]]

@@ -1,0 +1,1 @@
+"""The job file: model, loss, data, optimizer, learning-rate schedule, precision."""

@@ -1,0 +1,228 @@
+"""Learning rates: the rate of every parameter group at every training step, as the job's `lr_schedule` says.
+
+Rules of this file: what a rate is follows from the number of the training step alone, so that it is the same on every worker, under
+every plan and after a resume, and nothing of it is kept in checkpoints. A torch scheduler, which has a state, is played from step 0 on
+an optimizer of its own.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from hocket.errors import InputError
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.lr_schedules import PLACE, NamedSchedule
+from hocket.profiling.job.optimizer import (
+    called,
+    first_argument,
+    has_scheduler,
+    has_step_hooks,
+    optimizer_of,
+    whole_optimizer,
+)
+
+OF_OPTIMIZER = "optimizer"
+"""First argument of a function that is given the optimizer and returns a torch scheduler."""
+# What torch's schedulers change in a group.
+_CHANGED = ("lr", "momentum", "betas")
+# Of a torch scheduler that is played, how many of the last steps are kept: stages may be as far apart.
+_KEPT = 256
+
+Values = tuple[dict[str, Any], ...]
+"""By group: what is to be written into it."""
+
+
+class LearningRates:
+    """See the head of this file."""
+
+    def __init__(self, job: Job, optimizer: Optimizer) -> None:
+        """Take base rates from an optimizer that was just made.
+
+        Raises:
+            InputError: the schedule does not go with it.
+        """
+        given = job.lr_schedule
+        self._job, self._factors, self._played = job, [], None
+        groups = optimizer.param_groups
+        self._base = [_copied(group.get("lr")) for group in groups]
+        if given is None:
+            return
+        if has_scheduler(optimizer):
+            found = "a schedule beside a torch scheduler that Job.optimizer attaches"
+            raise InputError(PLACE, found, "one of both", "Leave the scheduler out of Job.optimizer.")
+        if any(base is None for base in self._base):
+            raise InputError(PLACE, f"{type(optimizer).__name__} with a group without a rate", "an optimizer with `lr`")
+        if isinstance(given, (str, Mapping)):
+            named, default = NamedSchedule.read(given), optimizer.defaults.get("lr")
+            lr = float(self._base[0] if default is None else default)
+            self._factors = [lambda step: named.factor(step, lr)] * len(groups)
+        elif not callable(given):
+            if len(given) != len(groups):
+                found, expected = (
+                    f"{len(given)} functions",
+                    f"{len(groups)}, one for each parameter group of the optimizer",
+                )
+                raise InputError(PLACE, found, expected, "Give one function alone to schedule all groups alike.")
+            self._factors = list(given)
+        elif first_argument(given) == OF_OPTIMIZER:
+            self._played = _Played(job)
+        else:
+            self._factors = [given] * len(groups)
+
+    def at(self, step: int) -> Values:
+        """Each group's values at a training step, from 0; empty without a schedule.
+
+        Raises:
+            InputError: the schedule gives no number >= 0 there.
+        """
+        if self._played is not None:
+            return self._played.at(step)
+        factors = zip(self._factors, self._base, strict=False)
+        return tuple({"lr": base * _factor(function, step)} for function, base in factors)
+
+    def lr(self, step: int) -> list[float | None]:
+        """The rate of every group at a training step; None where an optimizer has none."""
+        found = [values["lr"] for values in self.at(step)] or self._base
+        return [None if rate is None else float(rate) for rate in found]
+
+    def set(self, optimizer: Optimizer, step: int) -> None:
+        """Write what groups have at a training step into an optimizer with the same groups."""
+        for group, values in zip(optimizer.param_groups, self.at(step), strict=False):
+            for key, value in values.items():
+                if isinstance(group[key], Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = value
+
+
+class _Played:
+    """A torch scheduler on stand-ins, as far as it was asked for."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._lock = job, threading.Lock()
+        self._begin()
+
+    def at(self, step: int) -> Values:
+        """Each group's values at a training step."""
+        with self._lock:
+            if step < self._reached and step not in self._seen:
+                self._begin()
+            while self._reached < step:
+                called(PLACE, self._scheduler.step)
+                self._reached += 1
+                self._note()
+            return self._seen[step]
+
+    def _begin(self) -> None:
+        self._optimizer, self._reached = whole_optimizer(self._job), 0
+        made = called(PLACE, self._job.lr_schedule, self._optimizer)  # type: ignore[arg-type]
+        if isinstance(made, ReduceLROnPlateau) or not isinstance(made, LRScheduler):
+            found = f"a {type(made).__name__}" + (
+                ", which follows the loss" if isinstance(made, ReduceLROnPlateau) else ""
+            )
+            expected = "a torch scheduler that follows the step, from a function of `optimizer`"
+            hint = "A function of the step has an argument of another name: lambda step: min(1, step / 100)."
+            raise InputError(PLACE, found, expected, hint)
+        if made.optimizer is not self._optimizer:
+            raise InputError(
+                PLACE, "a scheduler of another optimizer", "one of the optimizer that the function is given"
+            )
+        self._scheduler, self._seen = made, dict[int, Values]()
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # a scheduler warns where no step came before its own
+        self._note()
+
+    def _note(self) -> None:
+        found = []
+        for group in self._optimizer.param_groups:
+            found.append({key: _copied(group[key]) for key in _CHANGED if key in group})
+        self._seen[self._reached] = tuple(found)
+        self._seen.pop(self._reached - _KEPT, None)
+
+
+class Scheduled:
+    """An optimizer that steps with the rates of each training step."""
+
+    def __init__(self, optimizer: Optimizer, rates: LearningRates | None = None) -> None:
+        self.optimizer, self._rates = optimizer, rates
+
+    def step(self, training_step: int = 0) -> None:
+        """Make a step as an update of training step `training_step`, from 0."""
+        if self._rates is not None:
+            self._rates.set(self.optimizer, training_step)
+        self.optimizer.step()
+
+
+def scheduled(job: Job, own: Mapping[str, nn.Parameter]) -> Scheduled:
+    """The job's optimizer of the parameters that are here, with its rates; see `optimizer_of`."""
+    optimizer = optimizer_of(job, own)
+    return Scheduled(optimizer, LearningRates(job, optimizer))
+
+
+def rates_of(job: Job) -> LearningRates:
+    """The rates of a job's whole optimizer.
+
+    Raises:
+        InputError: optimizer or schedule are not as they should be.
+    """
+    return LearningRates(job, whole_optimizer(job))
+
+
+def check_optimizer_and_rates(job: Job) -> None:
+    """Try a job's optimizer and schedule before anything is computed.
+
+    Raises:
+        InputError: optimizer or schedule are not as they should be.
+    """
+    if any(p.requires_grad for p in job.as_written.model.parameters()):
+        rates_of(job).at(0)
+
+
+def shown_rates(job: Job) -> Callable[[int], list[float | None] | None]:
+    """Function from a training step to the learning rate of each group.
+
+    It returns None if the job's optimizer has step hooks or a scheduler of its own, which may change rates.
+    """
+    optimizer = whole_optimizer(job)
+    if has_step_hooks(optimizer) or has_scheduler(optimizer):
+        return lambda step: None
+    return LearningRates(job, optimizer).lr
+
+
+def remarks(job: Job, resumed: bool) -> list[str]:
+    """Notes about hooks and schedulers that the job attaches to its optimizer.
+
+    Arguments:
+        resumed: the run goes on from a checkpoint.
+    """
+    optimizer, found = whole_optimizer(job), []
+    if has_step_hooks(optimizer):
+        text = "Job.optimizer registers step hooks: each stage's own optimizer has them, and calls them at each of its updates"
+        lost = "; what they keep is not in the checkpoint, and begins anew"
+        found.append(text + (lost if resumed else ""))
+    elif has_scheduler(optimizer):
+        found.append(
+            "Job.optimizer attaches a torch scheduler, whose step() is not called: the rate stays as it is. "
+            "Give the schedule as Job.lr_schedule"
+        )
+    return found
+
+
+def _factor(function: Any, step: int) -> float:
+    value = called(PLACE, function, step)
+    try:
+        factor = float(value)
+    except (TypeError, ValueError):
+        raise InputError(PLACE, f"a {type(value).__name__} at step {step}", "a number >= 0") from None
+    if not isfinite(factor) or factor < 0:
+        hint = "Hold it above 0, as in lambda step: max(0.0, 1 - step / 1000)." if factor < 0 else ""
+        raise InputError(PLACE, f"the factor {factor!r} at step {step}", "a number >= 0", hint)
+    return factor
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,104 @@
+"""Loss weights: how the losses of microbatches make up the loss of a batch.
+
+Rules of this file: no torch is imported; a weight is computed from the batch alone, before and without the model.
+
+A loss that averages over samples is averaged over microbatches by their numbers of samples. A loss that averages over something else
+(tokens that are not padding, classes with weights) has a weight, by which the mean loss of each microbatch counts:
+
+    L(batch) = sum over m of w[m] L[m] / sum over m of w[m]
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import InputError
+
+if TYPE_CHECKING:
+    from hocket.profiling.job.job import Batch, Job
+
+SUM = "sum"
+"""The loss is a sum over samples, and not a mean."""
+LossWeight = Callable[[dict[str, Any]], Any] | str
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The number of tokens that a loss averages over; see `tokens`."""
+
+    key: str
+    ignore: int = -100
+    shift: int = 0
+
+    def __call__(self, batch: "Batch") -> int:
+        """Count the tokens of a batch.
+
+        Raises:
+            InputError: the batch has no such tensor.
+        """
+        if self.key not in batch:
+            found, expected = f"no {self.key!r} in the samples", f"one of {', '.join(map(repr, batch))}"
+            raise InputError("Job.loss_weight", found, expected, "Items of a tuple are called item0, item1, ...")
+        labels = batch[self.key]
+        return int((labels[..., self.shift :] if self.shift else labels).ne(self.ignore).sum())
+
+
+def tokens(key: str | int, ignore: int = -100, shift: int = 0) -> Tokens:
+    """Return a `Job.loss_weight` for a loss that is a mean over tokens.
+
+    Arguments:
+        key: of the labels in a sample: a name, or the position in a tuple.
+        ignore: the label of tokens that do not count, as `ignore_index` of `torch.nn.functional.cross_entropy`.
+        shift: how many tokens at the beginning of a sample have no prediction: 1 for Hugging Face's causal language models, which
+            compare the output at each position with the next label, 0 where inputs and labels are aligned.
+    """
+    if isinstance(key, bool) or not isinstance(key, int | str):
+        raise InputError("tokens: key", repr(key), "the name of the labels in a sample, or their position in a tuple")
+    if isinstance(shift, bool) or not isinstance(shift, int) or shift < 0:
+        raise InputError("tokens: shift", repr(shift), "a whole number >= 0")
+    return Tokens(f"item{key}" if isinstance(key, int) else key, ignore, shift)
+
+
+def check_loss_weight(given: Any) -> None:
+    """Refuse a `Job.loss_weight` that is none.
+
+    Raises:
+        InputError: it is neither a function, nor "sum", nor None.
+    """
+    if given is not None and given != SUM and not callable(given):
+        hint = 'For example hocket.tokens("labels"), which counts the labels that are not -100.'
+        raise InputError("Job.loss_weight", repr(given), 'a function of a batch, "sum" or None', hint)
+
+
+def loss_weight(job: "Job", batch: "Batch", samples: int) -> float:
+    """Compute by what the loss of a microbatch counts in the mean of its batch: its samples, if the job says nothing else.
+
+    Arguments:
+        batch: the microbatch, as `Job.batch` makes it; in a shorter precision its floating tensors come as float32.
+
+    Raises:
+        InputError: what the job's function gives is no weight.
+    """
+    if not callable(job.loss_weight):
+        return samples
+    if job.own is not None:  # sums of a short type are rounded
+        batch = {key: value.float() if value.is_floating_point() else value for key, value in batch.items()}
+    given = job.loss_weight(batch)
+    try:
+        weight = float(given)
+    except (TypeError, ValueError, RuntimeError):
+        weight = float("nan")
+    if not isfinite(weight) or weight < 0:
+        found = f"{given!r} for a microbatch of {samples} samples"
+        raise InputError("Job.loss_weight", found, "a number >= 0, or a tensor of one number")
+    return weight
+
+
+def whole_loss(job: "Job", loss: Any, samples: int) -> Any:
+    """The loss of a microbatch as that of a whole batch of such samples: a sum grows with the samples, a mean does not.
+
+    Arguments:
+        loss: a number or a tensor.
+    """
+    return loss * (job.batch_size / samples) if job.loss_weight == SUM else loss

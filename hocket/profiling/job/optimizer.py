@@ -1,0 +1,228 @@
+"""Optimizer: the job's own, with the parameter groups that it makes of the whole model, for the parameters that a worker has.
+
+Rules of this file: the job's function is always given all trainable parameters of the model as it was written, by their names and in
+its order, as in one process. A worker that has only some of them, or parts of some (a stage, a member of a tensor-parallel group, a
+replica that shares the step, a subtask), gives the function stand-ins for the others: of the same shape and type, without memory. What
+it has then takes their places in the groups. So groups follow from names and shapes in the same way under every plan, and every worker
+has all groups, some of them empty.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from hocket.errors import HocketError, InputError, InternalError
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.subtasks import parts_of
+
+PLACE = "Job.optimizer"
+NAMED = "named"
+"""With what the first argument of a function begins that takes pairs of name and parameter."""
+_EXAMPLE = "lambda params: torch.optim.SGD(params, lr=0.1)"
+_SHOWN = 3
+
+Here = Sequence[tuple[str, nn.Parameter, Tensor]]
+"""Names, parameters that are here, and the one that the function was given for each."""
+
+
+def written_parameters(job: Job) -> dict[str, nn.Parameter]:
+    """The trainable parameters of the model as its user wrote it, by name; a tied one under its first name."""
+    return {name: p for name, p in job.as_written.model.named_parameters() if p.requires_grad}
+
+
+def optimizer_of(job: Job, own: Mapping[str, nn.Parameter]) -> Optimizer:
+    """The job's optimizer of the parameters that are here.
+
+    Arguments:
+        own: by name; parts of whole ones where devices have parts, of any shape.
+
+    Raises:
+        InputError: the job's function does not give one optimizer of exactly what it was given.
+    """
+    parts = parts_of(job.model)
+    device = next(iter(own.values())).device
+    here: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for name, p in own.items():
+        here.setdefault(parts[name].name if name in parts else name, []).append((name, p))
+    given = {}
+    for name, p in written_parameters(job).items():
+        mine = here.get(name, [])
+        whole = len(mine) == 1 and mine[0][0] == name and mine[0][1].shape == p.shape
+        given[name] = mine[0][1] if whole else _stand_in(p, device)
+    if not here.keys() <= given.keys():
+        raise InternalError(f"parameters {sorted(here.keys() - given.keys())} that the job's model does not have")
+    optimizer = make_optimizer(job, given)
+    names = {id(p): name for name, p in given.items()}
+    for group in optimizer.param_groups:
+        refill(optimizer, group, [(n, q, p) for p in group["params"] for n, q in here.get(names[id(p)], [])])
+    return optimizer
+
+
+def whole_optimizer(job: Job) -> Optimizer:
+    """The job's optimizer of stand-ins for the whole model: to know its groups.
+
+    Raises:
+        InputError: see `optimizer_of`.
+    """
+    return make_optimizer(job, {name: _stand_in(p, p.device) for name, p in written_parameters(job).items()})
+
+
+def group_names(job: Job) -> list[list[str]]:
+    """The names of the parameters in each group of the job's optimizer.
+
+    Raises:
+        InputError: see `optimizer_of`.
+    """
+    given = {name: _stand_in(p, p.device) for name, p in written_parameters(job).items()}
+    names = {id(p): name for name, p in given.items()}
+    return [[names[id(p)] for p in group["params"]] for group in make_optimizer(job, given).param_groups]
+
+
+def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
+    """Call the job's function with these parameters, and hold what it makes to them.
+
+    Raises:
+        InputError: it fails, makes something else than one optimizer, or one of other parameters.
+    """
+    named = first_argument(job.optimizer).startswith(NAMED)
+    made: Any = called(PLACE, job.optimizer, list(given.items()) if named else list(given.values()))
+    if isinstance(made, LRScheduler) or not _is_optimizer(made):
+        hint = f"Write for example: {_EXAMPLE}."
+        if isinstance(made, LRScheduler):
+            hint = "Return the optimizer, and give the schedule as Job.lr_schedule."
+        elif isinstance(made, (list, tuple)) and made:
+            hint = "Return one optimizer, with parameter groups where parameters are treated in different ways."
+        raise InputError(PLACE, _told(made), "one torch.optim.Optimizer from the function", hint)
+    _check_parameters(job, made, given)
+    for p in list(inspect.signature(type(made).step).parameters.values())[1:]:
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            found = f"{type(made).__name__}, whose step() needs {p.name!r}"
+            raise InputError(PLACE, found, "an optimizer whose step() needs gradients alone")
+    return made
+
+
+def refill(optimizer: Optimizer, group: dict[str, Any], new: Here) -> None:
+    """Put other parameters into a group, with what the optimizer has made for those in their places.
+
+    Raises:
+        InputError: it has made something of the numbers of a weight of which others have parts.
+    """
+    old = list(group["params"])
+    for _, p, given in new:
+        if p is not given and given in optimizer.state:
+            optimizer.state[p] = {key: _of_shape(value, given, p) for key, value in optimizer.state[given].items()}
+    group["params"][:] = [p for _, p, _ in new]
+    if "param_names" in group:
+        group["param_names"] = [name for name, _, _ in new]
+    kept = {id(p) for _, p, _ in new}
+    for p in old:
+        if id(p) not in kept:
+            optimizer.state.pop(p, None)
+
+
+def first_argument(function: Callable[..., Any]) -> str:
+    """The name of a function's first argument; empty where it does not tell."""
+    try:
+        return next(iter(inspect.signature(function).parameters), "")
+    except (TypeError, ValueError):
+        return ""
+
+
+def called(place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the job.
+
+    Raises:
+        InputError: it fails; says in which line.
+    """
+    try:
+        return function(*arguments)
+    except HocketError:
+        raise
+    except Exception as error:
+        raise InputError(
+            place, f"{type(error).__name__}: {error}{_line(function, error)}", "a function that runs"
+        ) from error
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """True if the job's function has registered step hooks."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return any(getattr(optimizer, name, None) for name in names)
+
+
+def has_scheduler(optimizer: Optimizer) -> bool:
+    """True if the job's function has attached a torch scheduler."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched") or any("initial_lr" in g for g in optimizer.param_groups)
+
+
+def _stand_in(p: Tensor, device: torch.device) -> nn.Parameter:
+    # Nothing is computed with it; should an optimizer make something of its numbers, it shows.
+    return nn.Parameter(torch.full((), float("nan"), dtype=p.dtype, device=device).expand(p.shape))
+
+
+def _of_shape(value: Any, given: Tensor, p: Tensor) -> Any:
+    """Part of a weight's optimizer state that belongs to a part of the weight."""
+    if not isinstance(value, Tensor) or value.shape != given.shape:
+        return value.clone() if isinstance(value, Tensor) else value
+    first = value.flatten()[:1]
+    if type(value) is Tensor and not value.is_meta and not bool((value == first).all()):
+        raise InputError(
+            PLACE, "state that is made of a weight's numbers", "state that begins the same for every number"
+        )
+    return first.expand(p.numel()).reshape(p.shape).clone().to(p.device)
+
+
+def _is_optimizer(made: Any) -> bool:
+    if isinstance(made, type):
+        return False
+    return callable(getattr(made, "step", None)) and hasattr(made, "state") and hasattr(made, "param_groups")
+
+
+def _told(made: Any) -> str:
+    if made is None:
+        return "None"
+    if isinstance(made, (list, tuple)):
+        return f"a {type(made).__name__} of {len(made)}"
+    return f"the class {made.__name__}" if isinstance(made, type) else f"a {type(made).__name__}"
+
+
+def _check_parameters(job: Job, made: Optimizer, given: Mapping[str, nn.Parameter]) -> None:
+    """Hold an optimizer to the parameters that were given for it."""
+    held = {id(p): p for group in made.param_groups for p in group["params"]}
+    known = {id(p): name for name, p in given.items()}
+    foreign = [p for key, p in held.items() if key not in known]
+    if foreign:
+        models = {id(p): name for name, p in job.as_written.model.named_parameters()}
+        told = [repr(models.get(id(p), f"a tensor of shape {tuple(p.shape)}")) for p in foreign]
+        found = f"{_some(told)}, which the function was not given"
+        hint = (
+            f"Take the function's argument and not the model's parameters: {_EXAMPLE}; for names write "
+            "lambda named_parameters: ..., which is given pairs of name and parameter."
+        )
+        raise InputError(PLACE, found, "an optimizer of exactly the parameters that the function is given", hint)
+    missing = [repr(name) for key, name in known.items() if key not in held]
+    if missing:
+        hint = "To freeze parameters call their requires_grad_(False) where the model is made: they are not given then."
+        expected = "an optimizer of exactly the parameters that the function is given"
+        raise InputError(PLACE, f"no {_some(missing)} in its groups", expected, hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _line(function: Callable[..., Any], error: Exception) -> str:
+    """Where in the function's own file an error came up."""
+    own = getattr(getattr(function, "__code__", None), "co_filename", None)
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if own is not None and trace.tb_frame.f_code.co_filename == own:
+            found = f" ({own}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found

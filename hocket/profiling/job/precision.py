@@ -1,0 +1,112 @@
+"""Precision: a job as compute sees it, where that is shorter than its own: bfloat16 copies of weights, and what they meet.
+
+Rules of this file: the job's own model is left as it was, and keeps the weights that the optimizer works on (the masters). What
+compute sees is another model of the same names:
+
+- parameters and floating buffers are cast; those of normalisation with running statistics are not, for updates of a tenth of a
+  percent would be lost in eight bits, and torch's kernels take both types together;
+- floating tensors of the batch that go to the model are cast, those that go to the loss are not;
+- the model's output is cast back before the loss, so that losses and their gradients begin in the model's own type. A model that
+  makes its loss itself does so in the type that it chooses;
+- a gradient is made in the short type and added up, over microbatches and replicas, in the master's.
+
+The rule is that of FSDP2's `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
+output_dtype=torch.float32)`, but for the gradients of several microbatches, which FSDP adds up as they are reduced, too.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_map
+
+from hocket.errors import RefusedError
+from hocket.profiling.job.job import Job
+from hocket.util.compatibility import Feature, check_together
+
+
+def computed(job: Job) -> Job:
+    """The job as compute sees it; the job itself where it computes in its own type.
+
+    Raises:
+        RefusedError: the model has nothing longer, or torch cannot add up gradients in another type than their weight's.
+    """
+    if job.precision is None or job.own is not None:
+        return job
+    short, own = getattr(torch, job.precision), own_type(job.model)
+    if own.itemsize <= short.itemsize:
+        check_together(
+            "Job.precision", Feature.PRECISION, Feature.SHORT_WEIGHTS, found=f"{job.precision}, of a model of {own}"
+        )
+    if not hasattr(torch.Tensor, "grad_dtype"):
+        found = f"torch {torch.__version__}, which adds up gradients in the type of their weight only"
+        raise RefusedError("Job.precision", found, "a torch with Tensor.grad_dtype (2.10 or later)")
+    types = {str(p.dtype).removeprefix("torch.") for p in job.model.parameters() if p.requires_grad}
+    if len(types) > 1:
+        found = f"{job.precision}, of a model whose weights are {' and '.join(sorted(types))}"
+        check_together("Job.precision", Feature.PRECISION, Feature.UNLIKE_WEIGHTS, found=found)
+    kept = {id(tensor) for tensor in _kept(job.model)}
+    memo: dict[int, Any] = {}
+    for p in job.model.parameters():
+        cast = nn.Parameter(_cast(p.detach(), short, id(p) in kept), requires_grad=p.requires_grad)
+        memo[id(p)] = sums_in(cast, p.dtype) if p.requires_grad else cast
+    for b in job.model.buffers():
+        memo[id(b)] = _cast(b, short, id(b) in kept)
+    twin = replace(job, model=copy.deepcopy(job.model, memo), loss=_wide(job.loss, own))
+    object.__setattr__(twin, "own", job)
+    object.__setattr__(twin, "path", job.path)
+    object.__setattr__(twin, "written", job.as_written)
+    return twin
+
+
+def own_type(model: nn.Module) -> torch.dtype:
+    """The floating type of most of a model's numbers."""
+    counts: dict[torch.dtype, int] = {}
+    for p in model.parameters():
+        if p.is_floating_point():
+            counts[p.dtype] = counts.get(p.dtype, 0) + p.numel()
+    return max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
+
+
+def sums_in(leaf: Tensor, dtype: torch.dtype) -> Any:
+    """The leaf, with gradients that are added up in this type."""
+    if leaf.dtype != dtype:
+        leaf.grad_dtype = dtype
+    return leaf
+
+
+def sums_of(parameter: Tensor) -> torch.dtype:
+    """The type that a parameter's gradients are added up in."""
+    found: torch.dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
+    return found
+
+
+def _kept(model: nn.Module) -> Iterator[Tensor]:
+    for module in model.modules():
+        if isinstance(module, _NormBase) and module.running_mean is not None:
+            yield from (*module.parameters(recurse=False), *module.buffers(recurse=False))
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype, stays: bool) -> Tensor:
+    if stays or not tensor.is_floating_point():
+        return tensor.clone()
+    return tensor.to(dtype)
+
+
+def _wide(loss: Callable[..., Tensor] | None, dtype: torch.dtype) -> Callable[..., Tensor] | None:
+    """A loss of the model's output in this type."""
+    if loss is None:
+        return None
+
+    def of(thing: Any) -> Any:
+        return thing.to(dtype) if isinstance(thing, Tensor) and thing.is_floating_point() else thing
+
+    def wide(output: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return loss(tree_map(of, output), *args, **kwargs)
+
+    return wraps(loss)(wide) if hasattr(loss, "__name__") else wide

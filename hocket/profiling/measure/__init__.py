@@ -1,0 +1,1 @@
+"""Measurement of a captured job: seconds and bytes of each layer."""

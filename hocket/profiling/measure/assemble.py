@@ -1,0 +1,163 @@
+"""Assembling a profile: a captured job's layers and tensors, with the bytes and seconds that were found for them.
+
+Rules of this file: nothing is run here but the making of stages; whether figures were measured or worked out is not known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.memory_layout import is_dense
+from hocket.profiling.capture.storage_tracker import unique_bytes
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.optimizer import whole_optimizer
+from hocket.profiling.job.precision import sums_of
+from hocket.profiling.layer import Layer, Tensor
+from hocket.profiling.measure.memory import LayerBytes
+from hocket.profiling.profile import ModelProfile
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of one microbatch: forward, backward and noise by layer, shape (layers,), and the undivided model's."""
+
+    forward: np.ndarray
+    backward: np.ndarray
+    noise: np.ndarray
+    whole_forward: float
+    whole_backward: float
+
+
+@dataclass(frozen=True)
+class Column:
+    """What was found for microbatches of one size: bytes by layer, seconds where they are known, and those of a load."""
+
+    size: int
+    bytes: list[LayerBytes]
+    seconds: Seconds | None = None
+    load_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer.
+
+    `call_s`: seconds of a step besides.
+    """
+
+    state_bytes: dict[str, int]
+    seconds: dict[str, float]
+    copy_s: dict[str, float]
+    call_s: float
+    layer_bytes: list[int]
+    together: bool
+
+
+def assemble(
+    job: Job,
+    captured: Captured,
+    columns: Sequence[Column],
+    step: Step,
+    device_type: str,
+    source: str,
+    notes: tuple[str, ...],
+    loss_parts: str = "",
+) -> ModelProfile:
+    """The profile of a captured job; seconds that are not known are 0.
+
+    Arguments:
+        job: as its user wrote it; captured may be a member's part of it.
+        columns: one a microbatch size, ascending; with seconds all or none.
+        loss_parts: see ModelProfile.
+    """
+    sizes = tuple(column.size for column in columns)
+    seconds = [column.seconds for column in columns if column.seconds is not None]
+    zeros = (0.0,) * len(columns)
+    parameters = dict(captured.job.model.named_parameters())
+    layers = []
+    for k, found in enumerate(captured.layers):
+        weights = {name: parameters[name] for name in found.parameters}
+        # Gradients are added up in the masters' type where there are masters, which count with the optimizer's state.
+        trained = {name: p.numel() * sums_of(p).itemsize for name, p in weights.items() if p.requires_grad}
+        master_bytes = sum(trained.values()) if job.precision is not None else 0
+        counted = [column.bytes[k] for column in columns]
+        layers.append(
+            Layer(
+                name=found.name,
+                kind=found.kind,
+                forward_s=tuple(float(one.forward[k]) for one in seconds) or zeros,
+                backward_s=tuple(float(one.backward[k]) for one in seconds) or zeros,
+                stash_bytes=tuple(float(one.stash) for one in counted),
+                parameters=found.parameters,
+                weights_bytes=float(sum(p.numel() * p.element_size() for p in weights.values())),
+                gradients_bytes=float(sum(trained.values())),
+                optimizer_bytes=float(master_bytes + sum(step.state_bytes.get(name, 0) for name in trained)),
+                buffers_bytes=float(_buffers_bytes(captured, k, sizes[-1])),
+                working_bytes=tuple(float(one.working) for one in counted),
+                backward_bytes=tuple(float(one.backward) for one in counted),
+                fresh_bytes=tuple(float(one.fresh) for one in counted),
+                step_bytes=float(step.layer_bytes[k]),
+                step_s=sum(step.seconds.get(name, 0.0) for name in trained),
+                copy_s=sum(step.copy_s.get(name, 0.0) for name in trained),
+                flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
+                noise_s=tuple(float(one.noise[k]) for one in seconds),
+                notes=found.notes,
+            )
+        )
+    until = _gradients_until(captured, columns[-1].bytes)
+    tensors = tuple(
+        Tensor(
+            tensor.name,
+            tensor.source,
+            tensor.targets,
+            tuple(float(captured.for_size(size).tensors[i].size_bytes) for size in sizes),
+            tensor.gradient,
+            tuple(k for k, counted in enumerate(columns[-1].bytes) if tensor.name in counted.keeps),
+            is_dense(tensor.shape, tensor.stride),
+            gradient_until=until.get(tensor.name, -1),
+        )
+        for i, tensor in enumerate(captured.tensors)
+    )
+    return ModelProfile(
+        name=job.name or type(job.model).__name__,
+        device_type=device_type,
+        microbatch_sizes=sizes,
+        layers=tuple(layers),
+        tensors=tensors,
+        optimizer=type(whole_optimizer(job)).__name__,
+        ties=captured.ties,
+        source=source,
+        whole_forward_s=tuple(one.whole_forward for one in seconds),
+        whole_backward_s=tuple(one.whole_backward for one in seconds),
+        load_s=tuple(column.load_s for column in columns) if seconds else (),
+        dtype=job.dtype,
+        step_call_s=step.call_s,
+        step_together=step.together,
+        digest_of_model=job.model_digest,
+        batch_size=job.batch_size,
+        clip_grad_norm=job.clip_grad_norm,
+        loss_weighted=callable(job.loss_weight),
+        loss_parts=loss_parts,
+        notes=notes,
+    )
+
+
+def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[str, int]:
+    """For each tensor whose gradient is a part of a piece of memory: the first layer that needs a part of it."""
+    found = {}
+    for layer in counted:
+        for names in layer.parts:
+            # Of tensors with other readers gradients are summed, which makes new ones; the batch has none.
+            own = [captured.tensor[name] for name in names]
+            own = [tensor for tensor in own if len(tensor.targets) == 1 and tensor.source >= 0]
+            if len(own) > 1:
+                found.update({tensor.name: min(each.source for each in own) for tensor in own})
+    return found
+
+
+def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:
+    """Bytes of a layer's buffers, and of what it keeps from one run to the next, such as masks."""
+    stage = Stage(captured.for_size(size), [layer])
+    return unique_bytes((*stage.buffers().values(), *stage.constants()))

@@ -1,0 +1,208 @@
+"""Companions: other processes that train the same job while a profile is measured, as the other workers will.
+
+Cores of one machine share memory and caches: what one of them takes alone it does not take among busy ones.
+
+Rules of this file: `python -m hocket.profiling.measure.background_load ORDERS` is one companion. It prints nothing, it ends when its
+standard input does or when its parent dies, and what goes wrong with it is a note of the profile and no error. No torch on
+the parent's side.
+"""
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, cast
+
+import hocket
+
+MOST = 15
+"""Companions that are started unasked: each holds a whole copy of the model."""
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_WAIT_S = 120.0
+_PATH = "PYTHONPATH"
+_PR_SET_PDEATHSIG = 1
+_MAX_TEXT = 300
+
+
+def usable_cores(quota: Path = _QUOTA) -> int:
+    """Cores that this process may use: those it may run on, but no more than a container's share of time (>= 1)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no such file, or no limit in it
+        allowed_us, _, period_us = quota.read_text().partition(" ")
+        cores = min(cores, int(allowed_us) // int(period_us))
+    return max(1, cores)
+
+
+def usual_neighbours(device: str = "cpu", threads: int = 1) -> int:
+    """How many neighbours are busy where a worker runs on every usable core; those of a CUDA device are left out."""
+    return min(MOST, max(0, usable_cores() // threads - 1)) if device == "cpu" else 0
+
+
+class Companions:
+    """The companions of one measurement: a context manager that leaves none of them behind.
+
+    Attributes:
+        problems: what went wrong, for people.
+    """
+
+    def __init__(self, job: Path | None, count: int, threads: int, wait_s: float = _WAIT_S) -> None:
+        """Nothing is started yet.
+
+        Arguments:
+            job: the job's file; None: no other process can load it.
+            wait_s: how long one may take to load the job, or to train a first microbatch of another size.
+        """
+        self._job, self._threads, self._wait_s = job, threads, wait_s
+        self._count, self._size = count, 0
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.problems: list[str] = []
+        if count and job is None:
+            self.problems.append("the job is of no file that another process could load")
+
+    def __enter__(self) -> "Companions":
+        known = [os.environ[_PATH]] if os.environ.get(_PATH) else []
+        paths = os.pathsep.join([*known, str(Path(hocket.__file__).parent.parent)])
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), _PATH: paths}
+        orders = json.dumps({"job": str(self._job), "threads": self._threads, "parent": os.getpid()})
+        try:
+            for _ in range(self._count if self._job is not None else 0):
+                self._running.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "hocket.profiling.measure.background_load", orders],
+                        env=environment,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        start_new_session=True,
+                    )
+                )
+        except OSError as error:
+            self.problems.append(f"a companion could not be started: {error}")
+        except BaseException:
+            self._end(list(self._running))
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end(list(self._running))
+
+    @property
+    def busy(self) -> int:
+        """How many are at work."""
+        for process in list(self._running):
+            if process.poll() is not None:
+                self._lose(process, f"ended with code {process.returncode}")
+        return len(self._running)
+
+    def train(self, size: int) -> None:
+        """Have all of them train microbatches of this size, and wait until they do. Those that cannot are ended."""
+        if size == self._size:
+            return
+        self._size, waiting = size, list(self._running)
+        for process in waiting:
+            with suppress(BrokenPipeError):
+                pipe = cast(BinaryIO, process.stdin)
+                pipe.write(f"{size}\n".encode())
+                pipe.flush()
+        limit = time.monotonic() + self._wait_s
+        with selectors.DefaultSelector() as selector:
+            for process in waiting:
+                selector.register(cast(BinaryIO, process.stdout), selectors.EVENT_READ, process)
+            while waiting and (left_s := limit - time.monotonic()) > 0:
+                for key, _ in selector.select(left_s):
+                    process = key.data
+                    words = cast(BinaryIO, process.stdout).readline().decode(errors="replace").strip()
+                    if words != str(size):
+                        process.wait()
+                        self._lose(process, words[:_MAX_TEXT] or f"ended with code {process.returncode}")
+                    selector.unregister(key.fileobj)
+                    waiting.remove(process)
+        for process in waiting:
+            self._lose(process, f"did not train a microbatch of {size} within {self._wait_s:.0f} s")
+
+    def _lose(self, process: "subprocess.Popen[bytes]", why: str) -> None:
+        self._end([process])
+        if (text := f"a companion {why}") not in self.problems:
+            self.problems.append(text)
+
+    def _end(self, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(BrokenPipeError):
+                    cast(BinaryIO, pipe).close()
+            self._running.remove(process)
+
+
+class _Wanted:
+    """What the parent wants: the size of microbatches, as it comes in."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.known = threading.Event()
+
+    def listen(self) -> None:
+        """Until the parent is gone, and then this process is."""
+        for line in sys.stdin:
+            self.size = int(line)
+            self.known.set()
+        os._exit(0)
+
+
+def main(text: str) -> None:
+    """Train until the parent is gone."""
+    orders = json.loads(text)
+    if sys.platform == "linux":
+        # A thread that holds the interpreter could keep this process from seeing its input's end.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != orders["parent"]:  # it was gone before the kernel was told
+        os._exit(0)
+    said = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)  # what the job prints was printed once
+    wanted = _Wanted()
+    threading.Thread(target=wanted.listen, daemon=True).start()
+    try:
+        _train(Path(orders["job"]), orders["threads"], wanted, said)
+    except BaseException as error:
+        with suppress(BrokenPipeError):
+            os.write(said, f"failed: {type(error).__name__}: {error}".splitlines()[0].encode() + b"\n")
+        os._exit(1)
+
+
+def _train(path: Path, threads: int, wanted: _Wanted, said: int) -> None:
+    import torch
+
+    from hocket.profiling.capture.capture import capture
+    from hocket.profiling.job.job import load_job
+    from hocket.profiling.measure.worker_costs import Rehearsal
+
+    torch.set_num_threads(threads)
+    captured = capture(load_job(path))
+    wanted.known.wait()
+    worker: Rehearsal | None = None
+    while True:
+        size = wanted.size
+        fresh = worker is None or worker.size != size
+        if fresh:
+            worker = None  # one at a time in memory
+            worker = Rehearsal(captured.for_size(size), size, torch.device("cpu"))
+        assert worker is not None
+        worker.once(time.perf_counter)
+        if fresh:
+            os.write(said, f"{size}\n".encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

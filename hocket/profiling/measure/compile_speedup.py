@@ -1,0 +1,78 @@
+"""Speedup: what compiled runs of layers take beside the same as they are written, one after the other in a whole forward and backward.
+
+Rules of this file: the two take turns, so that a slow spell of the machine falls on both; the first turn, in which code is made, is told
+apart and not counted.
+"""
+
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.compiled_costs import Compiled
+from hocket.profiling.measure.timing import layers_once
+from hocket.profiling.measure.worker_costs import Clock
+
+_RUNS = 4  # of layers; each is compiled by itself
+_LEAST, _MOST = 5, 40  # turns
+
+
+def ends_of(seconds: Sequence[float]) -> tuple[int, ...]:
+    """Where runs of layers end that take about as long as each other.
+
+    Arguments:
+        seconds: of each layer.
+    """
+    count, total = min(_RUNS, len(seconds)), sum(seconds)
+    found, passed = list[int](), 0.0
+    for k, each in enumerate(seconds):
+        passed += each
+        if passed * count >= total * (len(found) + 1) and len(found) < count - 1:
+            found.append(k + 1)
+    return tuple(dict.fromkeys((*found, len(seconds))))
+
+
+def speedup(
+    captured: Captured,
+    batches: dict[int, dict[str, Tensor]],
+    ends: tuple[int, ...],
+    backend: str,
+    device: torch.device,
+    budget_s: float,
+    clock: Clock,
+) -> Compiled:
+    """Measure runs of layers compiled and not.
+
+    Arguments:
+        batches: by microbatch size, ascending, the samples by the names of the captured tensors.
+        budget_s: seconds to spend at most, over all sizes, besides those in which code is made.
+
+    Raises:
+        CaptureError: torch cannot compile a layer. RefusedError: there is no compiler.
+    """
+    runs = [range(a, b) for a, b in pairwise((0, *ends))]
+    forward, backward = ([list[float]() for _ in runs] for _ in range(2))
+    cold = []
+    for size, batch in batches.items():
+        at = captured.for_size(size)
+        plain, code = ([Stage(at, run, device=device, compile=how) for run in runs] for how in ("", backend))
+        layers_once(at, plain, batch, device, clock)
+        began = clock()
+        layers_once(at, code, batch, device, clock)
+        first_s, began = clock() - began, clock()
+        taken: list[tuple[list[list[float]], list[list[float]]]] = [([], []), ([], [])]
+        while len(taken[0][0]) < _LEAST or (len(taken[0][0]) < _MOST and clock() - began < budget_s / len(batches)):
+            for stages, (ahead, back) in zip((plain, code), taken, strict=True):
+                seconds = layers_once(at, stages, batch, device, clock)
+                ahead.append(seconds[0])
+                back.append(seconds[1])
+        usual = [[[statistics.median(row) for row in zip(*way, strict=True)] for way in ways] for ways in taken]
+        cold.append(first_s - sum(usual[1][0]) - sum(usual[1][1]))
+        for k in range(len(runs)):
+            forward[k].append(usual[1][0][k] / usual[0][0][k])
+            backward[k].append(usual[1][1][k] / usual[0][1][k] if usual[0][1][k] else 1.0)
+    rows = [tuple(tuple(row) for row in way) for way in (forward, backward)]
+    return Compiled(backend, max(0.0, *cold), ends, *rows)

@@ -1,0 +1,235 @@
+"""Measuring a job: seconds and bytes of every layer at several microbatch sizes, on one device.
+
+Rules of this file: layers are timed one after the other inside a whole forward and backward, so that caches are as in
+training; the mean of the undivided model, run as a worker runs its stage, is the truth to which the layers' times are
+scaled; the clock is an argument; the user's model is not changed.
+Source: the profiling step of section 2.3 of the dissertation, with spread, memory and the scaling added.
+"""
+
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hocket.errors import CaptureError, InputError
+from hocket.profiling.capture.capture import Captured, Stage, capture
+from hocket.profiling.checks.loss_additivity import additivity
+from hocket.profiling.checks.verify import verify
+from hocket.profiling.data.repeatable import check_repeatable
+from hocket.profiling.job.job import Job, check_device
+from hocket.profiling.measure.assemble import Column, Seconds, Step, assemble
+from hocket.profiling.measure.background_load import Companions
+from hocket.profiling.measure.compile_speedup import ends_of, speedup
+from hocket.profiling.measure.core_time import on_core_s
+from hocket.profiling.measure.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
+from hocket.profiling.measure.timing import ROUNDS, Times, timed
+from hocket.profiling.measure.worker_costs import Clock, Rehearsal, Way
+from hocket.profiling.profile import CPU, ModelProfile
+
+# Layers' times add up to the undivided model's within a tenth on an idle machine.
+_BUSY = 1.3
+
+Progress = Callable[[int, int, str], None]
+
+
+def measure(
+    job: Job,
+    microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
+    *,
+    device: str | torch.device = "cpu",
+    device_type: str | None = None,
+    budget_s: float = 40.0,
+    threads: int = 1,
+    neighbours: int = 0,
+    max_layers: int = 64,
+    progress: Progress | None = None,
+    clock: Clock = on_core_s,
+    part: Callable[[Captured], Captured] | None = None,
+    compile: str = "",
+) -> ModelProfile:
+    """Measure a job.
+
+    Arguments:
+        microbatch_sizes: numbers of samples; those above the job's batch size are left out.
+        device_type: name under which the profile is kept, by default "cpu-core" or the CUDA device's name.
+        budget_s: about how long to measure, over all sizes; never fewer than 6 iterations a size.
+        threads: of one worker, on a CPU.
+        neighbours: how many other processes train the job meanwhile, on a CPU, as the other workers of a machine will (see
+            `hocket.profiling.measure.background_load.usual_neighbours`); a job that is of no file is measured alone, which a note says.
+        progress: called with (done, total, what), in steps.
+        clock: seconds that pass, for CPUs; by default without those in which this thread waits for a core, which are no part of
+            what a layer takes.
+        part: what is measured of the job, with the same layers: a member of a tensor-parallel group has less of each.
+        compile: a backend of torch.compile to measure as well, beside the layers as they are written; none: nothing of it.
+
+    Raises:
+        CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
+        InputError: no usable microbatch size; nothing to train; a sample that is another one when it is read again.
+    """
+    sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
+    if not sizes:
+        found = ", ".join(map(str, microbatch_sizes)) or "none"
+        raise InputError("microbatch_sizes", found, f"at least one from 1 to {job.batch_size}, the job's batch_size")
+    check_device(str(device))
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        found = f"{str(device)!r}, but torch sees no GPU with CUDA on this machine"
+        raise InputError("device", found, "'cpu', or a machine with such a GPU and a torch that is built for it")
+    if neighbours < 0 or (neighbours and place.type != "cpu"):
+        raise InputError("neighbours", f"{neighbours} of {device}", ">= 0, and 0 where no CPU is measured")
+    check_repeatable(job)
+    tell = progress or _silent
+    total = (1 + ROUNDS) * len(sizes) + 1
+    # While they load the job it is captured here.
+    with Companions(job.path, neighbours, threads) as companions:
+        captured = capture(job, max_layers=max_layers)
+        if part is not None:
+            captured = part(captured)
+        sizes, notes = usable(captured, sizes)
+        if not verify(captured.for_size(sizes[-1])):
+            notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
+        with _quiet(threads, place):
+            added = additivity(job, [name for layer in captured.layers for name in layer.written])
+            columns: list[tuple[int, list[LayerBytes], Times]] = []
+            for k, size in enumerate(sizes):
+                tell(k, total, f"bytes of microbatches of {size}")
+                single, whole, batch = _made(captured.for_size(size), size, place)
+                columns.append((size, count_bytes(captured.for_size(size), single, batch), Times()))
+            share_s = budget_s / len(sizes) / ROUNDS
+            for k, (size, _, times) in enumerate(columns * ROUNDS):
+                # Made anew in each round: several sizes at once would need the memory of several models.
+                single, whole, batch = _made(captured.for_size(size), size, place)
+                companions.train(size)
+                tell(len(sizes) + k, total, f"seconds of microbatches of {size}")
+                timed(captured.for_size(size), single, whole, batch, place, share_s, clock, times)
+            busy = companions.busy
+            tell(total - 1, total, "optimizer step")
+            step = _optimizer(captured, whole, columns)
+            code = None
+            if compile:
+                tell(total - 1, total, f"code of {compile}")
+                usual = np.median(np.array(columns[-1][2].forward) + np.array(columns[-1][2].backward), axis=0)
+                batches = {size: _loaded(captured.for_size(size), size, place) for size in sizes}
+                code = speedup(captured, batches, ends_of(usual.tolist()), compile, place, budget_s / 4, clock)
+    if neighbours:
+        notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
+    notes += added.notes
+    tell(total, total, "done")
+    made = [_column(*each) for each in columns]
+    notes += [note for _, said in made for note in said]
+    source = f"measured by hocket with torch {torch.__version__}"
+    profile = assemble(
+        job,
+        captured,
+        [column for column, _ in made],
+        step,
+        device_type or type_of(place),
+        source,
+        (*captured.notes, *notes),
+        added.finding,
+    )
+    return replace(profile, compiled=code)
+
+
+def _silent(done: int, total: int, what: str) -> None:
+    return None
+
+
+def type_of(device: torch.device) -> str:
+    """What a profile calls a device: "cpu-core", or the CUDA device's name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
+
+
+def usual_sizes(batch_size: int) -> list[int]:
+    """Powers of two up to a batch, the four largest."""
+    return [2**k for k in range(batch_size.bit_length())][-4:]
+
+
+def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
+    """Leave out a size of one sample where the model refuses it, as batch normalisation may."""
+    notes = []
+    for size in list(sizes):
+        try:
+            captured.for_size(size)
+        except CaptureError as error:
+            if size > 1 or len(sizes) == 1:
+                raise
+            sizes = sizes[1:]
+            notes.append(f"microbatches of 1 left out: {error.found}")
+    return sizes, notes
+
+
+@contextmanager
+def _quiet(threads: int, device: torch.device) -> Iterator[None]:
+    """As many threads as a worker has, no garbage collection, the same random numbers afterwards as before."""
+    before = torch.get_num_threads()
+    collects = gc.isenabled()
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        torch.set_num_threads(threads)
+        gc.collect()
+        gc.disable()
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+            if collects:
+                gc.enable()
+
+
+def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], Rehearsal, dict[str, Tensor]]:
+    single = [Stage(captured, [k], device=device) for k in range(len(captured.layers))]
+    return single, Rehearsal(captured, size, device), _loaded(captured, size, device)
+
+
+def _loaded(captured: Captured, size: int, device: torch.device) -> dict[str, Tensor]:
+    batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
+    names = captured.batch_names
+    return {names[key]: value.to(device) for key, value in batch.items() if key in names}
+
+
+def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int, list[LayerBytes], Times]]) -> Step:
+    """What an optimizer step costs, whatever the microbatches' size; its time is shared by bytes."""
+    median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in Way}
+    call_s = min(median[Way.LEAST], median[Way.IN_PLACE])
+    step_s, copy_s = median[Way.IN_PLACE] - call_s, max(0.0, median[Way.COPYING] - median[Way.IN_PLACE])
+    weights: dict[str, Tensor] = dict(whole.masters)
+    total = sum(p.numel() * p.element_size() for p in weights.values())
+    share = {name: p.numel() * p.element_size() / total for name, p in weights.items()}
+    peaks, together = step_peaks(whole.optimizer, weights, [layer.parameters for layer in captured.layers])
+    return Step(
+        optimizer_bytes(whole.optimizer, weights),
+        {name: step_s * part for name, part in share.items()},
+        {name: copy_s * part for name, part in share.items()},
+        call_s,
+        peaks,
+        together,
+    )
+
+
+def usual(seconds: Sequence[float]) -> float:
+    """What one of many takes on average: many in a row take as long as their mean says, which is more than the median where
+    a few are disturbed. The slowest fiftieth is left out, whatever stopped the machine there."""
+    kept = sorted(seconds)[: max(1, len(seconds) - (len(seconds) + 49) // 50)]
+    return statistics.fmean(kept)
+
+
+def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[Column, list[str]]:
+    """The usual times of one microbatch size, scaled to the undivided model's, and what is to be said of them."""
+    parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
+    wholes = usual(times.whole_forward), usual(times.whole_backward)
+    factors = [whole / part.sum() if part.sum() > 0 else 1.0 for whole, part in zip(wholes, parts, strict=True)]
+    both = np.array(times.forward) + np.array(times.backward)
+    low, high = np.percentile(both, (25, 75), axis=0)
+    said = f"microbatches of {size}: layers scaled by {factors[0]:.3f} forward and {factors[1]:.3f} backward"
+    notes = [f"{said}, {len(times.forward)} iterations"]
+    # Short times escape other programs, long ones do not: a wide gap between them tells of a busy machine.
+    if factors[0] > _BUSY:
+        notes.append(f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle")
+    seconds = Seconds(parts[0] * factors[0], parts[1] * factors[1], (high - low) / 2, *wholes)
+    return Column(size, counted, seconds, statistics.median(times.load)), notes

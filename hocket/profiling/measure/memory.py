@@ -1,0 +1,236 @@
+"""Bytes of a captured job's layers: what autograd keeps, temporaries, gradients, optimizer state.
+
+Rules of this file: everything is counted on real tensors of one real forward and backward; nothing is timed. A tensor
+that autograd keeps belongs to the layer that made it, whoever keeps it, so that the sum over the layers of a stage is
+what the stage keeps, apart from its inputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from hocket.profiling.analytic.fake_tensors import is_fake
+from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.storage_tracker import StorageTracker, storage_key, unique_bytes
+
+_SUM = 1.01  # a step that needs more than its largest layer by so much needs all at once
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """Bytes of one layer at one microbatch size, as `hocket.profiling.profile.Layer` defines them.
+
+    Attributes:
+        backward, fresh: `backward_bytes` and `fresh_bytes`.
+        keeps: the tensors between layers that this layer's autograd keeps.
+        parts: groups of them whose gradients it makes as parts of one piece of memory, which lives as long as the last part.
+    """
+
+    stash: int
+    working: int
+    backward: int
+    fresh: int
+    keeps: frozenset[str]
+    parts: tuple[frozenset[str], ...] = ()
+
+
+def seed_of(layer: int) -> int:
+    """A fixed seed for each layer."""
+    return layer + 1
+
+
+def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[LayerBytes]:
+    """Run single-layer stages forward, joined to one graph, then backward layer by layer."""
+    stash, keeps = _stashes(captured, stages, batch)
+    working, backward, fresh, parts = _peaks(captured, stages, batch, stash)
+    columns = zip(stash, working, backward, fresh, keeps, parts, strict=True)
+    return [LayerBytes(*column) for column in columns]
+
+
+def _stashes(
+    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]
+) -> tuple[list[int], list[frozenset[str]]]:
+    """Bytes that autograd keeps of what each layer made, and which tensors between layers each layer keeps."""
+    made = dict(batch)
+    maker: dict[int, int] = {storage_key(t): -1 for t in batch.values()}
+    for stage in stages:
+        for tensor in (*stage.parameters().values(), *stage.buffers().values(), *stage.constants()):
+            maker[storage_key(tensor)] = -1
+    kept: dict[int, tuple[int, Tensor]] = {}
+    keepers: dict[int, set[int]] = {}
+
+    for k, stage in enumerate(stages):
+
+        def keep(tensor: Tensor, k: int = k) -> Tensor:
+            key = storage_key(tensor)
+            owner = maker.setdefault(key, k)
+            if owner >= 0:
+                kept.setdefault(key, (owner, tensor.detach()))
+                keepers.setdefault(key, set()).add(k)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, _same):
+            out = stage.run({name: made[name] for name in stage.inputs}, seed_of)
+        for name, tensor in out.items():
+            maker.setdefault(storage_key(tensor), k)
+            made[name] = tensor
+    keeps: list[set[str]] = [set() for _ in stages]
+    for border_tensor in captured.tensors:
+        # A part of a larger storage is not a tensor of its own: what keeps the whole counts at the layer that made it.
+        data = made[border_tensor.name]
+        if border_tensor.source >= 0 and data.untyped_storage().nbytes() == data.numel() * data.element_size():
+            for k in keepers.pop(storage_key(data), ()):  # once: later ones are views of it
+                keeps[k].add(border_tensor.name)
+    total = [0] * len(stages)
+    for owner, tensor in kept.values():
+        total[owner] += tensor.untyped_storage().nbytes()
+    if not is_fake():
+        torch.autograd.backward([made[captured.loss_tensor]])  # as it is usually freed, piece by piece
+    return total, [frozenset(names) for names in keeps]
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _peaks(
+    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
+) -> tuple[list[int], list[int], list[int], list[tuple[frozenset[str], ...]]]:
+    """Peaks of single layers: working, backward and fresh bytes; and which gradients each makes in one piece."""
+    made = dict(batch)
+    forward = []
+    for k, stage in enumerate(stages):
+        with StorageTracker() as tracker:
+            out = stage.run(detached(captured, stage, made), seed_of)
+            peak = tracker.peak_bytes
+        forward.append(peak - max(stash[k], unique_bytes(out.values()), tracker.live_bytes))
+        made.update((name, tensor.detach()) for name, tensor in out.items())
+    grads: dict[str, Tensor] = {}
+    working, backward, fresh = list(forward), [0] * len(stages), [0] * len(stages)
+    parts: list[tuple[frozenset[str], ...]] = [()] * len(stages)
+    for k in range(len(stages) - 1, -1, -1):
+        stage = stages[k]
+        for p in stage.parameters().values():
+            p.grad = None
+        fresh[k] = _backward(captured, stage, detached(captured, stage, made), grads, {})[0]
+        box: dict[str, Tensor] = {}
+        backward[k], above = _backward(captured, stage, detached(captured, stage, made), grads, box)
+        working[k] = max(working[k], above - unique_bytes(box.values()), 0)
+        parts[k] = _parts(box)
+        for name, gradient in box.items():
+            grads[name] = grads[name] + gradient if name in grads else gradient
+    return working, backward, fresh, parts
+
+
+def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
+    """Names of gradients that lie in one piece of memory with others."""
+    groups: dict[int, set[str]] = {}
+    for name, gradient in box.items():
+        groups.setdefault(storage_key(gradient), set()).add(name)
+    return tuple(frozenset(names) for names in groups.values() if len(names) > 1)
+
+
+def _backward(
+    captured: Captured, stage: Stage, given: dict[str, Tensor], grads: dict[str, Tensor], box: dict[str, Tensor]
+) -> tuple[int, int]:
+    """Peak of one layer's backward, with what only its graph holds at first; and how far that is above the beginning.
+
+    The gradients of its inputs go into the box.
+    """
+    with StorageTracker() as tracker:
+        caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
+        ends, ways = border(captured, stage.run(caught, seed_of), grads)
+        edges = [get_gradient_edge(end) for end in ends]
+        ways = [torch.ones_like(end) if way is None else way for end, way in zip(ends, ways, strict=True)]
+        del ends, caught
+        held = tracker.live_bytes
+        tracker.reset_peak()
+        if edges:
+            torch.autograd.backward(edges, ways)
+        return tracker.peak_bytes, tracker.peak_bytes - held
+
+
+class Catch(torch.autograd.Function):
+    """Passes a tensor on, and takes its gradient as it comes: inside a model nobody copies it, as a leaf would."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: str, box: dict[str, Tensor]) -> Tensor:
+        ctx.name, ctx.box = name, box
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+        ctx.box[ctx.name] = gradient
+        return None, None, None
+
+
+def detached(captured: Captured, stage: Stage, made: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A stage's inputs cut from the graph that made them, ready to collect gradients."""
+    flows = {name for name in stage.inputs if captured.tensor[name].gradient}
+    return {name: made[name].detach().requires_grad_(name in flows) for name in stage.inputs}
+
+
+def border(
+    captured: Captured, out: dict[str, Tensor], grads: dict[str, Tensor]
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Where a stage's backward begins: its outputs, and the gradients that came back for them."""
+    ends, ways = [], []
+    for name, tensor in out.items():
+        if tensor.requires_grad and (name == captured.loss_tensor or name in grads):
+            ends.append(tensor)
+            ways.append(grads.get(name))
+    return ends, ways
+
+
+def collect(given: dict[str, Tensor], grads: dict[str, Tensor]) -> None:
+    """Add the gradients of a stage's inputs to those of other readers."""
+    for name, tensor in given.items():
+        if tensor.grad is not None:
+            grads[name] = grads[name] + tensor.grad if name in grads else tensor.grad
+
+
+def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, int]:
+    """Bytes of optimizer state by parameter, after a step."""
+
+    def tensors(thing: Any) -> list[Tensor]:
+        return [t for t in thing.values() if isinstance(t, Tensor)] if isinstance(thing, dict) else []
+
+    return {name: unique_bytes(tensors(optimizer.state.get(p, {}))) for name, p in parameters.items()}
+
+
+def step_peaks(
+    optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], layers: Sequence[Sequence[str]]
+) -> tuple[list[int], bool]:
+    """Temporary memory of a warm optimizer's step for each layer's parameters, and whether a step for all needs the sum.
+
+    Some optimizers work on one parameter after the other, others on all at once (torch's `foreach`).
+    """
+
+    def peak(names: Sequence[str]) -> int:
+        for name, p in weights.items():
+            p.grad = torch.full_like(p, 1e-6) if name in names else None
+        with StorageTracker() as tracker:
+            optimizer.step()
+            return tracker.peak_bytes
+
+    known: dict[Any, int] = {}
+
+    def once(names: Sequence[str]) -> int:
+        """Layers of the same sizes need the same."""
+        sizes = tuple((weights[name].shape, weights[name].dtype) for name in names if name in weights)
+        if sizes not in known:
+            known[sizes] = peak(names)
+        return known[sizes]
+
+    single = [once(names) for names in layers]
+    together = peak(list(weights))
+    if together > _SUM * max(single):
+        return single, True
+    # One after the other: what the largest needs, and what is left of the one before.
+    largest = single.index(max(single))
+    single[largest] = max(single[largest], together)
+    return single, False

@@ -1,0 +1,104 @@
+"""Timing layers and the undivided model on a CPU or a CUDA device.
+
+Rules of this file: the clock is an argument; layers are timed one after the other inside a whole forward and backward,
+so that caches are as in training; iterations of layers and of the undivided model take turns. Times are added to what
+earlier rounds found: sizes are timed in turns, so that a slow spell of the machine does not fall on one of them alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.measure.memory import border, collect, detached, seed_of
+from hocket.profiling.measure.worker_costs import Clock, Marks, Rehearsal, Way
+
+WARM_UP = 2
+ROUNDS = 3
+LEAST, MOST = 2, 20  # iterations of a round
+
+
+@dataclass
+class Times:
+    """Seconds of each iteration: a row per iteration, a column per layer; and of the undivided model."""
+
+    forward: list[list[float]] = field(default_factory=list)
+    backward: list[list[float]] = field(default_factory=list)
+    whole_forward: list[float] = field(default_factory=list)
+    whole_backward: list[float] = field(default_factory=list)
+    load: list[float] = field(default_factory=list)
+    step: dict[Way, list[float]] = field(default_factory=lambda: {way: [] for way in Way})
+
+
+def layers_once(
+    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], device: torch.device, clock: Clock
+) -> tuple[list[float], list[float]]:
+    """Seconds of each layer's forward and backward, all layers in one pass."""
+    made = dict(batch)
+    runs = []
+    forward: list[float] = []
+    timers = []
+    for stage in stages:
+        given = detached(captured, stage, made)
+        marks = Marks(device, clock)
+        marks.mark()
+        out = stage.run(given, seed_of)
+        marks.mark()
+        timers.append(marks)
+        runs.append((given, out))
+        made.update(out)
+    forward = [marks.seconds()[0] for marks in timers]
+    del made
+    grads: dict[str, Tensor] = {}
+    timers = []
+    while runs:
+        given, out = runs.pop()
+        ends, ways = border(captured, out, grads)
+        marks = Marks(device, clock)
+        marks.mark()
+        if ends:
+            torch.autograd.backward(ends, ways)
+        marks.mark()
+        timers.append(marks)
+        del ends, ways, out
+        collect(given, grads)
+    return forward, [marks.seconds()[0] for marks in timers][::-1]
+
+
+def timed(
+    captured: Captured,
+    single: Sequence[Stage],
+    whole: Rehearsal,
+    batch: dict[str, Tensor],
+    device: torch.device,
+    budget_s: float,
+    clock: Clock,
+    times: Times,
+) -> None:
+    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both; and the ways of a step in turns.
+
+    Arguments:
+        times: where they are added.
+    """
+    ways = tuple(Way)
+    start = clock()
+    for k in range(WARM_UP + MOST):
+        if k == WARM_UP:
+            start_measured = clock()
+        if k >= WARM_UP + LEAST:
+            now = clock()
+            each = (now - start_measured) / (k - WARM_UP)
+            if now - start + each > budget_s:
+                break
+        forward, backward = layers_once(captured, single, batch, device, clock)
+        way = ways[len(times.forward) % len(ways)] if k >= WARM_UP else Way.IN_PLACE
+        seconds = whole.once(clock, way)
+        if k >= WARM_UP:
+            times.forward.append(forward)
+            times.backward.append(backward)
+            times.whole_forward.append(seconds.forward)
+            times.whole_backward.append(seconds.backward)
+            times.load.append(seconds.load)
+            times.step[way].append(seconds.step)

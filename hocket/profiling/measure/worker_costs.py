@@ -1,0 +1,185 @@
+"""Rehearsal: one worker with the undivided model and nobody to talk to, which does what a worker does for each microbatch.
+
+Rules of this file: a load, a forward, a backward that adds to the gradients that are there, and an optimizer step follow one
+another on fresh samples, so that every one of them finds the caches as in training; a step that keeps the old weights
+copies them first, as runtime/update/weight_versions.py does. The job's own model is not changed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from hocket.errors import InputError
+from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.checks.index_errors import naming_samples
+from hocket.profiling.data.order import indices_at
+from hocket.profiling.job.clip import scale_down, squares_of
+from hocket.profiling.job.optimizer import optimizer_of
+from hocket.profiling.measure.memory import seed_of
+
+Clock = Callable[[], float]
+
+
+class Marks:
+    """Marks in time: on a CPU from the clock, on a CUDA device by events in its stream."""
+
+    def __init__(self, device: torch.device, clock: Clock) -> None:
+        self.device, self.clock = device, clock
+        self.marks: list[float | torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """Mark now."""
+        if self.device.type != "cuda":
+            self.marks.append(self.clock())
+            return
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        self.marks.append(event)
+
+    def seconds(self) -> list[float]:
+        """Seconds between each two marks."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        out = []
+        for a, b in pairwise(self.marks):
+            if isinstance(a, torch.cuda.Event) and isinstance(b, torch.cuda.Event):
+                out.append(a.elapsed_time(b) / 1e3)
+            elif isinstance(a, float) and isinstance(b, float):
+                out.append(b - a)
+        return out
+
+
+class Way(Enum):
+    """How a step is made: on the weights themselves, on a copy of them, or for the smallest parameter alone, which shows what
+    a step costs besides its parameters."""
+
+    IN_PLACE = 0
+    COPYING = 1
+    LEAST = 2
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What one microbatch took, and a step."""
+
+    load: float
+    forward: float
+    backward: float
+    step: float
+
+
+class Rehearsal:
+    """The undivided model on one device, for microbatches of one size.
+
+    Attributes:
+        stage: all layers.
+        masters: the parameters that the optimizer sees, by global name.
+        optimizer: the job's own.
+    """
+
+    def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
+        """Make a worker.
+
+        Arguments:
+            captured: for microbatches of this many samples.
+
+        Raises:
+            InputError: nothing to train.
+        """
+        self.captured, self.size, self.device = captured, size, device
+        self.stage = Stage(captured, range(len(captured.layers)), device=device)
+        self._leaves = {name: p for name, p in self.stage.parameters().items() if p.requires_grad}
+        if not self._leaves:
+            raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
+        # In another precision they are apart from what compute sees, and a step ends with casts of them.
+        apart = captured.masters(self._leaves, device)
+        self._apart = apart is not None
+        self.masters = {name: nn.Parameter(p.detach()) for name, p in self._leaves.items()}
+        if apart is not None:
+            self.masters = {name: nn.Parameter(p.clone()) for name, p in apart.items()}
+        self._slots = ([p.data for p in self._leaves.values()], [p.detach().clone() for p in self._leaves.values()])
+        self.optimizer = optimizer_of(captured.job, self.masters)
+        self._least = min(self.masters.values(), key=torch.Tensor.numel)
+        self._gradients: list[Tensor | None] = [None] * len(self._leaves)
+        self._loaded = 0
+        self._indices: list[int] = []
+        self._clip = captured.job.clip_grad_norm
+
+    def once(self, clock: Clock, way: Way = Way.IN_PLACE) -> Seconds:
+        """One microbatch and a step.
+
+        Arguments:
+            clock: seconds that pass, for CPUs.
+        """
+        start = clock()
+        batch = self._load()
+        load_s = clock() - start
+        marks = Marks(self.device, clock)
+        marks.mark()
+        with naming_samples(self._indices, batch):
+            root = get_gradient_edge(self.stage.run(batch, seed_of)[self.captured.loss_tensor])
+        marks.mark()
+        self._backward(root)
+        del root
+        marks.mark()
+        self._step(way)
+        marks.mark()
+        with torch.no_grad():  # the next backward finds gradients to add to, but not ever larger ones
+            torch._foreach_zero_([gradient for gradient in self._gradients if gradient is not None])
+        return Seconds(load_s, *marks.seconds())
+
+    def _load(self) -> dict[str, Tensor]:
+        """Samples that were not used lately, as runtime/stage/device.py makes them."""
+        job, names = self.captured.job, self.captured.batch_names
+        position = self._loaded * self.size
+        batch = job.batch_at(position, self.size)
+        self._indices = indices_at(position, self.size, job.samples, job.seed)
+        self._loaded += 1
+        loaded = {names[key]: value.to(self.device) for key, value in batch.items() if key in names}
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return loaded
+
+    def _backward(self, root: GradientEdge) -> None:
+        """Add to the gradients, which are a worker's own between two backwards and not the parameters'."""
+        for leaf, gradient in zip(self._leaves.values(), self._gradients, strict=True):
+            leaf.grad = gradient
+        meta = root.node._input_metadata[root.output_nr]
+        torch.autograd.backward([root], [torch.tensor(1.0, dtype=meta.dtype, device=self.device)])
+        self._gradients = [leaf.grad for leaf in self._leaves.values()]
+        for leaf in self._leaves.values():
+            leaf.grad = None
+
+    def _cast(self, slot: list[Tensor], way: Way) -> None:
+        """Weights from their masters."""
+        with torch.no_grad():
+            pairs = [
+                (tensor, master.data)
+                for tensor, master in zip(slot, self.masters.values(), strict=True)
+                if way is not Way.LEAST or master is self._least
+            ]
+            torch._foreach_copy_([tensor for tensor, _ in pairs], [master for _, master in pairs])
+
+    def _step(self, way: Way) -> None:
+        current, spare = self._slots
+        slot = spare if way is Way.COPYING else current
+        with torch.no_grad():
+            if way is Way.COPYING and not self._apart:
+                torch._foreach_copy_(spare, current)
+            for master, gradient, tensor in zip(self.masters.values(), self._gradients, slot, strict=True):
+                if not self._apart:
+                    master.data = tensor
+                master.grad = gradient if way is not Way.LEAST or master is self._least else None
+        if self._clip is not None:
+            gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+            scale_down(gradients, squares_of(gradients), self._clip)
+        self.optimizer.step()
+        if self._apart:
+            self._cast(slot, way)
+        for master in self.masters.values():
+            master.grad = None

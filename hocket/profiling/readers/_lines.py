@@ -1,0 +1,40 @@
+"""A text file line by line: what every reader of a line-oriented format needs to say where a mistake stands."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from hocket.errors import InputError
+from hocket.util.files import read_bytes
+
+MAX_TEXT_BYTES = 32 * 2**20
+
+
+def lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """Yield (place, text) of every line that is not blank; the place is such as 'vgg16.graph.txt line 12'.
+
+    Raises:
+        InputError: the file is missing, too large, or not text.
+    """
+    try:
+        text = read_bytes(path, MAX_TEXT_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), f"a byte that is not text at position {error.start}", "a text file") from None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"{path} line {number}", line.rstrip()
+
+
+def number(text: str, place: str, what: str) -> float:
+    """A finite number >= 0.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InputError(f"{place}: {what}", repr(text[:40]), "a number >= 0")
+    return value

@@ -1,0 +1,1 @@
+"""Discovery of tensor-parallel blocks in an unedited model, proved by execution."""

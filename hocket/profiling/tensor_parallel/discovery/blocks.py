@@ -1,0 +1,266 @@
+"""find_split: the tensor-parallel split of an unedited model, found in its structure and proved by trying.
+
+Rules of this file: structure only proposes: repeated blocks in the module tree, and inside a block linear layers whose
+results meet in another. What is proposed is run on simulated devices (threaded_group.py), forward and backward in float64 on
+random weights, and compared with the undivided block; what is not equal is refused with the reason. No class of a model
+is known here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import RefusedError
+from hocket.profiling.analytic.block_calls import BlockCall, alike, calls_of_blocks, has_matrix, nearest_nodes, numbers
+from hocket.profiling.tensor_parallel.discovery.equivalence import TOLERANCE, Problem, Proof, told
+from hocket.profiling.tensor_parallel.sharded_modules import cuts, cuts_in_block
+from hocket.profiling.tensor_parallel.split import (
+    BlockSplit,
+    Cut,
+    DividedAttribute,
+    DividedLinear,
+    DividedPart,
+    TensorSplit,
+)
+
+_MOST_ATTRIBUTES = 3  # that must be divided at once
+_MOST_SUMMED = 4  # weights of norms and the like inside one part
+_OTHER_WIDTHS = (2, 3, 4, 5, 7)  # tried to say why a width does not work
+
+
+def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> TensorSplit:
+    """How the blocks of a model are divided over `width` devices; the model is left as it was.
+
+    Arguments:
+        args, kwargs: of one call of the model, such as the tensors of a small batch.
+
+    Raises:
+        RefusedError: the model has no blocks that can be divided by this width; says which module and why.
+    """
+    if width < 2:
+        raise RefusedError("width", str(width), "2 or more devices: one device needs no split")
+    calls = calls_of_blocks(model, args, kwargs)
+    kinds: list[list[str]] = []
+    for path in calls:
+        same = next((paths for paths in kinds if alike(model, paths[0], path)), None)
+        if same is None:
+            kinds.append([path])
+        else:
+            same.append(path)
+    blocks, reasons = [], []
+    for paths in kinds:
+        found = _Search(model.get_submodule(paths[0]), paths[0], calls[paths[0]], width).split()
+        if found.parts:
+            blocks.append(replace(found, paths=tuple(paths)))
+        reasons += [f"{paths[0]}.{path} {why}" for path, why in found.undivided.items()]
+    if not blocks:
+        found_ = "; ".join(reasons[:3]) or "no repeated module with two linear layers that runs once per forward"
+        raise RefusedError("model", found_, "transformer blocks: linear layers in pairs, side by side or in a row")
+    split = TensorSplit(width, tuple(blocks))
+    _refuse_ties(model, split)
+    return split
+
+
+def _refuse_ties(model: nn.Module, split: TensorSplit) -> None:
+    names: dict[int, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), []).append(name)
+    divided = cuts(model, split)
+    for tied in names.values():
+        if len(tied) > 1 and not divided.keys().isdisjoint(tied):
+            raise RefusedError(
+                f"parameter {tied[0]}", f"shared with {tied[1]}", "weights of one linear layer where divided"
+            )
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A linear layer in the run of a block: its input, and the nearest linear layers that this input depends on."""
+
+    features_out: int
+    x: Tensor
+    sources: tuple[str, ...]
+
+
+class _Search:
+    """The search in one block."""
+
+    def __init__(self, block: nn.Module, name: str, call: BlockCall, width: int) -> None:
+        self.block, self.name, self.width = block, name, width
+        self.proof = Proof(block, call)
+        self.linears = self._look()
+
+    # -- what is proposed
+
+    def split(self) -> BlockSplit:
+        """The parts that are proved, and the linear layers that remain whole.
+
+        Raises:
+            RefusedError: a part of the block can be divided, but not by this width.
+        """
+        parts: list[DividedPart] = []
+        taken: set[str] = set()
+        reasons: dict[str, str] = {}
+        for row, linear in self.linears.items():
+            if linear.sources and taken.isdisjoint((row, *linear.sources)):
+                found, reason = self._part(row, self.width)
+                if found is None:
+                    others = [w for w in _OTHER_WIDTHS if w != self.width and self._part(row, w)[0] is not None]
+                    if others:
+                        names = ", ".join(linear.sources)
+                        raise RefusedError(
+                            f"{self.name}: {names} and {row}", f"width {self.width}: {reason}",
+                            f"a width that divides heads and features, such as {' or '.join(map(str, others))}",
+                        )  # fmt: skip
+                    reasons[row] = reason
+                else:
+                    found = self._with_draws(found)
+                    parts.append(found)
+                    taken.update(linear.path for linear in found.linears)
+        dropout = any(part.draws for part in parts)
+        if len(parts) > 1 and (problem := self.proof.problem(tuple(parts), self.width, dropout)):
+            found_ = f"parts that are right one by one, and together: {problem.text}"
+            raise RefusedError(self.name, found_, "equal results")
+        divided = cuts_in_block(self.block, tuple(parts))
+        undivided = {
+            name: reasons.get(_parent(name), "no linear layer that meets another one")
+            for name, p in self.block.named_parameters()
+            if p.dim() > 1 and name not in divided
+        }
+        return BlockSplit((self.name,), tuple(parts), undivided)
+
+    def _with_draws(self, part: DividedPart) -> DividedPart:
+        try:
+            found = replace(part, draws=self.proof.draws((part,), self.width))
+            problem = self.proof.problem((found,), self.width, dropout=True) if found.draws else None
+        except ValueError as error:
+            problem = Problem(str(error))
+        if problem is not None:
+            raise RefusedError(
+                f"{self.name}: before {part.row.path}", f"dropout whose mask cannot be divided: {problem.text}",
+                "dropout of a probability of 0 between these linear layers, or masks of heads or features",
+            )  # fmt: skip
+        return found
+
+    def _part(self, row: str, width: int) -> tuple[DividedPart | None, str]:
+        """The part that ends with this linear layer, with as few divided attributes as possible, or why there is none."""
+        reason: Problem | None = None
+        for part in self._proposals(row, width):
+            problem = self.proof.problem((part,), width)
+            while problem is not None and self._may_sum(problem.weight, part):
+                part = replace(part, summed=(*part.summed, problem.weight))
+                problem = self.proof.problem((part,), width)
+            if problem is None:
+                return part, ""
+            if reason is None or (problem.is_a_difference and not reason.is_a_difference):
+                reason = problem
+        return None, reason.text if reason else ""
+
+    def _may_sum(self, weight: str, part: DividedPart) -> bool:
+        divided = cuts_in_block(self.block, (part,))
+        return bool(weight) and weight not in (*divided, *part.summed) and len(part.summed) < _MOST_SUMMED
+
+    def _proposals(self, row: str, width: int) -> Iterator[DividedPart]:
+        linear = self.linears[row]
+        groups: dict[int, list[str]] = {}
+        for path in linear.sources:
+            groups.setdefault(id(self.linears[path].x), []).append(path)
+        end = DividedLinear(row, Cut(1 - linear.features_out))
+        columns = [
+            tuple(
+                tuple(DividedLinear(path, Cut(self.linears[path].features_out, pieces[path])) for path in group)
+                for group in groups.values()
+            )
+            for pieces in (dict(zip(linear.sources, option, strict=True)) for option in self._pieces(row))
+        ]
+        paths = (*linear.sources, row)
+        attributes = [
+            DividedAttribute(path, name, value)
+            for path in self._owners(paths)
+            for name, value in numbers(self.block.get_submodule(path))
+            if value >= width and value % width == 0
+        ]
+        asking = tuple(dict.fromkeys(_parent(path) for path in linear.sources))
+        for count in range(_MOST_ATTRIBUTES + 1):
+            for narrowed in ((), asking):
+                for divided in combinations(attributes, count):
+                    for groups_ in columns:
+                        yield DividedPart(groups_, end, divided, narrowed)
+
+    def _pieces(self, row: str) -> Iterator[tuple[int, ...]]:
+        """For each column: one that makes a multiple of what the row reads may be a fused one."""
+        read = self._weight(row).shape[1 - self.linears[row].features_out]
+        made = [self._weight(path).shape[self.linears[path].features_out] for path in self.linears[row].sources]
+        return product(*((n // read, 1) if n > read and n % read == 0 else (1,) for n in made))
+
+    def _owners(self, paths: tuple[str, ...]) -> list[str]:
+        """The modules around these linear layers, up to the one that is around all of them."""
+        chains = [list(_around(path)) for path in paths]
+        common = max(set.intersection(*map(set, chains)), key=len)
+        return list(dict.fromkeys(path for one in chains for path in one if len(path) >= len(common)))
+
+    def _weight(self, path: str) -> Tensor:
+        weight: Tensor = self.block.get_submodule(path).weight  # type: ignore[assignment]
+        return weight
+
+    # -- what is there
+
+    def _look(self) -> dict[str, _Linear]:
+        """The linear layers of the block, in the order in which they run."""
+        block = self.proof.copy()
+        seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
+
+        def note(path: str, given: Any, made: Any) -> None:
+            if len(given) == 1 and isinstance(given[0], Tensor) and isinstance(made, Tensor):
+                seen.setdefault(path, []).append((given[0], made))
+
+        for path, module in block.named_modules():
+            if has_matrix(module):
+                module.register_forward_hook(lambda _, given, made, path=path: note(path, given, made))
+        args, kwargs, _ = self.proof.call.fresh(all_leaves=True)
+        try:
+            block(*args, **kwargs)
+        except Exception as error:
+            raise RefusedError(self.name, told(error), "a block that runs alone, on the CPU in float64") from error
+        once = {path: runs[0] for path, runs in seen.items() if len(runs) == 1}
+        ways = {path: features_out(block.get_submodule(path), *run) for path, run in once.items()}
+        nodes = {once[path][1].grad_fn: path for path, way in ways.items() if way is not None}
+        return {
+            path: _Linear(way, once[path][0], _sources(once[path][0], nodes))
+            for path, way in ways.items()
+            if way is not None
+        }
+
+
+def features_out(module: nn.Module, x: Tensor, y: Tensor, tolerance: float = TOLERANCE) -> int | None:
+    """The dimension of a matrix that counts features out, if all that the module does is to multiply with it."""
+    weight, bias = module._parameters["weight"], module._parameters.get("bias")
+    if weight is None or not x.is_floating_point() or not x.dim():
+        return None
+    for dim, matrix in ((0, weight.t()), (1, weight)):
+        if x.shape[-1] == matrix.shape[0] and y.shape == (*x.shape[:-1], matrix.shape[1]):
+            product = x.detach() @ matrix.detach()
+            product = product if bias is None else product + bias.detach()
+            if torch.allclose(product, y.detach(), rtol=tolerance, atol=tolerance * float(product.abs().max())):
+                return dim
+    return None
+
+
+def _sources(x: Tensor, nodes: Mapping[Any, str]) -> tuple[str, ...]:
+    """The nearest of these operations that a tensor depends on, in the order in which they ran."""
+    found = nearest_nodes([x.grad_fn], nodes)
+    return tuple(path for node, path in nodes.items() if node in found)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _around(path: str) -> Iterator[str]:
+    while path:
+        path = _parent(path)
+        yield path

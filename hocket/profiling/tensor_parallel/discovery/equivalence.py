@@ -1,0 +1,217 @@
+"""Proof: whether a divided block does what the whole one does.
+
+Rules of this file: a block is proved by trying, on simulated devices in one process (threaded_group.py): output, gradients of
+the input and of every weight must be those of the undivided block, in float64; of what is sliced, each device's slice.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from hocket.errors import RefusedError
+from hocket.profiling.analytic.block_calls import BlockCall
+from hocket.profiling.tensor_parallel.dropout import Dice, Draw, divided_draws, draws_of
+from hocket.profiling.tensor_parallel.group import Alone, Members
+from hocket.profiling.tensor_parallel.sharded_modules import cuts_in_block, divide_block, part_of
+from hocket.profiling.tensor_parallel.split import BlockSplit, Cut, DividedDraws, DividedPart, Sliced
+from hocket.profiling.tensor_parallel.threaded_group import Together
+
+_Slice = Callable[[Tensor], Tensor]
+TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run of a block gave: outputs and gradients of inputs by number among leaves, those of parameters by name."""
+
+    outputs: dict[int, Tensor]
+    inputs: dict[int, Tensor]
+    weights: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is not equal, or does not run; `weight` is the name of the weight whose gradient it is about."""
+
+    text: str
+    weight: str = ""
+
+    @property
+    def is_a_difference(self) -> bool:
+        """Whether it ran, and gave something else."""
+        return " differs by " in self.text
+
+
+class Proof:
+    """Runs one block, whole and divided, on the arguments of one call."""
+
+    def __init__(self, block: nn.Module, call: BlockCall) -> None:
+        self.block, self.call = block, call
+        if any(t.is_meta for t in (*block.parameters(), *block.buffers())):
+            raise RefusedError(
+                "model", "tensors without numbers (on meta)", "a model on a device: a split is proved by trying"
+            )
+        draw = torch.Generator().manual_seed(0)
+        # Biases that are zero and norms that are one would hide mistakes.
+        self._weights = {
+            id(p): (
+                p.detach().cpu().double() + 0.02 * torch.randn(p.shape, generator=draw, dtype=torch.float64)
+            ).requires_grad_()
+            for p in block.parameters()
+            if p.is_floating_point()
+        }
+        self._whole: dict[bool, _Run] = {}
+
+    def copy(self) -> nn.Module:
+        """The block on the CPU in float64, with weights that all copies share."""
+        memo: dict[int, Any] = dict(self._weights)
+        for buffer in self.block.buffers():
+            memo[id(buffer)] = buffer.cpu().double() if buffer.is_floating_point() else buffer.cpu().clone()
+        return copy.deepcopy(self.block, memo).eval()
+
+    def _run(self, block: nn.Module, dropout: bool, sliced: Sliced | None = None, own: _Slice = torch.clone) -> _Run:
+        """Arguments:
+        own: takes a device's slice of hidden states, of which `sliced` says where they are.
+        """
+        inputs = sliced.inputs if sliced else ()
+        args, kwargs, leaves = self.call.fresh(cut=lambda i, x: own(x) if i in inputs else x)
+        with Dice(2) if dropout else nullcontext():
+            outputs = block.train(dropout)(*args, **kwargs)
+        made = {i: x for i, x in enumerate(tree_leaves(outputs)) if i in self.call.used}
+        draw = torch.Generator().manual_seed(1)
+        shapes = {i: x.shape for i, x in (made if sliced is None else self._whole[dropout].outputs).items()}
+        arriving = {i: torch.randn(shape, generator=draw, dtype=torch.float64) for i, shape in shapes.items()}
+        arriving = {i: own(x) if sliced and i in sliced.outputs else x for i, x in arriving.items()}
+        weights = dict(block.named_parameters())
+        sources = [*leaves, *weights.values()]
+        found = torch.autograd.grad(
+            list(made.values()), sources, [arriving[i] for i in made], allow_unused=True
+        )  # fmt: skip
+        found = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(sources, found, strict=True))
+        gradients = found[len(leaves) :]
+        return _Run(
+            {i: x.detach() for i, x in made.items()},
+            dict(zip(self._leaves, found, strict=False)),
+            dict(zip(weights, gradients, strict=True)),
+        )
+
+    @property
+    def _leaves(self) -> list[int]:
+        """Which of the arguments' leaves need gradients, those of `fresh` in order."""
+        given = tree_leaves((self.call.args, self.call.kwargs))
+        return [
+            i
+            for i, (x, needed) in enumerate(zip(given, self.call.needs, strict=True))
+            if needed and isinstance(x, Tensor) and x.is_floating_point()
+        ]
+
+    def whole(self, dropout: bool = False) -> "_Run":
+        """What the undivided block gives."""
+        if dropout not in self._whole:
+            self._whole[dropout] = self._run(self.copy(), dropout)
+        return self._whole[dropout]
+
+    def shapes(self) -> tuple[dict[int, torch.Size], dict[int, torch.Size]]:
+        """Of the tensors of numbers among arguments, and of the results that get gradients, by number among leaves."""
+        given = enumerate(tree_leaves((self.call.args, self.call.kwargs)))
+        arguments = {i: x.shape for i, x in given if isinstance(x, Tensor) and x.is_floating_point()}
+        return arguments, {i: x.shape for i, x in self.whole().outputs.items()}
+
+    def draws(
+        self, parts: tuple[DividedPart, ...], width: int, sliced: Sliced | None = None
+    ) -> tuple[DividedDraws, ...]:
+        """The dropout masks of which every device draws a part.
+
+        Raises:
+            ValueError: other random numbers are drawn in the divided part.
+        """
+        block = self._divided(parts, width, 0, Alone(), sliced)
+        own = _slice_of(sliced, width, 0)
+        inputs = sliced.inputs if sliced else ()
+        whole, after = self._drawn(self.copy().train(), lambda i, x: x)
+        divided, then = self._drawn(block.train(), lambda i, x: own(x) if i in inputs else x)
+        if not torch.equal(after, then) or len(whole) != len(divided):
+            raise ValueError("random numbers other than those of dropout")
+        return tuple(DividedDraws(path, dims) for path, dims in divided_draws(whole, divided, width).items())
+
+    def _divided(
+        self, parts: tuple[DividedPart, ...], width: int, rank: int, members: Members, sliced: Sliced | None
+    ) -> nn.Module:
+        block = self.copy()
+        divide_block(block, BlockSplit((), parts, {}, sliced), width, rank, members)
+        return block
+
+    def _drawn(self, block: nn.Module, cut: Callable[[int, Tensor], Tensor]) -> tuple[tuple[Draw, ...], Tensor]:
+        args, kwargs, _ = self.call.fresh(cut=cut)
+        return draws_of(block, lambda: block(*args, **kwargs))
+
+    def problem(
+        self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False, sliced: Sliced | None = None
+    ) -> Problem | None:
+        """What is wrong when the block is divided like this; None when all is equal.
+
+        Arguments:
+            dropout: as in training; otherwise as in evaluation.
+        """
+        whole = self.whole(dropout)
+
+        def one(rank: int, members: Members) -> _Run:
+            own = _slice_of(sliced, width, rank)
+            return self._run(self._divided(parts, width, rank, members, sliced), dropout, sliced, own)
+
+        try:
+            runs = Together(width).run(one)
+        except Exception as error:  # whatever a model does with sizes that it was not made for
+            return Problem(told(error))
+        cuts = cuts_in_block(self.block, parts)
+        outputs, inputs = (sliced.outputs, sliced.inputs) if sliced else ((), ())
+        for rank, run in enumerate(runs):
+            own = _slice_of(sliced, width, rank)
+            expected = {n: part_of(g, cuts[n], width, rank) if n in cuts else g for n, g in whole.weights.items()}
+            problem = (
+                differs("output", _sliced(whole.outputs, outputs, own), run.outputs)
+                or differs("gradient of input", _sliced(whole.inputs, inputs, own), run.inputs)
+                or differs("gradient of", expected, run.weights)
+            )
+            if problem is not None:
+                return problem
+        return None
+
+
+def _slice_of(sliced: Sliced | None, width: int, rank: int) -> _Slice:
+    return torch.clone if sliced is None else lambda whole: part_of(whole, Cut(sliced.dim), width, rank).clone()
+
+
+def _sliced(whole: Mapping[int, Tensor], which: tuple[int, ...], own: _Slice) -> dict[int, Tensor]:
+    return {i: own(x) if i in which else x for i, x in whole.items()}
+
+
+def told(error: Exception) -> str:
+    """An error of somebody else's code, in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+def differs(
+    what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor], tolerance: float = TOLERANCE
+) -> Problem | None:
+    """What is not equal, relative to the largest number."""
+    if expected.keys() != found.keys():
+        return Problem(f"{what}: {len(found)} tensors instead of {len(expected)}")
+    largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)
+    for name, x in expected.items():
+        y = found[name]
+        if x.shape != y.shape:
+            return Problem(f"{what} {name} has the shape {tuple(y.shape)} instead of {tuple(x.shape)}")
+        if x.numel():
+            scale = max(float(x.abs().max()), 1e-3 * largest)
+            difference = float((x - y).abs().max())
+            if not difference <= tolerance * scale:
+                text = f"{what} {name} differs by {difference / scale if scale else difference:.1g}"
+                return Problem(text, name if isinstance(name, str) else "")
+    return None

@@ -1,0 +1,281 @@
+"""with_vocabulary: which embedding and which output layer are divided by words, found in runs of a model's loss, proved by trying.
+
+An output layer is divided if all that is done with its logits up to a cross-entropy can be done with parts of them
+(sharded_logits.py), which a run shows. Otherwise it stays whole, with the reason, and so does an embedding that has its weight.
+Rules of this file: what is proposed is run on simulated devices (threaded_group.py) and compared with the whole. No class of a
+model is known here.
+Source: Shoeybi et al. 2019, section 3.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from hocket.profiling.analytic.block_calls import has_matrix
+from hocket.profiling.capture.recorded_graph import flatten
+from hocket.profiling.tensor_parallel.discovery.blocks import features_out
+from hocket.profiling.tensor_parallel.discovery.equivalence import differs, told
+from hocket.profiling.tensor_parallel.group import Alone, Members
+from hocket.profiling.tensor_parallel.sharded_logits import Journal, LogitsPart, as_part
+from hocket.profiling.tensor_parallel.sharded_modules import divide_words, part_of
+from hocket.profiling.tensor_parallel.split import Cut, DividedEmbedding, DividedLinear, TensorSplit
+from hocket.profiling.tensor_parallel.threaded_group import Together
+from hocket.profiling.tensor_parallel.vocab_parallel import Words
+
+_End = DividedLinear | DividedEmbedding
+_FEW = 8  # positions on which a module is tried for a linear layer
+_CHANGING = ("max_norm", "scale_grad_by_freq", "sparse")  # what else embeddings do with their weight
+
+
+def with_vocabulary(model: nn.Module, split: TensorSplit, loss: Callable[[], Tensor]) -> TensorSplit:
+    """The split with an embedding and an output layer, where that is proved; the model is left as it was.
+
+    Arguments:
+        loss: runs the model on a small batch, and what makes a loss of its output.
+    """
+    reasons: dict[str, str] = {}
+    with _as_evaluated(model):
+        seen = _look(model, split, loss)
+        output = seen.output()
+        embedding = seen.embedding(model, output)
+        if output is not None:
+            reasons[output.path] = _whole_for(model, output, seen, split.width) or _unscored(
+                model, output, loss, split.width
+            )
+        if embedding is not None:
+            reasons[embedding.path] = _whole_for(model, embedding, seen, split.width) or _unfound(
+                model.get_submodule(embedding.path), embedding.cut, seen.ids[embedding.path], split.width
+            )
+    if output is not None and embedding is not None and _weight(model, output.path) is _weight(model, embedding.path):
+        for path, other in ((output.path, embedding.path), (embedding.path, output.path)):
+            if reasons[other] and not reasons[path]:
+                reasons[path] = f"its weight is that of {other}, which is whole"
+    return replace(
+        split,
+        output=output if output is not None and not reasons[output.path] else None,
+        embedding=embedding if embedding is not None and not reasons[embedding.path] else None,
+        undivided={path: reason for path, reason in reasons.items() if reason},
+    )
+
+
+@contextmanager
+def _as_evaluated(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.random.fork_rng():
+            model.eval()
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+# -- what is there
+
+
+class _Seen(TorchFunctionMode):
+    """What a run shows of modules outside of blocks.
+
+    Attributes:
+        outputs: linear layers that make as much as they read or more. ids: what embeddings look up. Both by path, in the order in
+            which they ran. calls: how often. given: embeddings that look up the model's own arguments.
+        elsewhere: parameters that are used outside of a module that has them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: dict[str, DividedLinear] = {}
+        self.ids: dict[str, Tensor] = {}
+        self.given: set[str] = set()
+        self.calls: Counter[str] = Counter()
+        self.elsewhere: set[int] = set()
+        self._arguments: set[int] = set()
+        self._inside: list[nn.Module] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            own = {id(p) for module in self._inside[-1:] for p in module._parameters.values()}
+            self.elsewhere |= {id(x) for _, x in flatten((args, kwargs)) if isinstance(x, nn.Parameter)} - own
+        return result
+
+    def called(self, *given: Any) -> None:
+        """The model is called."""
+        self._arguments.update(x.untyped_storage().data_ptr() for _, x in flatten(given))
+
+    def begin(self, module: nn.Module) -> None:
+        """A module with a matrix is called."""
+        self._inside.append(module)
+
+    def end(self, path: str, module: nn.Module, given: Any, made: Any) -> None:
+        """And is done."""
+        self.calls[path] += 1
+        self._note(path, module, given, made)
+        self._inside.pop()
+
+    def _note(self, path: str, module: nn.Module, given: Any, made: Any) -> None:
+        weight = module._parameters["weight"]
+        if weight is None or len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(made, Tensor):
+            return
+        x = given[0]
+        if not x.is_floating_point() and made.shape == (*x.shape, weight.shape[1]):
+            self.ids.setdefault(path, x.detach())
+            if x.untyped_storage().data_ptr() in self._arguments:
+                self.given.add(path)
+        elif x.is_floating_point() and x.dim() > 1 and made.shape[-1] >= x.shape[-1]:
+            few = [each.detach().flatten(0, -2)[:_FEW] for each in (x, made)]
+            dim = features_out(module, few[0], few[1], _tolerance(made))
+            if dim is not None:
+                self.outputs[path] = DividedLinear(path, Cut(dim, words=made.shape[-1]))
+
+    def output(self) -> DividedLinear | None:
+        """The output layer: what makes most."""
+        once = [linear for path, linear in self.outputs.items() if self.calls[path] == 1]
+        return max(once, key=lambda linear: linear.cut.words, default=None)
+
+    def embedding(self, model: nn.Module, output: DividedLinear | None) -> DividedEmbedding | None:
+        """The embedding of words: what has the output layer's weight; else of those that look up the model's arguments the one with
+        most rows, as many as features or more."""
+        rows = {path: _weight(model, path) for path in self.ids}
+        tied = [path for path in rows if output is not None and rows[path] is _weight(model, output.path)]
+        large = [path for path in rows if path in self.given and len(rows[path]) >= rows[path].shape[1]]
+        found = max(tied or large, key=lambda path: len(rows[path]), default=None)
+        return None if found is None else DividedEmbedding(found, Cut(0, words=len(rows[found])))
+
+
+def _look(model: nn.Module, split: TensorSplit, loss: Callable[[], Tensor]) -> _Seen:
+    blocks = tuple(f"{path}." for block in split.blocks for path in block.paths)
+    seen = _Seen()
+    handles = [model.register_forward_pre_hook(lambda _, given, named: seen.called(given, named), with_kwargs=True)]
+    try:
+        for path, module in model.named_modules():
+            if has_matrix(module) and not path.startswith(blocks):
+                handles.append(module.register_forward_pre_hook(lambda module, _: seen.begin(module)))
+                handles.append(
+                    module.register_forward_hook(
+                        lambda module, given, made, path=path: seen.end(path, module, given, made)
+                    )
+                )
+        with torch.no_grad(), seen:
+            loss()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _weight(model: nn.Module, path: str) -> Tensor:
+    weight: Tensor = model.get_submodule(path)._parameters["weight"]  # type: ignore[assignment]
+    return weight
+
+
+def _exact(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
+
+
+# -- why they may stay whole
+
+
+def _whole_for(model: nn.Module, end: _End, seen: _Seen, width: int) -> str:
+    """What can be said without trying."""
+    module, words = model.get_submodule(end.path), end.cut.words
+    if not end.cut.words_of(width, width - 1):
+        return f"{words} words are too few for {width} devices"
+    for p in module._parameters.values():
+        if id(p) in seen.elsewhere:
+            return "its weights are used elsewhere as well"
+    changing = [name for name in _CHANGING if getattr(module, name, None)]
+    return f"it is an embedding with {changing[0]}" if changing and isinstance(end, DividedEmbedding) else ""
+
+
+def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor], width: int) -> str:
+    """Why no loss can be made of parts of an output layer's logits; "" if one can."""
+    journal, made = Journal(), list[Tensor]()
+    words = Words.of(output.cut, width, 0, Alone())
+
+    def cut(module: nn.Module, given: Any, whole: Tensor) -> Tensor:
+        made.append(whole.detach())
+        made.append(as_part(whole[..., : len(words.own)].clone(), words, whole.dim() - 1, journal))
+        return made[-1]
+
+    handle = model.get_submodule(output.path).register_forward_hook(cut)
+    try:
+        with torch.no_grad():
+            loss()
+    except Exception as error:  # whatever a model does with logits of which it sees the shape alone
+        return told(error)
+    finally:
+        handle.remove()
+    if journal.refused:
+        return f"all of its logits are needed for {journal.refused}"
+    if not journal.ends:
+        return "no cross-entropy is made of its logits"
+    whole, first = made
+    whole = whole.to(_exact(whole))
+
+    def run(leaf: Tensor, x: Tensor) -> dict[str, Tensor]:
+        values, losses = {id(first): x}, []
+        for func, args, kwargs, result in journal.steps:
+            args, kwargs = tree_map(lambda t: values.get(id(t), t), (args, kwargs))
+            values[id(result)] = func(*args, **kwargs)
+            if not isinstance(result, LogitsPart):
+                losses.append(values[id(result)].sum())
+        loss = torch.stack(losses).sum()
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        return {"loss": loss.detach(), "gradient": gradient}
+
+    def one(rank: int, members: Members) -> dict[str, Tensor]:
+        leaf = part_of(whole, at, width, rank).clone().requires_grad_()
+        return run(leaf, as_part(leaf.view_as(leaf), Words.of(output.cut, width, rank, members), at.dim))
+
+    at = Cut(whole.dim() - 1, words=output.cut.words)
+    leaf = whole.clone().requires_grad_()
+    expected = run(leaf, leaf)
+    return _difference(one, expected, {"gradient": at}, width)
+
+
+def _unfound(module: nn.Module, cut: Cut, ids: Tensor, width: int) -> str:
+    """Why an embedding cannot be looked up in by parts; "" if it can."""
+
+    def run(module: nn.Module) -> dict[str, Tensor]:
+        found, draw = module(ids), torch.Generator().manual_seed(0)  # its own: devices run side by side
+        learnt = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        arriving = torch.randn(found.shape, generator=draw, dtype=torch.float64).to(found)
+        gradients = torch.autograd.grad(found, list(learnt.values()), arriving) if learnt else ()
+        return {"output": found.detach(), **dict(zip(learnt, gradients, strict=True))}
+
+    def one(rank: int, members: Members) -> dict[str, Tensor]:
+        part = copy.deepcopy(module, {id(p): p for p in module.parameters()})
+        divide_words(part, DividedEmbedding("", cut), None, width, rank, members)
+        return run(part)
+
+    return _difference(one, run(module), {"weight": cut}, width)
+
+
+def _difference(
+    one: Callable[[int, Members], dict[str, Tensor]], expected: dict[str, Tensor], cuts: dict[str, Cut], width: int
+) -> str:
+    """What differs between simulated devices and one; "" for nothing."""
+    try:
+        runs = Together(width).run(one)
+    except Exception as error:  # whatever a module does with sizes that it was not made for
+        return told(error)
+    for rank, run in enumerate(runs):
+        own = {n: part_of(x, cuts[n], width, rank) if n in cuts else x for n, x in expected.items()}
+        tolerance = max(_tolerance(x) for x in expected.values())
+        if (problem := differs("its", own, run, tolerance)) is not None:
+            return problem.text
+    return ""
+
+
+def _tolerance(of: Tensor) -> float:
+    """Relative to the largest number: what two orders of adding up may make of it in a shorter type."""
+    return {torch.float64: 1e-9, torch.float32: 1e-4}.get(of.dtype, 2e-2)

@@ -1,0 +1,150 @@
+"""Along the sequence: a tensor's slices, one for each member of a tensor-parallel group, and the ways between them and the whole.
+
+Between a row and the next columns each member works on its slice of the positions (sequence parallelism): what was an
+all-reduce behind a row is a reduce-scatter there and a gather before the columns.
+Rules of this file: each way is one operation for autograd, and its backward is the other way. What columns read is not kept
+whole: their backward gathers it again.
+Source: Korthikanti et al. 2022, section 4.2.2.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.profiling.tensor_parallel.group import Members
+
+
+@dataclass(frozen=True)
+class Along:
+    """The dimension that is sliced, over how many members, and which of them this is."""
+
+    dim: int
+    width: int
+    rank: int
+    members: Members
+
+    def slice_of(self, whole: Tensor) -> Tensor:
+        """This member's slice, as a new tensor."""
+        size = whole.shape[self.dim] // self.width
+        return whole.narrow(self.dim, self.rank * size, size).clone(memory_format=torch.contiguous_format)
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """The whole, of every member's slice."""
+        found = self.members.gathered(own.detach().contiguous(), self.width)
+        return found.movedim(0, self.dim).flatten(self.dim, self.dim + 1)
+
+    def scattered(self, part: Tensor) -> Tensor:
+        """This member's slice of the sum of every member's tensor."""
+        shape = (*part.shape[: self.dim], self.width, -1, *part.shape[self.dim + 1 :])
+        return self.members.scattered(part.detach().reshape(shape).movedim(self.dim, 0).contiguous())
+
+
+class _Way(torch.autograd.Function):
+    """One way, of which the backward is another."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.back = back
+        return there(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return ctx.back(gradients[0]), None, None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, bias: Tensor | None, along: Along) -> Tensor:
+        ctx.along = along
+        own = along.scattered(part)
+        return own if bias is None else own.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        whole = ctx.along.gathered(gradients[0])
+        of_bias = whole.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
+        return whole, of_bias, None
+
+
+class Again:
+    """What columns read, gathered anew for the first of them that needs it in the backward, let go behind the last."""
+
+    def __init__(self, along: Along, readers: int) -> None:
+        self._along, self._readers, self._left = along, readers, readers
+        self._whole: Tensor | None = None
+
+    def of(self, own: Tensor) -> Tensor:
+        """The whole of a slice."""
+        found = self._along.gathered(own) if self._whole is None else self._whole
+        self._left -= 1
+        self._whole = found if self._left else None
+        self._left = self._left or self._readers
+        return found
+
+
+class _Product(torch.autograd.Function):
+    """`functional.linear` of the whole, of which the slice is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, own: Tensor, weight: Tensor, again: Again) -> Tensor:
+        kind = whole.device.type
+        ctx.again, ctx.autocast = again, (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        ctx.save_for_backward(own, weight)
+        return torch.nn.functional.linear(whole, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gradient,), (own, weight) = gradients, ctx.saved_tensors
+        kind, dtype, enabled = ctx.autocast
+        with torch.autocast(kind, dtype, enabled=enabled):
+            of_whole = gradient @ weight if ctx.needs_input_grad[0] else None
+            of_weight = None
+            if ctx.needs_input_grad[2]:
+                whole = ctx.again.of(own)
+                of_weight = gradient.flatten(0, -2).t() @ whole.flatten(0, -2)
+        return of_whole, None, of_weight, None
+
+
+scatter: Callable[[Tensor, Tensor | None, Along], Tensor] = _Scatter.apply  # type: ignore[assignment]
+"""A row's products to slices of their sum, and the bias, whose gradient is of the whole."""
+
+
+def product(whole: Tensor, own: Tensor, weight: Tensor, again: Again) -> Tensor:
+    """(..., features in) times (features out, features in); what autograd keeps is the slice `own` of the first."""
+    found: Tensor = _Product.apply(whole, own.detach(), weight, again)  # type: ignore[no-untyped-call]
+    return found
+
+
+def gather(own: Tensor, along: Along) -> Tensor:
+    """Slices to the whole, before columns: each member knows the gradient through its own."""
+    found: Tensor = _Way.apply(own, along.gathered, along.scattered)  # type: ignore[no-untyped-call]
+    return found
+
+
+def enter(whole: Tensor, along: Along) -> Tensor:
+    """What all members have to this one's slice: one operation for whoever follows functions."""
+    return _as_one(enter, whole, along, along.slice_of, along.gathered)
+
+
+def leave(own: Tensor, along: Along) -> Tensor:
+    """Slices to the whole, which all members then have, as they have its gradient: one operation in the same way."""
+    return _as_one(leave, own, along, along.gathered, along.slice_of)
+
+
+def _as_one(
+    function: Callable[..., Tensor],
+    tensor: Tensor,
+    along: Along,
+    there: Callable[[Tensor], Tensor],
+    back: Callable[[Tensor], Tensor],
+) -> Tensor:
+    if torch.overrides.has_torch_function((tensor,)):
+        found: Tensor = torch.overrides.handle_torch_function(function, (tensor,), tensor, along)
+    else:
+        found = _Way.apply(tensor, there, back)  # type: ignore[no-untyped-call]
+    return found

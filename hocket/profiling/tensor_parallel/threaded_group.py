@@ -1,0 +1,84 @@
+"""Together: the devices of a tensor-parallel group as threads of one process, so that a split can be tried anywhere.
+
+Rules of this file: sums are made in the order of ranks, so that every run gives the same bits; when one fails, all end.
+Only for tensors on the CPU: a GPU has one thread for all backward passes, which cannot wait for itself.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from hocket.profiling.tensor_parallel.group import Members
+
+T = TypeVar("T")
+
+_PATIENCE_S = 60.0  # for a device that never comes to a sum that the others make
+
+
+class Together:
+    """A group of `width` simulated devices."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._barrier = threading.Barrier(width, timeout=_PATIENCE_S)
+        self._given: list[Tensor] = [torch.empty(0)] * width
+
+    def run(self, work: Callable[[int, Members], T]) -> list[T]:
+        """What `work(rank, members)` returns for each rank.
+
+        Raises:
+            Exception: the first one, by rank, that is not only another's end.
+        """
+        self._barrier.reset()
+
+        def one(rank: int) -> T:
+            try:
+                return work(rank, _Member(self, rank))
+            except BaseException:
+                self._barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(self.width) as pool:
+            futures = [pool.submit(one, rank) for rank in range(self.width)]
+        errors = [e for future in futures if (e := future.exception()) is not None]
+        if errors:
+            raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+        return [future.result() for future in futures]
+
+    def meet(self, rank: int, tensor: Tensor, found: Callable[[list[Tensor]], Tensor]) -> Tensor:
+        """What is found in the tensors of all ranks, each of which comes to this with its own."""
+        self._given[rank] = tensor.detach()
+        self._barrier.wait()
+        shapes = {tuple(given.shape) for given in self._given}
+        result = found(self._given) if len(shapes) == 1 else tensor
+        self._barrier.wait()  # nobody's tensor changes before all have read it
+        if len(shapes) > 1:
+            raise ValueError(f"tensors of shapes {sorted(shapes)} together")
+        return result
+
+
+class _Member:
+    """One of them, see `Members`."""
+
+    def __init__(self, together: Together, rank: int) -> None:
+        self._together, self._rank = together, rank
+
+    def total(self, tensor: Tensor) -> Tensor:
+        return self._together.meet(self._rank, tensor, _sum)
+
+    def gathered(self, tensor: Tensor, width: int) -> Tensor:
+        return self._together.meet(self._rank, tensor, torch.stack)
+
+    def scattered(self, tensor: Tensor) -> Tensor:
+        return self._together.meet(self._rank, tensor, lambda given: _sum([one[self._rank] for one in given]))
+
+
+def _sum(given: list[Tensor]) -> Tensor:
+    total = given[0].clone()
+    for one in given[1:]:
+        total += one
+    return total

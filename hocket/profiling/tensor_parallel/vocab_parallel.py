@@ -1,0 +1,141 @@
+"""Words: those of a vocabulary that a device of a tensor-parallel group has, and what devices make together of their logits.
+
+The cross-entropy needs three numbers of every member for each token, and never the logits of all words in one place.
+Rules of this file: each function is one operation for whoever follows functions, of plain tensors that are parts.
+Source: Shoeybi et al. 2019, section 3; the largest logit and the sum of the exponents of each member make those of all as in
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", so that all members exchange is one gather.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.profiling.tensor_parallel.group import Members
+from hocket.profiling.tensor_parallel.split import Cut
+
+REDUCTIONS = ("mean", "sum", "none")
+"""Those of `torch.nn.functional.cross_entropy`."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Those of a vocabulary that a device has: `size` of all devices, `own` of this one."""
+
+    size: int
+    width: int
+    own: range
+    members: Members
+
+    @classmethod
+    def of(cls, cut: Cut, width: int, rank: int, members: Members) -> "Words":
+        """The words of a device of this rank."""
+        return cls(cut.words, width, cut.words_of(width, rank), members)
+
+    @property
+    def most(self) -> int:
+        """Words of the device that has most."""
+        return -(-self.size // self.width)
+
+    def sought(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Of words by number: where this device has them, 0 for others, and which it has."""
+        known = (ids >= self.own.start) & (ids < self.own.stop)
+        return torch.where(known, ids - self.own.start, 0), known
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, words: Words, dim: int) -> Tensor:
+        ctx.words, ctx.dim = words, dim
+        own = part.detach().movedim(dim, 0)
+        if len(words.own) < words.most:
+            own = torch.cat([own, own.new_zeros(words.most - len(words.own), *own.shape[1:])])
+        return words.members.gathered(own.contiguous(), words.width).flatten(0, 1)[: words.size].movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        # Behind this all members do the same, so that each has the gradient of the whole.
+        own = ctx.words.own
+        return gradients[0].narrow(ctx.dim, own.start, len(own)).clone(), None, None
+
+
+def gathered(part: Tensor, words: Words, dim: int) -> Tensor:
+    """The logits of all words: one operation for whoever follows functions."""
+    if torch.overrides.has_torch_function((part,)):
+        found: Tensor = torch.overrides.handle_torch_function(gathered, (part,), part, words, dim)
+        return found
+    return _Gather.apply(part, words, dim)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Of (tokens, own words) and the words that were to come; one number for each token.
+
+    The logits are kept, and the exponents of their differences computed again in the backward, which needs nobody else.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, words: Words, smoothing: float) -> Tensor:
+        exact = logits.float() if logits.dtype.itemsize < 4 else logits
+        at, known = words.sought(target)
+        largest = exact.max(-1).values
+        exponents = (exact - largest.masked_fill(largest.isneginf(), 0.0).unsqueeze(-1)).exp_().sum(-1)
+        scores = exact.gather(-1, at.unsqueeze(-1)).squeeze(-1).masked_fill(~known, 0.0)
+        rows = [largest, exponents, scores, *([exact.sum(-1)] if smoothing else [])]
+        largest, exponents, scores, *sums = words.members.gathered(torch.stack(rows), words.width).unbind(1)
+        most = largest.amax(0)
+        normalizer = most + (exponents * (largest - most).exp()).sum(0).log()
+        loss = normalizer - scores.sum(0)
+        if smoothing:
+            loss = (1 - smoothing) * loss + smoothing * (normalizer - sums[0].sum(0) / words.size)
+        ctx.save_for_backward(logits, target, normalizer)
+        ctx.words, ctx.smoothing = words, smoothing
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gradient,), (logits, target, normalizer) = gradients, ctx.saved_tensors
+        exact = logits.float() if logits.dtype.itemsize < 4 else logits
+        at, known = ctx.words.sought(target)
+        found = (exact - normalizer.unsqueeze(-1)).exp_()
+        if ctx.smoothing:
+            found -= ctx.smoothing / ctx.words.size
+        one = known.to(found.dtype) * (ctx.smoothing - 1)
+        found.scatter_add_(-1, at.unsqueeze(-1), one.unsqueeze(-1))
+        return found.mul_(gradient.unsqueeze(-1)).to(logits.dtype), None, None, None
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    words: Words,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`torch.nn.functional.cross_entropy` of logits of which this device has a part: one operation for whoever follows functions.
+
+    Arguments:
+        logits: (own words,), (tokens, own words) or (tokens, own words, ...); target: of words by number, without that dimension.
+    """
+    if torch.overrides.has_torch_function((logits, target)):
+        found: Tensor = torch.overrides.handle_torch_function(
+            cross_entropy, (logits, target), logits, target, words, ignore_index, reduction, label_smoothing
+        )
+        return found
+    kind = logits.device.type
+    dtype = torch.float32 if torch.is_autocast_enabled(kind) and logits.dtype.itemsize < 4 else logits.dtype
+    kept = target != ignore_index
+    torch._assert_async(
+        (~kept | ((target >= 0) & (target < words.size))).all(), "cross_entropy: a target out of bounds"
+    )  # type: ignore[no-untyped-call]
+    losses: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        logits.movedim(min(1, logits.dim() - 1), -1), target, words, label_smoothing
+    )
+    losses = losses.masked_fill(~kept, 0.0)
+    match reduction:
+        case "none":
+            return losses.to(dtype)
+        case "sum":
+            return losses.sum().to(dtype)
+    return (losses.sum() / kept.sum()).to(dtype)

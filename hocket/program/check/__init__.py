@@ -1,0 +1,1 @@
+"""Proof of a program: reads, versions, updates, deadlock."""

@@ -1,0 +1,179 @@
+"""Check: proof, before launch, that a program is legal after every number of repetitions of its period.
+
+The proof, each step on its own file's ground; a step is taken when the one before found nothing:
+
+1. structure.py: stages, borders, ties, rule and stride fit each other.
+2. instruction_rules.py: every instruction stands where it may and reads and writes what order.py demands, so on the right device,
+   microbatch and weight version.
+3. exactly_once.py: every task is there exactly once, for every number of repetitions; so every microbatch has one forward and
+   one backward on each stage, and every update takes exactly its microbatches.
+4. rendezvous.py: sends and receives mirror each other, collectives are the same for all their members.
+5. untimed_run.py: prologue and period run to their end under rendezvous; nothing is read before it is written or after it is
+   freed, in any interleaving; the state after the period is the state before it, shifted, so the next repetition runs like
+   this one; the epilogue runs from there and leaves exactly the newest weights and optimizer state.
+6. footprint.py, when bytes are given: no interleaving needs more memory than a device has.
+
+It is stricter than order.py in two points: each part must be able to end before the next begins, and a value that is
+read in one part and freed in a later one must be freed in the lane that read it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from hocket.errors import ProgramError
+from hocket.program.check.exactly_once import count_problems
+from hocket.program.check.instruction_rules import PARTS, instruction_problems
+from hocket.program.check.problem import Place, Problem, problem_at
+from hocket.program.check.rendezvous import meeting_problems
+from hocket.program.check.structure import structure_problems
+from hocket.program.instruction import Value
+from hocket.program.memory_bound.footprint import Sizes, memory_problems
+from hocket.program.memory_bound.untimed_run import Live, Untimed
+from hocket.program.program import Program
+from hocket.program.text.diagram import draw
+
+MAX_SHOWN = 20  # problems in the text of an error
+
+
+def check(
+    program: Program,
+    *,
+    value_bytes: Callable[[Value], float] | Sizes | None = None,
+    capacity_bytes: Mapping[int, float] | None = None,
+    host_bytes: Mapping[int, float] | None = None,
+) -> tuple[Problem, ...]:
+    """Everything that is wrong with a program, as far as one step of the proof can say; empty when it is legal.
+
+    Arguments:
+        value_bytes: bytes of a value; capacity_bytes: of each device, host_bytes: of the memory on its host that holds its copies.
+            Without the first and one of the others, memory is not asked about.
+    """
+    found = structure_problems(program) or instruction_problems(program) or count_problems(program)
+    found = found or [problem for part in PARTS for problem in meeting_problems(program, part)]
+    found = found or _run(program)
+    if not found and value_bytes is not None and capacity_bytes is not None:
+        found = memory_problems(program, value_bytes, capacity_bytes)
+    if not found and value_bytes is not None and host_bytes is not None:
+        found = memory_problems(program, value_bytes, host_bytes, host=True)
+    return tuple(found)
+
+
+def prove(
+    program: Program,
+    *,
+    value_bytes: Callable[[Value], float] | Sizes | None = None,
+    capacity_bytes: Mapping[int, float] | None = None,
+    host_bytes: Mapping[int, float] | None = None,
+) -> None:
+    """Refuse a program that is not legal.
+
+    Raises:
+        ProgramError: names every problem, the first of them shown in the staircase.
+    """
+    found = check(program, value_bytes=value_bytes, capacity_bytes=capacity_bytes, host_bytes=host_bytes)
+    if found:
+        raise ProgramError(f"program {program.name}", report(program, found), "a legal program")
+
+
+def report(program: Program, problems: tuple[Problem, ...]) -> str:
+    """Problems as people read them, the first that has a place shown in the staircase."""
+    lines = [f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"]
+    lines += [f"  {problem}" for problem in problems[:MAX_SHOWN]]
+    if len(problems) > MAX_SHOWN:
+        lines.append(f"  and {len(problems) - MAX_SHOWN} more")
+    shown = next((problem for problem in problems if problem.place), None)
+    if shown is not None:
+        lines += ["", draw(program, mark=shown.place)]
+    return "\n".join(lines)
+
+
+def _run(program: Program) -> list[Problem]:
+    """Run prologue, period and epilogue, and compare the states at their borders."""
+    run = Untimed.start(program)
+    if not run.run("prologue") or run.problems:
+        return run.problems
+    once, end = run.fork(), run.fork()
+    if not once.run("period") or once.problems:
+        return once.problems
+    found = list(_unlike(run, once))
+    if found:
+        return found
+    if not end.run("epilogue") or end.problems:
+        return end.problems
+    return list(_left_over(end))
+
+
+def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
+    """How the state after a period differs from the state before it, shifted by one period."""
+    program = start.program
+    for device in program.devices:
+        before = {program.moved(value, 1): live for value, live in start.live[device].items()}
+        after = end.live[device]
+        leaked = after.keys() - before.keys()
+        for value in sorted(leaked):
+            yield _leak(end, device, value, after[value], "one more value is left after each repetition of the period")
+        for value in sorted(before.keys() - after.keys()):
+            if program.moved(value, -1) in leaked:
+                continue  # told above: its like was never freed
+            yield _lost(start, end, device, value, before[value])
+        for value in sorted(before.keys() & after.keys()):
+            lanes = sorted(after[value].readers.keys() - before[value].readers.keys())
+            if lanes:
+                place = _place_in(end, after[value].readers[lanes[0]], lanes[0])
+                yield problem_at(
+                    place,
+                    place.instruction(program),
+                    "race",
+                    f"reads {value} and leaves it, otherwise than before the period",
+                    "a value that outlives the part to be read in the same lanes in each repetition",
+                )
+
+
+def _left_over(end: Untimed) -> Iterator[Problem]:
+    """How the state after the epilogue differs from the newest weights and optimizer state."""
+    program = end.program
+    for device in program.devices:
+        final, live = set(program.final(device, 0)), end.live[device]
+        for value in sorted(live.keys() - final):
+            yield _leak(end, device, value, live[value], "it is left at the end")
+        for value in sorted(final - live.keys()):
+            yield _freed(end, device, value, "the newest weights and optimizer state to be there at the end")
+
+
+def _leak(run: Untimed, device: int, value: Value, live: Live, why: str) -> Problem:
+    """A value that nobody frees, at its last reader, else at its writer."""
+    program = run.program
+    readers = [(event, lane) for lane, event in live.readers.items()]
+    if readers:
+        place = _place_in(run, *max(readers))
+        mend = f"Let {place.instruction(program).name} free it."
+    else:
+        places = [place for place in run.events[live.event] if place.device == device]
+        if not places:
+            message = f"device {device} keeps {value}, which it has from the start, and nothing frees it: {why}."
+            return Problem("leak", message, device=device)
+        place, mend = places[0], "Let its last reader free it."
+    found = f"is the last to touch {value}{run.written_by(live, device)}, which nothing frees: {why}"
+    return problem_at(place, place.instruction(program), "leak", found, "its last reader to free it", mend)
+
+
+def _lost(start: Untimed, end: Untimed, device: int, value: Value, live: Live) -> Problem:
+    """A value that the next repetition finds missing, though this one found its like."""
+    program = start.program
+    if (device, value) in end.gone:
+        return _freed(end, device, value, "it to be there for the next repetition of the period")
+    like = program.moved(value, -1)
+    return _leak(start, device, like, live, f"after a repetition of the period its like, {value}, is not there")
+
+
+def _freed(run: Untimed, device: int, value: Value, expected: str) -> Problem:
+    if (device, value) not in run.gone:
+        return Problem("unwritten", f"device {device}: nothing writes {value}; expected {expected}.", device=device)
+    places = run.events[run.gone[device, value]]
+    place = next(place for place in places if place.device == device)
+    return problem_at(
+        place, place.instruction(run.program), "freed", f"frees {value}", expected, "Do not free it there."
+    )
+
+
+def _place_in(run: Untimed, event: int, lane: tuple[int, str]) -> Place:
+    return next(place for place in run.events[event] if (place.device, place.lane) == lane)

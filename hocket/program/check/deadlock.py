@@ -1,0 +1,141 @@
+"""Why a program stands still: values that nobody writes, that were freed too early, and instructions in a circle."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from hocket.errors import InternalError
+from hocket.program.check.problem import Place, Problem, problem_at
+from hocket.program.check.rendezvous import Meetings
+from hocket.program.instruction import Instruction, Kind, Value, send_lane
+from hocket.program.memory_bound.receive_window import CONSUMERS, consumed
+from hocket.program.program import Lane, Lanes, Program
+
+MAX_SHOWN = 12  # of the instructions in one circle
+
+
+def waiting_problems(
+    program: Program,
+    part: str,
+    lanes: Lanes,
+    stuck: Mapping[Lane, int],
+    meet: Meetings,
+    live: Mapping[int, Mapping[Value, object]],
+    freed: Mapping[tuple[int, Value], tuple[tuple[Place, Instruction], ...]],
+    has_room: Callable[[Lane], bool],
+) -> list[Problem]:
+    """What keeps a part from going on.
+
+    Arguments:
+        lanes: of the part as it ran: those of a later repetition of the period have later microbatches.
+        stuck: position of the first instruction of each lane that has not happened.
+        freed: where values that are gone were freed, and by whom.
+        has_room: whether the next receive of a lane is posted.
+    """
+    writers = {
+        (lane[0], value): (lane, p)
+        for lane, start in stuck.items()
+        for p in range(start, len(lanes[lane]))
+        for value in lanes[lane][p].writes
+    }
+    found: list[Problem] = []
+    waits: dict[Lane, tuple[Lane, str]] = {}
+    for lane, position in stuck.items():
+        instruction = lanes[lane][position]
+        place = Place(part, *lane, position)
+        absent = next((value for value in instruction.reads if value not in live[lane[0]]), None)
+        if not has_room(lane) and (taker := _taker(program, lanes, stuck, lane)) is not None:
+            waits[lane] = (taker, "until it has taken an earlier message")
+        elif not has_room(lane):
+            found.append(
+                problem_at(
+                    place,
+                    instruction,
+                    "deadlock",
+                    f"is posted only when an earlier message of its lane has been taken, and nothing more in the {part} takes one",
+                    "as many messages to be taken as come",
+                    "Let what reads the message stand in the part that it comes in.",
+                )
+            )
+        elif absent is None:
+            others = [(lane[0], lane[1])] if instruction.kind is Kind.RECEIVE else []
+            others = [(instruction.peer, send_lane(lane[0]))] if others else list(meet.get(lane, ()))
+            other = next((o for o in others if o in stuck and o != lane), None)
+            if other is not None:
+                waits[lane] = (other, f"to meet {lanes[other][position].name}")
+        elif (lane[0], absent) in writers:
+            writer, at = writers[lane[0], absent]
+            behind = " behind it" if writer == lane else ""
+            waits[lane] = (writer, f"for {absent}, which {lanes[writer][at].name}{behind} writes")
+        elif (lane[0], absent) in freed:
+            culprit, by = next(pair for pair in freed[lane[0], absent] if pair[0].device == lane[0])
+            found.append(
+                problem_at(
+                    place,
+                    instruction,
+                    "freed",
+                    f"reads {absent}, which {by.name} in lane {culprit.lane} ({culprit.part}, "
+                    f"instruction {culprit.position}) has freed",
+                    "a value that is still there",
+                    f"Let {instruction.name} run before, or free {absent} later.",
+                )
+            )
+        else:
+            found.append(
+                problem_at(
+                    place,
+                    instruction,
+                    "unwritten",
+                    f"reads {absent}, which nothing in the {part} or before it writes on device {lane[0]}",
+                    "a value that is there",
+                    f"Move {instruction.name} behind what writes it, or that before this part.",
+                )
+            )
+    found = found or list(_circles(part, lanes, stuck, waits))
+    if not found:
+        names = [f"{lanes[lane][at].name} on device {lane[0]}, lane {lane[1]}" for lane, at in stuck.items()]
+        raise InternalError(
+            f"program {program.name} stands still in its {part}, and no reason was found; next would be {'; '.join(names[:MAX_SHOWN])}"
+        )
+    return found
+
+
+def _taker(program: Program, lanes: Lanes, stuck: Mapping[Lane, int], receive: Lane) -> Lane | None:
+    """The lane of a device, compute or swaps, that has still to take a message that came by a lane."""
+    for lane, start in stuck.items():
+        if lane[0] == receive[0] and any(
+            way == receive for i in lanes[lane][start:] if i.kind in CONSUMERS for way, _ in consumed(program, i)
+        ):
+            return lane
+    return None
+
+
+def _circles(
+    part: str, lanes: Lanes, stuck: Mapping[Lane, int], waits: Mapping[Lane, tuple[Lane, str]]
+) -> Iterator[Problem]:
+    """Each circle of lanes that wait for each other."""
+    done: set[Lane] = set()
+    for start in sorted(stuck):
+        path: list[Lane] = []
+        lane: Lane | None = start
+        while lane is not None and lane not in done:
+            done.add(lane)
+            path.append(lane)
+            lane = waits[lane][0] if lane in waits else None
+        if lane is None or lane not in path:
+            continue
+        circle = path[path.index(lane) :]
+        first = min(circle, key=lambda one: (one[1] != "compute", one))
+        circle = circle[circle.index(first) :] + circle[: circle.index(first)]
+        told = [
+            f"{lanes[one][stuck[one]].name} on device {one[0]}, lane {one[1]} waits {waits[one][1]}"
+            for one in circle[:MAX_SHOWN]
+        ]
+        if len(circle) > MAX_SHOWN:
+            told.append(f"and {len(circle) - MAX_SHOWN} more")
+        yield problem_at(
+            Place(part, *first, stuck[first]),
+            lanes[first][stuck[first]],
+            "deadlock",
+            f"never starts: {'; '.join(told)}" + ("; so each waits for the other" if len(circle) > 1 else ""),
+            "an order without a circle",
+            "Change the order in one of these lanes.",
+        )

@@ -1,0 +1,186 @@
+"""Every task exactly once, for every number of repetitions: what the stages and the rule say must be done, and no more.
+
+With P, Q, E the tasks of prologue, period and epilogue, and `>>` the shift by one period, a program does exactly its
+tasks after any number of repetitions if and only if it does so after none (P + E = all admitted in the prologue) and one
+more repetition adds exactly the tasks of one stride more (Q + (E >> 1) = E + those admitted in the period).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hocket.program.check.instruction_rules import PARTS
+from hocket.program.check.problem import Place, Problem, problem_at
+from hocket.program.instruction import (
+    GATHER,
+    REDUCE,
+    SWAPS,
+    UPDATE_KINDS,
+    Instruction,
+    Kind,
+    Value,
+    What,
+    receive_lane,
+    send_lane,
+)
+from hocket.program.order import norm_summed, norms, piece, scattered, stages_on, sum_of, summed
+from hocket.program.program import Lanes, Program
+
+_ANY_TIMES = SWAPS | {Kind.DROP}
+_REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
+
+
+class _Task(NamedTuple):
+    """What an instruction does, without its order: enough to say whether it is done once."""
+
+    device: int
+    kind: Kind
+    again: bool
+    stage: int
+    number: int  # microbatch, update or version
+    what: str  # of the value that a transfer carries
+    part: int  # its target, or the bucket of a collective
+    peer: int
+
+
+def count_problems(program: Program) -> list[Problem]:
+    """Tasks that are missing, and tasks that are there twice or do not belong."""
+    prologue, period, epilogue = (Counter(_tasks(program, part)) for part in PARTS)
+    first = Counter(_expected(program, 0, program.admitted))
+    found = _compare(program, prologue + epilogue, first, ("epilogue", "prologue"), "")
+    if found:
+        return found
+    later = Counter({_moved(program, task): count for task, count in epilogue.items()})
+    new = Counter(_expected(program, program.admitted, program.admitted + program.stride))
+    return _compare(
+        program, period + later, epilogue + new, ("period", "epilogue"), " in each repetition of the period"
+    )
+
+
+def _task(i: Instruction) -> _Task:
+    what, part = "", -1
+    if i.kind is Kind.SEND or i.kind is Kind.RECEIVE:
+        value = (i.reads or i.writes)[0]
+        what, part = value.what, value.part
+    elif i.kind in _REDUCTIONS:
+        what, part = _sum_of(i.writes[0])
+    elif i.kind is Kind.ALL_GATHER:
+        part = i.writes[0].part  # of weights for one round: for its forwards or its backwards
+    return _Task(i.device, i.kind, i.again, i.stage, i.index, what, part, i.peer)
+
+
+def _sum_of(value: Value) -> tuple[str, int]:
+    """What a collective sums up: nothing is said of gradients, of which it is their bucket."""
+    return (What.NORM, -1) if value.what is What.NORM else ("", value.part)
+
+
+def _tasks(program: Program, part: str) -> Iterator[_Task]:
+    lanes: Lanes = getattr(program, part)
+    return (_task(i) for lane in lanes.values() for i in lane if i.kind not in _ANY_TIMES)
+
+
+def _moved(program: Program, task: _Task) -> _Task:
+    updates = _counts_updates(task)
+    by = program.stride // program.rule.batch[task.stage] if updates else program.stride
+    return task._replace(number=task.number + by)
+
+
+def _counts_updates(task: _Task) -> bool:
+    return task.kind in UPDATE_KINDS and not (task.kind is Kind.ALL_GATHER and task.part >= 0)
+
+
+def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
+    """The tasks that microbatches start to end - 1 need, and their updates."""
+    stages, rule = program.stages, program.rule
+    for s, shape in enumerate(stages):
+        kinds = [(Kind.FORWARD, False), (Kind.BACKWARD, False)]
+        kinds += [(Kind.LOAD, False)] if shape.batch else []
+        kinds += [(Kind.FORWARD, True)] if shape.recompute else []
+        for m in (m for m in range(start, end, shape.merged) if rule.takes(s, m)):
+            for kind, again in kinds:
+                yield _Task(shape.device(m), kind, again, s, m, "", -1, -1)
+        for t in shape.targets:
+            for m in range(start, end, piece(stages, s, t)):
+                device, far = shape.device(m), stages[t].device(m)
+                if far != device:
+                    yield _Task(device, Kind.SEND, False, s, m, What.ACTIVATION, t, far)
+                    yield _Task(far, Kind.RECEIVE, False, s, m, What.ACTIVATION, t, device)
+                    if s in stages[t].gradients:
+                        yield _Task(far, Kind.SEND, False, s, m, What.GRADIENT, t, device)
+                        yield _Task(device, Kind.RECEIVE, False, s, m, What.GRADIENT, t, far)
+        if shape.gathers:
+            for first in range(start, end, shape.round):
+                for device in shape.devices:
+                    yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 0, -1)
+                    yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 1, -1)
+        reduced = [
+            (b, Kind.REDUCE_SCATTER if scattered(stages, s, b) else Kind.ALL_REDUCE)
+            for b in range(shape.buckets)
+            if summed(stages, s, b)
+        ]
+        for u in range(start // rule.batch[s], end // rule.batch[s]):
+            for device in shape.devices:
+                yield _Task(device, Kind.STEP, False, s, u, "", -1, -1)
+                for b, kind in reduced:
+                    yield _Task(device, kind, False, s, u, "", b, -1)
+                if shape.sharded and not shape.gathers:
+                    yield _Task(device, Kind.ALL_GATHER, False, s, u + 1, "", -1, -1)
+                if norms(stages, rule) and s == stages_on(stages, device)[0]:
+                    yield _Task(device, Kind.NORM, False, s, u, "", -1, -1)
+                    if norm_summed(stages):
+                        yield _Task(device, Kind.ALL_REDUCE, False, s, u, What.NORM, -1, -1)
+
+
+def _compare(
+    program: Program, has: "Counter[_Task]", should: "Counter[_Task]", parts: tuple[str, str], when: str
+) -> list[Problem]:
+    if has == should:
+        return []
+    found = [_missing(program, task, when) for task in should - has]
+    for task in has - should:
+        place, instruction = _find(program, task, parts)
+        times = "is there twice" if should[task] else "does not belong"
+        if _task(instruction) != task:
+            times = f"is {program.shifted(instruction, 1).name} after one repetition of the period, which {times}"
+        expected = f"it once{when}" if should[task] else f"only what the stages, the rule and the stride ask for{when}"
+        found.append(problem_at(place, instruction, "extra", times, expected, "Remove it."))
+    return found
+
+
+def _missing(program: Program, task: _Task, when: str) -> Problem:
+    value = ""
+    if task.what:
+        value = f" {Value(What(task.what), task.stage, task.number, task.part)}"
+    elif task.kind in _REDUCTIONS:
+        made = sum_of(program.stages, task.stage, task.part)
+        value = f" {Value(made, task.stage, task.number, task.part)}"
+    elif task.kind is Kind.ALL_GATHER:
+        what = What.WEIGHTS if _counts_updates(task) else What.GATHERED
+        value = f" {Value(what, task.stage, task.number, task.part)}"
+    lane = program.stages[task.stage].lane
+    if task.kind is Kind.SEND:
+        lane = send_lane(task.peer)
+    elif task.kind is Kind.RECEIVE:
+        lane = receive_lane(task.peer)
+    elif task.kind in _REDUCTIONS:
+        lane = REDUCE
+    elif task.kind is Kind.ALL_GATHER:
+        lane = GATHER
+    counter = "u" if _counts_updates(task) else "#"
+    name = f"{task.kind}{' again' if task.again else ''} {task.stage} {counter}{task.number}{value}"
+    message = f"{name} is missing on device {task.device}, lane {lane}; expected it once{when}. Add it."
+    return Problem("missing", message, device=task.device, lane=lane)
+
+
+def _find(program: Program, task: _Task, parts: tuple[str, str]) -> tuple[Place, Instruction]:
+    """The last instruction that does a task, looked for in the parts where it can be one too many."""
+    for part in parts:
+        lanes: Lanes = getattr(program, part)
+        for (device, lane), instructions in lanes.items():
+            for position in reversed(range(len(instructions))):
+                one = instructions[position]
+                if device == task.device and one.kind not in _ANY_TIMES:
+                    own = _task(one)
+                    if own == task or (part == "epilogue" and parts[0] == "period" and _moved(program, own) == task):
+                        return Place(part, device, lane, position), one
+    raise AssertionError(f"{task} was counted but is not there")

@@ -1,0 +1,1 @@
+"""Upper bound on the memory of a program, over every legal timing."""

@@ -1,0 +1,229 @@
+"""How much memory a program can need on each device at most, whatever the timing: a bound over all interleavings.
+
+For each value, the stretch of its device's compute lane during which it may be there: from the first compute instruction
+that is not ordered before its writer, to the last that is not ordered behind the one who frees it. The time before each
+compute instruction, in which the lane may wait, counts as well. Of a device with several waves it is the first one's lane, and what an
+instruction of another lane takes while it runs is counted over all of that lane beside which it may run (lane_overlap.py). A receive takes its
+memory when it is posted (order.py, rule 6). When that surely is, happens_before.py says. The simulator's figure belongs to one timing and may be
+lower; as far as the bytes are right, none can be higher.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hocket.program.check.problem import Place, Problem, problem_at
+from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What
+from hocket.program.memory_bound.happens_before import Happened, ordered, posted
+from hocket.program.memory_bound.lane_overlap import Run, beside, private
+from hocket.program.memory_bound.untimed_run import Untimed
+from hocket.program.order import heir_of, waves
+from hocket.program.program import Program
+from hocket.util.units import show_bytes
+
+_MEND = "Recompute, use smaller microbatches or more stages, or admit fewer inputs."
+_LARGEST = 4  # values named in a message
+
+
+class Sizes(Protocol):
+    """Bytes, as a cost model knows them."""
+
+    def value(self, value: Value, device: int) -> float:
+        """Of a value on a device, or on its host."""
+
+    def held(self, instruction: Instruction) -> float:
+        """The most that a compute instruction adds while it runs, pooled values that it writes left out."""
+
+    def pooled(self, value: Value) -> bool:
+        """Whether the memory of such values is never given back, but kept for the next of the same stage and part."""
+
+    def besides(self, device: int) -> float:
+        """What is there all the time and is no value."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Sizes that follow from the values alone."""
+
+    value_bytes: Callable[[Value], float]
+
+    def value(self, value: Value, device: int) -> float:
+        """The same on all devices."""
+        return self.value_bytes(value)
+
+    def held(self, instruction: Instruction) -> float:
+        """What it writes."""
+        new = (v for v in instruction.writes if not v.on_host and heir_of(instruction, v) is None)
+        return sum(map(self.value_bytes, new))
+
+    def pooled(self, value: Value) -> bool:
+        """None is."""
+        return False
+
+    def besides(self, device: int) -> float:
+        """Nothing."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The most that can be there at once on one device.
+
+    Attributes:
+        bytes: how much; place: of the compute instruction during which it can be.
+        largest: the largest of the values that may be there then, with their bytes.
+    """
+
+    bytes: float
+    place: Place
+    largest: tuple[tuple[Value, float], ...]
+
+
+@dataclass
+class _Stretch:
+    """A value that may be there from moment `start` to moment `end` - 1; for good where `end` is below 0.
+
+    Moment 2k is before compute instruction k of its device, moment 2k + 1 while it runs.
+    """
+
+    value: Value
+    size: float
+    start: int
+    end: int
+
+
+def memory_problems(
+    program: Program,
+    value_bytes: Callable[[Value], float] | Sizes,
+    capacity_bytes: Mapping[int, float],
+    host: bool = False,
+) -> list[Problem]:
+    """Devices that a legal program can ask for more memory than they have.
+
+    Arguments:
+        host: it is asked of the memory on the host that holds their copies.
+    """
+    found = []
+    where = "the host of device" if host else "device"
+    mend = "Take a host with more memory, or recompute." if host else _MEND
+    for device, footprint in footprints(program, value_bytes, host).items():
+        capacity = capacity_bytes.get(device)
+        if capacity is not None and footprint.bytes > capacity:
+            largest = ", ".join(f"{value} {show_bytes(size)}" for value, size in footprint.largest)
+            found.append(
+                problem_at(
+                    footprint.place,
+                    footprint.place.instruction(program),
+                    "memory",
+                    f"may run when {where} {device} holds up to {show_bytes(footprint.bytes)} (largest: {largest})",
+                    f"at most {show_bytes(capacity)}",
+                    mend,
+                )
+            )
+    return found
+
+
+def footprints(
+    program: Program, value_bytes: Callable[[Value], float] | Sizes, host: bool = False
+) -> dict[int, Footprint]:
+    """The bound for every device of a legal program that has compute instructions.
+
+    Arguments:
+        host: of what lies on the host for it, instead of what is on the device.
+
+    Raises:
+        ProgramError: the program stands still, and why.
+    """
+    sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
+    found = {}
+    for run, happened, behind, ahead in ordered(program):
+        for column, (device, own) in enumerate(happened.items()):
+            footprint = _footprint(run, device, own, sizes, behind[:, column], ahead[:, column], host)
+            if footprint:
+                found[device] = footprint
+    return found
+
+
+def _footprint(
+    run: Untimed,
+    device: int,
+    happened: list[Happened],
+    sizes: Sizes,
+    behind: np.ndarray,
+    ahead: np.ndarray,
+    host: bool = False,
+) -> Footprint | None:
+    """The bound for one device, given its column of the two clocks."""
+    places: list[Place] = []
+    held: list[float] = []
+
+    def size(value: Value) -> float:
+        return sizes.value(value, device) if value.on_host == host else 0.0
+
+    there = {value: _Stretch(value, size(value), 0, -1) for value in run.program.initial(device)}
+    stretches = list(there.values())
+    numbers: dict[str, int] = {}
+    runs: list[Run] = []
+    if waves(run.program.rule) and not host:
+        runs = [(place.lane, i, 2 * int(behind[event]), 2 * int(ahead[event]) + 1) for event, place, i in happened]
+    apart = private(runs, sizes.pooled)
+    for event, place, instruction in happened:
+        if place.lane == COMPUTE:
+            start = end = 2 * len(places) + 2
+            places.append(place)
+        else:
+            posts = (place.device, place.lane) in run.windows
+            start = 2 * (posted(numbers, run, place, behind) if posts else int(behind[event]))
+            end = 2 * int(ahead[event]) + 1
+        heir = {value: heir_of(instruction, value) for value in instruction.writes}
+        heirs = set(heir.values())
+        for value in instruction.frees:
+            there.pop(value).end = start if value in heirs else end
+        for value in instruction.writes:
+            # Pooled memory is taken when the instruction begins, all other is what `held` counts until it is over.
+            # So are buffers of the host.
+            early = place.lane == COMPUTE and (host or sizes.pooled(value)) and heir[value] is None
+            there[value] = _Stretch(value, size(value), start - early, -1)
+            if value not in apart:
+                stretches.append(there[value])
+        if place.lane == COMPUTE:
+            held.append(0.0 if host else sizes.held(instruction))
+    if not places:
+        return None
+    level = np.full(2 * len(places), 0.0 if host else float(sizes.besides(device)))
+    level[1::2] += held
+    if runs:
+        level += beside(runs, apart, size, sizes.held, sizes.pooled, len(level))
+    for pooled, own in _pools(stretches, sizes):
+        change = [0.0] * (2 * len(places) + 3)
+        for stretch in own:
+            change[stretch.start] += stretch.size
+            if stretch.end >= 0:
+                change[stretch.end] -= stretch.size
+        there_bytes = np.cumsum(change)[: 2 * len(places)]
+        level += np.maximum.accumulate(there_bytes) if pooled else there_bytes
+    worst = int(level.argmax())
+    largest = sorted(
+        ((s.value, s.size) for s in stretches if s.start <= worst and not 0 <= s.end <= worst),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
+    return Footprint(float(level[worst]), places[worst // 2], tuple(largest[:_LARGEST]))
+
+
+def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list[_Stretch]]]:
+    """The stretches that share pooled memory, pool by pool, and all others."""
+    pools: dict[tuple[bool, int, int], list[_Stretch]] = {}
+    rest: list[_Stretch] = []
+    for stretch in stretches:
+        value = stretch.value
+        if sizes.pooled(value):
+            pools.setdefault(
+                (value.what in COUNTS_UPDATES - {What.REDUCED, What.PART, What.LENT}, value.stage, value.part), []
+            ).append(stretch)
+        else:
+            rest.append(stretch)
+    yield False, rest
+    for pool in pools.values():
+        yield True, pool

@@ -1,0 +1,56 @@
+"""What the further compute lanes of a device, of waves, hold at most at each moment of its first one.
+
+Rules of this file: a lane runs one instruction after the other, so of what only it writes and frees no more is there at a moment than
+at one of the places where it can be then. Source of the moments: happens_before.py.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from hocket.program.instruction import COMPUTE, Instruction, Value, computes
+from hocket.program.order import heir_of
+
+Run = tuple[str, Instruction, int, int]
+"""An instruction with its lane, and the first moment and the one behind the last at which it may run."""
+
+
+def private(runs: Iterable[Run], pooled: Callable[[Value], bool]) -> frozenset[Value]:
+    """Values that one further compute lane writes, and frees if anybody does, and whose memory is not pooled."""
+    writers: dict[Value, str] = {}
+    strangers: set[Value] = set()
+    for lane, instruction, _, _ in runs:
+        writers.update(dict.fromkeys(instruction.writes, lane))
+        strangers.update(value for value in instruction.frees if writers.get(value) != lane)
+    own = {value for value, lane in writers.items() if computes(lane) and lane != COMPUTE}
+    return frozenset(value for value in own - strangers if not pooled(value))
+
+
+def beside(
+    runs: Iterable[Run],
+    own: frozenset[Value],
+    size: Callable[[Value], float],
+    held: Callable[[Instruction], float],
+    pooled: Callable[[Value], bool],
+    moments: int,
+) -> np.ndarray:
+    """Bytes of these values, and of what instructions take while they run, at each moment; shape (moments,).
+
+    Arguments:
+        held: the most that an instruction adds while it runs, pooled values left out.
+    """
+    found = np.zeros(moments)
+    for lane in sorted({lane for lane, *_ in runs if computes(lane) and lane != COMPUTE}):
+        level, there, since = np.zeros(moments), 0.0, 0
+        for _, instruction, start, end in (run for run in runs if run[0] == lane):
+            np.maximum(level[since:end], there, out=level[since:end])
+            new = [v for v in instruction.writes if heir_of(instruction, v) is None and not pooled(v)]
+            others = sum(size(value) for value in new if value not in own)  # which are counted by themselves
+            most = there + max(0.0, held(instruction) - others)
+            np.maximum(level[start:end], most, out=level[start:end])
+            there += sum(size(v) for v in instruction.writes if v in own)
+            there -= sum(size(v) for v in instruction.frees if v in own)
+            since = start
+        np.maximum(level[since:], there, out=level[since:])
+        found += level
+    return found

@@ -1,0 +1,76 @@
+"""Where the parts of a program end: cuts through all devices' orders that no dependency crosses backwards.
+
+A part must be able to end before the next begins (`check` proves each part by itself, and plans change between periods), so
+what one device has in front of its cut must not wait for what another has behind its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hocket.program.instruction import What
+from hocket.program.order import last_in_update, pieces, summed
+from hocket.program.passes.tasks import Task, Work
+from hocket.program.program import StageShape
+from hocket.program.rule import Rule
+
+Orders = Mapping[int, Sequence[Task]]
+Cuts = dict[int, int]  # by device: how many tasks of its order lie in front
+
+
+def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Sequence[Cuts]) -> list[Cuts]:
+    """Ascending cuts, each moved on as little as needed so that nothing in front waits for anything behind."""
+    where = {(task, device): position for device, tasks in orders.items() for position, task in enumerate(tasks)}
+    found: list[Cuts] = []
+    seen = dict.fromkeys(orders, 0)
+    front = dict.fromkeys(orders, 0)
+    for cut in cuts:
+        front = {device: max(front[device], cut[device]) for device in orders}
+        todo = list(orders)
+        while todo:
+            device = todo.pop()
+            start, seen[device] = seen[device], max(seen[device], front[device])
+            for position in range(start, seen[device]):
+                for other, needed in _needs(stages, rule, device, orders[device][position]):
+                    at = where.get((needed, other))
+                    if at is not None and at >= front[other]:
+                        front[other] = at + 1
+                        todo.append(other)
+        found.append(front)
+    return found
+
+
+def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> Iterator[tuple[int, Task]]:
+    """(device, task) of other orders that a task waits for, or that must meet it in a collective."""
+    s, index = task.stage, task.index
+    match task.work:
+        case Work.FORWARD:
+            for source in stages[s].sources:
+                for value in pieces(stages, What.ACTIVATION, source, s, s, index):
+                    first = stages[source].first(value.index)
+                    yield stages[source].device(first), Task(Work.FORWARD, source, first)
+        case Work.BACKWARD:
+            for target in stages[s].targets:
+                if s in stages[target].gradients:
+                    for value in pieces(stages, What.GRADIENT, s, target, s, index):
+                        first = stages[target].first(value.index)
+                        yield stages[target].device(first), Task(Work.BACKWARD, target, first)
+            update = rule.update(s, index)
+            if last_in_update(stages, rule, s, update, device) == index:
+                yield from _partners(stages, rule, s, update)
+        case Work.UPDATE:
+            if stages[s].sharded:
+                for other in stages[s].devices:
+                    yield other, task
+
+
+def _partners(stages: tuple[StageShape, ...], rule: Rule, stage: int, update: int) -> Iterator[tuple[int, Task]]:
+    """The last backward of an update on every device that takes part in its sums."""
+    tied = dict(stages[stage].tied)
+    members = {stage} if len(stages[stage].devices) > 1 or stages[stage].columns > 1 else set()
+    for bucket, group in tied.items():
+        if summed(stages, stage, bucket):
+            members.update(group)
+    for member in sorted(members):
+        for device in stages[member].devices:
+            last = last_in_update(stages, rule, member, update, device)
+            if last is not None:
+                yield device, Task(Work.BACKWARD, member, last)

@@ -1,0 +1,200 @@
+"""Swapping: what a plan says of memory that is too small, and the bytes by which it was decided what is swapped.
+
+Rules of this file: plain figures of stages, so that a plan compiles to the same program everywhere, without a profile.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hocket.errors import InputError, nearest
+from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.memory_bound.footprint import Sizes
+from hocket.program.program import Program
+from hocket.util.units import show_bytes, show_count
+
+POLICIES = ("task", "next_use", "lru")
+"""What leaves a device when others need its memory.
+
+task: whatever the next operation of the same task does not use; between tasks, everything. (The assumption of Harmony's section 3.)
+next_use: what is used last of all (Belady 1966): the order of a program is known.
+lru: what was used least recently, and it is written out although nothing has changed it: virtual memory, for each device by itself.
+"""
+
+
+@dataclass(frozen=True)
+class StageSwap:
+    """Bytes of one stage's values, the largest of its microbatches where these are unequal, and of what its instructions hold.
+
+    Attributes:
+        gradients_bytes: of each bucket. activations_bytes, activation_gradients_bytes: by target stage, in the order of its targets.
+        load_bytes ... step_bytes: the most that such an instruction adds to its device's memory while it runs.
+        buffers_bytes: what is there all the time.
+    """
+
+    weights_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    gradients_bytes: tuple[float, ...] = ()
+    stash_bytes: float = 0.0
+    input_bytes: float = 0.0
+    activations_bytes: tuple[float, ...] = ()
+    activation_gradients_bytes: tuple[float, ...] = ()
+    load_bytes: float = 0.0
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
+    norm_bytes: float = 0.0
+    step_bytes: float = 0.0
+    buffers_bytes: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            for amount in value if isinstance(value, tuple) else (value,):
+                if not 0 <= amount < float("inf"):
+                    raise InputError(key, str(amount), "bytes >= 0")
+
+
+@dataclass(frozen=True)
+class Swapping:
+    """How a plan swaps.
+
+    Attributes:
+        policy: one of POLICIES.
+        device_bytes: what a device may hold at most, proved of the program; or of each device by its number, where they are unlike;
+            None: no limit (policy `task` alone).
+        host_bytes: likewise of a device's copies on the host.
+        prefetch: operations ahead of which values are swapped in, beside computation; 0: where they are missing, as by a page fault.
+        writes_clean: what leaves a device is written out although the host has the same; policy lru always does.
+        stages: bytes that decide; () where policy `task` needs none.
+    """
+
+    policy: str
+    device_bytes: float | tuple[float, ...] | None = None
+    host_bytes: float | None = None
+    prefetch: int = 0
+    writes_clean: bool = False
+    stages: tuple[StageSwap, ...] = field(default=())
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise InputError(
+                "policy", repr(self.policy), f"one of {', '.join(POLICIES)}", nearest(self.policy, POLICIES)
+            )
+        for key in ("device_bytes", "host_bytes"):
+            said = getattr(self, key)
+            for value in said if isinstance(said, tuple) else (said,):
+                if value is not None and not value > 0:
+                    raise InputError(key, str(value), "> 0, or leave the key out")
+        if self.device_bytes is None and self.policy != "task":
+            raise InputError("device_bytes", "nothing", f"how much a device may hold, by which {self.policy} decides")
+        if self.prefetch < 0:
+            raise InputError("prefetch", str(self.prefetch), ">= 0 operations")
+
+    def describe(self) -> str:
+        """In a line, for people."""
+        limits = self.device_bytes if isinstance(self.device_bytes, tuple) else (self.device_bytes,)
+        each = ", ".join("any bytes" if limit is None else show_bytes(limit) for limit in limits)
+        ahead = f", {show_count(self.prefetch, 'operation')} ahead" if self.prefetch else ""
+        of = "the devices" if len(limits) > 1 else "each device"
+        return f"swaps to the host: policy {self.policy}, within {each} of {of}{ahead}"
+
+    def budget_bytes(self, device: int) -> float | None:
+        """What one device may hold; None: no limit."""
+        return self.device_bytes[device] if isinstance(self.device_bytes, tuple) else self.device_bytes
+
+
+# Which figure of a stage is that of an instruction while it runs, and of a value.
+_HELD = {
+    Kind.LOAD: "load_bytes", Kind.FORWARD: "forward_bytes", Kind.BACKWARD: "backward_bytes", Kind.NORM: "norm_bytes",
+    Kind.STEP: "step_bytes",
+}  # fmt: skip
+_PLAIN = {
+    What.WEIGHTS: "weights_bytes", What.OPTIMIZER: "optimizer_bytes", What.STASH: "stash_bytes", What.INPUT: "input_bytes",
+    What.SQUARES: "norm_bytes", What.NORM: "norm_bytes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StageSizes:
+    """What hocket/program/memory_bound/footprint.py asks of sizes, of a plan's own figures."""
+
+    stages: tuple[StageSwap, ...]
+    targets: tuple[tuple[int, ...], ...]
+    hosted: tuple[tuple[int, ...], ...]  # by stage, its devices
+
+    def value(self, value: Value, device: int) -> float:
+        """Of a value on a device, or on its host."""
+        stage = self.stages[value.stage]
+        if plain := _PLAIN.get(value.what):
+            plain_bytes: float = getattr(stage, plain)
+            return plain_bytes
+        match value.what:
+            case What.ACCUMULATOR | What.REDUCED:
+                return stage.gradients_bytes[value.part]
+            case What.ACTIVATION:
+                return stage.activations_bytes[self.targets[value.stage].index(value.part)]
+            case What.GRADIENT:
+                return stage.activation_gradients_bytes[self.targets[value.stage].index(value.part)]
+        return 0.0
+
+    def held(self, instruction: Instruction) -> float:
+        """The most that an instruction adds while it runs."""
+        if held := _HELD.get(instruction.kind):
+            held_bytes: float = getattr(self.stages[instruction.stage], held)
+            return held_bytes
+        new = (v for v in instruction.writes if not v.on_host)
+        return sum(self.value(v, instruction.device) for v in new)
+
+    def pooled(self, value: Value) -> bool:
+        """None is: what is swapped gives its memory back."""
+        return False
+
+    def besides(self, device: int) -> float:
+        """Buffers."""
+        return sum(
+            stage.buffers_bytes for stage, devices in zip(self.stages, self.hosted, strict=True) if device in devices
+        )
+
+
+def stages_of(program: Program, sizes: Sizes) -> tuple[StageSwap, ...]:
+    """The figures of every stage of a program that does not swap yet, the largest of all its values and devices."""
+    plain: list[dict[str, float]] = [{} for _ in program.stages]
+    gradients = [[0.0] * stage.buckets for stage in program.stages]
+    ahead, back = ([[0.0] * len(stage.targets) for stage in program.stages] for _ in range(2))
+
+    def note(stage: int, key: str, amount: float) -> None:
+        plain[stage][key] = max(plain[stage].get(key, 0.0), amount)
+
+    for device in program.devices:
+        note(
+            min(s for s, stage in enumerate(program.stages) if device in stage.devices),
+            "buffers_bytes",
+            sizes.besides(device),
+        )
+    for _, i in program.instructions():
+        if i.kind in _HELD:
+            note(i.stage, _HELD[i.kind], sizes.held(i))
+        for value in (*i.reads, *i.writes):
+            amount, s = sizes.value(value, i.device), value.stage
+            if value.what in _PLAIN:
+                note(s, _PLAIN[value.what], amount)
+                continue
+            if value.what in (What.ACCUMULATOR, What.REDUCED):
+                row, at = gradients[s], value.part
+            else:
+                row, at = (
+                    (ahead if value.what is What.ACTIVATION else back)[s],
+                    program.stages[s].targets.index(value.part),
+                )
+            row[at] = max(row[at], amount)
+    return tuple(
+        StageSwap(
+            **figures,
+            gradients_bytes=tuple(gradients[s]),
+            activations_bytes=tuple(ahead[s]),
+            activation_gradients_bytes=tuple(back[s]),
+        )
+        for s, figures in enumerate(plain)
+    )

@@ -1,0 +1,262 @@
+"""The staircase: a program drawn as rows of devices (of waves, each has its own) and columns of time slots, for people and for golden files.
+
+Rules of this file: plain characters only, no colours; every row has the same columns; what is cut off is said.
+
+    slot               0           4     ...
+    device 0  stage 0  F0 F1 .  .  B0--- B1---*
+    device 1  stage 1  .  F0 B0--- F1 B1---*
+
+Source: the figures of chapters 2 to 4 of the dissertation; there the colour tells forwards from backwards.
+"""
+
+from dataclasses import dataclass, field
+
+from hocket.program.check.problem import Place
+from hocket.program.instruction import COMPUTE, Instruction, Kind, computes
+from hocket.program.memory_bound.slots import Slot, place, shifted
+from hocket.program.program import Lane, Program
+
+MAX_ROWS = 64
+MAX_BLOCKED = 6  # instructions a device that cannot start
+_LETTERS = {Kind.FORWARD: "F", Kind.BACKWARD: "B"}
+_RULER = 5  # slots between two numbers of the ruler
+
+
+@dataclass
+class _Row:
+    """One device: the text of each slot, the character behind it, and the sign in front of it, if any."""
+
+    name: str
+    cells: list[str]
+    behind: list[str]
+    signs: dict[int, str] = field(default_factory=dict)
+
+
+def draw(
+    program: Program,
+    *,
+    repeats: int = 1,
+    forward_slots: int = 1,
+    backward_slots: int = 2,
+    width: int | None = 160,
+    mark: Place | None = None,
+    what: str = "device",
+) -> str:
+    """Draw a program.
+
+    Arguments:
+        repeats: repetitions of the period to draw.
+        forward_slots, backward_slots: how long they take; everything else takes no time.
+        width: columns of the drawing at most; None draws all.
+        what: what a row is.
+        mark: an instruction to point at; of other lanes than the compute lane, the compute instruction that it serves.
+    """
+    slots = place(program, repeats, forward_slots, backward_slots)
+    at = (mark.device, mark.lane if computes(mark.lane) else COMPUTE) if mark else None
+    labels = _Labels(program)
+    last = max((s.end for row in slots.values() for s in row if s.start >= 0), default=0)
+    blocked = any(s.start < 0 for row in slots.values() for s in row)
+    if blocked:
+        slots = {lane: _after(row, last) for lane, row in slots.items()}
+    total = max((s.end for row in slots.values() for s in row), default=0)
+    size = max((len(labels.of(s.instruction)) for row in slots.values() for s in row), default=1)
+    rows = {lane: _row(program, labels, lane, row, total, size, last, what) for lane, row in slots.items()}
+    grid = _Grid(list(rows), rows, total, size)
+    pointed = _pointed(program, slots.get(at, []), mark) if mark and at else None
+    window = grid.window(width, pointed.start if pointed else 0)
+    shown = _shown_rows(list(rows), at)
+
+    lines = grid.headings(window, slots, shown)
+    for lane in shown:
+        lines.append(grid.line(lane, window))
+        if mark and lane == at:
+            lines.append(grid.pointer(pointed.start if pointed else window[0], window, _here(program, mark)))
+    lines += _notes(program, slots, labels, total, window, len(rows) - len(shown), blocked)
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+class _Labels:
+    """What stands in a slot: F3, B3, R3 for a recomputed forward, F4-7 for a bundle; 'a', 'b', ... tell the stages of one device apart."""
+
+    def __init__(self, program: Program) -> None:
+        self.hosted = {d: [s for s, stage in enumerate(program.stages) if d in stage.devices] for d in program.devices}
+        self.merged = [stage.merged for stage in program.stages]
+        self.chunks = any(len(stages) > 1 for stages in self.hosted.values())
+
+    def of(self, instruction: Instruction) -> str:
+        if instruction.kind not in _LETTERS:
+            return ""
+        letter = "R" if instruction.again else _LETTERS[instruction.kind]
+        last = instruction.index - 1 + (self.merged[instruction.stage] if instruction.stage < len(self.merged) else 1)
+        to = f"-{last}" if last > instruction.index else ""
+        return f"{letter}{instruction.index}{to}{self.chunk(instruction.device, instruction.stage)}"
+
+    def chunk(self, device: int, stage: int) -> str:
+        hosted = self.hosted.get(device, [])
+        if not self.chunks or stage not in hosted:
+            return ""
+        position = hosted.index(stage)
+        return chr(ord("a") + position) if position < 26 else f"/{position}"
+
+    def stages(self, device: int) -> str:
+        hosted = self.hosted.get(device, [])
+        if not self.chunks:
+            return f"stage {hosted[0]}" if hosted else ""
+        return "stages " + " ".join(f"{s}={self.chunk(device, s)}" for s in hosted)
+
+
+def _after(row: list[Slot], time: int) -> list[Slot]:
+    """A row whose blocked instructions stand one after the other behind everything else."""
+    placed, blocked = [s for s in row if s.start >= 0], [s for s in row if s.start < 0]
+    for slot in blocked[:MAX_BLOCKED]:
+        length = slot.end - slot.start
+        placed.append(Slot(slot.part, slot.repetition, slot.position, slot.instruction, time, time + length))
+        time += length
+    return placed
+
+
+def _row(
+    program: Program, labels: _Labels, lane: Lane, slots: list[Slot], total: int, size: int, last: int, what: str
+) -> _Row:
+    device, wave = lane[0], lane[1].removeprefix(COMPUTE)
+    row = _Row(f"{what} {device}{wave}  {labels.stages(device)}", [".".ljust(size)] * total, [" "] * (total + 1))
+    whole = not program.prologue and not program.epilogue
+    before: Slot | None = None
+    for slot in slots:
+        if slot.instruction.kind is Kind.STEP:
+            row.behind[slot.start] = "*"
+        label = labels.of(slot.instruction)
+        for time in range(slot.start, slot.end):
+            text = label if time == slot.start else ""
+            row.cells[time] = text.ljust(size, "-" if slot.end - slot.start > 1 else " ")
+            if time + 1 < slot.end:
+                row.behind[time + 1] = "-"
+        new = before is not None and (slot.part, slot.repetition) != (before.part, before.repetition)
+        if new or (before is None and slot.part != "prologue" and not whole):
+            row.signs[slot.start] = "|"
+        before = slot
+    if any(slot.start >= last and slot.end > slot.start for slot in slots):
+        row.signs[last] = "?"
+    return row
+
+
+@dataclass
+class _Grid:
+    """All rows with common columns; a sign of any row makes a column of its own."""
+
+    lanes: list[Lane]
+    rows: dict[Lane, _Row]
+    total: int
+    size: int
+
+    def __post_init__(self) -> None:
+        self.signs = sorted({time for row in self.rows.values() for time in row.signs})
+        self.margin = max((len(row.name) for row in self.rows.values()), default=0) + 2
+
+    def column(self, time: int, first: int) -> int:
+        """Column of a slot in a window that begins with slot `first`, behind its signs."""
+        return self.margin + (time - first) * (self.size + 1) + 2 * sum(first <= sign <= time for sign in self.signs)
+
+    def window(self, width: int | None, around: int) -> tuple[int, int]:
+        """First and last + 1 slot that fit into the width, with `around` among them."""
+        if width is None or self.column(self.total, 0) <= width:
+            return 0, self.total
+        fitting = max(1, (width - self.margin) // (self.size + 1) - 1)
+        first = max(0, min(around - fitting // 2, self.total - fitting)) if around >= fitting else 0
+        end = first + 1
+        while end < self.total and self.column(end + 1, first) <= width:
+            end += 1
+        return first, end
+
+    def line(self, lane: Lane, window: tuple[int, int]) -> str:
+        row = self.rows[lane]
+        first, end = window
+        text = row.name.ljust(self.margin)
+        for time in range(first, end + 1):
+            if time in self.signs:
+                busy = row.behind[time] == "-"
+                text += row.signs.get(time, "-" if busy else " ") + ("-" if busy else " ")
+            if time < end:
+                text += row.cells[time] + row.behind[time + 1]
+        return text
+
+    def headings(self, window: tuple[int, int], slots: dict[Lane, list[Slot]], shown: list[Lane]) -> list[str]:
+        """The names of the parts as the first row passes through them, and the ruler."""
+        first, end = window
+        ruler = "slot".ljust(self.margin)
+        for time in range(first, end):
+            if time % _RULER == 0:
+                ruler = ruler.ljust(self.column(time, first)) + str(time)
+        parts = ""
+        seen: set[tuple[str, int]] = set()
+        for slot in slots[shown[0]] if shown else []:
+            key = (slot.part, slot.repetition)
+            if key not in seen and first <= slot.start < end:
+                name = f"period +{slot.repetition}" if slot.part == "period" and slot.repetition else slot.part
+                column = self.column(slot.start, first)
+                if len(parts) <= column:
+                    parts = parts.ljust(column) + name + " "
+            seen.add(key)
+        return [parts, ruler] if len(seen) > 1 else [ruler]
+
+    def pointer(self, time: int, window: tuple[int, int], text: str) -> str:
+        first, end = window
+        return " " * self.column(max(first, min(time, end - 1)), first) + f"^ HERE: {text}"
+
+
+def _pointed(program: Program, slots: list[Slot], mark: Place) -> Slot | None:
+    """The compute instruction to point at: the marked one, or the one that its lane serves."""
+    row = [slot for slot in slots if slot.repetition in (0, 1)]
+    if computes(mark.lane):
+        exact = [slot for slot in row if (slot.part, slot.position) == (mark.part, mark.position)]
+        return next(iter(exact or row[-1:]), None)
+    marked = mark.instruction(program)
+    if mark.part == "epilogue":
+        marked = shifted(program, marked, max((slot.repetition for slot in row), default=0))
+    makers = [slot for slot in row if set(marked.reads) & set(slot.instruction.writes)]
+    takers = [slot for slot in row if set(marked.writes) & set(slot.instruction.reads)]
+    return next(iter(makers or takers), None)
+
+
+def _here(program: Program, mark: Place) -> str:
+    where = "" if computes(mark.lane) else f" in lane {mark.lane}"
+    return f"{mark.instruction(program).name}{where} ({mark.part}, instruction {mark.position})"
+
+
+def _shown_rows(lanes: list[Lane], marked: Lane | None) -> list[Lane]:
+    lanes = sorted(lanes)
+    if len(lanes) <= MAX_ROWS:
+        return lanes
+    shown = lanes[:MAX_ROWS]
+    return shown if marked is None or marked in shown else [*shown[:-1], marked]
+
+
+def _notes(
+    program: Program,
+    slots: dict[Lane, list[Slot]],
+    labels: _Labels,
+    total: int,
+    window: tuple[int, int],
+    hidden: int,
+    blocked: bool,
+) -> list[str]:
+    """The legend, how much of the time devices are idle, and what is not shown."""
+    told = ["F forward", "B backward"]
+    if any(s.instruction.again for row in slots.values() for s in row):
+        told.append("R forward again (recomputation)")
+    told.append("* weights updated")
+    if labels.chunks:
+        told.append("a, b, ... the stages of a device")
+    if program.prologue or program.epilogue:
+        told.append("| the next part begins")
+    lines = [", ".join(told)]
+    if blocked:
+        lines.append("? what follows can never start")
+    elif total:
+        idle = total * len(slots) - sum(s.end - s.start for row in slots.values() for s in row)
+        lines.append(f"idle: {idle} of {len(slots)} x {total} slots ({100 * idle / (total * len(slots)):.1f} %)")
+    if window != (0, total):
+        lines.append(f"slots {window[0]} to {window[1] - 1} of {total} are shown; a larger width shows more")
+    if hidden:
+        lines.append(f"{hidden} more devices are not shown")
+    return lines

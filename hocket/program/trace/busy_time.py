@@ -1,0 +1,84 @@
+"""Active: the seconds in which a device works for a run: it computes, or a transfer of its own is under way.
+
+Rules of this file: simulated and measured traces are counted alike. Who waits does not work: a transfer begins when all who take part
+are there. What the host does (loads) is no device's work.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+from hocket.program.instruction import COLLECTIVES, Kind
+from hocket.program.trace.trace import KINDS, Trace
+
+_WORK = tuple(k for k, kind in enumerate(KINDS) if kind not in (Kind.LOAD, Kind.DROP))
+_STEP = KINDS.index(Kind.STEP)
+_MEETINGS = tuple(KINDS.index(kind) for kind in COLLECTIVES)
+
+
+def active_s(trace: Trace) -> dict[int, float]:
+    """Seconds of one iteration in which each device is active, whatever it does at once: the mean over the later half.
+
+    An iteration ends with the last step of its update, on whatever device. Of a run without two such ends in one segment it is the
+    whole trace.
+    """
+    windows = iterations(trace)
+    start_s = met(trace)
+    found: dict[int, float] = {}
+    device, works = trace.device, np.isin(trace.kind, _WORK)
+    for one in trace.devices:
+        own = works & (device == one)
+        spans = joined(start_s[own], trace.end_s[own])
+        inside = [np.minimum(spans[1], end) - np.maximum(spans[0], begin) for begin, end in windows]
+        found[one] = sum(float(np.maximum(each, 0.0).sum()) for each in inside) / len(windows)
+    return found
+
+
+def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every moment of a device counted once, though several of its lanes be busy: for what was begun first.
+
+    Returns when each event begins to count, and whether it does at all before it ends.
+    """
+    begun_s, some = start_s.astype(float), end_s > start_s
+    for one in np.unique(device):
+        own = np.flatnonzero(device == one)
+        own = own[np.lexsort((end_s[own], start_s[own]))]
+        over_s = np.maximum.accumulate(np.append(-np.inf, end_s[own]))[:-1]  # when all that were begun before are over
+        begun_s[own] = np.maximum(start_s[own], over_s)
+        some[own] = end_s[own] > begun_s[own]
+    return begun_s, some
+
+
+def iterations(trace: Trace) -> list[tuple[float, float]]:
+    """Begin and end of the iterations of the later half of a run; where it has no two ends of updates in one segment, of all of it."""
+    whole = all_iterations(trace)
+    return whole[len(whole) // 2 :] or [(float(trace.start_s.min(initial=0.0)), trace.end)]
+
+
+def all_iterations(trace: Trace) -> list[tuple[float, float]]:
+    """Begin and end of every iteration but the first of each segment: between the ends of two updates."""
+    steps = trace.kind == _STEP
+    index, end_s = trace.index[steps], trace.end_s[steps]
+    ends = np.array([end_s[index == u].max() for u in np.unique(index)])
+    segment = np.searchsorted(np.asarray(trace.segments_s, dtype=float), ends, side="right")
+    return [(float(a), float(b)) for a, b, same in zip(ends, ends[1:], np.diff(segment) == 0, strict=False) if same]
+
+
+def met(trace: Trace) -> np.ndarray:
+    """When each event begins; a collective when its last member is there."""
+    start_s = trace.start_s.copy()
+    groups: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for event in np.flatnonzero(np.isin(trace.kind, _MEETINGS)).tolist():
+        groups[trace.lanes[trace.lane[event]][1], int(trace.label[event]), int(trace.index[event])].append(event)
+    for events in groups.values():
+        start_s[events] = np.minimum(start_s[events].max(), trace.end_s[events])
+    return start_s
+
+
+def joined(start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Spans of time as few that do not overlap; begins and ends."""
+    order = np.argsort(start_s, kind="stable")
+    start_s, end_s = start_s[order], np.maximum.accumulate(end_s[order])
+    first = np.ones(len(start_s), dtype=bool)
+    first[1:] = start_s[1:] > end_s[:-1]
+    return start_s[first], end_s[np.append(first[1:], True)] if len(first) else end_s

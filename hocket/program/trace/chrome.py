@@ -1,0 +1,158 @@
+"""Chrome trace-event JSON, which Perfetto opens: processes are devices, threads are lanes, counters are memory, and an
+arrow goes from every send to its receive.
+
+Rules of this file: viewers count microseconds; the exact seconds stand beside them, so that reading is the inverse.
+Source: the Trace Event Format of the Chromium project.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.program.instruction import Kind
+from hocket.program.trace.trace import Event, Trace
+from hocket.util.documents import parse_json, seems, seems_instead
+
+FORMAT = "hocket-trace-1"
+_MOST = 2**53  # of numbers that count something
+_NEXT = "`hocket simulate PLAN --trace FILE` and `hocket train JOB PLAN --trace FILE` write one."
+BACKGROUND = "background"
+# Colours that Chrome knows by name; Perfetto chooses its own by the event's name.
+_COLOURS = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_runnable", Kind.STEP: "yellow"}
+
+
+def to_json(trace: Trace) -> str:
+    """The trace as text, an event a line."""
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(trace))
+    other = json.dumps({"format": FORMAT, "meta": dict(trace.meta)})
+    return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
+
+
+def _background(trace: Trace, thread: int) -> Iterator[dict[str, Any]]:
+    """What another job did, a thread of each device."""
+    for device, spans in sorted(trace.background.items()):
+        yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_name", "args": {"name": BACKGROUND}}
+        yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}
+        for start_s, end_s in spans.tolist():
+            shown = {"ph": "X", "pid": device, "tid": thread, "ts": start_s * 1e6, "dur": (end_s - start_s) * 1e6}
+            yield {**shown, "name": BACKGROUND, "cat": BACKGROUND, "args": {"start_s": start_s, "end_s": end_s}}
+
+
+def _events(trace: Trace) -> Iterator[dict[str, Any]]:
+    lanes = sorted(set(trace.lanes), key=lambda lane: (lane[0], lane[1] != "compute", lane[1]))
+    thread = {lane: number for number, lane in enumerate(lanes)}
+    for device in trace.devices:
+        yield {"ph": "M", "pid": device, "name": "process_name", "args": {"name": f"device {device}"}}
+    for lane, number in thread.items():
+        yield {"ph": "M", "pid": lane[0], "tid": number, "name": "thread_name", "args": {"name": lane[1]}}
+        yield {"ph": "M", "pid": lane[0], "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}
+    sent: dict[tuple[int, int], list[Event]] = {}
+    received: dict[tuple[int, int], list[Event]] = {}
+    for e in trace.events:
+        shown: dict[str, Any] = {
+            "ph": "X",
+            "pid": e.device,
+            "tid": thread[(e.device, e.lane)],
+            "ts": e.start_s * 1e6,
+            "dur": (e.end_s - e.start_s) * 1e6,
+            "name": e.name,
+            "cat": str(e.kind),
+            "args": {"stage": e.stage, "index": e.index, "start_s": e.start_s, "end_s": e.end_s},
+        }
+        if e.queued_s:
+            shown["args"]["queued_s"] = e.queued_s
+        if e.kind in _COLOURS:
+            shown["cname"] = _COLOURS[e.kind]
+        yield shown
+        if e.kind is Kind.SEND and e.lane.startswith("send>"):
+            sent.setdefault((e.device, int(e.lane[5:])), []).append(e)
+        if e.kind is Kind.RECEIVE and e.lane.startswith("receive<"):
+            received.setdefault((int(e.lane[8:]), e.device), []).append(e)
+    number = 0
+    for pair, sends in sorted(sent.items()):
+        for send, receive in zip(sends, received.get(pair, ()), strict=False):
+            number += 1
+            for phase, e in (("s", send), ("f", receive)):
+                yield {
+                    "ph": phase,
+                    "id": number,
+                    "pid": e.device,
+                    "tid": thread[(e.device, e.lane)],
+                    "ts": (e.start_s if phase == "s" else e.end_s) * 1e6,
+                    "name": "transfer",
+                    "cat": "transfer",
+                    **({"bp": "e"} if phase == "f" else {}),
+                }
+    yield from _background(trace, len(lanes))
+    for device, (seconds, size) in trace.memory.items():
+        for at_s, held in zip(seconds.tolist(), size.tolist(), strict=True):
+            args = {"bytes": held}
+            yield {"ph": "C", "pid": device, "name": "memory", "ts": at_s * 1e6, "args": args, "at_s": at_s}
+
+
+def from_json(text: bytes | str, place: str = "trace") -> Trace:
+    """Read a trace that `to_json` wrote.
+
+    Raises:
+        InputError: not JSON, or not such a trace; it names the event.
+    """
+    try:
+        data = parse_json(text, place)
+    except InputError as error:
+        instead = seems_instead(text)
+        where, found = (place, instead) if instead else (error.place, error.found)
+        raise InputError(where, found, f"a trace ({FORMAT}, JSON)", _NEXT) from None
+    if not isinstance(data, dict) or "traceEvents" not in data:
+        raise InputError(place, seems(data), f"a trace ({FORMAT})", _NEXT)
+    entries = data["traceEvents"]
+    if not isinstance(entries, list):
+        raise InputError(f"{place}: traceEvents", repr(entries)[:80], "a list of events", _NEXT)
+    other = data["otherData"] if isinstance(data.get("otherData"), dict) else {}
+    form = other.get("format")
+    if form != FORMAT:
+        found = "the trace of another program" if form is None else repr(form)[:80]
+        raise InputError(f"{place}: otherData.format", found, repr(FORMAT), _NEXT)
+    if not isinstance(other.get("meta"), dict):
+        raise InputError(f"{place}: otherData.meta", repr(other.get("meta"))[:80], "a mapping", _NEXT)
+    lanes: dict[int, str] = {}
+    events: list[Event] = []
+    memory: dict[int, list[tuple[float, float]]] = {}
+    beside: dict[int, list[tuple[float, float]]] = {}
+    for number, entry in enumerate(entries):
+        where = f"{place}: traceEvents.{number}"
+        try:
+            if entry["ph"] == "M" and entry["name"] == "thread_name":
+                lanes[_whole(entry["tid"])] = str(entry["args"]["name"])
+            elif entry["ph"] == "X":
+                args = entry["args"]
+                start_s, end_s = float(args["start_s"]), float(args["end_s"])
+                device, lane = _whole(entry["pid"]), lanes[_whole(entry["tid"])]
+                if entry["cat"] == BACKGROUND:
+                    beside.setdefault(device, []).append((start_s, end_s))
+                    continue
+                kind, stage, index = Kind(entry["cat"]), _whole(args["stage"]), _whole(args["index"])
+                queued_s = float(args.get("queued_s", 0.0))
+                if not 0 <= queued_s < inf:
+                    raise ValueError(f"{queued_s} s in a queue for a core")
+                events.append(Event(device, lane, str(entry["name"]), kind, stage, index, start_s, end_s, queued_s))
+            elif entry["ph"] == "C":
+                memory.setdefault(_whole(entry["pid"]), []).append(
+                    (float(entry["at_s"]), float(entry["args"]["bytes"]))
+                )
+        except (KeyError, TypeError, ValueError) as error:
+            found = f"no key {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            raise InputError(where, found, "an event that hocket wrote", _NEXT) from None
+    background = {device: np.array(spans) for device, spans in beside.items()}
+    return replace(Trace.of(events, memory, other["meta"]), background=background)
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if abs(number) > _MOST:
+        raise ValueError(f"{number} is no number of a device, a lane, a stage or an instruction")
+    return number

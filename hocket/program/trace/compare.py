@@ -1,0 +1,135 @@
+"""Predicted beside measured: where the seconds and bytes that were believed differ from those that came.
+
+Rules of this file: two traces in, rows out; medians over what both traces have, so that runs of other lengths compare.
+"""
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+
+from hocket.program.instruction import Kind
+from hocket.program.trace.error_parts import Parts, parts_of
+from hocket.program.trace.trace import KINDS, Event, Trace
+from hocket.program.trace.update_time import predicted_update_s, update_s
+
+_Name = tuple[int, str, str]  # device, lane, name
+_NOTHING = 1e-6  # a share below this: a percentage would say nothing
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure on both sides; seconds, or bytes where `what` says memory.
+
+    Attributes:
+        what: such as "update", "forward 1" (kind and stage), "device 0: backward 1 #7", or "memory of device 0".
+        predicted, measured: the figures; nan where a trace has none.
+        count: how many measured events the median is over.
+    """
+
+    what: str
+    predicted: float
+    measured: float
+    count: int = 1
+
+    @property
+    def relative_error(self) -> float:
+        """(predicted - measured) / measured; nan where one of the two is nothing beside the other, or not known."""
+        small, large = sorted((abs(self.predicted), abs(self.measured)))
+        return (self.predicted - self.measured) / self.measured if small > large * _NOTHING else nan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two traces, compared.
+
+    Attributes:
+        update: seconds between two updates of one stage, in the steady state.
+        kinds: median seconds of each kind of instruction and stage.
+        largest: the single instructions that differ most, in seconds.
+        memory: peak bytes of each device that both traces know.
+        only_predicted, only_measured: how many instructions only one trace has, those left out that come after all of their
+            kind in the other.
+        later_predicted, later_measured: how many come after: that trace is of more periods.
+        parts: of the update's error: pace, waits for cores, model; None where a trace has no two updates of a stage.
+    """
+
+    update: Row
+    kinds: tuple[Row, ...]
+    largest: tuple[Row, ...]
+    memory: tuple[Row, ...]
+    only_predicted: int
+    only_measured: int
+    later_predicted: int = 0
+    later_measured: int = 0
+    parts: Parts | None = None
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Everything in one table: update, kinds, memory, largest."""
+        return (self.update, *self.kinds, *self.memory, *self.largest)
+
+
+def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
+    """Lay two traces of one program side by side; measured tensor-parallel groups as one device each.
+
+    Arguments:
+        largest: how many single instructions to list.
+    """
+    measured = measured.by_group()
+    ours, theirs = _by_name(predicted), _by_name(measured)
+    both = [key for key in ours if key in theirs]
+    pairs = [(ours[key], theirs[key]) for key in both]
+    apart = sorted(pairs, key=lambda pair: (-abs(_seconds(pair[0]) - _seconds(pair[1])), pair[0].device, pair[0].name))
+    singles = tuple(Row(f"device {p.device}: {p.name}", _seconds(p), _seconds(m)) for p, m in apart[:largest])
+    peaks, held = predicted.peak_memory_bytes(), measured.peak_memory_bytes()
+    memory = tuple(Row(f"memory of device {d}", peaks[d], held[d]) for d in sorted(peaks.keys() & held.keys()))
+    update = Row("update", predicted_update_s(predicted), update_s(measured))
+    later = (_later(ours, theirs), _later(theirs, ours))
+    only = (len(ours) - len(both) - later[0], len(theirs) - len(both) - later[1])
+    parts = parts_of(predicted, measured)
+    return Comparison(update, _kinds(predicted, measured), singles, memory, *only, *later, parts)
+
+
+def _later(events: dict[_Name, Event], others: dict[_Name, Event]) -> int:
+    """How many events have a higher index than any of their kind, stage and lane among the others, which have some."""
+    last: dict[tuple[int, str, Kind, int], int] = {}
+    for e in others.values():
+        place = (e.device, e.lane, e.kind, e.stage)
+        last[place] = max(last.get(place, e.index), e.index)
+    return sum(e.index > last.get((e.device, e.lane, e.kind, e.stage), e.index) for e in events.values())
+
+
+def _seconds(event: Event) -> float:
+    return event.end_s - event.start_s
+
+
+def _by_name(trace: Trace) -> dict[_Name, Event]:
+    return {(e.device, e.lane, e.name): e for e in trace.events}
+
+
+def _kinds(predicted: Trace, measured: Trace) -> tuple[Row, ...]:
+    usual = [_usual(trace) for trace in (predicted, measured)]
+    keys = sorted(usual[0].keys() | usual[1].keys(), key=lambda key: (KINDS.index(Kind(key[0])), key))
+    none = (nan, 0)
+    return tuple(
+        Row(f"{kind}{' again' if again else ''} {stage}", usual[0].get(key, none)[0], *usual[1].get(key, none))
+        for key in keys
+        for kind, again, stage in (key,)
+    )
+
+
+def _usual(trace: Trace) -> dict[tuple[str, bool, int], tuple[float, int]]:
+    """Median seconds and number of events by (kind, recomputation, stage).
+
+    Not means: the first steps of a run are slower than all others.
+    """
+    again = np.array([" again " in label for label in trace.labels], dtype=bool)
+    group = np.stack([trace.kind, again[trace.label] if len(trace) else trace.kind, trace.stage], axis=1)
+    found, which, counts = np.unique(group, axis=0, return_inverse=True, return_counts=True)
+    seconds = trace.end_s - trace.start_s
+    each = np.split(seconds[np.argsort(which.ravel(), kind="stable")], np.cumsum(counts)[:-1])
+    return {
+        (str(KINDS[kind]), bool(repeated), stage): (float(np.median(own)), len(own))
+        for (kind, repeated, stage), own in zip(found.tolist(), each, strict=len(found) > 0)
+    }

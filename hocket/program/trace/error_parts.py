@@ -1,0 +1,153 @@
+"""Parts of a prediction's error: the machine's pace, waits for cores, and the model.
+
+With P seconds of an iteration predicted and M measured,
+
+    M - P = P (p - 1)  +  (M - U)  +  (U - p P)
+            pace          waits       model
+
+where p is the machine's pace (how many times as long as its profile says the same work takes while the run goes on) and U is what the
+iteration would have taken had no worker waited for a core that other processes had. Two of them are measured apart from the prediction;
+the third is what is left, so that the three are always the whole error. See docs/prediction.md.
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from hocket.program.instruction import Kind
+from hocket.program.trace.trace import KINDS, Trace
+from hocket.program.trace.update_time import predicted_update_s, update_s
+from hocket.program.trace.without_queues import ends_without_waits
+
+KERNEL, INSTRUCTIONS, NOTHING = "kernel", "instructions", "nothing"
+_BY = {
+    KERNEL: "by a kernel beside the run",
+    INSTRUCTIONS: "by what the run's instructions have in common",
+    NOTHING: "not measured",
+}
+_COMPUTED = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The error of one predicted time, in seconds of an iteration (or update), positive where the run was slower.
+
+    Attributes:
+        pace: p; pace_from: what it was measured by: a kernel beside the run, the run's own instructions, or nothing (then it is 1).
+        predicted_s, measured_s: P and M.
+        unqueued_s: U.
+    """
+
+    pace: float
+    pace_from: str
+    predicted_s: float
+    measured_s: float
+    unqueued_s: float
+
+    @property
+    def paced_s(self) -> float:
+        """The prediction at the machine's pace during the run."""
+        return self.pace * self.predicted_s
+
+    @property
+    def pace_s(self) -> float:
+        """Seconds that the machine's pace adds."""
+        return self.paced_s - self.predicted_s
+
+    @property
+    def waits_s(self) -> float:
+        """Seconds that waiting for cores adds."""
+        return self.measured_s - self.unqueued_s
+
+    @property
+    def model_s(self) -> float:
+        """Seconds that remain: the model's error."""
+        return self.unqueued_s - self.paced_s
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Pace, waits and model as shares of what was measured, with the sign of a prediction's error: their sum is P / M - 1."""
+        return (-self.pace_s / self.measured_s, -self.waits_s / self.measured_s, -self.model_s / self.measured_s)
+
+    @property
+    def rows(self) -> tuple[tuple[str, float, float], ...]:
+        """Each part and the whole error for people: its name, the seconds that it adds, and its share."""
+        names = (
+            f"machine's pace: {self.pace:.3f} times as long as profiled ({_BY[self.pace_from]})",
+            "waits for cores that other processes had",
+            "model: what is left",
+            "all",
+        )
+        seconds = (self.pace_s, self.waits_s, self.model_s, self.measured_s - self.predicted_s)
+        return tuple(zip(names, seconds, (*self.shares, sum(self.shares)), strict=True))
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for machines."""
+        names = ("predicted_s", "measured_s", "pace", "pace_from", "pace_s", "waits_s", "model_s")
+        return {name: getattr(self, name) for name in names}
+
+
+def waits_share(measured: Trace) -> float:
+    """Share of an iteration that waits for cores have added; 0 where the trace has no two updates of a stage."""
+    if not measured.queued_s.any():
+        return 0.0
+    whole_s = update_s(measured)
+    share = 1 - update_s(measured, ends_without_waits(measured)) / whole_s if whole_s > 0 else 0.0
+    return share if isfinite(share) else 0.0
+
+
+def pace_of(predicted: Trace, measured: Trace) -> tuple[float, str]:
+    """The machine's pace, and what it was measured by.
+
+    A run beside which a kernel was measured says its pace itself (`pace` in its meta). Of others it is what all instructions have in
+    common: of the ratios of measured to predicted seconds (medians of a device's forwards, backwards and steps of a stage, waits taken
+    out) the median, weighted by predicted seconds, so that a kind which differs from all others does not move it.
+    """
+    told = measured.meta.get("pace")
+    if isinstance(told, int | float) and isfinite(told) and told > 0:
+        return float(told), KERNEL
+    believed, took = _medians(predicted), _medians(measured)
+    rows = [
+        (took[key][0] / seconds, seconds * took[key][1])
+        for key, (seconds, _) in believed.items()
+        if key in took and seconds > 0 and took[key][0] > 0
+    ]
+    if not rows:
+        return 1.0, NOTHING
+    rows.sort()
+    ratios, weights = np.array(rows).T
+    at = int(np.searchsorted(np.cumsum(weights), weights.sum() / 2))
+    return float(ratios[min(at, len(ratios) - 1)]), INSTRUCTIONS
+
+
+def _medians(trace: Trace) -> dict[tuple[int, int, int, bool], tuple[float, int]]:
+    """Median seconds and number of the compute instructions of each (device, kind, stage), those computed again apart."""
+    again = np.array([" again " in label for label in trace.labels], dtype=bool)
+    chosen = np.flatnonzero(np.isin(trace.kind, _COMPUTED))
+    rows = np.stack(
+        [trace.device[chosen], trace.kind[chosen], trace.stage[chosen], again[trace.label[chosen]]]
+        if len(chosen)
+        else [np.zeros(0, dtype=np.int64)] * 4,
+        axis=1,
+    )
+    seconds = np.maximum(0.0, trace.end_s - trace.start_s - trace.queued_s)[chosen]
+    found = {}
+    for key in np.unique(rows, axis=0):
+        own = seconds[(rows == key).all(axis=1)]
+        device, kind, stage, repeated = key.tolist()
+        found[device, kind, stage, bool(repeated)] = (float(np.median(own)), len(own))
+    return found
+
+
+def parts_of(predicted: Trace, measured: Trace) -> Parts | None:
+    """The parts of the error of an update's seconds; None where one of the traces has no two updates of a stage.
+
+    Arguments:
+        measured: tensor-parallel groups as one device each, as the prediction has them.
+    """
+    believed_s, real_s = predicted_update_s(predicted), update_s(measured)
+    if not (isfinite(believed_s) and isfinite(real_s) and real_s > 0):
+        return None
+    return Parts(*pace_of(predicted, measured), believed_s, real_s, real_s * (1 - waits_share(measured)))

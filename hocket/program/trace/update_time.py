@@ -1,0 +1,56 @@
+"""Seconds from one update to the next, of a trace as it is or with its events moved."""
+
+from collections.abc import Sequence
+from math import inf, nan
+
+import numpy as np
+
+from hocket.program.instruction import Kind
+from hocket.program.trace.trace import KINDS, Trace
+
+_STEP = KINDS.index(Kind.STEP)
+
+
+def predicted_update_s(trace: Trace) -> float:
+    """Seconds between two updates of a predicted run; where the trace is an excerpt of a long batch, those of the whole batch.
+
+    Such a trace says so in `meta["whole_iteration_s"]`: its own updates come sooner.
+    """
+    told = trace.meta.get("whole_iteration_s")
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told < inf:
+        return float(told)
+    return update_s(trace)
+
+
+def update_s(trace: Trace, moved_s: np.ndarray | None = None) -> float:
+    """Mean seconds between two updates, over the later half of each stage's updates; nan with fewer than two.
+
+    Between two segments of a run a checkpoint is made: that is no time of an update.
+
+    Arguments:
+        moved_s: other ends of the events, shape (events,): which updates count, and in which order, follows from the trace as it is.
+    """
+    steps = trace.kind == _STEP
+    ends_s = trace.end_s[steps]
+    ours_s = ends_s if moved_s is None else moved_s[steps]
+    gaps = []
+    places = np.stack([trace.device[steps], trace.stage[steps]], axis=1)
+    for place in np.unique(places, axis=0):
+        own = np.flatnonzero((places == place).all(axis=1))
+        own = own[np.argsort(ends_s[own], kind="stable")]
+        found = inner_gaps(ends_s[own], trace.segments_s, ours_s[own])
+        if len(found):
+            gaps.append(found[len(found) // 2 if len(found) > 1 else 0 :].mean())
+    return float(np.mean(gaps)) if gaps else nan
+
+
+def inner_gaps(moments_s: np.ndarray, segments_s: Sequence[float], moved_s: np.ndarray | None = None) -> np.ndarray:
+    """Seconds from each moment to the next, for those within one segment.
+
+    Arguments:
+        moments_s: ascending; segments_s: when each segment began, ascending.
+        moved_s: where the moments lie instead, once it is known which are of one segment.
+    """
+    segment = np.searchsorted(np.asarray(segments_s, dtype=float), moments_s, side="right")
+    found: np.ndarray = np.diff(moments_s if moved_s is None else moved_s)[np.diff(segment) == 0]
+    return found

@@ -1,0 +1,196 @@
+"""Usage: what every device holds and how much of it computes, over one iteration, in columns of equal length.
+
+Rules of this file: simulated and measured traces are looked at alike, and nothing is known of plans. A device is the whole of its
+compute lanes, however many it has. What is known of the inside of an instruction is told by who knows it (`Within`).
+Source: Wavelet (Wang et al. 2021), section 2.2: figures 1, 2, 5 and 6.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hocket.program.instruction import COLLECTIVES, Kind
+from hocket.program.trace.busy_time import all_iterations, iterations, joined, met
+from hocket.program.trace.trace import KINDS, Trace
+
+COMPUTES = (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP)
+_COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
+_COLLECTIVES = tuple(KINDS.index(kind) for kind in COLLECTIVES)
+COLUMNS = 512
+REACHED = 0.5  # of an iteration: devices are looked at for whole ones, and end each at a moment of its own
+
+
+class Within(Protocol):
+    """A forward or backward while it runs."""
+
+    @property
+    def until(self) -> np.ndarray:
+        """Shares of its seconds, ascending to 1, up to which each of its pieces runs."""
+
+    @property
+    def below_bytes(self) -> np.ndarray:
+        """In each piece, by how much less its device holds than was recorded."""
+
+    @property
+    def demand(self) -> float:
+        """The share of its device that it needs, 0 to 1."""
+
+
+Known = Mapping[tuple[Kind, int, bool], Within]
+"""By kind, stage, and whether a forward is made again. An instruction that is not there takes the whole device, and what was recorded."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One iteration of a run.
+
+    Attributes:
+        start_s, period_s: when it begins in the trace, and how long it is.
+        held_bytes: by device, the most that it holds in each column; shape (columns,). Only devices whose memory was recorded; where that
+            was in an earlier iteration, of that one.
+        computes: by device, the share of it that computes, mean of each column, 0 to 1; shape (columns,).
+        collective: by device, the share of the iteration in which a collective of its own is under way.
+    """
+
+    start_s: float
+    period_s: float
+    held_bytes: dict[int, np.ndarray]
+    computes: dict[int, np.ndarray]
+    collective: dict[int, float]
+
+    def kept_bytes(self, device: int) -> float:
+        """What a device holds all the time: weights and optimizer state, and what else never goes."""
+        return float(self.held_bytes[device].min())
+
+    def peak_bytes(self, device: int) -> float:
+        """The most that a device holds in the iteration."""
+        return float(self.held_bytes[device].max())
+
+    def above_bytes(self, device: int) -> np.ndarray:
+        """What a device holds beyond that, in each column."""
+        above: np.ndarray = self.held_bytes[device] - self.kept_bytes(device)
+        return above
+
+    def valley_share(self, device: int) -> float:
+        """For how much of the iteration a device holds, beyond what it keeps, less than half of the most."""
+        above = self.above_bytes(device)
+        return float((above < above.max() / 2).mean()) if above.max() > 0 else 1.0
+
+    def compute_share(self, device: int) -> float:
+        """How much of a device computes, mean over the iteration."""
+        return float(self.computes[device].mean())
+
+
+def usage(
+    trace: Trace, known: Known | None = None, columns: int = COLUMNS, span: tuple[float, float] | None = None
+) -> Usage:
+    """What a trace says of a span of time.
+
+    Arguments:
+        known: of the inside of forwards and backwards; of a measured trace nothing.
+        span: begin and end; by default the iteration that is as long as most are (of these the last), and of a trace without two
+            updates all of it.
+    """
+    start_s, end_s = span or _usual(iterations(trace))
+    edges = np.linspace(start_s, end_s, columns + 1)
+    begin_s, until_s = _recorded(trace, (start_s, end_s))
+    runs = _runs(trace, known or {}, begin_s, until_s)
+    moments = np.linspace(begin_s, until_s, columns + 1)
+    series = trace.memory if until_s > begin_s else {}
+    held = {device: held_in(*_finer(own, runs.get(device, ())), moments) for device, own in series.items()}
+    period_s = end_s - start_s
+    begins_s = met(trace)
+    computes, collective = {}, {}
+    for device in trace.devices:
+        own = trace.device == device
+        computes[device] = _computes(trace, own & np.isin(trace.kind, _COMPUTES), known or {}, edges)
+        moving = own & np.isin(trace.kind, _COLLECTIVES)
+        starts, ends = joined(begins_s[moving], trace.end_s[moving])
+        inside = np.minimum(ends, end_s) - np.maximum(starts, start_s)
+        collective[device] = float(np.maximum(inside, 0.0).sum()) / period_s if period_s > 0 else 0.0
+    return Usage(start_s, period_s, held, computes, collective)
+
+
+def _usual(spans: list[tuple[float, float]]) -> tuple[float, float]:
+    usual_s = float(np.median([end - start for start, end in spans]))
+    return min(reversed(spans), key=lambda span: abs(span[1] - span[0] - usual_s))
+
+
+def _recorded(trace: Trace, span: tuple[float, float]) -> tuple[float, float]:
+    """The span if memory was recorded in it, else the last iteration in which it was; (0, 0) where there is none."""
+    ends = [float(seconds[-1]) for seconds, _ in trace.memory.values()]
+    if not ends or min(ends) >= span[0]:
+        return span
+    inside = [one for one in all_iterations(trace) if one[0] + REACHED * (one[1] - one[0]) <= min(ends)]
+    return inside[-1] if inside else (0.0, 0.0)
+
+
+def held_in(seconds: np.ndarray, held_bytes: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The most that was held between each moment and the next.
+
+    Arguments:
+        seconds, held_bytes: what was held from a moment on, in the order of time. edges: moments, ascending; shape (columns + 1,).
+    """
+    after = np.searchsorted(seconds, edges, side="right")
+    entering = np.where(after > 0, held_bytes[np.maximum(after - 1, 0)], held_bytes[0])
+    high = entering[:-1].astype(float).copy()
+    inside = np.searchsorted(edges, seconds, side="right") - 1
+    mask = (inside >= 0) & (inside < len(high))
+    np.maximum.at(high, inside[mask], held_bytes[mask])
+    return high
+
+
+_Run = tuple[float, float, Within]  # an event's begin, end, and inside
+
+
+def _key(trace: Trace, event: int) -> tuple[Kind, int, bool]:
+    again = " again " in trace.labels[trace.label[event]]
+    return KINDS[trace.kind[event]], int(trace.stage[event]), again
+
+
+def _runs(trace: Trace, known: Known, start_s: float, end_s: float) -> dict[int, list[_Run]]:
+    """What is known of the inside of events that run in a span, by device."""
+    found: dict[int, list[_Run]] = {}
+    inside = np.isin(trace.kind, _COMPUTES) & (trace.start_s < end_s) & (trace.end_s > start_s)
+    for event in np.flatnonzero(inside).tolist() if known else ():
+        within = known.get(_key(trace, event))
+        if within is not None:
+            run = (float(trace.start_s[event]), float(trace.end_s[event]), within)
+            found.setdefault(int(trace.device[event]), []).append(run)
+    return found
+
+
+def _finer(series: tuple[np.ndarray, np.ndarray], runs: Sequence[_Run]) -> tuple[np.ndarray, np.ndarray]:
+    """A record of memory, with what is known of the inside of some events."""
+    seconds, held = series
+    if not runs:
+        return series
+    steps = [start + np.concatenate(([0.0], one.until)) * (end - start) for start, end, one in runs]
+    at = np.unique(np.concatenate((seconds, *steps)))
+    # Of several records of one moment the last is what was held from then on; the most of them was held for no time.
+    found = held[np.maximum(np.searchsorted(seconds, at, side="right") - 1, 0)].astype(float)
+    for start, end, one in runs:
+        first, last = np.searchsorted(at, (start, end))
+        share = (at[first:last] - start) / (end - start) if end > start else np.zeros(last - first)
+        piece = np.searchsorted(one.until, share, side="right")
+        found[first:last] -= one.below_bytes[np.minimum(piece, len(one.below_bytes) - 1)]
+    return at, found
+
+
+def _computes(trace: Trace, own: np.ndarray, known: Known, edges: np.ndarray) -> np.ndarray:
+    """The mean share of a device that computes between each moment and the next."""
+    within = [known.get(_key(trace, event)) for event in np.flatnonzero(own).tolist()]
+    shares = np.array([1.0 if one is None else one.demand for one in within])
+    moments = np.concatenate((trace.start_s[own], trace.end_s[own]))
+    order = np.argsort(moments, kind="stable")
+    at = np.concatenate((edges[:1], moments[order], edges[-1:]))
+    # Between one moment and the next so much computes, but never more than the whole device.
+    rate = np.concatenate(([0.0], np.cumsum(np.concatenate((shares, -shares))[order])))
+    rate = np.clip(rate, 0.0, 1.0)
+    steps = np.maximum(np.diff(np.clip(at, edges[0], edges[-1])), 0.0)
+    done = np.concatenate(([0.0], np.cumsum(rate * steps)))
+    width = edges[1] - edges[0]
+    found: np.ndarray = np.diff(np.interp(edges, np.clip(at, edges[0], edges[-1]), done))
+    return np.clip(found / width, 0.0, 1.0) if width > 0 else np.zeros(len(edges) - 1)

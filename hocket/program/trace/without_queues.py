@@ -1,0 +1,129 @@
+"""A measured run replayed as if no worker had waited for a core: when each of its events would have ended.
+
+Rules of this file: a trace is all that is known; the program is not at hand. So what an event waited for is read from when it began:
+
+- An event of a compute lane begins behind the one before it on its lane, and behind the messages and sums of its device that were over
+  before it and that are of the same microbatch or update. If something else of its device (another wave's instruction, say) ended after
+  the event before it on its lane and before it began, it waited for the last such end as well.
+- A message or sum is posted by its device's compute lane: it begins as far behind the start of that lane's instruction as it did, in
+  proportion where the instruction was under way; but behind the transfer before it on its lane, if it began when that one was over.
+  Of a message the sender decides.
+- What all members of a transfer are there for takes as long as it took.
+- The seconds from the end of what it waited for to the start of an event stay what they were.
+
+An event's `queued_s` is taken out between the latest end of what it waited for and its own end.
+"""
+
+from bisect import bisect_right, insort
+from collections import defaultdict
+
+import numpy as np
+
+from hocket.program.instruction import COLLECTIVES, Kind, computes
+from hocket.program.trace.trace import KINDS, Trace
+
+_RECEIVE, _SEND = KINDS.index(Kind.RECEIVE), KINDS.index(Kind.SEND)
+_COLLECTIVE = frozenset(KINDS.index(kind) for kind in COLLECTIVES)
+_TIGHT_S = 2e-4  # a transfer that begins sooner than this behind the one before it on its lane waited for that one
+
+
+def ends_without_waits(trace: Trace) -> np.ndarray:
+    """When each event would have ended had no thread waited for a core that other processes had; shape (events,), seconds."""
+    replay = _Replay(trace)
+    for event in np.lexsort((trace.end_s, trace.start_s)).tolist():
+        replay.take(event)
+    return np.array([replay.end(event) for event in range(len(trace))])
+
+
+class _Replay:
+    def __init__(self, trace: Trace) -> None:
+        self._start, self._end = trace.start_s.tolist(), trace.end_s.tolist()
+        self._queued, self._kind = trace.queued_s.tolist(), trace.kind.tolist()
+        self._lane, self._lanes = trace.lane.tolist(), trace.lanes
+        self._computes = [computes(lane) for _, lane in trace.lanes]
+        self._last: dict[int, int] = {}  # event of each lane
+        self._computed: dict[int, int] = {}  # the compute event of each device that began last
+        self._over: dict[int, list[tuple[float, int]]] = defaultdict(
+            list
+        )  # ends of what has begun on each device, ascending
+        self._begun: dict[int, float] = {}
+        self._ended: dict[int, float] = {}  # of events that are no transfers
+        self._members = self._transfers(trace)
+        self._about = [self._counted(trace, event) for event in range(len(trace))]
+        self._came: dict[tuple[int, str], list[int]] = defaultdict(
+            list
+        )  # transfers of a device, by what they are about
+
+    def _transfers(self, trace: Trace) -> dict[int, list[int]]:
+        """The events of each message or sum, for each of its events; alone, where the others are not in the trace."""
+        groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for event, kind in enumerate(self._kind):
+            if kind in (_SEND, _RECEIVE):
+                groups["message", trace.name(event).partition(" ")[2]].append(event)
+            elif kind in _COLLECTIVE:
+                groups["sum", self._lanes[self._lane[event]][1], trace.name(event)].append(event)
+        return {event: group for group in groups.values() for event in group}
+
+    def _counted(self, trace: Trace, event: int) -> str:
+        """Label of the microbatch or update of an event.
+
+        Examples: "#3" for "forward 0 #3", "u3" for "step 0 u3".
+        """
+        index = int(trace.index[event])
+        return f"u{index}" if f" u{index}" in trace.name(event) else f"#{index}"
+
+    def take(self, event: int) -> None:
+        """The next event in the order of their beginnings."""
+        lane = self._lane[event]
+        device = self._lanes[lane][0]
+        before = self._last.get(lane)
+        if event in self._members:
+            self._begun[event] = self._posted(event, device, before)
+            self._came[device, self._about[event]].append(event)
+        else:
+            waited = [before] if before is not None else []
+            came = self._came[device, self._about[event]]
+            waited += [one for one in came if self._end[one] <= self._start[event]]
+            last = self._ended_last(device, event)
+            if last is not None and (before is None or self._end[last] > self._end[before]):
+                waited.append(last)
+            free_s = max((self.end(one) for one in waited), default=0.0)
+            was_s = min(self._start[event], max((self._end[one] for one in waited), default=0.0))
+            # Waits are from the end of the lane's event before on: they are no longer than what they are taken out of.
+            self._ended[event] = free_s + max(0.0, self._end[event] - was_s - self._queued[event])
+            self._begun[event] = min(free_s + self._start[event] - was_s, self._ended[event])
+        self._last[lane] = event
+        if self._computes[lane]:
+            self._computed[device] = event
+        insort(self._over[device], (self._end[event], event))
+
+    def end(self, event: int) -> float:
+        """When it ends now."""
+        if event not in self._members:
+            return self._ended[event]
+        there = [one for one in self._members[event] if one in self._begun]
+        was_s = max(self._start[one] for one in there)
+        return max(self._begun[one] for one in there) + max(0.0, self._end[event] - was_s)
+
+    def _ended_last(self, device: int, event: int) -> int | None:
+        """Latest of the device's events that ended before this event began."""
+        over = self._over[device]
+        at = bisect_right(over, (self._start[event], len(self._start)))
+        return over[at - 1][1] if at else None
+
+    def _posted(self, event: int, device: int, before: int | None) -> float:
+        """When a transfer begins for one of its members."""
+        if before is not None and self._end[before] > self._start[event]:
+            before = None
+        free_s = self.end(before) if before is not None else 0.0
+        if self._kind[event] == _RECEIVE and len(self._members[event]) > 1:
+            return free_s  # long posted
+        by = self._computed.get(device)
+        if by is None:
+            return max(free_s, self._start[event])
+        if before is not None and self._start[event] - self._end[before] < _TIGHT_S:
+            return max(self._begun[by], free_s + self._start[event] - self._end[before])
+        since_s, took_s = self._start[event] - self._start[by], self._end[by] - self._start[by]
+        now_s = self._ended[by] - self._begun[by]
+        moved_s = since_s / took_s * now_s if since_s < took_s else now_s + since_s - took_s
+        return max(free_s, self._begun[by] + moved_s)

@@ -1,0 +1,19 @@
+"""Reports: one HTML file that shows a plan or a cluster, what is predicted of it, and what happened."""
+
+from hocket.reporting.cluster_report.load import load_report_html
+from hocket.reporting.cluster_report.page import cluster_report_html
+from hocket.reporting.plan_report.background import Together
+from hocket.reporting.plan_report.demo import DemoRow, demo_html, slower_by
+from hocket.reporting.plan_report.facts import Table
+from hocket.reporting.plan_report.page import report_html
+
+__all__ = [
+    "DemoRow",
+    "demo_html",
+    "slower_by",
+    "report_html",
+    "cluster_report_html",
+    "load_report_html",
+    "Table",
+    "Together",
+]

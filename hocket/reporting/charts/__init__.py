@@ -1,0 +1,1 @@
+"""SVG charts: bars, timelines, staircase, memory."""

@@ -1,0 +1,52 @@
+"""Blocks: events of one lane, brought together where there are more of them than a drawing can show."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hocket.program.trace.trace import Event
+
+
+@dataclass(frozen=True)
+class Block:
+    """One or more neighbouring events of a lane that are drawn as one."""
+
+    start_s: float
+    end_s: float
+    events: tuple[Event, ...]
+
+
+def blocks_of(events: Sequence[Event], smallest_s: float) -> list[Block]:
+    """Events of one lane as blocks: neighbours shorter than `smallest_s` come together until they are that long."""
+    found: list[Block] = []
+    run: list[Event] = []
+
+    def close() -> None:
+        if run:
+            found.append(Block(run[0].start_s, max(e.end_s for e in run), tuple(run)))
+            run.clear()
+
+    for event in events:
+        if event.end_s - event.start_s >= smallest_s > 0 or smallest_s == 0:
+            close()
+            found.append(Block(event.start_s, event.end_s, (event,)))
+            continue
+        if run and (event.start_s - run[-1].end_s > smallest_s or run[-1].end_s - run[0].start_s >= smallest_s):
+            close()
+        run.append(event)
+    close()
+    return found
+
+
+def smallest_s(lanes: Iterable[Sequence[Event]], most: int, finest_s: float, span_s: float) -> float:
+    """The shortest duration that is drawn alone, so that there are no more than `most` blocks; 0 when all fit.
+
+    Arguments:
+        finest_s: where to begin; span_s: where to give up.
+    """
+    lanes = list(lanes)
+    smallest = 0.0
+    while sum(len(blocks_of(lane, smallest)) for lane in lanes) > most:
+        smallest = smallest * 1.5 or finest_s
+        if smallest > span_s:
+            break
+    return smallest

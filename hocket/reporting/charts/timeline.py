@@ -1,0 +1,134 @@
+"""The timeline of a trace: a row for each device (of waves, for each), its compute lane thick, its network and host lanes thin below.
+
+Rules of this file: the size is bounded whatever the trace holds. At most MOST_ROWS devices are drawn (the first
+replicas of every stage come first). Up to MOST_TOLD instructions have a path each, with its text; more share a path with
+those that differ in the index alone, and the script finds their texts; of more than MOST_BLOCKS, those that would be
+hardly visible are drawn together, sliced by their shares of the time. Nothing is left out silently.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from hocket.planning.plan import Plan
+from hocket.program.instruction import COMPUTE, computes
+from hocket.program.trace.trace import Event, Trace
+from hocket.reporting.charts.merge_events import smallest_s
+from hocket.reporting.charts.palette import MEANINGS, family_of
+from hocket.reporting.charts.svg import num, show_tick, show_time, svg, text, ticks
+from hocket.reporting.charts.timeline_rows import WIDTH, ZOOMS, Painter, Row
+from hocket.reporting.charts.window import Window
+
+MOST_ROWS = 128
+MOST_TOLD = 5_000
+MOST_BLOCKS = {"compute": 40_000, "network": 40_000}
+MOST_LABELS = 7_000
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What the template shows; `notes` say what was drawn together or left out."""
+
+    title: str
+    axis: Markup
+    rows: tuple[Row, ...]
+    legend: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    dense: bool
+    critical: bool
+    unit_s: float
+
+
+def rows_of(plan: Plan, trace: Trace) -> tuple[int, ...]:
+    """The devices to draw, ascending: the first replica of every stage first, then the second, and so on."""
+    present = {device for device, _ in trace.lanes}
+    ranked: dict[int, None] = {}
+    for replica in range(max(len(stage.devices) for stage in plan.stages)):
+        for stage in plan.stages:
+            if replica < len(stage.devices) and stage.devices[replica] in present:
+                ranked.setdefault(stage.devices[replica])
+    for device in sorted(present):
+        ranked.setdefault(device)
+    return tuple(sorted(list(ranked)[:MOST_ROWS]))
+
+
+def timeline(
+    plan: Plan,
+    trace: Trace,
+    window: Window,
+    events: Sequence[Event],
+    span_s: float,
+    title: str,
+    critical: Callable[[Event], bool] | None = None,
+) -> Timeline:
+    """Draw the window of a trace on an axis of `span_s` seconds.
+
+    Arguments:
+        events: those of the window.
+        critical: tells whether an event lies on the critical path.
+    """
+    drawn = rows_of(plan, trace)
+    wanted = set(drawn)
+    lanes: dict[tuple[int, str], list[Event]] = {}
+    for event in events:
+        if event.device in wanted:
+            lanes.setdefault((event.device, event.lane), []).append(event)
+    for lane in lanes.values():
+        lane.sort(key=lambda e: (e.start_s, e.end_s))
+    smallest = {
+        group: smallest_s(
+            [v for (_, lane), v in lanes.items() if computes(lane) == (group == "compute")],
+            most,
+            span_s / WIDTH / ZOOMS[-1],
+            span_s,
+        )
+        for group, most in MOST_BLOCKS.items()
+    }
+    height = 24.0 if len(drawn) <= 8 else 18.0 if len(drawn) <= 24 else 12.0
+    told = sum(map(len, lanes.values())) <= MOST_TOLD
+    painter = Painter(plan, window, span_s, height, smallest, critical, told)
+    count = sum(len(v) for (_, lane), v in lanes.items() if computes(lane))
+    painter.deepest = ZOOMS[-1] if count <= MOST_LABELS else ZOOMS[2] if count <= 3 * MOST_LABELS else 0
+    rows = []
+    for device in drawn:
+        own = {name: events for (d, name), events in sorted(lanes.items()) if d == device}
+        others = {name: events for name, events in own.items() if not computes(name)}
+        waves = sorted({COMPUTE, *(name for name in own if computes(name))})
+        for name in waves:
+            wave = name if len(waves) > 1 else ""
+            rows.append(painter.row(device, own.get(name, []), others if name == waves[-1] else {}, wave))
+    notes = [
+        f"instructions of the {'compute' if group == 'compute' else 'thin'} lanes shorter than {show_time(limit)} are drawn together with their neighbours"
+        for group, limit in smallest.items()
+        if limit
+    ]
+    left = len({device for device, _ in trace.lanes}) - len(drawn)
+    if left > 0:
+        notes.append(f"{left} more devices are not drawn; their replicas are")
+    legend = tuple(
+        (next(name for name in sorted(painter.used) if family_of(name) == family), meaning)
+        for family, meaning in MEANINGS.items()
+        if any(family_of(name) == family for name in painter.used)
+    )
+    return Timeline(
+        title, axis(span_s), tuple(rows), legend, tuple(notes), len(drawn) > 16, painter.outlined, span_s / WIDTH
+    )
+
+
+def axis(span_s: float) -> Markup:
+    """Time from the window's start, with finer ticks for each zoom."""
+    parts, seen = [], set()
+    for zoom in ZOOMS:
+        for tick in ticks(0.0, span_s, 10 * zoom):
+            key = round(tick / span_s * 1e6)
+            if key in seen:
+                continue
+            seen.add(key)
+            x = tick / span_s * WIDTH
+            anchor = "start" if x < 20 else "end" if x > WIDTH - 24 else "middle"
+            cls = f"t{zoom}"
+            parts.append(
+                f'<path class="{cls}" d="M{num(x)} 16v4"/>' + text(x, 12, show_tick(tick, span_s), f"{cls} {anchor[0]}")
+            )
+    return svg(WIDTH, 20, parts, "Time axis", cls="axis", stretch=True)

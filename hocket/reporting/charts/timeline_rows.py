@@ -1,0 +1,215 @@
+"""Rows of a timeline: the compute lane and the thin lanes of one device, drawn on the axis of a window."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from hocket.planning.plan import Plan
+from hocket.program.instruction import COMPUTE, Kind, compute_lane
+from hocket.program.trace.trace import Event
+from hocket.reporting.charts.merge_events import Block, blocks_of
+from hocket.reporting.charts.palette import BACKGROUND, class_of
+from hocket.reporting.charts.svg import box, show_time, svg, text
+from hocket.reporting.charts.window import Window
+
+WIDTH = 1120.0  # units, and CSS pixels before zooming
+ZOOMS = (1, 2, 4, 8, 16)
+DIGIT = 6.1  # units that one character takes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One device's drawings."""
+
+    label: str
+    stages: str
+    busy: str
+    compute: Markup
+    network: Markup | None
+
+
+class Painter:
+    """Draws the rows of one timeline; remembers which classes it used.
+
+    Attributes:
+        told: whether every instruction gets a path with its own text, or shares one.
+        deepest: the zoom up to which numbers appear in blocks.
+        used: classes that were drawn; outlined: whether a part of the critical path was.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        window: Window,
+        span_s: float,
+        height: float,
+        smallest: dict[str, float],
+        critical: Callable[[Event], bool] | None,
+        told: bool,
+    ) -> None:
+        self.window, self.scale, self.height = window, WIDTH / span_s, height
+        self.smallest, self.critical, self.told = smallest, critical, told
+        self.waves = [stage.wave for stage in plan.stages]
+        self.stages: dict[int, list[int]] = {}
+        for s, stage in enumerate(plan.stages):
+            for device in stage.devices:
+                self.stages.setdefault(device, []).append(s)
+        self.used: set[str] = set()
+        self.outlined = False
+        self.deepest = ZOOMS[-1]
+
+    def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> Row:
+        """One device, or the wave that has this lane of it."""
+        hosted = [s for s in self.stages.get(device, []) if wave in ("", compute_lane(self.waves[s]))]
+        busy_s = sum(max(0.0, self._clip(e.end_s) - self._clip(e.start_s)) for e in compute)
+        busy = f"{busy_s / self.window.seconds:.0%}"
+        edge = self._x(self.window.end_s)
+        parts = [f'<path class="idle" d="{box(0, 0, edge, self.height)}"/>']
+        parts += self._lane(device, compute, 0.0, self.height, self.smallest["compute"], labelled=True)
+        title = f"Device {device}: busy {busy} of the window; grey is idle"
+        stages = ("stage " if len(hosted) == 1 else "stages ") + ", ".join(map(str, hosted)) if hosted else ""
+        drawing = svg(WIDTH, self.height, parts, title, cls="compute", stretch=True)
+        return Row(f"{device}{wave.removeprefix(COMPUTE)}", stages, busy, drawing, self._network(device, others))
+
+    def _network(self, device: int, lanes: dict[str, list[Event]]) -> Markup | None:
+        order = {"send": 0, "receive": 1, "sum": 2}
+        groups: dict[str, list[Event]] = {}
+        for events in lanes.values():
+            for event in events:
+                groups.setdefault(_class_of(event), []).append(event)
+        if not groups:
+            return None
+        # As many thin rows as transfers of one kind ever run at once, but at most three.
+        rows: list[list[Event]] = []
+        for name in sorted(groups, key=lambda n: (order.get(n, 9), n)):
+            packed: list[list[Event]] = []
+            for event in sorted(groups[name], key=lambda e: (e.start_s, e.end_s, e.lane)):
+                free = next((row for row in packed if row[-1].end_s <= event.start_s + 1e-12), None)
+                if free is None and len(packed) < 3:
+                    packed.append(free := [])
+                (free if free is not None else packed[-1]).append(event)
+            rows += packed
+        each = 6.0 if self.height > 12 else 4.0
+        parts: list[str] = []
+        for k, row in enumerate(rows):
+            parts += self._lane(device, row, k * each, each - 1, self.smallest["network"], labelled=False)
+        kinds = ", ".join(f"{len(groups[n])} {n}" for n in sorted(groups))
+        return svg(WIDTH, each * len(rows), parts, f"Device {device}, other lanes: {kinds}", cls="thin", stretch=True)
+
+    def _lane(
+        self, device: int, events: Sequence[Event], y: float, height: float, smallest_s: float, labelled: bool
+    ) -> list[str]:
+        parts: list[str] = []
+        labels: list[str] = []
+        outline: list[str] = []
+        shared: dict[tuple[str, str], tuple[list[int], list[str]]] = {}
+        merged: dict[str, list[str]] = {}
+        together, previous = 0, 0.0
+        for block in blocks_of(events, smallest_s):
+            left, right = self._x(block.start_s), self._x(block.end_s)
+            width = max(right - left, 0.3)
+            if labelled:
+                labels += self._idle(previous, left, y + height / 2)
+                previous = max(previous, right)
+            if len(block.events) > 1:
+                together += len(block.events)
+                for cls, drawn in self._slices(device, block, (left, y, width, height)):
+                    merged.setdefault(cls, []).append(drawn)
+            else:
+                event = block.events[0]
+                cls, drawn = self._class(device, event), box(left, y, width, height)
+                if self.told:
+                    parts.append(f'<path class="{cls}" d="{drawn}">{self._hover(event)}</path>')
+                else:
+                    indices, boxes = shared.setdefault((cls, _without_index(event)), ([], []))
+                    indices.append(event.index)
+                    boxes.append(drawn)
+                if labelled:
+                    labels += self._label(device, event, cls, left + width / 2, y + height / 2 + 3.6, width)
+            if self.critical and any(self.critical(e) for e in block.events):
+                outline.append(box(left, y, width, height))
+        for cls, boxes in merged.items():
+            told = (
+                f"{together} instructions too short to be drawn one by one; each block shows their shares of its time"
+            )
+            parts.append(f'<path class="{cls}" data-n="{together}" d="{"".join(boxes)}">{_title(told)}</path>')
+        for (cls, name), (indices, boxes) in shared.items():
+            known = f'data-t="{escape(name)}" data-i="{" ".join(map(str, indices))}"'
+            parts.append(f'<path class="{cls}" {known} d="{"".join(boxes)}"/>')
+        if labelled and events:
+            labels += self._idle(previous, self._x(self.window.end_s), y + height / 2)
+        if outline:
+            self.outlined = True
+            labels.append(f'<path class="path" d="{"".join(outline)}"/>')
+        return parts + labels
+
+    def _label(self, device: int, event: Event, cls: str, x: float, y: float, width: float) -> list[str]:
+        """The microbatch, with its stage where the device has several and there is room."""
+        short, cls = str(event.index), f"l-{cls}"
+        found, until = [], ""
+        if event.kind in (Kind.FORWARD, Kind.BACKWARD) and len(self.stages.get(device, [])) > 1:
+            long = f"{event.stage}:{event.index}"
+            if zoom := self._zoom(long, width):
+                found, until = [text(x, y, long, f"t{zoom} {cls}")], f"x{zoom} "
+        zoom = self._zoom(short, width)
+        if zoom and until != f"x{zoom} ":
+            found.append(text(x, y, short, f"t{zoom} {until}{cls}"))
+        return found
+
+    def _zoom(self, label: str, width: float) -> int | None:
+        """The zoom from which there is room for a label."""
+        return next((z for z in ZOOMS if z <= self.deepest and width * z >= len(label) * DIGIT + 3), None)
+
+    def _slices(self, device: int, block: Block, place: tuple[float, float, float, float]) -> Iterator[tuple[str, str]]:
+        """The classes of a block of several events, each as thick as its share of the time."""
+        left, top, width, height = place
+        shares: dict[str, float] = {}
+        for event in block.events:
+            cls = self._class(device, event)
+            shares[cls] = shares.get(cls, 0.0) + (event.end_s - event.start_s)
+        total = sum(shares.values())
+        for cls in sorted(shares):
+            thick = height * (shares[cls] / total if total > 0 else 1 / len(shares))
+            yield cls, box(left, top, width, thick)
+            top += thick
+
+    def _idle(self, left: float, right: float, y: float) -> list[str]:
+        told = f"idle {show_time((right - left) / self.scale)}"
+        if self.height <= 12 or right - left < len(told) * DIGIT + 10:
+            return []
+        return [text((left + right) / 2, y + 3.6, told, "gap")]
+
+    def _hover(self, event: Event) -> str:
+        when = f"at {self._relative(event.start_s)} for {show_time(event.end_s - event.start_s)}"
+        return _title(f"{event.name}\n{when}")
+
+    def _class(self, device: int, event: Event) -> str:
+        hosted = self.stages.get(device, [])
+        chunk = hosted.index(event.stage) if event.stage in hosted else 0
+        name = _class_of(event, chunk)
+        self.used.add(name)
+        return name
+
+    def _relative(self, when_s: float) -> str:
+        return show_time(when_s - self.window.start_s)
+
+    def _clip(self, when_s: float) -> float:
+        return min(max(when_s, self.window.start_s), self.window.end_s)
+
+    def _x(self, when_s: float) -> float:
+        return (self._clip(when_s) - self.window.start_s) * self.scale
+
+
+def _class_of(event: Event, chunk: int = 0) -> str:
+    return BACKGROUND if event.lane == BACKGROUND else class_of(event.kind, chunk, " again " in event.name)
+
+
+def _without_index(event: Event) -> str:
+    """The event's name with {} for its index."""
+    return re.sub(rf"(?<=[#u]){event.index}(?!\d)", "{}", event.name)
+
+
+def _title(content: str) -> str:
+    return f"<title>{escape(content)}</title>"

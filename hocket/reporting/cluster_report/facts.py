@@ -1,0 +1,230 @@
+"""What a cluster report says in words and figures: header, tiles, and the table with the policies side by side."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isclose
+
+from hocket.reporting.cluster_report.axis import show_long
+from hocket.reporting.plan_report.facts import Table, Tile, plural
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.simulation.metrics import Run, Summary
+from hocket.util.units import show_number
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of one policy; `times` is how many times the best it is, empty where nothing is to be compared."""
+
+    value: str
+    best: bool = False
+    times: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of all policies."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """How a figure is read from a summary and shown.
+
+    Attributes:
+        value: None where a policy has none.
+        better: -1 if less is better, 1 if more is, 0 if neither.
+        fair: compared only among those that finished as many jobs as any.
+    """
+
+    name: str
+    value: Callable[[Summary], float | None]
+    show: Callable[[float], str]
+    better: int = 0
+    fair: bool = True
+
+
+def _finished(read: Callable[[Summary], float]) -> Callable[[Summary], float | None]:
+    return lambda s: read(s) if s.finished else None
+
+
+def _percentile(name: str) -> Callable[[Summary], float | None]:
+    return _finished(lambda s: s.jct_percentiles_s[name])
+
+
+def _share(name: str) -> Callable[[Summary], float | None]:
+    return lambda s: s.utilization_by_type.get(name)
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _part(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def show_usd(value: float) -> str:
+    """An amount of money."""
+    return f"${value:,.0f}" if value >= 1000 else f"${value:,.2f}"
+
+
+def _figures(summaries: Sequence[Summary]) -> list[_Figure]:
+    """Those figures that any of the runs has something to say about."""
+    found = [
+        _Figure("jobs", lambda s: s.jobs, _whole),
+        _Figure("finished", lambda s: s.finished, _whole, 1, False),
+        _Figure("average JCT", _finished(lambda s: s.avg_jct_s), show_long, -1),
+    ]
+    for percentile in dict.fromkeys(name for s in summaries for name in s.jct_percentiles_s):
+        label = f"{percentile[1:]}th percentile of JCT" if percentile != "p50" else "median JCT"
+        found.append(_Figure(label, _percentile(percentile), show_long, -1))
+    found += [
+        _Figure("makespan", _finished(lambda s: s.makespan_s), show_long, -1),
+        _Figure("average ρ", _finished(lambda s: s.avg_rho), lambda v: f"{v:.3g}", -1),
+        _Figure("highest ρ", _finished(lambda s: s.max_rho), lambda v: f"{v:.3g}", -1),
+        _Figure("average queueing", _finished(lambda s: s.avg_queueing_s), show_long, -1),
+        _Figure("preemptions", lambda s: s.preemptions, _whole, -1),
+    ]
+    if any(s.refused for s in summaries):
+        found.insert(2, _Figure("refused", lambda s: s.refused, _whole))
+    if any(s.with_slo for s in summaries):
+        most = max(s.with_slo for s in summaries)
+        found.append(_Figure(f"SLO violations, of {most:,}", lambda s: s.slo_violations, _whole, -1))
+    if any(s.cost_usd for s in summaries):
+        found.append(_Figure("cost", lambda s: s.cost_usd, show_usd, -1))
+    found.append(_Figure("utilisation", lambda s: s.utilization, _part))
+    for name in dict.fromkeys(name for s in summaries for name in s.utilization_by_type):
+        found.append(_Figure(f"utilisation of {name}", _share(name), _part))
+    found.append(_Figure("rounds", lambda s: s.rounds, _whole))
+    found.append(_Figure("allocations", lambda s: s.allocations, _whole))
+    return found
+
+
+def summary_rows(summaries: Sequence[Summary]) -> tuple[Row, ...]:
+    """All figures, the best of each marked where policies can be told apart by it."""
+    return tuple(_row(figure, summaries) for figure in _figures(summaries))
+
+
+def _row(figure: _Figure, summaries: Sequence[Summary]) -> Row:
+    values = [figure.value(s) for s in summaries]
+    compared = comparable(summaries) if figure.fair else [True] * len(summaries)
+    known = [v for v, yes in zip(values, compared, strict=True) if yes and v is not None]
+    shown = {figure.show(v) for v in known}
+    best = None
+    if figure.better and len(shown) > 1:
+        best = max(known) if figure.better > 0 else min(known)
+    cells = []
+    for value, yes in zip(values, compared, strict=True):
+        if value is None:
+            cells.append(Cell(NONE))
+            continue
+        text = figure.show(value)
+        wins = best is not None and yes and text == figure.show(best)
+        ratio = value / best if best and figure.better < 0 and yes and not wins else 0.0
+        cells.append(Cell(text, wins, _times(ratio)))
+    return Row(figure.name, tuple(cells))
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} ×" if 0 < ratio < 10 else f"{show_number(float(f'{ratio:.3g}'))} ×" if ratio else ""
+
+
+def comparable(summaries: Sequence[Summary]) -> list[bool]:
+    """Which policies finished as many jobs as any: averages of fewer jobs are of other jobs."""
+    most = max((s.finished for s in summaries), default=0)
+    return [s.finished == most for s in summaries]
+
+
+def types_of(runs: Sequence[tuple[str, Run]]) -> tuple[WorkerType, ...]:
+    """Types of workers of all runs, each name once."""
+    return tuple({t.name: t for _, run in reversed(runs) for t in reversed(run.types)}.values())[::-1]
+
+
+def sentence(runs: Sequence[tuple[str, Run]], summaries: Sequence[Summary]) -> str:
+    """What was simulated."""
+    jobs = max(len(run.records) for _, run in runs)
+    workers = sum(t.workers for t in types_of(runs))
+    about = f"{plural(jobs, 'job')} on {plural(workers, 'worker')} under {_policies(len(runs))}"
+    counted = max(s.jobs for s in summaries)
+    if counted == jobs:
+        return about + "."
+    only = f"{counted:,} of them count" if counted else "none of them counts"
+    return f"{about}; {only} in what is said of jobs."
+
+
+def _policies(count: int) -> str:
+    return "one policy" if count == 1 else f"{count} policies"
+
+
+def chips(runs: Sequence[tuple[str, Run]]) -> tuple[str, ...]:
+    """The cluster in short pieces."""
+    found = []
+    changed = {run.types[kind].name for _, run in runs for _, kind, _ in run.prices}
+    for t in types_of(runs):
+        server = f", {t.per_server} a server" if t.per_server > 1 else ""
+        price = f", ${t.price_usd_per_hour:g} an hour each" if t.price_usd_per_hour else ""
+        price += " at first" if price and t.name in changed else ""
+        found.append(f"{t.workers:,} × {t.name}{server}{price}")
+    return tuple(found)
+
+
+def tiles(names: Sequence[str], summaries: Sequence[Summary]) -> tuple[Tile, ...]:
+    """The key figures: of the best policy of each where there are several."""
+    fair = [
+        (name, s) for name, s, yes in zip(names, summaries, comparable(summaries), strict=True) if yes and s.finished
+    ]
+    done = max((s.finished for s in summaries), default=0)
+    jobs = max((s.jobs for s in summaries), default=0)
+    found = [Tile("finished", f"{done:,}", f"of {plural(jobs, 'job')}")]
+    if not fair:
+        return tuple(found)
+    keys: tuple[tuple[str, Callable[[Summary], float], Callable[[float], str]], ...] = (
+        ("average JCT", lambda s: s.avg_jct_s, show_long),
+        ("makespan", lambda s: s.makespan_s, show_long),
+        ("average ρ", lambda s: s.avg_rho, lambda v: f"{v:.3g}"),
+        ("cost", lambda s: s.cost_usd, show_usd),
+    )
+    for what, read, show in keys:
+        values = [(read(s), name) for name, s in fair]
+        low, high = min(values), max(values)
+        if what == "cost" and not high[0]:
+            continue
+        remark = low[1] if len(names) > 1 else ""
+        if low[0] > 0 and high[0] > low[0] * 1.005:
+            remark += f"; {high[0] / low[0]:.3g} × with {high[1]}"
+        found.append(Tile(what, show(low[0]), remark))
+    if len(names) == 1:
+        found.append(Tile("utilisation", f"{summaries[0].utilization:.1%}", "of the time of all workers"))
+    return tuple(found)
+
+
+def refused_table(runs: Sequence[tuple[str, Run]]) -> Table:
+    """Jobs that could not run, with the reason; those refused alike by several policies once."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for name, run in runs:
+        for record in run.records:
+            if record.refused:
+                reasons.setdefault((record.job.id, record.refused), []).append(name)
+    rows = tuple(
+        (job, reason, "all" if len(names) == len(runs) > 1 else ", ".join(names))
+        for (job, reason), names in reasons.items()
+    )
+    return Table(("job", "why it could not run", "policy"), rows)
+
+
+def cost_by_type(run: Run) -> list[float]:
+    """Dollars that were paid for the workers that were held, by type, at the prices of the moment."""
+    found = [0.0] * len(run.types)
+    for span in run.spans:
+        found[span.type] += span.cost_usd
+    return found
+
+
+def capacity_changed(run: Run) -> bool:
+    """Whether workers came or went during a run."""
+    full = [t.workers * run.ended_s for t in run.types]
+    return any(not isclose(a, b, rel_tol=1e-9, abs_tol=1e-6) for a, b in zip(full, run.capacity_s, strict=True))

@@ -1,0 +1,100 @@
+"""Line charts of clusters: distributions, courses over time, and points by load; each line is a policy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from hocket.reporting.charts.svg import num, svg
+from hocket.reporting.cluster_report.axis import Axis, lattice, show_long, span_of, stairs
+from hocket.reporting.cluster_report.style import Look
+from hocket.scheduler.simulation.metrics import cdf
+
+WIDTH, HEIGHT = 560.0, 262.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 546.0, 22.0, 226.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values of one policy: of those jobs that have one; `of` is how many jobs there are."""
+
+    name: str
+    look: Look
+    values: np.ndarray
+    of: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """A value for each stretch between one edge and the next."""
+
+    name: str
+    look: Look
+    edges_s: np.ndarray
+    values: np.ndarray
+
+
+def distribution(
+    samples: Sequence[Sample], title: str, label: str, unit: str = "", least: float = 0.0, mark: float | None = None
+) -> Markup:
+    """The part of all jobs whose value is not above x, on a logarithmic axis; without values, only what is missing.
+
+    Arguments:
+        least: what is smaller stands at the left end.
+        mark: a value that has an upright line.
+    """
+    seen = [float(v) for s in samples if len(s.values) for v in (s.values.min(), s.values.max())]
+    low, high = span_of([max(v, least) for v in seen] + ([mark] if mark else []), log=True)
+    across = Axis(max(low, least), high, LEFT, RIGHT, unit, log=True)
+    up = Axis(0.0, 1.0, BOTTOM, TOP, "%")
+    parts = lattice(across, up, label, "jobs")
+    if mark:
+        parts.append(f'<path class="limit" d="M{num(across.at(mark))} {num(TOP)}V{num(BOTTOM)}"/>')
+    told = []
+    for sample in samples:
+        if not len(sample.values):
+            told.append(f"{sample.name}: no job")
+            continue
+        rising, part = cdf(sample.values)
+        part = part * (len(rising) / sample.of)
+        half = float(np.median(rising))
+        about = f"{sample.name}: {len(rising):,} of {sample.of:,} jobs, half of them up to {_shown(half, unit)}"
+        told.append(about)
+        parts.append(curve(_risers(rising, part, across, up), sample.look, about))
+    return svg(WIDTH, HEIGHT, parts, title, "; ".join(told), cls="chart")
+
+
+def _risers(rising: np.ndarray, part: np.ndarray, across: Axis, up: Axis) -> str:
+    """The path of a CDF: as many steps as there are columns of pixels, at most."""
+    places = np.round([across.at(v) for v in rising.tolist()])
+    last = np.flatnonzero(np.append(np.diff(places) > 0, True))
+    steps = "".join(f"H{num(float(places[k]))}V{num(up.at(float(part[k])))}" for k in last.tolist())
+    return f"M{num(across.start)} {num(up.start)}{steps}" + (f"H{num(across.end)}" if part[-1] >= 1 else "")
+
+
+def over_time(
+    courses: Sequence[Course], title: str, y_title: str, unit: str = "", most: float = 0.0, low: float = 0.0
+) -> Markup:
+    """Values over time, from `low` up to the highest, `most` at least."""
+    end_s = max([float(c.edges_s[-1]) for c in courses], default=1.0)
+    high = max([most, low + 1e-9, *(float(c.values.max()) for c in courses if len(c.values))])
+    across = Axis(0.0, end_s, LEFT, RIGHT, "time")
+    up = Axis(low, high if high <= most * (1 + 1e-9) else low + (high - low) * 1.05, BOTTOM, TOP, unit)
+    parts, told = lattice(across, up, "time", y_title), []
+    for course in courses:
+        weights = np.diff(course.edges_s)
+        mean, peak = float(course.values @ weights / weights.sum()), float(course.values.max())
+        about = f"{course.name}: {_shown(mean, unit)} on average, {_shown(peak, unit)} at most"
+        told.append(about)
+        parts.append(curve(stairs(across.at, up.at, course.edges_s, course.values), course.look, about))
+    return svg(WIDTH, HEIGHT, parts, title, "; ".join(told), cls="chart")
+
+
+def curve(path: str, look: Look, about: str) -> str:
+    """A line of a chart; `about` is said where one points at it."""
+    return f'<path class="loss" {look.stroke} d="{path}"><title>{escape(about)}</title></path>'
+
+
+def _shown(value: float, unit: str) -> str:
+    return show_long(value) if unit == "time" else f"{value:.1%}" if unit == "%" else f"{value:.3g}"

@@ -1,0 +1,80 @@
+"""Series: what happened in a run between one moment and the next, from its leases and from when jobs came and went."""
+
+from functools import partial
+
+import numpy as np
+
+from hocket.scheduler.simulation.metrics import Run, held
+
+MOST_BINS = 160
+_ROUNDS = 6  # a bin has as many rounds or more, so that jobs that take turns have their shares in it
+
+
+def edges_of(run: Run, end_s: float) -> np.ndarray:
+    """Edges of bins up to the end of a run, all bins of one length; `end_s` is the longest run's of the page."""
+    if run.ended_s <= 0:
+        return np.array([0.0, end_s])
+    bins = min(MOST_BINS, max(12, run.rounds // _ROUNDS))
+    bins = max(1, round(bins * run.ended_s / end_s)) if run.ended_s < end_s else bins
+    return np.linspace(0.0, run.ended_s, bins + 1)
+
+
+def amount(began_s: np.ndarray, ended_s: np.ndarray, size: np.ndarray, edges_s: np.ndarray) -> np.ndarray:
+    """The mean, between one edge and the next, of the sizes of those stretches of time that are under way.
+
+    Shape (edges - 1,). What has come together up to a moment t is the sum of size times min(max(t - began, 0), length): with
+    stretches sorted by their ends it is had from sums up to each.
+    """
+
+    def upto(times_s: np.ndarray) -> np.ndarray:
+        order = np.argsort(times_s, kind="stable")
+        count = np.searchsorted(times_s[order], edges_s, "right")
+        sizes = np.concatenate([[0.0], np.cumsum(size[order])])[count]
+        moments = np.concatenate([[0.0], np.cumsum(size[order] * times_s[order])])[count]
+        found: np.ndarray = sizes * edges_s - moments
+        return found
+
+    total = upto(began_s) - upto(ended_s)
+    return np.maximum(0.0, np.diff(total) / np.diff(edges_s))
+
+
+def workers_held(run: Run, edges_s: np.ndarray) -> np.ndarray:
+    """Workers that were held, on average in each bin, by type; shape (types, bins)."""
+    began, ended, workers, kind = _leases(run)
+    one = partial(amount, edges_s=edges_s)
+    rows = [one(began[kind == t], ended[kind == t], workers[kind == t]) for t in range(len(run.types))]
+    return np.array(rows).reshape(len(run.types), len(edges_s) - 1)
+
+
+def _leases(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    spans = run.spans
+    began, ended = np.array([s.began_s for s in spans]), np.array([s.ended_s for s in spans])
+    return began, ended, np.array([float(s.workers) for s in spans]), np.array([s.type for s in spans], dtype=int)
+
+
+def jobs_running(run: Run, edges_s: np.ndarray) -> np.ndarray:
+    """Jobs that had workers, on average in each bin."""
+    began, ended, _, _ = _leases(run)
+    return amount(began, ended, np.array([float(len(s.jobs)) for s in run.spans]), edges_s)
+
+
+def jobs_present(run: Run, edges_s: np.ndarray) -> np.ndarray:
+    """Jobs that had come and were not finished, on average in each bin; those that were refused do not count."""
+    there = [r for r in run.records if not r.refused]
+    came = np.array([r.job.arrived_s for r in there])
+    left = np.array([max(run.ended_s, r.job.arrived_s) if r.finished_s is None else r.finished_s for r in there])
+    return amount(came, left, np.ones(len(there)), edges_s)
+
+
+def by_job(run: Run, edges_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Workers that each job held, on average in each bin, and what they were worth to it; both of shape (jobs, bins).
+
+    Worth: its throughput on them by what it is on a worker of the cluster on average. Who got the types that suit him has more
+    than he holds; with equal shares of every type everybody has as much as he holds.
+    """
+    mean = held(run, edges_s) / np.diff(edges_s)[:, None, None]
+    speed = np.array([r.throughputs for r in run.records]).reshape(len(run.records), len(run.types))
+    count = np.array([float(t.workers) for t in run.types])
+    usual = speed @ count / max(1.0, count.sum())
+    relative = np.divide(speed, usual[:, None], out=np.zeros_like(speed), where=usual[:, None] > 0)
+    return mean.sum(axis=2).T, (mean * relative).sum(axis=2).T

@@ -1,0 +1,210 @@
+"""report_html: one plan, what is predicted of it, and what was measured, as one HTML file that needs nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from hocket import __version__
+from hocket.planning.plan import Plan
+from hocket.planning.predict.whole_batch import excerpt_text
+from hocket.planning.waves.compare import Course
+from hocket.printable import printable
+from hocket.program.trace.compare import compare
+from hocket.program.trace.trace import Event, Trace
+from hocket.reporting.charts.bars import legend_of, utilization
+from hocket.reporting.charts.memory import MemoryCurve, Record, memory_curves
+from hocket.reporting.charts.palette import stylesheet
+from hocket.reporting.charts.staircase import Staircase, staircase
+from hocket.reporting.charts.svg import show_time
+from hocket.reporting.charts.timeline import Timeline, rows_of, timeline
+from hocket.reporting.charts.window import Window, choose
+from hocket.reporting.plan_report import facts
+from hocket.reporting.plan_report.background import Together
+from hocket.reporting.plan_report.overlaps import Overlaps, overlaps
+from hocket.reporting.plan_report.swap_panel import swap_panel
+from hocket.reporting.plan_report.usage_panel import usage_panel
+from hocket.simulation.summary import Summary
+from hocket.simulation.swapping.host_memory import HostCourse
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """Everything that is drawn of one plan."""
+
+    window: Window
+    timelines: tuple[Timeline, ...]
+    memory: tuple[MemoryCurve, ...]
+    measured_memory: str  # what is known of it: "series", "peaks" or ""
+    utilization: tuple[tuple[str, Markup], ...]  # with their titles
+    kinds: tuple[tuple[str, str], ...]  # the legend of utilization: class and meaning
+    events: list[Event]
+    overlaps: Overlaps | None
+    staircase: Staircase | None
+    excerpt: str  # which part of the plan the predicted drawings are of; empty where it is the whole
+
+
+def report_html(
+    plan: Plan,
+    trace: Trace,
+    summary: Summary,
+    measured: Trace | None = None,
+    amplification: str = "",
+    together: Together | None = None,
+    courses: Sequence[Course] = (),
+    swapped: HostCourse | None = None,
+    largest: tuple[facts.Table, str] | None = None,
+    shown: Plan | None = None,
+) -> str:
+    """The report of one plan.
+
+    Arguments:
+        trace, summary: what is predicted, from `Opened.simulate`.
+        measured: what happened, to be laid beside it.
+        amplification: what a plan that lends devices uses of them, in words (planning/burst/amplification.py).
+        together: the plan with a background job.
+        swapped: what is on hosts and on its way, of a plan that swaps.
+        largest: how deep models may be (swap_panel.py), and what a block of them is, in words.
+        courses: of one iteration of it, and of the same job launched at once or in waves (planning/waves/compare.py).
+        shown: the excerpt that `trace` is of, where the plan is too long to be drawn whole (`Opened.shown`). Everything that is drawn
+            of the prediction is labelled as an excerpt then; figures of an iteration are the plan's, from `summary`.
+
+    Returns:
+        A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
+    """
+    measured = measured.by_group() if measured is not None else None
+    drawn = draw(plan, trace, summary, measured, together, shown or plan)
+    return render(
+        "report.html",
+        title=f"{plan.model}: {plan.strategy} {facts.configuration(plan)}",
+        plan=plan,
+        config=facts.configuration(plan),
+        sentence=facts.sentence(plan),
+        about=facts.about_strategy(plan),
+        chips=facts.chips(plan),
+        tiles=facts.tiles(plan, summary, measured),
+        drawn=drawn,
+        computing=facts.computing(summary),
+        measured=measured is not None,
+        amplification=amplification,
+        together=together,
+        swaps=swap_panel(plan, swapped, drawn.window),
+        largest=largest,
+        usage=usage_panel(courses, measured, plan.batch_size, _capacities(plan), drawn.excerpt),
+        differences=facts.difference_tables(compare(trace, measured)) if measured is not None else (),
+        stages=facts.stage_table(plan, summary),
+        traffic=facts.traffic_table(plan, summary, drawn.events, drawn.window),
+        levels=facts.level_table(plan, summary),
+    )
+
+
+def draw(
+    plan: Plan,
+    trace: Trace,
+    summary: Summary,
+    measured: Trace | None,
+    together: Together | None = None,
+    shown: Plan | None = None,
+) -> Drawings:
+    """Timelines (the measured one, and that with a background job, on the same scale), memory and utilisation of the same window.
+
+    Arguments:
+        shown: the excerpt of the plan that predicted traces are of; the plan itself by default.
+    """
+    shown = shown or plan
+    excerpt = excerpt_text(plan, shown)
+    part = f"excerpt, {excerpt}: " if excerpt else ""
+    path = set(summary.critical_path)
+    window = choose(trace, shown.microbatches, around_s=_span_of(trace, path))
+    span_s, real = window.seconds, None
+    if measured is not None:
+        real = choose(measured, plan.microbatches, window.count)
+        span_s = max(span_s, real.seconds)
+    shared = choose(together.trace, shown.microbatches, window.count) if together is not None else window
+    span_s = max(span_s, shared.seconds)
+    devices, events = rows_of(shown, trace), window.events(trace)
+    title = f"Predicted: {part}{window.describe()}"
+    found = [timeline(shown, trace, window, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
+    if together is not None:
+        title = f"Predicted {together.title}: {part}{shared.describe()}"
+        found.append(timeline(shown, together.trace, shared, together.events(shared), span_s, title))
+    record = None
+    busy = [(f"Predicted{f', {part[:-2]}' if part else ''}", utilization(events, window, devices))]
+    if measured is not None and real is not None:
+        record = Record(measured, real)
+        title = f"Measured: {real.describe()}"
+        happened = real.events(measured)
+        found.append(timeline(plan, measured, real, happened, span_s, title))
+        busy.append(("Measured", utilization(happened, real, devices)))
+    return Drawings(
+        window,
+        tuple(found),
+        memory_curves(Record(trace, window), record, span_s, devices, _capacities(plan), summary.peak_memory_bytes),
+        _known_memory(record),
+        tuple(busy),
+        legend_of(drawing for _, drawing in busy),
+        events,
+        overlaps(summary.overlap, measured),
+        staircase(plan, trace, measured, shown, sum(summary.utilization.values())),
+        excerpt,
+    )
+
+
+def _capacities(plan: Plan) -> dict[int, float]:
+    """Of every device, or group."""
+    cluster = plan.group.cluster
+    return {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
+
+
+def _known_memory(measured: Record | None) -> str:
+    """What a measured trace knows of memory in what is drawn of it: a series, the peaks alone, or nothing."""
+    if measured is None or not measured.trace.peak_memory_bytes():
+        return ""
+    return "series" if any(map(measured.has, measured.trace.memory)) else "peaks"
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template; whatever is not `Markup` is escaped, and control characters are shown as escapes."""
+    page = _environment().get_template(template).render(values, palette=Markup(stylesheet()), version=__version__)
+    return printable(page, lines=True)
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.globals["show_time"] = show_time
+    return found
+
+
+def _span_of(trace: Trace, path: set[str]) -> tuple[float, float] | None:
+    """From the start to the end of the instructions of a critical path; None where the trace has none of them."""
+    if not path:
+        return None
+    wanted = {device_name.partition(": ")[2] for device_name in path}
+    # Names repeat over devices and only few events are on the path: ask by index first, and build few names.
+    indices = {int(part) for name in wanted for part in _numbers(name)}
+    near = [
+        k
+        for k, index in enumerate(trace.index.tolist())
+        if index in indices and f"device {trace.lanes[trace.lane[k]][0]}: {trace.name(k)}" in path
+    ]
+    if not near:
+        return None
+    return float(trace.start_s[near].min()), float(trace.end_s[near].max())
+
+
+def _numbers(name: str) -> list[str]:
+    return [part[1:] for part in name.split() if part[:1] in "#u" and part[1:].isdigit()]

@@ -1,0 +1,1 @@
+"""Measured contention of all-reduces with computation (LIBRA)."""

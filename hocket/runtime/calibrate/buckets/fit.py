@@ -1,0 +1,202 @@
+"""Notes of workers that trained with buckets and threads drawn at random, and what follows from them: points that the contention
+model is fitted to, and how well it foretells whole backwards.
+
+Rules of this file: no torch. Clocks of workers are never compared. Means are over the middle half of the steps of a draw. What a worker
+waits in an all-reduce for one that computes longer is part of it: the equations know no other place for it.
+Source: LIBRA (Liu et al. 2023), sections III.A and V.B.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import mean, median
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from hocket.cost.buckets.fit import Computed, Fitted, Moved, fit
+from hocket.errors import InputError
+from hocket.hardware.overlap import OverlapModel
+
+T = TypeVar("T")
+_LEAST_SHARE = 0.05
+"""Of a backward, or an all-reduce: with less beside it, it tells more of noise than of contention."""
+_HELD_OUT = 4
+"""Every so manieth draw of several buckets is foretold by a model that has not seen it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of one worker: seconds on its clock.
+
+    Attributes:
+        backward: begin and end; arrivals: when each parameter's gradient was there, in that order.
+        sums: of each bucket, when its all-reduce began and was over.
+    """
+
+    backward: tuple[float, float]
+    arrivals: tuple[tuple[str, float], ...]
+    sums: tuple[tuple[float, float], ...]
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Noted:
+    """One draw as one worker trained it: bytes, threads and parameters of each bucket, and the steps."""
+
+    buckets_bytes: tuple[float, ...]
+    threads: tuple[int, ...]
+    names: tuple[tuple[str, ...], ...]
+    steps: tuple[Step, ...]
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+class Run(NamedTuple):
+    """One draw: seconds from the begin of the backward to the end of the last all-reduce."""
+
+    buckets: int
+    threads: tuple[int, ...]
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, relative to what was measured."""
+        return self.predicted_s / self.measured_s - 1
+
+
+class Measured(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        fitted: to all draws. runs: of these, by that model; held_out: of some draws, by a model that has not seen them.
+        alone: of each worker.
+    """
+
+    fitted: Fitted
+    runs: tuple[Run, ...]
+    held_out: tuple[Run, ...]
+    alone: tuple["Alone", ...]
+
+    @property
+    def error(self) -> float:
+        """Mean of absolute errors of backwards, the worse of those that the model has seen and those that it has not."""
+        return max(mean(abs(run.error) for run in runs) for runs in (self.runs, self.held_out) if runs)
+
+    @property
+    def backward_s(self) -> float:
+        """Of a backward with nothing beside it."""
+        return mean(own.end_s for own in self.alone)
+
+
+Draws = Sequence[tuple[Noted, ...]]
+"""By draw, then by worker."""
+
+
+def measured(notes: Sequence[Sequence[Noted]]) -> Measured:
+    """Fit a model to the notes of all workers, of each a draw after the other.
+
+    Raises:
+        InputError: too few all-reduces or computations had the other beside them from begin to end.
+    """
+    draws = list(zip(*notes, strict=True))
+    workers, alone = len(notes), _alone(draws)
+    several = [k for k, noted in enumerate(draws) if len(noted[0].threads) > 1]
+    apart = set(several[_HELD_OUT - 1 :: _HELD_OUT])
+    held_out: tuple[Run, ...] = ()
+    if apart:
+        seen = [noted for k, noted in enumerate(draws) if k not in apart]
+        blind = _fit(seen, alone, workers).model
+        held_out = tuple(foretold(draws[k], alone, blind) for k in sorted(apart))
+    fitted = _fit(draws, alone, workers)
+    threads = tuple(sorted({count for noted in draws for count in noted[0].threads}))
+    fitted = fitted._replace(model=replace(fitted.model, threads=threads))
+    runs = tuple(foretold(noted, alone, fitted.model) for noted in draws)
+    found = Measured(fitted, runs, held_out, tuple(alone))
+    return found._replace(fitted=fitted._replace(model=replace(fitted.model, error=round(found.error, 4))))
+
+
+class Alone(NamedTuple):
+    """One worker's backward with nothing beside it: when each gradient is there, and its end, from its begin on."""
+
+    arrival_s: dict[str, float]
+    end_s: float
+
+
+def _alone(draws: Draws) -> list[Alone]:
+    found = []
+    for worker in range(len(draws[0])):
+        steps = [step for noted in draws if len(noted[worker].threads) == 1 for step in noted[worker].steps]
+        if not steps:
+            raise InputError("measurements", "no backward without all-reduces beside it", "draws of one bucket")
+        times: dict[str, list[float]] = {}
+        for step in steps:
+            for name, at_s in step.arrivals:
+                times.setdefault(name, []).append(at_s - step.backward[0])
+        ends = [step.backward[1] - step.backward[0] for step in steps]
+        found.append(Alone({name: median(of) for name, of in times.items()}, median(ends)))
+    return found
+
+
+def _fit(draws: Draws, alone: Sequence[Alone], workers: int) -> Fitted:
+    computed = [one for noted in draws for worker, own in enumerate(noted) for one in _computed(own, alone[worker])]
+    moved = [one for noted in draws for one in _moved(noted)]
+    return fit(computed, moved, workers)
+
+
+def _computed(noted: Noted, alone: Alone) -> Iterator[Computed]:
+    """The backward up to its last gradient; means over the middle half of its steps."""
+    spans = sorted(noted.steps, key=lambda step: step.arrivals[-1][1] - step.backward[0])
+    middle = _middle(spans)
+    whole_s, beside_s = 0.0, dict.fromkeys(sorted(set(noted.threads)), 0.0)
+    for step in middle:
+        end_s = step.arrivals[-1][1]
+        whole_s += (end_s - step.backward[0]) / len(middle)
+        for (begin_s, over_s), threads in zip(step.sums, noted.threads, strict=True):
+            beside_s[threads] += max(0.0, min(over_s, end_s) - begin_s) / len(middle)
+    alone_s = max(alone.arrival_s.values())
+    if sum(beside_s.values()) >= _LEAST_SHARE * alone_s:
+        beside_s = {threads: seconds for threads, seconds in beside_s.items() if seconds > 0}
+        yield Computed(beside_s, whole_s - sum(beside_s.values()), alone_s)
+
+
+def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
+    """Each bucket's all-reduce; means over the middle half of workers' steps."""
+    one = noted[0]
+    for bucket, threads in enumerate(one.threads):
+        if not one.buckets_bytes[bucket]:
+            continue
+        times = []
+        for step in (step for own in noted for step in own.steps):
+            (begin_s, over_s), end_s = step.sums[bucket], step.arrivals[-1][1]
+            beside_s = max(0.0, min(over_s, end_s) - begin_s)
+            times.append((over_s - begin_s, beside_s))
+        middle = _middle(sorted(times))
+        whole_s, beside_s = (mean(of) for of in zip(*middle, strict=True))
+        beside_s = beside_s if beside_s >= _LEAST_SHARE * whole_s else 0.0
+        yield Moved(threads, one.buckets_bytes[bucket], beside_s, whole_s - beside_s)
+
+
+def _middle(ranked: Sequence[T]) -> Sequence[T]:
+    """Without a quarter at either end."""
+    return ranked[len(ranked) // 4 : max(1, len(ranked) - len(ranked) // 4)]
+
+
+def foretold(noted: Sequence[Noted], alone: Sequence[Alone], model: OverlapModel) -> Run:
+    """What was noted of one draw by all workers, beside what a model says of it."""
+    measured_s = median(
+        max(step.sums[-1][1], step.backward[1]) - step.backward[0] for own in noted for step in own.steps
+    )
+    ready = [_ready(own, by_itself) for own, by_itself in zip(noted, alone, strict=True)]
+    computes_s = [after - before for before, after in pairwise((0.0, *map(mean, zip(*ready, strict=True))))]
+    one = noted[0]
+    predicted_s = model.backward_s(one.buckets_bytes, computes_s, one.threads)
+    return Run(len(one.threads), one.threads, measured_s, predicted_s)
+
+
+def _ready(noted: Noted, alone: Alone) -> list[float]:
+    """When each bucket's last gradient is there if nothing is beside the backward."""
+    found = [0.0]
+    for names in noted.names:
+        found.append(max([found[-1], *(alone.arrival_s[name] for name in names if name in alone.arrival_s)]))
+    return found[1:]

@@ -1,0 +1,245 @@
+"""Measure the links between the workers of a process group: messages and all-reduces, level by level.
+
+Rules of this file: every worker of the group calls `measure_links` with the same arguments and decides the same in the
+same order (a collective that one worker skips hangs the others); times are shared by all-reduce of numbers. Only
+samples come out: hardware/links.py turns them into figures.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from statistics import fmean, quantiles
+
+import torch
+import torch.distributed as dist
+
+from hocket.errors import InputError
+from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample
+from hocket.runtime.engine.transport.connect import connect
+from hocket.runtime.engine.transport.shared_memory import Inbox, Outbox
+from hocket.runtime.engine.transport.tensor_group import members_of
+
+SIZES_BYTES = tuple(2**k for k in range(10, 25, 2))
+"""1 KiB to 16 MiB."""
+
+Clock = Callable[[], float]
+Transfer = Callable[[int], None]
+"""Moves (or reduces) one message as many times as its argument says."""
+
+_LEAST_REPEATS = 4  # the first of them only warms up
+_SAMPLES, _WIDTH = 64, 1024  # of the matrices that are multiplied between two all-reduces on a CPU: some ms and MB
+
+
+def measure_links(
+    widths: Sequence[int],
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    repeats: int = 25,
+    limit_s: float = 20.0,
+    clock: Clock = time.perf_counter,
+) -> tuple[LinkSample, ...]:
+    """Measure each level between the workers of the initialised default process group; all of them call this.
+
+    Point-to-point: messages between worker 0 and the first worker of the neighbouring component, to and fro.
+    All-reduce: among the first workers of the components that worker 0's parent joins. Where messages go through memory, an
+    all-reduce of those two workers as members of a tensor-parallel group as well.
+
+    Arguments:
+        widths: of the levels, innermost first; their product is the number of workers.
+        sizes_bytes: two of them at least; the smallest are measured first.
+        repeats: at most so many for each size; fewer when the time runs out.
+        limit_s: about how long it may take. Past it, larger messages are left out, but for two sizes.
+
+    Returns:
+        The same samples on every worker. Of messages each is the lower quartile of its repeats: what disturbs them (other
+        programs, a late wake-up) only ever makes them longer. Of all-reduces it is the mean of the middle half, because some
+        of gloo's take several times as long as others, whatever the machine does, and every update pays for that. Between
+        two of them, and between two messages through memory, a CPU multiplies matrices and writes the message anew, as a
+        backward does. A level of width 1 has none.
+
+    Raises:
+        InputError: the widths do not fit the group.
+    """
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    if prod(widths) != workers:
+        raise InputError("widths", f"{tuple(widths)} for {prod(widths)} workers", f"a product of {workers}")
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    share_s = limit_s / max(1, 3 * sum(width > 1 for width in widths))
+    between = _Busy() if device.type == "cpu" else _nothing
+    samples: list[LinkSample] = []
+    span = 1
+    for level, width in enumerate(widths):
+        members = list(range(0, span * width, span))
+        span *= width
+        if width == 1:
+            continue
+        group = dist.new_group(members)
+        pair = members[:2]
+        mail = _Mail.between(pair, device)
+        behind = between if mail.shared else _nothing  # a network's time is not the processor's
+        kinds = [
+            _Kind(POINT_TO_POINT, pair, 2, _low, behind, partial(_to_and_fro, rank, pair, mail)),
+            _Kind(ALL_REDUCE, members, 1, middle_mean, between, partial(_reduce, group)),
+        ]
+        if mail.shared:
+            groups = [pair, *([other] for other in range(workers) if other not in pair)]
+            total = members_of(groups, device, True).total
+            kinds.append(_Kind(MEMBERS, pair, 1, middle_mean, between, partial(_totals, total), time.thread_time))
+        for kind in kinds:
+            for size, seconds, cores in _series(kind, rank in kind.among, sizes_bytes, repeats, share_s, device, clock):
+                samples.append(LinkSample(level, kind.name, len(kind.among), size, seconds, cores))
+        if rank in members:
+            dist.destroy_process_group(group)
+    return tuple(samples)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of transfer.
+
+    Attributes:
+        among: members that take part. together: transfers between two looks at the clock.
+        usual: what one takes, of many. between: what is done with a message before each look. make: a transfer of a message.
+        busy: seconds of the processors that do it.
+    """
+
+    name: str
+    among: Sequence[int]
+    together: int
+    usual: Callable[[list[float]], float]
+    between: Callable[[torch.Tensor], None]
+    make: Callable[[torch.Tensor], Transfer]
+    busy: Clock = time.process_time
+
+
+def _nothing(message: torch.Tensor) -> None:
+    """Behind other work a GPU's memory is as quick, and so is a network; but a pause would fill the buckets of a shaped one."""
+
+
+class _Busy:
+    """What a backward does between two transfers: it multiplies matrices and writes the message anew."""
+
+    def __init__(self) -> None:
+        self._few, self._many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)
+
+    def __call__(self, message: torch.Tensor) -> None:
+        torch.mm(self._few, self._many)
+        message.fill_(1.0)
+
+
+def _low(seconds: list[float]) -> float:
+    return quantiles(seconds, n=4, method="inclusive")[0]
+
+
+def middle_mean(seconds: list[float]) -> float:
+    """The mean of the middle half."""
+    found, out = sorted(seconds), len(seconds) // 4
+    return fmean(found[out : len(found) - out])
+
+
+def _series(
+    kind: _Kind,
+    active: bool,
+    sizes_bytes: Sequence[int],
+    repeats: int,
+    limit_s: float,
+    device: torch.device,
+    clock: Clock,
+) -> Iterator[tuple[int, float, float]]:
+    """Time a transfer for ascending sizes: bytes, seconds, busy cores. Workers that are not active only wait."""
+    start_s = clock()
+    for done, size in enumerate(sorted(sizes_bytes)):
+        # The slowest worker's clock counts for all: if each looked at its own, one would stop and the others hang.
+        if _largest(clock() - start_s, device) > limit_s and done >= 2:
+            return
+        message = torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
+        transfer = kind.make(message)
+        size_start_s, measured_s, processor_s = clock(), list[float](), list[float]()
+        while len(measured_s) < max(_LEAST_REPEATS, repeats):
+            kind.between(message)
+            # Agreeing is the barrier as well: all leave it together and start.
+            spent_s = _largest(clock() - size_start_s, device)
+            if len(measured_s) >= _LEAST_REPEATS and spent_s > limit_s / len(sizes_bytes):
+                break
+            before_s, processor_before_s = clock(), kind.busy()
+            if active:
+                transfer(kind.together)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+            measured_s.append((clock() - before_s) / kind.together)
+            processor_s.append((kind.busy() - processor_before_s) / kind.together)
+        usual_s, busy_s = (
+            _largest(kind.usual(found[1:]) if active else 0.0, device) for found in (measured_s, processor_s)
+        )
+        yield size, usual_s, busy_s / usual_s
+
+
+def _largest(value: float, device: torch.device) -> float:
+    """The largest of all workers' values, on every worker."""
+    box = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(box, dist.ReduceOp.MAX)
+    return float(box.item())
+
+
+@dataclass(frozen=True)
+class _Mail:
+    """How the engine moves messages between two workers: through memory where it can, which is `shared` then."""
+
+    outboxes: Mapping[int, Outbox]
+    inboxes: Mapping[int, Inbox]
+    shared: bool
+
+    @classmethod
+    def between(cls, pair: Sequence[int], device: torch.device) -> "_Mail":
+        """A collective call of all workers."""
+        outboxes, inboxes, joined = connect([(pair[0], pair[1]), (pair[1], pair[0])] if device.type == "cpu" else [])
+        return cls(outboxes, inboxes, bool(joined))
+
+    def send(self, message: torch.Tensor, peer: int) -> None:
+        """Return when it has been sent."""
+        if peer not in self.outboxes:
+            dist.send(message, peer)
+        elif (work := self.outboxes[peer].send(message)) is not None:
+            work.wait()
+
+    def receive(self, message: torch.Tensor, peer: int) -> None:
+        """Return when one of this size has come."""
+        if peer not in self.inboxes:
+            dist.recv(message, peer)
+        else:
+            self.inboxes[peer].post(message.nbytes)[1].wait()
+
+
+def _to_and_fro(rank: int, pair: Sequence[int], mail: _Mail, message: torch.Tensor) -> Transfer:
+    """One way, then back, and so on: each message waits for the one before."""
+
+    def transfer(times: int) -> None:
+        for turn in range(times):
+            sender, receiver = pair if turn % 2 == 0 else reversed(pair)
+            if rank == sender:
+                mail.send(message, receiver)
+            else:
+                mail.receive(message, sender)
+
+    return transfer
+
+
+def _reduce(group: dist.ProcessGroup | None, message: torch.Tensor) -> Transfer:
+    """All-reduces of the same tensor, one after the other."""
+
+    def transfer(times: int) -> None:
+        for _ in range(times):
+            dist.all_reduce(message, group=group)
+
+    return transfer
+
+
+def _totals(total: Callable[[torch.Tensor], torch.Tensor], message: torch.Tensor) -> Transfer:
+    """Sums of the same tensor among members, one after the other."""
+
+    def transfer(times: int) -> None:
+        for _ in range(times):
+            total(message)
+
+    return transfer

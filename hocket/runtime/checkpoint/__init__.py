@@ -1,0 +1,1 @@
+"""Checkpoints: written atomically, kept, resumed under any plan."""

@@ -1,0 +1,331 @@
+"""Checkpoint: a folder that is whole or does not count.
+
+    CHECKPOINTS/step-00000012/manifest.json          what it is, and size and SHA-256 of every file; has its own hash
+                              worker-0.safetensors   tensors by global name, each in one worker's file only
+    CHECKPOINTS/step-00000016.damaged/               found damaged by a run that went on from an older one: nothing deletes it
+    CHECKPOINTS/.step-00000020.part/                 being written, or left by a death: ignored, removed by the next save
+
+Rules of this file: tensors go through `torch.distributed.checkpoint` (DCP), so that any plan reads what any other wrote, but
+into the storage of dcp_storage.py: nothing is ever unpickled. Every file is fsynced before the folder is renamed, and the
+parent folder after; the old checkpoints go only when the new one is there. Workers agree on each decision by Board.
+
+A checkpoint is made between segments only (see segments.py): then every stage has exactly one version of its weights, and
+`weight_versions` is the number of updates it contains. For an asynchronous strategy this drain is part of what is computed:
+the declared update rule begins anew after it, so runs with other places of checkpoints differ, as staleness does.
+
+Names: `model.NAME` for parameters and buffers, `optimizer.NAME.KEY` for the optimizer's state of one parameter. A replica's
+or a tied parameter's state is the same on all workers that hold it; the lowest of them writes it.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+
+from hocket.errors import HocketError, InputError
+from hocket.profiling.measure.quiet_warnings import unwarned
+from hocket.runtime.checkpoint.dcp_storage import StoredFile, TensorReader, TensorWriter
+from hocket.runtime.worker.kv_exchange import Board
+from hocket.util.documents import parse_json
+from hocket.util.files import fsync_folder, read_bytes
+from hocket.util.schema import as_data, read_as
+
+FORMAT = "hocket-checkpoint-1"
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d{8,18})")
+_MAX_MANIFEST_BYTES = 64 * 2**20
+_CHUNK_BYTES = 2**20
+
+State = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands, for whoever goes on from there.
+
+    Attributes:
+        step: steps trained; samples: of the stream of data, consumed.
+        job, plan_digest, profile_digest: whose it is.
+        rule: the update rule's kind; weight_versions: updates in each stage's weights since the run began.
+        dtype: the type that was computed in, such as "float32"; empty where nobody said so.
+    """
+
+    step: int
+    samples: int
+    job: str = ""
+    plan_digest: str = ""
+    profile_digest: str = ""
+    rule: str = ""
+    weight_versions: tuple[int, ...] = ()
+    dtype: str = ""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is. `values` are those parts of the state that are plain numbers; `sha256` is of all the rest."""
+
+    position: Position
+    files: tuple[StoredFile, ...]
+    values: dict[str, Any] = field(default_factory=dict)
+    sha256: str = ""
+    format: str = FORMAT
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise InputError("format", repr(self.format), repr(FORMAT))
+        for stored in self.files:
+            if Path(stored.name).name != stored.name or stored.name in ("", ".", ".."):
+                raise InputError("files", repr(stored.name), "the name of a file in the checkpoint's folder")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of everything but itself."""
+        text = json.dumps(as_data(replace(self, sha256="")), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The manifest as text, with its hash."""
+        return json.dumps(as_data(replace(self, sha256=self.hash)), indent=1)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Read a checkpoint's manifest strictly.
+
+        Raises:
+            InputError: none there, or not as it was written.
+        """
+        path = folder / MANIFEST
+        manifest = read_as(cls, parse_json(read_bytes(path, _MAX_MANIFEST_BYTES), str(path)), str(path))
+        if manifest.sha256 != manifest.hash:
+            raise InputError(str(path), "another content than was written", f"SHA-256 {manifest.sha256}")
+        return manifest
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found whole."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def position(self) -> Position:
+        """Where it stands."""
+        return self.manifest.position
+
+    def load(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
+        """The state of these names, tensors on the CPU, whatever plan wrote them."""
+        reader = TensorReader([self.path / stored.name for stored in self.manifest.files])
+        state: dict[str, Any] = {name: reader.like(name) for name in sorted(reader.pieces) if wanted(name)}
+        if state:
+            try:
+                with _dcp():
+                    state_dict_loader.load(state, storage_reader=reader, no_dist=True)
+            except CheckpointException as error:
+                raise InputError(str(self.path), _failures(error), "tensors that fit together") from None
+        return state | {name: value for name, value in self.manifest.values.items() if wanted(name)}
+
+
+def folder_name(step: int) -> str:
+    """The name of a checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the checkpoints in a folder, whole or not, by step."""
+    names = [path.name for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(names, key=step_of)
+
+
+def step_of(name: str) -> int:
+    """The step that the name of a checkpoint's folder says."""
+    return int(name.removeprefix("step-"))
+
+
+def save(
+    folder: Path,
+    position: Position,
+    state: State,
+    board: Board,
+    keep: int = 3,
+    wholes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Path:
+    """Write one checkpoint; every worker calls this with the part of the state that it holds.
+
+    Arguments:
+        folder: of all checkpoints, which all workers see.
+        keep: how many of the newest stay; the others are removed once the new one is there.
+        wholes: whole shapes of tensors of which `state` has parts, named as dcp_storage.py says.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        InputError: it could not be written (disk full, no permission): on every worker the same error; the checkpoints
+            that were there stay as they are.
+    """
+    final = folder / folder_name(position.step)
+    part = folder / f".{final.name}.part"
+    # Round 1: who holds what; and when it is over the first worker has made an empty folder.
+    problem = _prepare(folder, part) if board.rank == 0 else ""
+    held = board.share({"names": sorted(state), "problem": problem})
+    _raise_first(folder, [fact["problem"] for fact in held])
+    lower = {name for fact in held[: board.rank] for name in fact["names"]}
+    own = {name: value for name, value in state.items() if name not in lower}
+    # Round 2: everybody has written and synced, or says why not.
+    written = board.share(_write(part, own, board.rank, wholes or {}))
+    problem = next((fact["problem"] for fact in written if fact["problem"]), "")
+    if board.rank == 0:
+        files = tuple(StoredFile(**fact["file"]) for fact in written if fact["file"])
+        values = {name: value for fact in written for name, value in fact["values"].items()}
+        problem = problem or _commit(part, final, Manifest(position, files, values))
+        if problem:
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            _forget(folder, keep)
+    # Round 3: it is there.
+    _raise_first(folder, [fact["problem"] for fact in board.share({"problem": problem})])
+    return final
+
+
+def newest(folder: Path, board: Board, warn: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; every worker calls this and gets the same one.
+
+    Arguments:
+        warn: called (on every worker) with what is wrong with each newer one that is skipped.
+    """
+    for name in board.share({"names": names_in(folder)[::-1]})[0]["names"]:
+        path = folder / name
+        problems = [fact["problem"] for fact in board.share({"problem": _problem_of(path, board)})]
+        problem = next(filter(None, problems), "")
+        if not problem:
+            return Checkpoint(path, Manifest.read(path))
+        warn(f"checkpoint {path} is damaged: {problem}")
+    return None
+
+
+def verify(path: Path, rank: int = 0, workers: int = 1) -> Manifest:
+    """Check a checkpoint's files against its manifest; of several workers each checks its share.
+
+    Raises:
+        InputError: a file that is missing, or is not as it was written.
+    """
+    manifest = Manifest.read(path)
+    for stored in manifest.files[rank::workers]:
+        file = path / stored.name
+        try:
+            sha, size = hashlib.sha256(), 0
+            with file.open("rb") as stream:
+                while block := stream.read(_CHUNK_BYTES):
+                    sha.update(block)
+                    size += len(block)
+        except OSError as error:
+            raise InputError(str(file), str(error), "a readable file") from None
+        if (size, sha.hexdigest()) != (stored.size_bytes, stored.sha256):
+            expected = f"{stored.size_bytes} bytes with SHA-256 {stored.sha256[:12]}..."
+            raise InputError(str(file), f"{size} bytes with SHA-256 {sha.hexdigest()[:12]}...", expected)
+    return manifest
+
+
+def _problem_of(path: Path, board: Board) -> str:
+    try:
+        verify(path, board.rank, board.workers)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _prepare(folder: Path, part: Path) -> str:
+    """Make an empty folder to write into, without what an earlier death left; what went wrong."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".step-*"):
+            shutil.rmtree(left)
+        part.mkdir()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _write(part: Path, own: State, rank: int, wholes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Write one worker's share; what there is to tell the others."""
+    tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
+    values = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
+    odd = next((name for name, value in values.items() if not isinstance(value, int | float | str | None)), None)
+    fact: dict[str, Any] = {"file": None, "values": {}, "problem": ""}
+    if odd is not None:
+        return fact | {"problem": f"{odd} is a {type(values[odd]).__name__}, neither tensor nor number"}
+    if not tensors:
+        return fact | {"values": values}
+    writer = TensorWriter(part / f"worker-{rank}.safetensors", wholes)
+    try:
+        with _dcp():
+            state_dict_saver.save(tensors, storage_writer=writer, no_dist=True)
+    except (OSError, HocketError) as error:
+        return fact | {"problem": str(error)}
+    except CheckpointException as error:
+        return fact | {"problem": _failures(error)}
+    assert writer.stored is not None
+    return fact | {"file": as_data(writer.stored), "values": values}
+
+
+def _failures(error: CheckpointException) -> str:
+    return "; ".join(str(failure) for failure, _ in error.failures.values())
+
+
+def _commit(part: Path, final: Path, manifest: Manifest) -> str:
+    """Write the manifest and give the folder its name; what went wrong."""
+    try:
+        with (part / MANIFEST).open("w") as stream:
+            stream.write(manifest.to_json())
+            stream.flush()
+            os.fsync(stream.fileno())
+        fsync_folder(part)
+        if final.exists():  # a damaged one that was skipped, or the same step trained again
+            final.rename(final.with_name(f".{final.name}.old"))
+        part.rename(final)
+        fsync_folder(final.parent)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _forget(folder: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints: renamed first, so that half a removal does not look like a checkpoint."""
+    for name in names_in(folder)[:-keep]:
+        aside = folder / f".{name}.old"
+        try:
+            (folder / name).rename(aside)
+        except OSError:  # somebody else's folder now: it costs room, not correctness
+            continue
+    for aside in folder.glob(".step-*.old"):
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _raise_first(folder: Path, problems: list[str]) -> None:
+    problem = next(filter(None, problems), "")
+    if problem:
+        hint = "The checkpoints that were there are untouched; make room, or name another folder, and use --resume."
+        raise InputError(f"checkpoint in {folder}", problem, "room to write it", hint)
+
+
+@contextmanager
+def _dcp() -> Iterator[None]:
+    """DCP without its own collectives (they pickle): it warns that it works for this process alone, as it should."""
+    with unwarned("torch.distributed is disabled, unavailable or uninitialized"), torch.no_grad():
+        yield

@@ -1,0 +1,293 @@
+"""Storage of tensors for `torch.distributed.checkpoint` (DCP) that never unpickles.
+
+DCP's own file storage keeps its `.metadata` as a pickle and reads it with `pickle.load`, and what is not a tensor with
+`torch.load(weights_only=False)`: opening a checkpoint would run whatever its author put there. Here DCP plans and reshards,
+and the bytes lie in safetensors files (https://github.com/huggingface/safetensors, "Format"): eight bytes of header length,
+a JSON header, raw little-endian numbers. Any safetensors reader opens them.
+
+Rules of this file: tensors only; a part of a tensor sharded over workers is called `name@0,128` after its offsets, and the
+header's `__metadata__` holds the whole tensor's shape under `name`. Everything read is checked against the file's size.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from hocket.errors import InputError, InternalError
+from hocket.util.documents import parse_json
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+    "C128": torch.complex128,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MAX_HEADER_BYTES = 100 * 2**20  # the limit of the format's own readers
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A written file, for the manifest."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor, or a part of one, inside a file."""
+
+    path: Path
+    start: int
+    dtype: torch.dtype
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    whole: tuple[int, ...]
+
+    def read(self) -> Tensor:
+        """Its numbers, on the CPU."""
+        count = prod(self.shape)
+        if count == 0:
+            return torch.empty(self.shape, dtype=self.dtype)
+        raw = bytearray(count * self.dtype.itemsize)
+        with self.path.open("rb") as stream:
+            stream.seek(self.start)
+            if stream.readinto(raw) != len(raw):
+                raise InputError(str(self.path), "a file that ends early", "a whole file")
+        return torch.frombuffer(raw, dtype=self.dtype).view(self.shape)
+
+
+class TensorWriter(StorageWriter):
+    """Writes this worker's tensors to one file, fsynced.
+
+    Attributes:
+        stored: the file, once written.
+    """
+
+    def __init__(self, path: Path, wholes: Mapping[str, Sequence[int]] | None = None) -> None:
+        """`wholes`: whole shapes of tensors of which parts are given under names as in the file."""
+        self._path, self._wholes = path, wholes or {}
+        self.stored: StoredFile | None = None
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """Nothing is kept between two saves."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """The folder is there."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """As planned."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """As planned."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
+        """Write header and numbers, in the order of names.
+
+        Raises:
+            OSError: no room, or no permission.
+        """
+        items = sorted(plan.items, key=lambda item: _key(item))
+        header, end = _header(items, self._wholes)
+        sha, size = hashlib.sha256(), 0
+        with self._path.open("wb") as stream:
+            for block in (len(header).to_bytes(8, "little"), header, *_blocks(items, planner)):
+                stream.write(block)
+                sha.update(block)
+                size += len(block)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if size != 8 + len(header) + end:
+            raise InternalError(f"{self._path}: {size} bytes written, {8 + len(header) + end} announced")
+        self.stored = StoredFile(self._path.name, size, sha.hexdigest())
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in items])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """The header has it all; the manifest is written when every worker is done."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """A folder's path."""
+        return isinstance(checkpoint_id, str | os.PathLike)
+
+
+class TensorReader(StorageReader):
+    """Reads tensors, or the parts of them that this worker needs, from some files."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Read the headers.
+
+        Raises:
+            InputError: a header that does not fit its file.
+        """
+        self.pieces: dict[str, list[Piece]] = {}
+        for path in paths:
+            for name, piece in read_header(path):
+                self.pieces.setdefault(name, []).append(piece)
+
+    def like(self, name: str) -> Tensor:
+        """An empty tensor of the type and whole shape of a stored one."""
+        first = self.pieces[name][0]
+        return torch.empty(first.whole, dtype=first.dtype)
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """Nothing is kept between two loads."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What the headers say, as DCP's planners want it."""
+        found: dict[str, Any] = {}
+        for name, pieces in self.pieces.items():
+            chunks = [ChunkStorageMetadata(torch.Size(p.offsets), torch.Size(p.shape)) for p in pieces]
+            properties = TensorProperties(dtype=pieces[0].dtype)
+            found[name] = TensorStorageMetadata(properties, torch.Size(pieces[0].whole), chunks)
+        return Metadata(state_dict_metadata=found, planner_data=None, storage_data=None)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """The headers are read."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """As planned."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """As planned."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        """Copy each wanted box of numbers to where it belongs."""
+        for item in plan.items:
+            index: MetadataIndex = item.storage_index
+            offsets = tuple(index.offset) if index.offset is not None else None
+            pieces = self.pieces[index.fqn]
+            piece = next(p for p in pieces if offsets is None or p.offsets == offsets)
+            box = piece.read()
+            for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                box = box.narrow(dimension, start, length)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(box)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """A folder's path."""
+        return isinstance(checkpoint_id, str | os.PathLike)
+
+
+def _key(item: WriteItem) -> str:
+    data = item.tensor_data
+    if data is None:
+        raise InternalError(f"{item.index.fqn} is not a tensor: plain values belong in the manifest")
+    if data.chunk.sizes == data.size:
+        return item.index.fqn
+    return f"{item.index.fqn}@{','.join(map(str, data.chunk.offsets))}"
+
+
+def _header(items: Sequence[WriteItem], given: Mapping[str, Sequence[int]]) -> tuple[bytes, int]:
+    """The JSON header, and how many bytes of numbers follow."""
+    entries: dict[str, Any] = {}
+    wholes: dict[str, str] = {}
+    at = 0
+    for item in items:
+        data = item.tensor_data
+        assert data is not None
+        if data.properties.dtype not in _NAMES:
+            raise InputError(item.index.fqn, f"a tensor of {data.properties.dtype}", f"one of {', '.join(_DTYPES)}")
+        size = prod(data.chunk.sizes) * data.properties.dtype.itemsize
+        shape = list(data.chunk.sizes)
+        entries[_key(item)] = {"dtype": _NAMES[data.properties.dtype], "shape": shape, "data_offsets": [at, at + size]}
+        if _key(item) != item.index.fqn:
+            wholes[item.index.fqn] = json.dumps(list(data.size))
+        name = item.index.fqn.rpartition("@")[0]
+        if name in given:
+            wholes[name] = json.dumps(list(given[name]))
+        at += size
+    text = json.dumps({"__metadata__": wholes, **entries} if wholes else entries, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % _ALIGNMENT), at
+
+
+def _blocks(items: Sequence[WriteItem], planner: SavePlanner) -> Iterator[bytes | memoryview]:
+    for item in items:
+        tensor = planner.resolve_data(item)
+        if not isinstance(tensor, Tensor):
+            raise InternalError(f"{item.index.fqn} is not a tensor: plain values belong in the manifest")
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data if flat.numel() else b""
+
+
+def read_header(path: Path) -> Iterator[tuple[str, Piece]]:
+    """The tensors of one file, by name.
+
+    Raises:
+        InputError: no such file, or a header that does not fit it.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            header, start = _read_json(stream, size, path)
+    except OSError as error:
+        raise InputError(str(path), str(error), "a readable file of tensors") from None
+    wholes = header.pop("__metadata__", {})
+    for key, entry in header.items():
+        try:
+            dtype, shape = _DTYPES[entry["dtype"]], tuple(int(n) for n in entry["shape"])
+            begin, end = (int(n) for n in entry["data_offsets"])
+            name, _, place = key.rpartition("@")
+            if name and name in wholes:
+                offsets, whole = tuple(map(int, place.split(","))), tuple(json.loads(wholes[name]))
+            else:
+                name, offsets, whole = key, (0,) * len(shape), shape
+        except (KeyError, TypeError, ValueError) as error:
+            found = f"{type(error).__name__}: {error}"
+            raise InputError(f"{path}: {key}", found, "dtype, shape and data_offsets of a tensor") from None
+        fits = 0 <= begin <= end <= size - start and end - begin == prod(shape) * dtype.itemsize
+        if not fits or any(n < 0 for n in shape) or not len(shape) == len(offsets) == len(whole):
+            raise InputError(f"{path}: {key}", f"bytes {begin} to {end} for {shape}", "bytes that fit shape and file")
+        yield name, Piece(path, start + begin, dtype, offsets, shape, whole)
+
+
+def _read_json(stream: BinaryIO, size: int, path: Path) -> tuple[dict[str, Any], int]:
+    length = int.from_bytes(stream.read(8), "little")
+    if not 0 < length <= min(_MAX_HEADER_BYTES, size - 8):
+        raise InputError(str(path), f"a header of {length} bytes", "a header within the file")
+    header = parse_json(stream.read(length), str(path))
+    if not isinstance(header, dict):
+        raise InputError(str(path), f"a header of type {type(header).__name__}", "a JSON object")
+    return header, 8 + length

@@ -1,0 +1,301 @@
+"""Keeper: a worker's checkpoints: what of its state goes under which name, and from which of them a run goes on."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from hocket.errors import InputError
+from hocket.planning.plan import Plan
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.optimizer import whole_optimizer
+from hocket.profiling.job.subtasks import Part
+from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, names_in, newest, save, step_of
+from hocket.runtime.checkpoint.resume_errors import no_checkpoint
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.nan_guard.guard import faults
+from hocket.runtime.nan_guard.not_finite import not_finite
+from hocket.runtime.update.optimizer_check import kept_keys
+from hocket.runtime.worker.kv_exchange import Board
+
+Report = Callable[[dict[str, Any]], None]
+_MOST_NAMED = 100
+
+
+class Keeper:
+    """Makes and finds the checkpoints of one run; every worker has one and calls it at the same moments.
+
+    Attributes:
+        path: of the newest checkpoint of this run, or the one that it goes on from.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        folder: Path,
+        board: Board,
+        resumes: bool | Literal["auto"],
+        keep: int,
+        goes_on: bool = False,
+    ) -> None:
+        """Keep the checkpoints of a run in a folder.
+
+        Arguments:
+            resumes: see Options. goes_on: weights that are not finite end no run.
+        """
+        self._job, self._plan, self._folder, self._board = job, plan, folder, board
+        self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
+        self._versions = (0,) * len(plan.stages)
+        self.path: Path | None = None
+
+    def resume(self, engine: Worker, speak: Report) -> int:
+        """Give the engine the newest whole checkpoint, if going on is wanted; returns the first step.
+
+        Raises:
+            InputError: checkpoints of another job, model or optimizer; some that are there and not asked for; none that is whole where
+                one is demanded, or where there are only damaged ones.
+        """
+        found = self._found(speak)
+        if found is None:
+            return 0
+        self.path, self._versions = found.path, _versions(found.position, len(self._plan.stages))
+        held = engine.described()
+        parts = engine.device.captured.parts
+        state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
+        _check_optimizer(self._job, found.path, state, parts)
+        engine.load(state)
+        return _first_step(found, self._job, self._plan)
+
+    def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
+        """Save what the engine holds after a segment of so many periods, in which step number `step` was reached.
+
+        Raises:
+            NotFinite: weights or what the optimizer keeps are not finite, and the run does not go on with them. If it does, nothing is
+                saved, and None returned.
+        """
+        plan, program = self._plan, engine.program
+        self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(self._versions))
+        position = Position(
+            step=step,
+            samples=step * plan.batch_size,
+            job=job_name(self._job),
+            plan_digest=plan_digest(plan),
+            profile_digest=plan.profile_digest,
+            dtype=self._job.dtype,
+            rule=program.rule.kind,
+            weight_versions=self._versions,
+        )
+        state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
+        bad = self._board.share(not_finite_in(state, self._job))
+        if spoiled := sorted({text for texts in bad for text in texts}):
+            more = f" and {len(spoiled) - 1} more" if len(spoiled) > 1 else ""
+            text = f"{spoiled[0]}{more} after step {step}"
+            if not self._goes_on:
+                raise not_finite(
+                    step - 1, text, "the step before it had finite gradients", str(self.path or "") or None
+                )
+            speak({"event": "note", "text": f"no checkpoint is made of weights that are not finite: {text}"})
+            return None
+        self.path = save(self._folder, position, state, self._board, self._keep, wholes)
+        return self.path
+
+    def _found(self, speak: Report) -> Checkpoint | None:
+        if not self._resumes:
+            there = self._board.share({"names": names_in(self._folder)})[0]["names"]
+            if there:
+                hint = "Use --resume to go on from it, or name another folder."
+                raise InputError(
+                    f"checkpoint {self._folder}", f"{there[-1]} of an earlier run", "an empty folder", hint
+                )
+            return None
+        damaged: list[str] = []
+        found = newest(self._folder, self._board, damaged.append)
+        if found is None:
+            if damaged or self._resumes is True:
+                raise _none_whole(self._folder, damaged)
+            speak({"event": "note", "text": f"no checkpoint in {self._folder}: starting from step 0"})
+            return None
+        if damaged:
+            set_aside(found, self._board)
+        for text in damaged:
+            speak({"event": "note", "text": f"{text}; it is kept with .damaged behind its name"})
+        if found.position.plan_digest != plan_digest(self._plan):
+            text = f"{found.path} was made under another plan; its state is taken by name"
+            speak({"event": "note", "text": text})
+        if found.position.dtype not in ("", self._job.dtype):
+            text = f"{found.path} was computed in {found.position.dtype}; its weights go on as they are, in {self._job.dtype} now"
+            speak({"event": "note", "text": text})
+        return found
+
+
+def set_aside(found: Checkpoint, board: Board) -> None:
+    """Rename the checkpoints that are newer than the newest whole one, and so damaged, to `NAME.damaged`.
+
+    So they are not counted among the ones to keep, and neither `save` nor a later run deletes or replaces them. Every worker calls this.
+
+    Raises:
+        InputError: one cannot be renamed: on every worker the same error.
+    """
+    problem, folder = "", found.path.parent
+    try:
+        for name in names_in(folder) if board.rank == 0 else []:
+            if step_of(name) > found.position.step:
+                names = (f"{name}.damaged" + (f"-{number}" if number else "") for number in count())
+                (folder / name).rename(next(folder / one for one in names if not (folder / one).exists()))
+    except OSError as error:
+        problem = str(error)
+    problem = board.share({"problem": problem})[0]["problem"]
+    if problem:
+        hint = "Move the damaged checkpoints elsewhere."
+        raise InputError(f"checkpoint in {folder}", problem, "permission to rename damaged checkpoints", hint)
+
+
+def _none_whole(folder: Path, damaged: list[str]) -> InputError:
+    """Error for a folder without a whole checkpoint.
+
+    Nothing in the folder was changed or deleted.
+    """
+    if not damaged:
+        return no_checkpoint(folder)
+    hint = "Nothing was deleted. Restore one of them, or name another folder to start anew."
+    return InputError(f"checkpoint in {folder}", "; ".join(damaged), "a whole checkpoint to go on from", hint)
+
+
+def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+    """Refuse the state of another optimizer, or of other parameter groups."""
+    wanted = kept_keys(job)
+    for name, entries in state["optimizer"].items():
+        kept, own = (
+            {key for key, value in entries.items() if value is not None},
+            wanted[parts[name].name if name in parts else name],
+        )
+        if kept and kept != own:
+            found, expected = (", ".join(sorted(keys)) or "nothing" for keys in (kept, own))
+            kind = type(whole_optimizer(job)).__name__
+            step = "Go on with the optimizer that the checkpoint was made with, or start anew in another folder."
+            told = f"{expected}, which {kind} keeps"
+            raise InputError(f"checkpoint {path}: optimizer", f"{found} of {name!r}", told, step)
+
+
+def _first_step(found: Checkpoint, job: Job, plan: Plan) -> int:
+    position = found.position
+    if position.job != job_name(job):
+        hint = "Name the folder of this job's checkpoints."
+        raise InputError(str(found.path), f"a checkpoint of {position.job!r}", f"one of {job_name(job)!r}", hint)
+    if position.samples % plan.batch_size:
+        hint = f"Use a batch size that divides {position.samples}."
+        raise InputError(
+            str(found.path), f"{position.samples} samples trained", f"whole batches of {plan.batch_size}", hint
+        )
+    return position.samples // plan.batch_size
+
+
+def _versions(position: Position, stages: int) -> tuple[int, ...]:
+    """Updates in each stage's weights; of another plan's stages only what is true for all of them."""
+    if len(position.weight_versions) == stages:
+        return position.weight_versions
+    return (min(position.weight_versions, default=0),) * stages
+
+
+def job_name(job: Job) -> str:
+    """What a job is called in its checkpoints."""
+    return job.name or type(job.model).__name__
+
+
+def plan_digest(plan: Plan) -> str:
+    """SHA-256 of the plan's text form."""
+    return hashlib.sha256(plan.to_yaml().encode()).hexdigest()
+
+
+def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
+    """Entries of a checkpoint that are nan or infinite, each with its faults.
+
+    Those are none that the job's own model has so (a mask, say), nor an infinity that an optimizer keeps.
+    """
+    own = {f"model.{name}": tensor for name, tensor in job.model.state_dict().items()}
+    found = []
+    for key, value in state.items():
+        if (
+            isinstance(value, Tensor)
+            and (told := faults(value))
+            and not ("nan" not in told and key.startswith("optimizer."))
+        ):
+            before = own.get(key.partition("@")[0])
+            if before is None or not faults(before):
+                found.append(f"{key} has {told}")
+    return found[:_MOST_NAMED]
+
+
+def flat(state: Mapping[str, Any], parts: Mapping[str, Part]) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """An engine's state under the names of a checkpoint, and the whole shapes of what it has rows of.
+
+    Arguments:
+        parts: parameters that are rows of a whole one, and so is what the optimizer keeps of the same shape.
+    """
+    found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["buffers"].items()}
+    wholes: dict[str, tuple[int, ...]] = {}
+    for name, tensor in state["weights"].items():
+        optimizer = {f"optimizer.{{}}.{key}": value for key, value in state["optimizer"].get(name, {}).items()}
+        for form, value in ({"model.{}": tensor} | optimizer).items():
+            if name not in parts:
+                found[form.format(name)] = value
+                continue
+            key = form.format(parts[name].name)
+            if isinstance(value, Tensor) and value.shape == tensor.shape:
+                wholes[key] = parts[name].shape
+                key = f"{key}@{','.join(map(str, (parts[name].first, *(0,) * (tensor.dim() - 1))))}"
+            found[key] = value
+    return found, wholes
+
+
+def wanted(held: Mapping[str, Any], parts: Mapping[str, Part]) -> Callable[[str], bool]:
+    """Which of a checkpoint's names belong to what a worker holds."""
+    weights = {parts[name].name if name in parts else name for name in held["weights"]}
+    model = {f"model.{name}" for name in (*weights, *held["buffers"])}
+    optimizer = {f"optimizer.{name}" for name in weights}
+    return lambda name: name in model or name.rpartition(".")[0] in optimizer
+
+
+def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, Part]) -> dict[str, Any]:
+    """A checkpoint's entries, of whole weights those rows that are held, under the names of the parts."""
+    out = dict(found)
+    for name, part in ((name, parts[name]) for name in held["weights"] if name in parts):
+        rows = slice(part.first, part.first + len(held["weights"][name]))
+        for key, value in found.items():
+            if _weight_of(key) == part.name:
+                own = value[rows] if isinstance(value, Tensor) and value.shape == part.shape else value
+                out[key.replace(part.name, name, 1)] = own
+    wholes = {part.name for part in parts.values()}
+    return {k: v for k, v in out.items() if _weight_of(k) not in wholes}
+
+
+def _weight_of(key: str) -> str:
+    """Whose entry this is."""
+    kind, _, name = key.partition(".")
+    return name if kind == "model" else name.rpartition(".")[0]
+
+
+def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's entries as an engine's state, checked against what the engine holds.
+
+    Raises:
+        InputError: a tensor is missing or has another shape or type.
+    """
+    state: dict[str, Any] = {"weights": {}, "buffers": {}, "optimizer": {name: {} for name in held["weights"]}}
+    for part in ("weights", "buffers"):
+        for name, tensor in held[part].items():
+            there = found.get(f"model.{name}")
+            if not isinstance(there, Tensor) or (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
+                what = f"{tuple(there.shape)} of {there.dtype}" if isinstance(there, Tensor) else "nothing"
+                expected = f"{tuple(tensor.shape)} of {tensor.dtype}, as in the model"
+                raise InputError(f"checkpoint: {name}", what, expected, "It may belong to another model.")
+            state[part][name] = there
+    for entry, value in found.items():
+        if entry.startswith("optimizer."):
+            name, _, key = entry.removeprefix("optimizer.").rpartition(".")
+            state["optimizer"][name][key] = value
+    return state

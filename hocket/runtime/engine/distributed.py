@@ -1,0 +1,277 @@
+"""The distributed engine: one process a device, over gloo or NCCL.
+
+Rules of this file: what a worker keeps from segment to segment, and what it says of itself between them. How a segment runs is
+segment.py's: the compute lane in the thread that calls `run`, which begins the transfers of the other lanes as it goes and waits for
+what it reads (transfers.py); further compute lanes, of waves, in threads of their own (compute_lanes.py), and so lanes of swaps (shared_values.py).
+What an instruction means is device.py's.
+
+    worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
+    worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
+    worker.state(); worker.load(state)                # between segments: one version of every stage's weights
+
+Every member of a tensor-parallel group runs its group's instructions, on its divided model (shard_model.py).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hocket.errors import InputError, InternalError, RefusedError, WorkerLost
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import Captured
+from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, group_lane
+from hocket.program.memory_bound.receive_window import windows
+from hocket.program.memory_bound.send_completion import Ends
+from hocket.program.program import Program
+from hocket.runtime.engine.compute_lanes import Exchange
+from hocket.runtime.engine.instruction import Execution
+from hocket.runtime.engine.lanes import Roster
+from hocket.runtime.engine.losses import Losses
+from hocket.runtime.engine.peak_memory import Memory
+from hocket.runtime.engine.segment import Segment
+from hocket.runtime.engine.shared_values import Shelf
+from hocket.runtime.engine.stream_handover import Handover
+from hocket.runtime.engine.transport.messages import Layouts
+from hocket.runtime.engine.transport.peer_lost import lost
+from hocket.runtime.engine.transport.process_groups import Groups, TransferError
+from hocket.runtime.engine.transport.transfers import Record, Transfers
+from hocket.runtime.nan_guard.guard import Guard
+from hocket.runtime.stage.device import Device
+from hocket.runtime.swapping.memory_manager import MemoryManager
+from hocket.runtime.tensor_parallel.shard_model import Division
+from hocket.runtime.update.sharding import Gather
+from hocket.runtime.worker.observer import Observer, Unobserved
+
+
+class Worker:
+    """One device of a program.
+
+    Attributes:
+        position: samples of the data that are behind the last segment.
+        records: what ran in the last segment, if asked for, in any order. A transfer begins when it is posted; a receive
+            ends when compute finds that it is there, at the latest when it needs it: the send says more exactly when.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        program: Program,
+        number: int,
+        device: torch.device | str = "cpu",
+        *,
+        observer: Observer | None = None,
+        record: bool = False,
+        shared_memory: bool = True,
+        division: Division | None = None,
+        memory: MemoryManager | None = None,
+        guard: Guard | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Join the others: a collective call, made by all ranks of the default process group.
+
+        Arguments:
+            number: which device of the program; that of rank r is program.devices[r // plan.tensor].
+            device: where its tensors live; with NCCL a CUDA device.
+            record: keep the times of every instruction.
+            shared_memory: send messages between processors of one machine through its memory.
+            division: of a tensor-parallel plan: by which `captured` was divided.
+            memory, guard: see Device.
+
+        Raises:
+            InputError: there are not as many workers as the plan has devices. MemoryExceeded: the weights do not fit.
+        """
+        workers = len(program.devices) * plan.tensor
+        if dist.get_world_size() != workers:
+            found = f"{dist.get_world_size()} workers"
+            raise InputError("workers", found, f"{workers}, one for each device of the plan")
+        if (division.split.width if division else 1) != plan.tensor:
+            raise InternalError(f"a model that is not divided by {plan.tensor}, as the plan is")
+        moved = (i for _, i in program.instructions() if i.kind in (Kind.SEND, Kind.RECEIVE))
+        through_hosts = any(v.on_host for i in moved for v in (*i.reads, *i.writes))
+        if through_hosts and torch.device(device).type == "cuda":
+            found = "transfers from host to host, which NCCL does not have"
+            raise RefusedError("options.peer", found, "true", "Plan with peer: true.")
+        self.program, self.plan, self.position = program, plan, 0
+        self.number = number
+        self._observer: Observer = observer or Unobserved()
+        self._clock, self._record = clock, record
+        self.records: list[Record] = []
+        self._handover = Handover(torch.device(device))
+        guard = guard or Guard()
+        self._losses = Losses(self._handover, self._observer, guard)
+        self.device = Device(
+            captured, plan, program, self.number, device, self._losses.note, memory, self._stream_of, guard
+        )
+        self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
+        self._roster = Roster(program, self.number)
+        self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
+        self._division = division
+        self._sharing = {  # the lane of gathers of each stage of this device that has any
+            s: group_lane(GATHER, tuple(sorted(shape.devices)))
+            for s, shape in enumerate(program.stages)
+            if shape.sharded and number in shape.devices
+        }
+        if division is not None:
+            division.members.bind(self._groups)
+            self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
+        self._memory = Memory(self.device, clock if record else None)
+        if self.device.memory is not None:
+            self.device.memory.storages.resized = self._memory.made
+        self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
+        self._ends = Ends(program, number)
+
+    # -- a segment
+
+    def run(self, repeats: int, position: int = 0) -> int:
+        """Run prologue, `repeats` periods (fewer if the observer says so) and epilogue; returns the periods run.
+
+        Arguments:
+            position: samples of the data that are behind; where this segment begins.
+
+        Raises:
+            PeerLost: a transfer failed. Afterwards this worker can only end its process: other transfers have begun.
+        """
+        store = self.device.start(position)
+        self._memory.look(0)  # before a receive is posted
+        swaps, waves = self._roster.swaps, self._roster.waves
+        exchange = Shelf(len(swaps), store) if swaps else Exchange(len(waves))
+        transfers = Transfers(
+            self.number,
+            self.program.stages,
+            self._roster.transfers,
+            self._windows,
+            self._ends,
+            self._groups,
+            self._layouts,
+            self._handover,
+            self._memory,
+            self._lost,
+            self._clock,
+            self._record,
+            exchange.look_again,
+            self.device.carried,
+            self.device.sent,
+        )
+        self.records = transfers.records
+        clock = self._clock if self._record else None
+        execution = Execution(self.device, transfers, exchange, self._handover, self._memory, self._lost, clock)
+        segment = Segment(
+            self.device,
+            self._roster,
+            self._sharing,
+            execution,
+            transfers,
+            exchange,
+            self._handover,
+            self._memory,
+            self._observer,
+            self._losses,
+        )
+        try:
+            store = segment.run(repeats, store)
+            expected = set(self.program.final(self.number, segment.periods))
+            for value in expected.difference(store):  # weights that were gathered, and that no forward has read yet
+                store[value] = transfers.take(value)
+            transfers.end()
+        finally:
+            self._memory.end(segment.periods)
+        if set(store) != expected:
+            odd = ", ".join(map(str, sorted(set(store) ^ expected)))
+            raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
+        self.device.end(store)
+        self.position = self.device.stream.position(self.program.microbatches(segment.periods))
+        return segment.periods
+
+    def _stream_of(self, lane: str) -> AbstractContextManager[Any]:
+        """Where a compute lane's work goes: autograd adds gradients up in the stream that a parameter was first used in."""
+        return nullcontext() if lane == COMPUTE else self._handover.lane(lane)
+
+    def _lost(self, instruction: Instruction, error: Exception) -> Exception:
+        return lost(self.number, self._division, self._step_of(instruction), instruction, error)
+
+    def _step_of(self, instruction: Instruction) -> int:
+        """In which step (batch) of the whole training an instruction of this segment is, from 0."""
+        updates = instruction.counts_updates
+        # A gather is called by the version that its step has made.
+        number = instruction.index - (updates and instruction.kind is Kind.ALL_GATHER)
+        microbatch = number * (self.program.rule.batch[instruction.stage] if updates else 1)
+        return self.device.stream.step(microbatch)
+
+    # -- between segments
+
+    def state(self, to_save: bool = False) -> dict[str, dict[str, Any]]:
+        """This device's weights, buffers and optimizer state by global name, whole; see ModelState.state.
+
+        For members of a tensor-parallel group, and for replicas that share a step, a collective call, after which each has
+        all of it.
+
+        Arguments:
+            to_save: of a group only the first member has what is divided, on the CPU; the others have what is left.
+        """
+        division = self._division
+        try:
+            found = self.device.model.state(self._gathers)
+        except TransferError as error:
+            raise WorkerLost(f"device {self.number}: lost another replica: {error}") from error
+        if division is None:
+            return found
+        try:
+            return division.whole(
+                found,
+                lambda tensor: self._groups.gathered(tensor, division.split.width).cpu(),
+                not to_save or division.member == 0,
+            )
+        except TransferError as error:
+            raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
+
+    def described(self) -> dict[str, dict[str, Tensor]]:
+        """Weights and buffers as `state` has them, but for their numbers: tensors on meta. Nobody else is asked."""
+        found: dict[str, dict[str, Any]] = {
+            "weights": self.device.model.described(),
+            "buffers": {name: tensor.to("meta") for name, tensor in self.device.model.buffers().items()},
+            "optimizer": {},
+        }
+        if self._division is None:
+            return found
+        width = self._division.split.width
+        return self._division.whole(found, lambda tensor: [tensor] * width)
+
+    @property
+    def _gathers(self) -> dict[int, Gather]:
+        """For each stage of this device whose replicas share a step what gathers their parts."""
+        return {s: partial(self._groups.parts, lane) for s, lane in self._sharing.items()}
+
+    def close(self) -> None:
+        """Leave the groups: a collective call, after which nothing runs any more."""
+        self._groups.close()
+
+    def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from a state, of whole tensors; entries of other devices are ignored."""
+        self.device.model.load(state if self._division is None else self._division.part(state))
+
+    @property
+    def sent_bytes(self) -> dict[int, int]:
+        """Bytes of messages that this worker has sent so far, by the device (or group) that they went to."""
+        return dict(self._groups.sent_bytes)
+
+    @property
+    def carried_bytes(self) -> dict[Kind, int]:
+        """Bytes of what this worker has brought into collectives so far, by kind."""
+        return dict(self._groups.carried_bytes)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most bytes of tensors that this device held at once, so far as it was looked at; see peak_memory.py."""
+        return self._memory.peak_bytes
+
+    @property
+    def memory_course(self) -> list[tuple[float, float]]:
+        """(seconds, bytes) of what this device held while it was looked at, if events are recorded; see peak_memory.py."""
+        return sorted(self._memory.course)  # waves note what they do each in a thread of its own

@@ -1,0 +1,161 @@
+"""A segment: prologue, periods and epilogue of one device, each of its compute lanes and lanes of swaps in a thread of its own.
+
+Rules of this file: the first compute lane runs in the thread that calls, asks the observer and tells the transfers where it is; the
+others follow what it was answered. What one instruction takes and gives is instruction.py's.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from hocket.program.instruction import COMPUTE, Kind, Value, What
+from hocket.runtime.engine.compute_lanes import Exchange, Lanes
+from hocket.runtime.engine.instruction import Execution
+from hocket.runtime.engine.lanes import Roster, walk
+from hocket.runtime.engine.losses import Losses
+from hocket.runtime.engine.peak_memory import Memory
+from hocket.runtime.engine.shared_values import Shelf
+from hocket.runtime.engine.stop_ahead import Ahead
+from hocket.runtime.engine.stream_handover import Handover
+from hocket.runtime.engine.transport.transfers import Transfers
+from hocket.runtime.stage.device import Device
+from hocket.runtime.worker.observer import Observer
+
+
+class Segment:
+    """One run of a device's lanes.
+
+    Attributes:
+        periods: how many the first compute lane has run, once it is at its end.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        roster: Roster,
+        gathers: Mapping[int, str],
+        execution: Execution,
+        transfers: Transfers,
+        exchange: Exchange,
+        handover: Handover,
+        memory: Memory,
+        observer: Observer,
+        losses: Losses,
+    ) -> None:
+        """Nothing runs yet.
+
+        Arguments:
+            gathers: the lane that gathers the weights of each stage of which this device has parts.
+        """
+        self._device, self._roster, self._gathers = device, roster, gathers
+        self._execution, self._transfers, self._exchange = execution, transfers, exchange
+        self._handover, self._memory = handover, memory
+        self._observer, self._losses = observer, losses
+        self.periods = 0
+
+    def run(self, repeats: int, store: dict[Value, Any]) -> dict[Value, Any]:
+        """Run prologue, at most so many periods, and epilogue; what is there afterwards, but for what transfers have brought.
+
+        Arguments:
+            store: what is there before.
+
+        Raises:
+            BaseException: what any lane failed with.
+        """
+        self._handover.wait_all()
+        waves, exchange = self._roster.waves, self._exchange
+        with _divided_threads(1 + len(waves)) as threads, exchange.failing():
+            stores = [self._of_lane(store, lane) for lane in waves]
+            works = [partial(self._wave, lane, own, threads) for lane, own in zip(waves, stores, strict=True)]
+            if isinstance(exchange, Shelf):
+                works += [partial(self._swap_lane, exchange, lane) for lane in self._roster.swaps]
+            lanes = Lanes(exchange, works, f"device {self._device.number}")
+            self.periods = self._compute(repeats, store)
+            lanes.join()
+        if isinstance(exchange, Shelf):
+            store = dict(exchange.items())
+        self._handover.wait_all()
+        for own in stores:
+            store.update(own)
+        self._losses.report()
+        return store
+
+    def _of_lane(self, store: dict[Value, Any], lane: str) -> dict[Value, Any]:
+        """Take out of a store what is of the stages of one compute lane."""
+        stages = self._device.program.stages
+        return {value: store.pop(value) for value in list(store) if stages[value.stage].lane == lane}
+
+    def _wave(self, lane: str, store: dict[Value, Any], threads: int, number: int) -> None:
+        """A compute lane beside the first, in a thread of its own; see `_compute`."""
+        self._begin_thread(threads)
+        follower = self._memory.follower()
+        with follower, self._handover.lane(lane):
+            for instruction, routes in walk(self._roster.parts[lane], lambda _: self._exchange.goes_on(number)):
+                follower.look()
+                self._execution.gather(instruction, store)
+                self._execution.execute(instruction, routes, store)
+
+    def _swap_lane(self, shelf: Shelf, lane: str, number: int) -> None:
+        """A lane of swaps, in a thread of its own."""
+        self._begin_thread(1)  # a copy is as quick as the memory
+        with self._handover.lane(lane):
+            for instruction, routes in walk(self._roster.parts[lane], lambda _: shelf.goes_on(number)):
+                store = self._execution.borrow(shelf, instruction, waits=True)
+                self._execution.execute(instruction, routes, store)
+                self._transfers.consumed(instruction.reads)
+
+    def _begin_thread(self, threads: int) -> None:
+        if self._handover.needed:
+            torch.cuda.set_device(self._device.device)
+        torch.set_num_threads(threads)
+
+    def _compute(self, repeats: int, store: dict[Value, Any]) -> int:
+        """The first compute lane; returns the periods that it has run."""
+        exchange, transfers, execution, observer = self._exchange, self._transfers, self._execution, self._observer
+        ahead = Ahead(repeats, observer, transfers, exchange)
+        for value, thing in store.items():
+            if value.what is What.SHARD and value.stage in self._gathers:
+                transfers.give(self._gathers[value.stage], value, self._handover.given(thing))
+        transfers.post_all()
+        for done, (instruction, routes) in enumerate(walk(self._roster.parts[COMPUTE], ahead.go_on)):
+            self._memory.look(ahead.run)
+            if transfers.failure is not None:
+                raise transfers.failure
+            if exchange.failure is not None:
+                raise exchange.failure
+            there = exchange if isinstance(exchange, Shelf) else store
+            waits = any(value not in there for value in instruction.reads)
+            if waits:
+                observer.waits(instruction)
+            if isinstance(exchange, Shelf):
+                store = execution.borrow(exchange, instruction)
+            else:
+                execution.gather(instruction, store)
+            transfers.let_go(done + 1)
+            observer.runs(instruction)
+            execution.execute(instruction, routes, store, done + 1)
+            if self._losses and (self._device.device.type == "cpu" or instruction.kind is Kind.STEP):
+                self._losses.report()  # reading a loss makes a GPU's queue run empty: there it waits for the step
+            if waits:
+                transfers.consumed(instruction.reads)
+            for value in instruction.frees:
+                if value.what is What.GATHERED:
+                    weights = self._device.stages[value.stage].weights
+                    self._memory.made(flat for slot in weights.slots for flat in slot.flats)
+                    transfers.dropped(self._gathers[value.stage])
+        return ahead.run
+
+
+@contextmanager
+def _divided_threads(lanes: int) -> Iterator[int]:
+    """Of a processor's threads each compute lane has an equal part; says how many."""
+    threads = torch.get_num_threads()
+    own = max(1, threads // lanes)
+    if own != threads:
+        torch.set_num_threads(own)
+    yield own
+    if own != threads:
+        torch.set_num_threads(threads)

@@ -1,0 +1,37 @@
+"""Ahead: the observer's answers, asked one period before they are needed.
+
+Rules of this file: who asks, and who is told; why a run goes on or not is the observer's.
+"""
+
+from hocket.runtime.engine.compute_lanes import Exchange
+from hocket.runtime.engine.transport.transfers import Transfers
+from hocket.runtime.worker.observer import Observer
+
+
+class Ahead:
+    """Asks the observer one period ahead, so that receives may run ahead of compute into the next period.
+
+    Without this a receive could not be posted before the compute lane has come to the end of its period, and a transfer
+    could not overlap it. The observer still gets every number once, ascending from 0 to the number of periods run.
+
+    Attributes:
+        run: periods that the compute lane has run.
+    """
+
+    def __init__(self, repeats: int, observer: Observer, transfers: Transfers, exchange: Exchange) -> None:
+        self._limit, self._observer, self._transfers, self._exchange = repeats, observer, transfers, exchange
+        self._asked = 0
+        self.run = 0
+
+    def go_on(self, periods: int) -> bool:
+        """Whether the compute lane runs another period after this many."""
+        self.run = periods
+        while self._asked <= min(periods + 1, self._limit):
+            goes_on = self._observer.goes_on(self._asked)
+            if not goes_on and self._asked < self._limit:
+                self._limit = self._asked
+            self._transfers.answer(self._asked < self._limit)
+            self._exchange.answer(self._asked < self._limit)
+            self._asked += 1
+        self._transfers.post_all()
+        return periods < self._limit

@@ -1,0 +1,94 @@
+"""Handover: what it takes to pass tensors from lane to lane. Nothing on a CPU; on CUDA lanes are streams as well.
+
+A value is given with an event behind the work that makes it; whoever takes it lets its own stream wait for that event, and
+tells the allocator that it uses the memory.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.runtime.swapping.cuda_streams import Streams, has_streams
+from hocket.runtime.update.buckets import Bucket
+from hocket.runtime.update.clipping import Squares
+from hocket.runtime.update.slots import Slot
+
+_NOTHING = nullcontext()
+
+
+@dataclass(frozen=True)
+class _Given:
+    thing: Any
+    event: Any
+
+
+class Handover:
+    """Passes values between the lanes of one device.
+
+    Attributes:
+        device: where its tensors live.
+        needed: whether there is anything to do.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.needed = device, has_streams(device)
+        self._memory = Streams(device)
+        self._streams: dict[str, torch.cuda.Stream] = {}
+
+    def lane(self, name: str) -> AbstractContextManager[Any]:
+        """What a lane's transfers begin and end in: a stream of its own."""
+        if not self.needed:
+            return _NOTHING
+        if name not in self._streams:
+            self._streams[name] = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._streams[name])
+
+    def given(self, thing: Any) -> Any:
+        """A value as it is handed on; called where the stream that has made it is current."""
+        if not self.needed:
+            return thing
+        return _Given(thing, self.event())
+
+    def taken(self, thing: Any) -> Any:
+        """A value as it was given, ready for the current stream."""
+        if not isinstance(thing, _Given):
+            return thing
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(thing.event)
+        for tensor in _tensors(thing.thing):
+            tensor.record_stream(stream)
+        return thing.thing
+
+    def event(self) -> Any:
+        """An event behind all that was put into the current stream; None where there is nothing to wait for."""
+        if not self.needed:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def wait_all(self) -> None:
+        """Wait for all streams of the device, between segments."""
+        if self.needed:
+            torch.cuda.synchronize(self.device)
+
+    def synchronize(self) -> None:
+        """Wait for the current stream, where times are taken."""
+        self._memory.settle()
+
+
+def _tensors(thing: Any) -> tuple[Tensor, ...]:
+    """What lanes use of a value, all of its memory."""
+    match thing:
+        case None:
+            return ()
+        case tuple():
+            return thing
+        case Bucket() if not thing.flats and not thing.parts:
+            return tuple(gradient for gradient in thing.gradients if gradient is not None)
+        case Bucket() | Slot() | Squares():
+            return (*thing.flats, *thing.parts)  # of a scattered sum the part alone is left
+    return tuple(thing.flats)

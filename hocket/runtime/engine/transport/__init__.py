@@ -1,0 +1,1 @@
+"""Messages between workers: connections, process groups, shared memory."""

@@ -1,0 +1,273 @@
+"""Groups: the process groups of one worker, and transfers over them.
+
+Rules of this file: groups are made by all workers in the same order, with the connections between their members, before
+anything runs. Workers of one machine whose tensors live on its processor share memory for their messages (shared_memory.py). For
+others gloo matches messages by tag and pair, so that one group carries all point-to-point lanes. NCCL ignores tags and runs
+what goes between two devices one after the other: there every direction of a pair has a group of its own.
+
+With tensor-parallel groups of t members the program's devices are groups, and worker r is member r % t of the (r // t)-th.
+Messages and collectives of the program go between members of one number, as if each number had a program of its own; what the
+members of a group sum among themselves has a process group of its own.
+
+Threads that move a bucket: a process group of gloo moves one all-reduce at a time with a thread (and another that reads what
+arrives), so that a bucket with r threads goes in r pieces over r groups. NCCL takes the number of CTAs as a property of a group:
+there is one for each number.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hocket.errors import InputError, InternalError
+from hocket.program.instruction import Kind
+from hocket.program.program import MAX_CPU_THREADS, Program
+from hocket.runtime.engine.transport.connect import connect
+from hocket.runtime.engine.transport.messages import Layout
+from hocket.runtime.engine.transport.shared_memory import Work
+from hocket.runtime.engine.transport.tensor_group import Members, members_of
+
+_TAG = 0x40C
+T = TypeVar("T")
+
+
+class TransferError(Exception):
+    """A transfer failed: a member is gone, or did not answer in time."""
+
+
+class MemberError(TransferError):
+    """The same, of a member of this worker's own tensor-parallel group."""
+
+
+class Groups:
+    """Point-to-point and collectives between the devices of a program.
+
+    Attributes:
+        sent_bytes: of messages, by the device that they went to. carried_bytes: of what went into collectives, by kind.
+    """
+
+    def __init__(
+        self, program: Program, number: int, device: torch.device, shared_memory: bool = True, width: int = 1
+    ) -> None:
+        """Make them: a collective call.
+
+        Arguments:
+            shared_memory: whether messages go through memory where they can.
+            width: members of a tensor-parallel group.
+        """
+        self._device, self._width, self._member = device, width, dist.get_rank() % width
+        self._place = {d: place for place, d in enumerate(program.devices)}
+        self._number, self._nccl = number, device.type == "cuda"
+        self.sent_bytes: Counter[int] = Counter()
+        self.carried_bytes: Counter[Kind] = Counter()
+        pairs: set[tuple[int, int]] = set()
+        collectives: dict[str, tuple[int, ...]] = {}
+        threads: dict[str, set[int]] = {}
+        for _, instruction in program.instructions():
+            if instruction.kind is Kind.SEND:
+                pairs.add((instruction.device, instruction.peer))
+            elif instruction.group:
+                collectives[instruction.lane] = instruction.group
+                lane_threads = threads.setdefault(instruction.lane, {0})
+                lane_threads.add(program.stages[instruction.stage].threads_of(instruction.reads[0]))
+        self._inside: Members | None = None
+        if width > 1:
+            fellows = [[self._rank(d, k) for k in range(width)] for d in program.devices]
+            self._inside = members_of(fellows, device, shared_memory)
+        self._collectives = {lane: self._of_lane(group, threads[lane]) for lane, group in sorted(collectives.items())}
+        self._own = sorted(lane for lane, group in collectives.items() if number in group)
+        self._pairs: dict[tuple[int, int], dist.ProcessGroup] = {}
+        if self._nccl:
+            self._pairs = {pair: self._made(tuple(sorted(pair))) for pair in sorted(pairs)}
+            self._connect(device)
+            return
+        ranks = [(self._rank(a, k), self._rank(b, k)) for a, b in sorted(pairs) for k in range(width)]
+        self._outboxes, self._inboxes, joined = connect(ranks if shared_memory else ())
+        # The same on every worker: what one pair of members cannot do the others of these two devices do not do either.
+        apart = [
+            (a, b) for a, b in sorted(pairs) if {(self._rank(a, k), self._rank(b, k)) for k in range(width)} - joined
+        ]
+        if apart:
+            whole = dist.new_group(list(range(dist.get_world_size())))
+            self._pairs = dict.fromkeys(apart, whole)
+
+    def _rank(self, device: int, member: int) -> int:
+        return self._place[device] * self._width + member
+
+    def _made(self, devices: tuple[int, ...], options: Any = None) -> dist.ProcessGroup:
+        """The group among members of this worker's number; one for each other number is made on the way."""
+        groups = [dist.new_group([self._rank(d, k) for d in devices], pg_options=options) for k in range(self._width)]
+        return groups[self._member]
+
+    def _of_lane(self, devices: tuple[int, ...], threads: set[int]) -> dict[int, list[dist.ProcessGroup]]:
+        """The groups over which a bucket goes, by the number of threads that move it."""
+        if self._nccl:
+            return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
+        if (most := max(threads)) > MAX_CPU_THREADS:
+            hint = "More are never quicker on a processor."
+            raise InputError("threads", f"{most} that move a bucket", f"at most {MAX_CPU_THREADS} on a processor", hint)
+        groups = [self._made(devices) for _ in range(max(1, most))]
+        return {count: groups[: max(1, count)] for count in sorted(threads)}
+
+    def _connect(self, device: torch.device) -> None:
+        # NCCL connects at first use, which blocks all members: here, where the order is the same for everybody.
+        own = [group for lane in self._own for groups in self._collectives[lane].values() for group in groups]
+        for group in (*own, *(group for pair, group in self._pairs.items() if self._number in pair)):
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+    def close(self) -> None:
+        """Take down the process groups of collectives."""
+        for lane in self._own:
+            for group in dict.fromkeys(group for groups in self._collectives[lane].values() for group in groups):
+                dist.destroy_process_group(group)
+
+    def send(self, layout: Layout, message: Tensor, peer: int) -> Work | None:
+        """Begin to send a message, or this member's slice of it, which is a view: over when the peer has it, or when the GPU has
+        sent it (NCCL); None if it is."""
+        at = 0
+        if layout.slices > 1:
+            own = layout.slice_of(self._member)
+            message, at = message.detach().reshape(-1).view(torch.uint8)[own], own.start
+        self.sent_bytes[peer] += message.nbytes
+        group = self._pairs.get((self._number, peer))
+        if group is None:
+            return _begun(lambda: self._outboxes[self._rank(peer, self._member)].send(message, at))
+        return _begun(lambda: group.send([message], self._rank_of(peer), _TAG))
+
+    def receive(self, layout: Layout, peer: int) -> tuple[Tensor, Work]:
+        """Begin to receive a message: where it will be, and its work.
+
+        The work of a message in slices is two: this member's slice arrives in its place in the memory of the whole, and where
+        that is waited for the others are gathered around it, from the members of this group: a collective call. Compute's
+        thread alone waits, when it comes to the instruction that reads the message; so `total` tells why that cannot deadlock.
+        """
+        group, sliced = self._pairs.get((peer, self._number)), layout.slices > 1
+        if group is None:
+            size_bytes = layout.room_bytes if sliced else layout.size_bytes
+            memory, work = _begun(lambda: self._inboxes[self._rank(peer, self._member)].post(size_bytes))
+            message = layout.within(memory)
+        elif sliced:
+            memory = torch.empty(layout.room_bytes, dtype=torch.uint8, device=self._device)
+            own = memory[layout.slice_of(self._member)]
+            message, work = layout.within(memory), _begun(lambda: group.recv([own], self._rank_of(peer), _TAG))
+        else:
+            message = layout.empty(self._device)
+            return message, _begun(lambda: group.recv([message], self._rank_of(peer), _TAG))
+        return message, _Gathering(
+            work, self._members, memory, [layout.room_of(k) for k in range(self._width)]
+        ) if sliced else work
+
+    def collective(self, kind: Kind, lane: str, whole: Tensor, part: Tensor, threads: int = 0) -> list[Work]:
+        """Begin a collective, in place.
+
+        Arguments:
+            threads: that move it, of those that the program has for this lane.
+            whole: a contiguous tensor: replaced by the sum of all members' (all_reduce), or by all their parts (all_gather).
+            part: this member's part of it, a view: replaced by its part of the sum (reduce_scatter), while the rest is lost.
+        """
+        groups = self._collectives[lane][threads]
+        match kind:
+            case Kind.ALL_REDUCE:
+                pieces = [whole] if len(groups) == 1 else whole.chunk(len(groups))
+                return [_begun(partial(group.allreduce, [piece])) for group, piece in zip(groups, pieces, strict=False)]
+            case Kind.REDUCE_SCATTER:
+                return [_begun(lambda: groups[0]._reduce_scatter_base(part, whole, dist.ReduceScatterOptions()))]
+            case Kind.ALL_GATHER:
+                return [_begun(lambda: groups[0]._allgather_base(whole, part))]
+        raise InternalError(f"{kind} is not a collective")
+
+    def parts(self, lane: str, part: Tensor) -> list[Tensor]:
+        """A tensor of each member of a lane's group, all of one shape, in their order: a collective call."""
+        (group, *_) = self._collectives[lane][0]
+        found = [torch.empty_like(part) for _ in range(group.size())]
+        finish(_begun(lambda: group.allgather([found], [part.contiguous()])))
+        return found
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum of a tensor over the members of this worker's tensor-parallel group; see `Members`.
+
+        This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
+        come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too; on a GPU
+        autograd's thread does, while compute's waits for it). Slices are gathered in the same process group by compute's thread,
+        before an instruction begins and in the order of what it reads, so that they have their place in that one order.
+        Other transfers are begun by that thread but never waited for inside of an instruction, and have process groups,
+        connections and threads of their own. So an instruction of all members together waits for no more than what
+        each alone reads: were one stuck for ever, the program of one member would be as well.
+        """
+        return _begun(lambda: self._members.total(tensor))
+
+    def gathered(self, tensor: Tensor, width: int) -> Tensor:
+        """Every member's tensor, likewise; see `Members`."""
+        return _begun(lambda: self._members.gathered(tensor, width))
+
+    def scattered(self, tensor: Tensor) -> Tensor:
+        """This member's part of a sum, likewise; see `Members`."""
+        return _begun(lambda: self._members.scattered(tensor))
+
+    @property
+    def _members(self) -> Members:
+        if self._inside is None:
+            raise InternalError("members of a group of one")
+        return self._inside
+
+    def _rank_of(self, peer: int) -> int:
+        """The peer's rank in the group that carries the messages."""
+        return int(peer > self._number) if self._nccl else self._rank(peer, self._member)
+
+
+class _Gathering:
+    """A message in slices: its own arrives, then all members' are gathered."""
+
+    def __init__(self, arriving: Work, members: Members, memory: Tensor, rooms: Sequence[slice]) -> None:
+        self._arriving, self._members, self._memory, self._rooms = arriving, members, memory, rooms
+
+    def wait(self) -> None:
+        """See `Work`.
+
+        Raises:
+            MemberError: another member of this group is gone.
+        """
+        self._arriving.wait()
+        try:
+            # In place: the memory of the whole is all that this takes.
+            self._members.fill(self._memory, self._rooms)
+        except RuntimeError as error:
+            raise MemberError(_short(error)) from error
+
+
+def _ctas(count: int) -> Any:
+    """Options of a group whose kernels take so many thread blocks of a GPU (`torch.distributed`, NCCL >= 2.17)."""
+    options = dist.ProcessGroupNCCL.Options()
+    options.config.min_ctas = options.config.max_ctas = count
+    return options
+
+
+def _begun(begin: Callable[[], T]) -> T:
+    try:
+        return begin()
+    except RuntimeError as error:
+        raise _failed(error) from error
+
+
+def finish(work: Work) -> None:
+    """Wait until a transfer is over (gloo), or let the current stream wait for it (NCCL).
+
+    Raises:
+        TransferError: a member is gone, or did not answer in time.
+    """
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise _failed(error) from error
+
+
+def _failed(error: RuntimeError) -> TransferError:
+    return TransferError(_short(error))
+
+
+def _short(error: RuntimeError) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,1 @@
+"""Start of workers: local processes or torchrun, rendezvous, failures."""

@@ -1,0 +1,93 @@
+"""Failure: what a worker says of its own end, and which of several ends was the first cause.
+
+Rules of this file: no torch. When one worker dies the others lose their connections a moment later: those errors are
+consequences, marked `peer`, and shown only when nothing better is known.
+"""
+
+import re
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hocket import errors
+from hocket.errors import HocketError, InputError, WorkerLost
+from hocket.profiling.checks.user_frames import is_own
+
+# How gloo, NCCL and the stores word a peer that is gone.
+_BROKEN = re.compile(
+    r"connection (closed|reset|refused|was|lost)|broken pipe|timed? ?out|timeout|gloo|nccl|socket|connectfullmesh"
+    r"|key not found|peer|remote process",
+    re.IGNORECASE,
+)
+_MAX_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One worker's end.
+
+    Attributes:
+        rank: which worker; at_s: when, on this machine's monotonic clock.
+        peer: whether it only lost its connection to another worker.
+        error: what to raise.
+    """
+
+    rank: int
+    at_s: float
+    peer: bool
+    error: HocketError
+
+
+def describe(error: BaseException, at_s: float, place: str, debug: bool = False) -> dict[str, Any]:
+    """An error as a report that can be sent as JSON.
+
+    Arguments:
+        place: where the worker stood, as Progress.place says.
+        debug: send the whole traceback, and not only the frames of the job's own code.
+    """
+    found: dict[str, Any] = {"event": "error", "kind": type(error).__name__, "at_s": at_s, "place": place}
+    if isinstance(error, InputError):
+        return found | {"input": [error.place, error.found, error.expected, error.next_step], "peer": False}
+    if isinstance(error, HocketError):
+        return found | {"text": str(error), "peer": isinstance(error, WorkerLost)}
+    shown = traceback.TracebackException.from_exception(error)
+    if not debug:
+        _keep_own(shown)
+    text = f"{type(error).__name__}: {error}"
+    peer = isinstance(error, RuntimeError | OSError) and bool(_BROKEN.search(text))
+    return found | {"text": text[:_MAX_CHARACTERS], "trace": "".join(shown.format())[-_MAX_CHARACTERS:], "peer": peer}
+
+
+def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
+    """The failure that a report of a worker (of this name, if it has another than its number) describes."""
+    at_s, peer = float(event["at_s"]), bool(event["peer"])
+    kind = getattr(errors, str(event["kind"]), None)
+    if "input" in event:
+        refused = kind if isinstance(kind, type) and issubclass(kind, InputError) else InputError
+        return Failure(rank, at_s, peer, refused(*(str(part) for part in event["input"])))
+    if "trace" not in event:
+        ours = kind if isinstance(kind, type) and issubclass(kind, HocketError) else WorkerLost
+        return Failure(rank, at_s, peer, ours(str(event["text"])))
+    text = f"{name or f'worker {rank}'} failed {event['place']}: {event['text']}"
+    # Once more below a long traceback, where people look first.
+    last = text.strip().splitlines()[0]
+    return Failure(rank, at_s, peer, WorkerLost(f"{text}\n{str(event['trace']).rstrip()}\n{last}"))
+
+
+def _keep_own(shown: traceback.TracebackException) -> None:
+    """Leave out the frames of Hocket, torch and other packages, here and in all causes; where all are such, none."""
+    chain, at = [shown], 0
+    while at < len(chain):
+        context = None if chain[at].__suppress_context__ else chain[at].__context__
+        chain += [cause for cause in (chain[at].__cause__, context) if cause is not None]
+        at += 1
+    own = [[frame for frame in part.stack if is_own(frame.filename)] for part in chain]
+    if any(own):
+        for part, frames in zip(chain, own, strict=True):
+            part.stack = traceback.StackSummary.from_list(frames)
+
+
+def first_cause(failures: list[Failure]) -> Failure:
+    """The one to show: the earliest that is not a consequence, else the earliest."""
+    return min(failures, key=lambda failure: (failure.peer, failure.at_s, failure.rank))

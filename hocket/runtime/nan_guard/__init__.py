@@ -1,0 +1,1 @@
+"""Guard against losses and gradients that are not finite."""

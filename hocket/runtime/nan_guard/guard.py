@@ -1,0 +1,186 @@
+"""Guard: what a device does about losses and gradients that are not finite (nan, or an infinity).
+
+Rules of this file: an update costs one pass over the gradients that its step is about to use, and one number that is read. What is found
+is told once; where it arose is looked for afterwards (inspector.py, not_finite.py).
+
+- stop: from the first finding on this device steps no more, so that its weights stay finite. The run is told to end, and its workers
+  drain at the same period.
+- skip: gradients of all devices are judged together, by the norm that clipping sums up: all leave the update out, or none. Too many in a row
+  are handled as stop does.
+- go: one warning.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import Captured
+from hocket.runtime.stage.data_stream import Stream
+from hocket.util.compatibility import Feature, check_together
+
+MOST_SKIPS = 10
+"""Updates left out one behind the other before the run ends."""
+_SHOWN_SAMPLES = 16
+_SHOWN_NAMES = 3
+
+Tell = Callable[[dict[str, Any]], None]
+Named = Callable[[], Sequence[tuple[str, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first thing that a device saw. `step` counts from 0; `text` says what it was."""
+
+    step: int
+    text: str
+
+
+class Guard:
+    """The guard of one device, for all of its segments.
+
+    Attributes:
+        found: why this device steps no more, if it does not.
+        skipped: updates left out so far.
+        stream: data of the segment that runs.
+    """
+
+    def __init__(self, policy: str = "go", tell: Tell | None = None) -> None:
+        """Guard by one of the policies of `Options.on_nan`.
+
+        Arguments:
+            tell: called with each event for the process that shows the run; see collector.py.
+        """
+        self.policy, self._tell = policy, tell
+        self.found: Finding | None = None
+        self.stream: Stream | None = None
+        self.skipped = self._row = 0
+        self._warned = self._held = False
+        self._judged: dict[int, bool] = {}
+
+    def begin(self, stream: Stream) -> None:
+        """A segment begins: updates are counted from 0 again."""
+        self.stream = stream
+        self._judged.clear()
+
+    def hold(self) -> None:
+        """From now on let no step use any gradients, and say nothing."""
+        self._held = True
+
+    def loss(self, microbatch: int, value: float, samples: int, weight: float = 1.0) -> None:
+        """The mean loss of a microbatch was computed here; one without weight counts for nothing."""
+        if isfinite(value) or weight == 0 or self.stream is None or self.found is not None or self._held:
+            return
+        step = self._step(microbatch)
+        text = f"the loss of {samples_of(self.stream, microbatch, samples)} is {value}"
+        if self.policy == "stop":
+            self._stop(Finding(step, text))
+        elif not self._warned:
+            self._warned = True
+            self._say(step, f"step {step + 1}: {text}" + ("; training goes on" if self.policy == "go" else ""))
+
+    def lets(self, microbatch: int, gradients: Sequence[Tensor], named: Named, squares: Tensor | None) -> bool:
+        """True if a step may use these gradients.
+
+        Arguments:
+            microbatch: the first one of the update, which tells the updates of a segment apart.
+            gradients: all of them. named: the same by name.
+            squares: the sum of squares of all devices' gradients, where it is known.
+        """
+        if self.found is not None or self._held:
+            return False
+        if self.policy == "go":
+            return True
+        good = _finite(gradients) if squares is None else isfinite(float(squares))
+        if self.policy == "skip":
+            return self._let(microbatch, good)
+        if good:
+            return True
+        bad = [f"{name} ({told})" for name, tensor in named() if (told := faults(tensor))]
+        if not bad and squares is None:
+            return True  # their norm alone is too large for a number
+        more = f" and {len(bad) - _SHOWN_NAMES} more" if len(bad) > _SHOWN_NAMES else ""
+        what = f"the gradients of {', '.join(bad[:_SHOWN_NAMES])}{more}" if bad else "the norm of all gradients"
+        self._stop(Finding(self._step(microbatch), f"{what} {'are' if bad else 'is'} not finite"))
+        return False
+
+    def _let(self, microbatch: int, good: bool) -> bool:
+        """Judge an update as all devices do: each stage of a device asks once."""
+        if microbatch in self._judged:
+            return self._judged[microbatch]
+        self._judged = {microbatch: good}
+        self._row = 0 if good else self._row + 1
+        if not good:
+            self.skipped += 1
+            step = self._step(microbatch)
+            self._say(step, f"step {step + 1} is left out: its gradients are not finite ({self.skipped} so far)")
+            if self._row >= MOST_SKIPS:
+                self._stop(Finding(step, f"gradients are not finite for {MOST_SKIPS} steps, one behind the other"))
+        return good
+
+    def _stop(self, finding: Finding) -> None:
+        self.found = finding
+        if self._tell is not None:
+            text = f"step {finding.step + 1}: {finding.text}; looking for where that arose"
+            self._tell({"event": "not_finite", "step": finding.step, "text": text, "halt": True})
+
+    def _say(self, step: int, text: str) -> None:
+        if self._tell is not None:
+            self._tell({"event": "not_finite", "step": step, "text": text, "halt": False})
+
+    def _step(self, microbatch: int) -> int:
+        assert self.stream is not None
+        return self.stream.step(microbatch)
+
+
+def judged_together(captured: Captured, plan: Plan) -> Captured:
+    """A model whose plan's programs sum up the norm of all gradients before any device steps, clipped or not.
+
+    Raises:
+        RefusedError: the plan's stages update at different moments.
+    """
+    if plan.compile(captured).rule.kind != "sync":
+        check_together("on_nan", Feature.SKIP, Feature.ASYNCHRONOUS)
+    return replace(captured, sums_norm=True)
+
+
+def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
+    """Which samples of the job's data a microbatch holds, or a bundle of so many samples that begins with it."""
+    merged = 1
+    while stream.samples(microbatch, merged) < samples:
+        merged += 1
+    found = stream.indices(microbatch, merged)
+    shown = ", ".join(map(str, found[:_SHOWN_SAMPLES])) + (", ..." if len(found) > _SHOWN_SAMPLES else "")
+    return f"data[{shown}]"
+
+
+def faults(tensor: Tensor) -> str:
+    """How many numbers of a tensor are nan or infinite, as a phrase; empty where all are finite."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return ""
+    with torch.no_grad():
+        held = _values(tensor)
+        nan, finite = int(held.isnan().sum()), int(held.isfinite().sum())
+    infinite = held.numel() - nan - finite
+    parts = [f"{count} {name}" for count, name in ((nan, "nan"), (infinite, "infinite")) if count]
+    return f"{' and '.join(parts)} of {held.numel()}" if parts else ""
+
+
+def _finite(gradients: Sequence[Tensor]) -> bool:
+    """True if the gradients' norm is finite.
+
+    Costs one pass over the gradients and one number read.
+    """
+    if not gradients:
+        return True
+    with torch.no_grad():
+        norms = torch._foreach_norm([_values(gradient) for gradient in gradients])  # type: ignore[attr-defined]
+        return isfinite(float(torch.stack(norms).sum()))
+
+
+def _values(tensor: Tensor) -> Tensor:
+    return tensor._values() if tensor.is_sparse else tensor

@@ -1,0 +1,84 @@
+"""Inspector: looks at every tensor of a replayed step, layer by layer, for numbers that are not finite.
+
+Rules of this file: it runs only after a guard has found something. What it notes is plain data, which all workers share.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from hocket.runtime.nan_guard.guard import faults, samples_of
+from hocket.runtime.stage.data_stream import Stream
+
+MADE, GRADIENT, WEIGHT_GRADIENT, WEIGHT = "made", "gradient", "weight gradient", "weight"
+_MOST_FACTS = 4096  # of one device: the store that carries them is small
+
+
+class Fact(NamedTuple):
+    """A tensor that is not finite.
+
+    Attributes:
+        way: one of the constants of this file. microbatch: of the replayed segment; -1 for a weight.
+        name: of the tensor or the parameter. faults: see guard.py. samples: of the data, as text.
+    """
+
+    way: str
+    microbatch: int
+    stage: int
+    name: str
+    faults: str
+    samples: str
+
+
+class Inspector:
+    """The inspector of one device.
+
+    Attributes:
+        facts: what was found, in no order.
+    """
+
+    def __init__(self) -> None:
+        self.facts: dict[tuple[str, int, int, str], Fact] = {}
+        self.stream: Stream | None = None
+
+    def weights(self, stage: int, weights: Mapping[str, Tensor]) -> None:
+        """Look at weights before the first instruction."""
+        for name, tensor in weights.items():
+            self._note(WEIGHT, -1, 0, 0, stage, name, tensor)
+
+    def made(self, microbatch: int, merged: int, samples: int, stage: int, tensors: Mapping[str, Tensor]) -> None:
+        """Look at tensors of a forward, and at their gradients when these come."""
+        for name, tensor in tensors.items():
+            self._note(MADE, microbatch, merged, samples, stage, name, tensor)
+            if tensor.requires_grad:
+                tensor.register_hook(self._hook(GRADIENT, microbatch, merged, samples, stage, name))  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def backward(
+        self, microbatch: int, merged: int, samples: int, stage: int, leaves: Mapping[str, Tensor]
+    ) -> Iterator[None]:
+        """Look at the gradients of these weights that one backward makes."""
+        handles = [
+            leaf.register_hook(self._hook(WEIGHT_GRADIENT, microbatch, merged, samples, stage, name))  # type: ignore[no-untyped-call]
+            for name, leaf in leaves.items()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, way: str, microbatch: int, merged: int, samples: int, stage: int, name: str) -> Any:
+        return lambda gradient: self._note(way, microbatch, merged, samples, stage, name, gradient)
+
+    def _note(
+        self, way: str, microbatch: int, merged: int, samples: int, stage: int, name: str, tensor: Tensor
+    ) -> None:
+        if len(self.facts) >= _MOST_FACTS or not (told := faults(tensor)):
+            return
+        of = samples_of(self.stream, microbatch, samples) if self.stream is not None and samples else ""
+        # A bundle counts for each of its microbatches: another stage may run them one by one.
+        for one in range(microbatch, microbatch + max(1, merged)):
+            self.facts.setdefault((way, one, stage, name), Fact(way, one, stage, name, told, of))

@@ -1,0 +1,104 @@
+"""Not finite: where a number that is nan or infinite arose, told from what all devices found when they replayed its step.
+
+Rules of this file: plain data, and no tensors. Layers are in forward order, and tensors between them go by name (`hocket.profiling.capture.capture`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from hocket.errors import NotFinite
+from hocket.runtime.nan_guard.inspector import GRADIENT, MADE, WEIGHT, WEIGHT_GRADIENT, Fact
+
+if TYPE_CHECKING:
+    from hocket.profiling.capture.capture import Captured
+
+
+def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
+    """The place where the first of these arose, as a phrase; None where nothing was found that a loss or a gradient depends on.
+
+    That is, in this order: weights that were not finite before the step; in the first microbatch, a sample, or the first layer in
+    forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in forward order in
+    whose backward a gradient arose.
+    """
+    facts = sorted(facts, key=lambda fact: fact.microbatch)
+    weights = [fact for fact in facts if fact.way == WEIGHT]
+    if weights:
+        first = min(weights, key=lambda fact: min(_holders(captured, fact.name), default=0))
+        return f"the weight {first.name} of stage {first.stage} ({first.faults}), before the step"
+    for microbatch in dict.fromkeys(fact.microbatch for fact in facts):
+        own = [fact for fact in facts if fact.microbatch == microbatch]
+        found = _forward(captured, own) or _backward(captured, own)
+        if found is not None:
+            return found
+    return None
+
+
+def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
+    """Follow tensors that are not finite back from the loss; those that a later layer makes finite again (masks) are not among them."""
+    made = {fact.name: fact for fact in facts if fact.way == MADE}
+    if captured.loss_tensor not in made:
+        return None
+    reads: dict[int, list[str]] = {}
+    for tensor in captured.tensors:
+        for layer in tensor.targets:
+            reads.setdefault(layer, []).append(tensor.name)
+    last = len(captured.layers) - 1
+    roots: dict[int, str] = {}
+    todo, seen = [(captured.loss_tensor, last)], set[str]()
+    while todo:
+        name, layer = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        before = [one for one in reads.get(layer, ()) if one in made] if layer >= 0 else []
+        if not before:
+            roots.setdefault(layer, name)
+        todo += [(one, captured.tensor[one].source) for one in before]
+    layer = min(roots)
+    fact = made[roots[layer]]
+    if layer < 0:
+        return f"the input {fact.name.removeprefix('batch:')!r} itself ({fact.faults}), of {fact.samples}"
+    what = "the loss" if fact.name == captured.loss_tensor else "the output"
+    named = f"{what} of layer {captured.layers[layer].name!r}, stage {fact.stage} ({fact.faults})"
+    return f"{named}, of {fact.samples}; all that this layer reads is finite"
+
+
+def _backward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
+    """The last layer that makes gradients which are not finite from ones that are."""
+    bad: dict[int, Fact] = {}
+    behind: set[int] = set()
+    for fact in facts:
+        if fact.way == GRADIENT and fact.name in captured.tensor:
+            tensor = captured.tensor[fact.name]
+            behind.add(tensor.source)
+            for layer in tensor.targets:
+                bad.setdefault(layer, fact)
+        elif fact.way == WEIGHT_GRADIENT:
+            for layer in _holders(captured, fact.name):
+                bad[layer] = fact
+    roots = [layer for layer in bad if layer not in behind] or list(bad)
+    if not roots:
+        return None
+    layer = max(roots)
+    fact = bad[layer]
+    whose = f"of {fact.name}" if fact.way == WEIGHT_GRADIENT else "of its input"
+    named = f"the gradient {whose} ({fact.faults}) in the backward of layer {captured.layers[layer].name!r}, stage {fact.stage}"
+    return f"{named}, of {fact.samples}; what comes to it is finite"
+
+
+def _holders(captured: "Captured", parameter: str) -> list[int]:
+    return [k for k, layer in enumerate(captured.layers) if parameter in layer.parameters]
+
+
+def not_finite(step: int, text: str, where: str, checkpoint: str | None) -> NotFinite:
+    """The error that ends a run.
+
+    Arguments:
+        step: counted from 0. text: what was seen first. where: it arose. checkpoint: the newest of the run.
+    """
+    kept = f"The newest checkpoint is from before: {checkpoint}. " if checkpoint else ""
+    hint = (
+        f"{kept}Look at these samples and this layer, take a smaller learning rate, or clip_grad_norm; --on-nan skip leaves "
+        "updates with such gradients out, --on-nan go continues."
+    )
+    return NotFinite(f"step {step + 1}", f"{text}; {where}", "finite losses, gradients and weights", hint)

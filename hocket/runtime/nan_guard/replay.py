@@ -1,0 +1,55 @@
+"""Replay: at the end of a segment workers tell each other what their guards found, and run the step of the first finding once more.
+
+Rules of this file: every worker makes the same calls in the same order. Nobody steps in a replay. Devices that had not heard of the
+finding may have stepped before the run came to its end, so a replay can miss what rounding or a single update changes; then the error says so.
+"""
+
+from hocket.errors import HocketError
+from hocket.profiling.capture.capture import Captured
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.nan_guard.guard import Finding, Guard
+from hocket.runtime.nan_guard.inspector import Fact
+from hocket.runtime.nan_guard.not_finite import not_finite, origin
+from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.progress_observer import Watched
+from hocket.runtime.worker.segments import Pace, Segment
+
+_NOT_AGAIN = "when this step was run once more, with the weights that each device has now, all of it was finite"
+
+
+def check_guards(
+    engine: Worker, captured: Captured, guard: Guard, board: Board, watched: Watched, pace: Pace, checkpoint: str | None
+) -> None:
+    """Do nothing if no guard found anything.
+
+    Arguments:
+        checkpoint: the newest of this run, for the error.
+
+    Raises:
+        NotFinite: on every worker the same, with the place where it arose if a replay of the step shows it.
+    """
+    own = guard.found
+    shared = board.share([own.step, own.text] if own is not None else None)
+    found = [Finding(*fact) for fact in shared if fact]
+    if not found:
+        return
+    # A loss is seen before the gradients that it spoils, and by the worker that has the last stage.
+    first = min(found, key=lambda one: (one.step, not one.text.startswith("the loss")))
+    try:
+        where = _where(engine, captured, board, watched, pace, first)
+    except HocketError:
+        raise
+    except Exception as error:  # the model's own code may not bear such numbers
+        where = f"looking for where it arose failed: {type(error).__name__}: {error}"
+    raise not_finite(first.step, first.text, where, checkpoint)
+
+
+def _where(engine: Worker, captured: Captured, board: Board, watched: Watched, pace: Pace, first: Finding) -> str:
+    """Run one step again and look at all of it."""
+    inspector = engine.device.inspect()
+    periods = pace.periods_for(1)
+    watched.again(Segment(first.step, pace.steps(periods) or 1, 0, periods))
+    engine.run(periods, first.step * engine.plan.batch_size)
+    shared = board.share([list(fact) for fact in inspector.facts.values()])
+    place = origin(captured, [Fact(*fact) for facts in shared for fact in facts])
+    return _NOT_AGAIN if place is None else f"it arose in {place}"

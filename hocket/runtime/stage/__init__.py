@@ -1,0 +1,1 @@
+"""One worker's stage of the model: modules, data, stashed activations."""

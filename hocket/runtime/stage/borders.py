@@ -1,0 +1,81 @@
+"""Borders: what flows between stages, as one device's instructions find it and leave it.
+
+Rules of this file: a bundle of microbatches finds the pieces of a border in one, and leaves them in as many as the stage at the other end
+runs at once; how tensors are joined and split is bundles.py's.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import Captured
+from hocket.program.instruction import Instruction, Value, What
+from hocket.program.order import piece
+from hocket.program.program import Program
+from hocket.runtime.stage.bundles import Border, Pieces
+from hocket.runtime.stage.stage_layout import StagePart
+from hocket.runtime.swapping.swapper import Store
+
+
+class Borders:
+    """The borders of one device's stages."""
+
+    def __init__(self, captured: Captured, plan: Plan, program: Program, parts: Sequence[StagePart]) -> None:
+        """Find how those are divided that come or go in pieces.
+
+        Raises:
+            InputError: a tensor that no dimension divides.
+        """
+        self._plan, self._program = plan, program
+        self._pieces = {
+            (part.number, other): Pieces(captured, names, flowing[other], self._unlike(part, other))
+            for part in parts
+            for borders, flowing in (
+                (part.arriving, part.arriving_gradients),
+                (part.leaving, part.leaving_gradients),
+            )
+            for other, names in borders.items()
+            if self._piece(part.number, other) < part.shape.merged
+        }
+
+    def _unlike(self, part: StagePart, other: int) -> tuple[int, int]:
+        """Samples of a bundle, and of a piece of it for or from another stage."""
+        return self._plan.samples(0, part.shape.merged), self._plan.samples(0, self._piece(part.number, other))
+
+    def _piece(self, one: int, other: int) -> int:
+        """Microbatches of a piece on the border of two stages."""
+        return piece(self._program.stages, one, other)
+
+    def come(self, instruction: Instruction, store: Store, what: What) -> Iterator[tuple[int, Border]]:
+        """What a bundle reads of each other stage, in one: pieces become views of it."""
+        for other, values in by_stage(instruction.stage, instruction.reads, what).items():
+            if len(values) == 1:
+                yield other, store[values[0]]
+                continue
+            pieces = self._pieces[instruction.stage, other]
+            whole, views = pieces.joined(what, [store[value] for value in values])
+            store.update(zip(values, views, strict=True))
+            yield other, whole
+
+    def hand_on(
+        self,
+        instruction: Instruction,
+        store: Store,
+        other: int,
+        values: list[Value],
+        whole: Border,
+    ) -> None:
+        """What a bundle makes for another stage, in as many pieces as it is to have."""
+        found = [whole]
+        if len(values) > 1:
+            each = self._piece(instruction.stage, other)
+            samples = [self._plan.samples(value.index, each) for value in values]
+            found = self._pieces[instruction.stage, other].split(values[0].what, whole, samples)
+        store.update(zip(values, found, strict=True))
+
+
+def by_stage(stage: int, values: Iterable[Value], what: What) -> dict[int, list[Value]]:
+    """The activations or gradients among what an instruction of a stage reads or writes, by the stage at the other end."""
+    found: dict[int, list[Value]] = {}
+    for value in sorted(value for value in values if value.what is what):
+        found.setdefault(value.stage if value.part == stage else value.part, []).append(value)
+    return found

@@ -1,0 +1,79 @@
+"""Bundles: what stages that run several microbatches together make of the pieces that come, and the pieces that they hand on.
+
+Rules of this file: pieces lie along the dimension that counts samples, which is found by comparing the shapes of two numbers of
+samples. A tensor that has none is the same for all samples: every piece is all of it, and its gradient the sum of its pieces'.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hocket.errors import InputError
+from hocket.profiling.capture.capture import Captured
+from hocket.program.instruction import What
+
+Border = tuple[Tensor, ...]
+
+
+class Pieces:
+    """The tensors of one border at a stage whose bundle has several pieces of it."""
+
+    def __init__(
+        self, captured: Captured, names: Sequence[str], flowing: Sequence[str], samples: tuple[int, int]
+    ) -> None:
+        """Find the dimensions.
+
+        Arguments:
+            flowing: those of the tensors whose gradients flow back.
+            samples: two different numbers of them, such as a bundle's and a piece's.
+
+        Raises:
+            InputError: a tensor whose samples lie in no dimension of their own.
+        """
+        one, other = (captured.for_size(count).tensor for count in samples)
+        along = {name: _along(name, (one[name].shape, other[name].shape), samples) for name in names}
+        self._along = {
+            What.ACTIVATION: tuple(along.values()),
+            What.GRADIENT: tuple(along[name] for name in flowing),
+        }
+
+    def joined(self, what: What, pieces: Sequence[Border]) -> tuple[Border, list[Border]]:
+        """One border of several, and the pieces as views of it, which need no memory of their own."""
+        whole: list[Tensor] = []
+        views: list[Sequence[Tensor]] = []
+        for along, parts in zip(self._along[what], zip(*pieces, strict=True), strict=True):
+            if along is not None:
+                whole.append(torch.cat(parts, along))
+                views.append(torch.split(whole[-1], [part.shape[along] for part in parts], along))
+            else:
+                whole.append(torch.stack(parts).sum(0) if what is What.GRADIENT else parts[0])
+                views.append([whole[-1]] * len(parts))
+        return tuple(whole), list(zip(*views, strict=True))
+
+    def split(self, what: What, whole: Border, samples: Sequence[int]) -> list[Border]:
+        """One border in pieces of so many samples, each in memory of its own, so that it is gone when it has been sent."""
+        found: list[list[Tensor]] = []
+        for along, tensor in zip(self._along[what], whole, strict=True):
+            if along is not None:
+                found.append([part.clone() for part in torch.split(tensor, list(samples), along)])
+            else:
+                rest = torch.zeros_like(tensor) if what is What.GRADIENT else tensor
+                found.append([tensor, *(rest.clone() for _ in samples[1:])])
+        return list(zip(*found, strict=True))
+
+
+def _along(name: str, shapes: tuple[tuple[int, ...], ...], samples: tuple[int, int]) -> int | None:
+    """The dimension that counts samples; None where none does."""
+    if shapes[0] == shapes[1]:
+        return None
+    one, other = shapes
+    unlike = [d for d, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    if len(one) != len(other) or len(unlike) != 1 or (one[unlike[0]], other[unlike[0]]) != samples:
+        raise InputError(
+            f"tensor {name!r}",
+            f"of the shape {list(one)} for {samples[0]} samples, {list(other)} for {samples[1]}",
+            "one dimension of as many as there are samples, to divide it between stages of unlike numbers of devices",
+            "Put the layers that make and read it on one stage, or on as many devices.",
+        )
+    return unlike[0]

@@ -1,0 +1,60 @@
+"""In which types a model computes: its weights' are often not all. Norms, softmax and losses of Hugging Face are float32 in any model.
+
+Rules of this file: it looks at one forward, by the functions of torch that it calls, and knows nothing of plans. What such a
+function does inside, in C++, is its own affair; the backward has the types of the forward.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from hocket.profiling.capture.capture import Captured, Stage
+
+
+class _Met(TorchFunctionMode):
+    """Follows what depends on the weights. What does not, such as tables of rotary positions, is the same however a batch is
+    divided and in whatever order gradients are summed."""
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.types: set[torch.dtype] = set()
+        self._depends = WeakTensorKeyDictionary()
+        self._keep(weights)
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if any(tensor in self._depends for tensor in given):
+            # Written in place without a result, as by an index on the left: what is written to comes first.
+            self._keep(tree_leaves(result) if result is not None else given[:1])
+        return result
+
+    def _keep(self, found: Iterable[Any]) -> None:
+        for tensor in found:
+            if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+                self._depends[tensor] = True
+                self.types.add(tensor.dtype)
+
+
+def computed_types(captured: Captured) -> set[torch.dtype]:
+    """Floating types of the weights and of all that is computed of them, by one forward of one microbatch."""
+    stage = Stage(captured, range(len(captured.layers)))
+    names, parameters = captured.batch_names, stage.parameters()
+    batch = captured.job.batch([i % len(captured.job.data) for i in range(captured.microbatch_size)])
+    values = {names[key]: value.to(stage.device) for key, value in batch.items() if key in names}
+    met = _Met(parameters.values())
+    devices = [stage.device] if stage.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), met:
+        stage.run(values)
+    return met.types

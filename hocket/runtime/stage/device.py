@@ -1,0 +1,224 @@
+"""Device: executes the compute instructions of one device on its values.
+
+Rules of this file: what an instruction reads, writes and frees is what it says; which values are there, and when an
+instruction may start, is the engine's business; what the kinds do is microbatches.py's, optimizer_step.py's and swapper.py's. Objects behind
+the values:
+
+    in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the border
+    stash   Stash                                   w, full     Slot
+    dw, sum Bucket                                  opt         the stage's StageWeights
+    sq, norm Squares                                lent        Bucket, of the other wave
+    end     nothing: that it is there says all
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from hocket.errors import ProgramError
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import Captured
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
+from hocket.program.order import heir_of
+from hocket.program.passes.swapping.insert import sizes_of
+from hocket.program.program import Program
+from hocket.runtime.nan_guard.guard import Guard
+from hocket.runtime.nan_guard.inspector import Inspector
+from hocket.runtime.stage.borders import Borders
+from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.microbatches import Microbatches, OnLoss, Publish
+from hocket.runtime.stage.model_state import ModelState
+from hocket.runtime.stage.stage_layout import StagePart, split
+from hocket.runtime.stage.stage_runner import StageRunner
+from hocket.runtime.swapping.memory_manager import MemoryManager
+from hocket.runtime.swapping.states import HostCopy
+from hocket.runtime.swapping.swapper import Store, Swapper, budgets_of
+from hocket.runtime.update.clipping import Clipping
+from hocket.runtime.update.loss_scale import Scale
+from hocket.runtime.update.loss_weights import LossWeights
+from hocket.runtime.update.optimizer_step import Updates
+from hocket.runtime.update.sharding import check_sharing
+from hocket.util.compatibility import Feature
+
+
+class Device:
+    """Executes load, forward, backward, norm, step and drop of one device; the engine hands it the store of its values."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        program: Program,
+        number: int,
+        device: torch.device | str = "cpu",
+        on_loss: OnLoss | None = None,
+        memory: MemoryManager | None = None,
+        lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
+        guard: Guard | None = None,
+    ) -> None:
+        """Make the device's stages.
+
+        Arguments:
+            number: which device of the program.
+            device: where its tensors live.
+            on_loss: see Microbatches.
+            memory: holds values to budgets; made as the plan says if none is given.
+            lane: what the work of a compute lane is done in: a stream.
+            guard: says which steps are left out; none is if it is not given.
+
+        Raises:
+            MemoryExceeded: the weights do not fit.
+        """
+        self.number, self.device = number, torch.device(device)
+        self.program, self.plan, self.captured = program, plan, captured
+        self.stream, self.guard = Stream(captured.job, plan), guard or Guard()
+        self.clipping = Clipping(captured.clip_grad_norm, program.stages, captured.loss_weighted)
+        parts = split(captured, plan, number)
+        way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
+        for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
+            check_sharing(captured.job, replicas, way)
+        if memory is None and (program.swaps or plan.swap is not None):
+            memory = MemoryManager(number, self.device, *budgets_of(plan, number))
+        self.memory = memory
+        self.swapping = None if memory is None else Swapper(memory, program.swaps)
+        self._swap_sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages else None
+        self.stages: dict[int, StageRunner] = {}
+        for part in parts:
+            compile = plan.stages[part.number].compile
+            with lane(part.shape.lane):
+                runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
+            self.stages[part.number] = runner
+            if self.swapping is not None:
+                self.swapping.settle(part.number, runner)
+        self.model = ModelState(program.rule, self.stages, self.swapping)
+        scale = Scale(plan, program.rule, captured.job.loss_weight)
+        weights = LossWeights(program.rule, self.stream)
+        borders = Borders(captured, plan, program, parts)
+        swaps = self.swapping is not None
+        self.microbatches = Microbatches(
+            self.stages, borders, scale, weights, self.stream, captured.loss_tensor, swaps, on_loss
+        )
+        self._updates = Updates(
+            program, self.stages, scale, self.clipping, weights, self.device, self.stream, self.guard
+        )
+        self._handlers: dict[Kind, Callable[[Instruction, Store], None]] = {
+            Kind.LOAD: self.microbatches.load,
+            Kind.FORWARD: self.microbatches.forward,
+            Kind.NORM: self._updates.norm,
+            Kind.STEP: self._updates.step,
+            Kind.DROP: lambda instruction, store: None,
+        }
+        if self.swapping is not None:
+            self._handlers |= dict.fromkeys(SWAPS, self.swapping.swap)
+
+    def _sizes(self, part: StagePart) -> tuple[int, ...]:
+        """The numbers of samples that a stage runs at once."""
+        merged = part.shape.merged
+        return tuple({self.plan.samples(m, merged) for m in range(0, self.plan.microbatches, merged)})
+
+    def start(self, position: int = 0) -> dict[Value, Any]:
+        """Begin a segment at this many samples of the data; returns the values that are there before it."""
+        stream = Stream(self.captured.job, self.plan, position)
+        self.stream = self.microbatches.stream = self._updates.stream = stream
+        self.microbatches.weights.begin(stream)
+        self.guard.begin(stream)
+        if self.microbatches.inspector is not None:
+            self.microbatches.inspector.stream = stream
+        self.model.meet()
+        if self.guard.policy == "skip":
+            for runner in self.stages.values():
+                runner.keep_buffers()
+        found: dict[Value, Any] = {}
+        for value in self.program.initial(self.number):
+            weights = self.stages[value.stage].weights
+            found[value] = weights.newest if value.what is What.WEIGHTS else weights  # a part is told by whose it is
+            if self.swapping is not None:
+                found[value] = self.swapping.begin(value, self.stages[value.stage])
+        return found
+
+    def inspect(self) -> Inspector:
+        """From now on step no more, and look at all that the layers make."""
+        found = self.microbatches.inspector = Inspector()
+        self.guard.hold()
+        for stage, runner in self.stages.items():
+            runner.use_eager()
+            with nullcontext() if self.swapping is None else self.swapping.at_hand(stage, runner):
+                found.weights(stage, runner.weights.newest.own)
+        return found
+
+    def end(self, store: Mapping[Value, Any]) -> None:
+        """End a segment with these values, of which `model` and the next segment tell."""
+        if self.swapping is not None:
+            self.swapping.end(store)
+
+    def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
+        """Run one instruction whose reads are all in the store: put what it writes there and remove what it frees.
+
+        Arguments:
+            publish: called with each bucket that is summed over devices, as soon as the backward has finished it.
+        """
+        handler = self._handlers.get(instruction.kind)
+        if instruction.kind is Kind.BACKWARD:
+            handler = partial(self.microbatches.backward, publish=publish)
+        if handler is None:
+            expected = "no swaps, as the program says" if instruction.kind in SWAPS else "compute only"
+            raise ProgramError(f"device {self.number}: {instruction.name}", "on the compute lane", expected)
+        if self.memory is not None and self._swap_sizes is not None and instruction.kind not in SWAPS:
+            self.memory.make_room(self._swap_sizes.held(instruction))
+        handler(instruction, store)
+        if instruction.kind not in SWAPS:
+            store.update((value, None) for value in instruction.writes if value.what is What.MARK)
+            self.made(instruction, store)
+            self.free(instruction, store)
+
+    def made(self, instruction: Instruction, store: Store) -> None:
+        """An instruction has made what it writes on this device."""
+        if self.swapping is not None:
+            self.swapping.written(instruction, store)
+
+    def came(self, value: Value, thing: Any) -> Any:
+        """What a transfer has brought, as it is to be in the store."""
+        return thing if self.swapping is None else self.swapping.came(value, thing)
+
+    def carried(self, thing: Any) -> Any:
+        """What of a value goes into a transfer."""
+        return self.memory.carried(thing) if self.memory is not None and isinstance(thing, HostCopy) else thing
+
+    def sent(self, value: Value) -> None:
+        """A message is over: what it was made of is not needed any more."""
+        if self.memory is not None:
+            (self.memory.freed if value.on_host else self.memory.sent)(value)
+
+    def gave(self, value: Value, sending: bool) -> None:
+        """A value was handed to a transfer, and is not in the store any more.
+
+        Arguments:
+            sending: it is told when that is over (`sent`).
+        """
+        if self.memory is not None and not value.on_host:  # which is there until it is sent
+            self.memory.left(value, sending)
+
+    def free(self, instruction: Instruction, store: Store) -> None:
+        """Remove what an instruction frees, and hand its memory on where nobody inherited it (rule 5).
+
+        Where values are held to a budget no memory is kept for later ones.
+        """
+        if self.swapping is not None:
+            self.swapping.freed(instruction)
+            for value in instruction.frees:
+                del store[value]
+            return
+        inherited = {heir_of(instruction, written) for written in instruction.writes}
+        for value in instruction.frees:
+            found = store.pop(value)
+            if value in inherited:
+                continue
+            if value.what is What.WEIGHTS:
+                self.stages[value.stage].weights.release(found)
+            elif value.what is What.GATHERED:
+                self.stages[value.stage].weights.dropped(value)
+            elif value.what in (What.ACCUMULATOR, What.REDUCED, What.PART, What.LENT):
+                self.stages[value.stage].weights.buckets.recycle(found, elsewhere=value.what is What.LENT)

@@ -1,0 +1,11 @@
+"""The catalogue's name of the device that this process measures or trains on."""
+
+import torch
+
+from hocket.hardware.catalog import type_of_card
+from hocket.profiling.measure.measure import type_of
+
+
+def known_type(device: torch.device) -> str:
+    """Name of the device's type: the catalogue's for a card that it lists, otherwise the driver's; "cpu-core" for a CPU."""
+    return type_of_card(type_of(device))

@@ -1,0 +1,208 @@
+"""Microbatches: what a device does with one of them, or a bundle: its batch is loaded, it goes forward through a stage, and back.
+
+Rules of this file: autograd's graph lives in the stash from a forward to its backward. Whose gradients are summed, and what becomes of
+them, is not known here.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from hocket.errors import InternalError
+from hocket.profiling.checks.index_errors import refusal
+from hocket.profiling.job.job import Batch
+from hocket.profiling.job.loss_weight import whole_loss
+from hocket.program.instruction import Instruction, Value, What
+from hocket.runtime.nan_guard.inspector import Inspector
+from hocket.runtime.stage.borders import Borders, by_stage
+from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.stage_runner import StageRunner
+from hocket.runtime.stage.stash import Stash
+from hocket.runtime.swapping.cuda_streams import has_streams
+from hocket.runtime.swapping.swapper import Store
+from hocket.runtime.update.buckets import Bucket
+from hocket.runtime.update.loss_scale import Scale
+from hocket.runtime.update.loss_weights import LossWeights
+
+Publish = Callable[[Value, Any], None]
+OnLoss = Callable[[int, Tensor, int, float], None]
+OnLoad = Callable[[int, Batch], None]
+
+
+class Microbatches:
+    """The loads, forwards and backwards of one device.
+
+    Attributes:
+        inspector: looks at every tensor, while a step is replayed.
+        stream: of the segment. weights: of the losses that are computed here.
+        on_loss: called with microbatch, its loss (a detached scalar, still on the device), samples, and by what it counts in the mean of
+            the batch.
+        on_load: called with each batch that is read, and the position of its first sample in the stream.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, StageRunner],
+        borders: Borders,
+        scale: Scale,
+        weights: LossWeights,
+        stream: Stream,
+        loss: str,
+        swaps: bool,
+        on_loss: OnLoss | None,
+    ) -> None:
+        """For the stages of one device.
+
+        Arguments:
+            loss: the name of the tensor that is the loss. swaps: whether values may leave the device's memory.
+        """
+        self._stages, self._borders, self._scale, self.weights = stages, borders, scale, weights
+        self._loss, self._swaps = loss, swaps
+        self.stream, self.on_loss = stream, on_loss
+        self.on_load: OnLoad | None = None
+        self.inspector: Inspector | None = None
+
+    def load(self, instruction: Instruction, store: Store) -> None:
+        """Write the batch's tensors that the stage reads."""
+        runner = self._stages[instruction.stage]
+        part = runner.part
+        batch = self.stream.batch(instruction.index, part.shape.merged)
+        if part.makes_loss:
+            self.weights.note(instruction.index, part.shape.merged, batch)
+        if self.on_load is not None:
+            self.on_load(self.stream.position(instruction.index), batch)
+        own = self._swaps  # memory that others look into cannot be emptied
+        for value in instruction.writes:
+            store[value] = {name: _brought(batch[key], runner.device, own) for name, key in part.batch}
+
+    def forward(self, instruction: Instruction, store: Store) -> None:
+        """Write what other stages read, the stash, and tell of the loss."""
+        microbatch, runner = instruction.index, self._stages[instruction.stage]
+        part = runner.part
+        stashes = any(value.what is What.STASH for value in instruction.writes)
+        stash, slot, values = Stash(), None, {}
+        for value in instruction.reads:
+            if value.what in (What.WEIGHTS, What.GATHERED):
+                slot = store[value]
+            elif value.what is What.INPUT:
+                values.update(store[value])
+        for source, border in self._borders.come(instruction, store, What.ACTIVATION):
+            flowing = part.arriving_gradients[source]
+            for name, tensor in zip(part.arriving[source], border, strict=True):
+                if stashes and name in flowing:
+                    tensor = stash.leaves[name] = tensor.detach().requires_grad_()
+                values[name] = tensor
+        if slot is None:
+            raise InternalError(f"{instruction.name} reads no weights")
+        samples = self.stream.samples(microbatch, part.shape.merged)
+        seed_of = self.stream.seed_of(microbatch)
+        watching: AbstractContextManager[None] = nullcontext()
+        if self._swaps and stashes:
+            watching = stash.watching((*slot.data, *runner.fixed(), *values.values()))
+        batch = {key: values[name] for name, key in part.batch if name in values}
+        look = None
+        if self.inspector is not None:
+            look = partial(self.inspector.made, microbatch, part.shape.merged, samples, instruction.stage)
+            look(values)
+        with torch.set_grad_enabled(stashes), watching:
+            try:
+                made = runner.run(samples, slot, values, seed_of, instruction.again, look)
+            except (IndexError, RuntimeError) as error:
+                refused = refusal(error, self.stream.indices(microbatch, part.shape.merged), batch)
+                if refused is None:
+                    raise
+                raise refused from error
+        if part.makes_loss:
+            loss = made[self._loss]
+            if stashes and loss.requires_grad:
+                stash.loss = get_gradient_edge(loss)
+            if self.on_loss is not None and not instruction.again:
+                # The memory of the loss may be swapped out with the stash before somebody looks.
+                own = loss.detach() if not self._swaps else loss.detach().clone()
+                weight = self.weights.of(microbatch, part.shape.merged)
+                # A mean over nothing is not a number.
+                own = whole_loss(self.stream.job, own, samples) if weight else torch.zeros_like(own)
+                self.on_loss(microbatch, own, samples, weight)
+        if stashes:
+            for names in part.leaving_gradients.values():
+                stash.edges.update({n: get_gradient_edge(made[n]) for n in names if made[n].requires_grad})
+        for value in instruction.writes:
+            if value.what is What.STASH:
+                store[value] = stash
+            elif value.what is What.ENDED:
+                store[value] = None
+        for target, pieces in by_stage(instruction.stage, instruction.writes, What.ACTIVATION).items():
+            border = tuple(made[name].detach() for name in part.leaving[target])
+            self._borders.hand_on(instruction, store, target, pieces, border)
+
+    def backward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
+        """Write what other stages read, and the sums of gradients of the weights.
+
+        Arguments:
+            publish: called with each bucket as soon as it is finished.
+        """
+        microbatch, runner = instruction.index, self._stages[instruction.stage]
+        part, weights = runner.part, runner.weights
+        roots: list[GradientEdge] = []
+        gradients: list[Tensor] = []
+        sums: list[Bucket] = []
+        stash, slot = Stash(), None
+        for value in instruction.reads:
+            if value.what in (What.WEIGHTS, What.GATHERED):
+                slot = store[value]
+            elif value.what is What.STASH:
+                stash = store[value]
+            elif value.what is What.ACCUMULATOR:
+                sums.append(store[value])
+        for target, border in self._borders.come(instruction, store, What.GRADIENT):
+            for name, gradient in zip(part.leaving_gradients[target], border, strict=True):
+                if name in stash.edges:
+                    roots.append(stash.edges[name])
+                    gradients.append(gradient)
+        if slot is None:
+            raise InternalError(f"{instruction.name} reads no weights")
+        counts = True
+        if stash.loss is not None:
+            roots.append(stash.loss)
+            meta = stash.loss.node._input_metadata[stash.loss.output_nr]
+            weight = self.weights.of(microbatch, part.shape.merged)
+            counts = weight > 0
+            scale = self._scale.loss(microbatch, part.shape.merged, weight)
+            gradients.append(torch.full((), scale, dtype=meta.dtype, device=runner.device))  # a kernel, not a copy
+        accumulators = {v.part: v for v in instruction.writes if v.what is What.ACCUMULATOR}
+        ready = None
+        if publish is not None:
+            ready = _publisher(publish, accumulators)
+        # A slot that `naive` has updated since the forward is the newest one: gradients arrive at the same leaves.
+        weights.gradients.begin(slot, sums, ready, counts)
+        looking: AbstractContextManager[None] = nullcontext()
+        if self.inspector is not None:
+            merged = part.shape.merged
+            samples = self.stream.samples(microbatch, merged)
+            looking = self.inspector.backward(microbatch, merged, samples, instruction.stage, slot.leaves)
+        if roots:
+            with looking:
+                torch.autograd.backward(roots, gradients)
+        for bucket in weights.gradients.end(slot):
+            store[accumulators[bucket.number]] = bucket
+        store.update((value, None) for value in instruction.writes if value.what is What.ENDED)
+        for source, pieces in by_stage(instruction.stage, instruction.writes, What.GRADIENT).items():
+            leaves = [stash.leaves[name] for name in part.arriving_gradients[source]]
+            border = tuple(torch.zeros_like(x) if x.grad is None or not counts else x.grad for x in leaves)
+            self._borders.hand_on(instruction, store, source, pieces, border)
+
+
+def _brought(tensor: Tensor, device: torch.device, own: bool) -> Tensor:
+    if has_streams(device) and tensor.device.type == "cpu":
+        # Of memory that is not page-locked a copy would wait for all that compute has put into its stream.
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device, copy=own)
+
+
+def _publisher(publish: Publish, accumulators: Mapping[int, Value]) -> Callable[[Bucket], None]:
+    return lambda bucket: publish(accumulators[bucket.number], bucket)

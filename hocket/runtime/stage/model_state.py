@@ -1,0 +1,91 @@
+"""Model state: what a device has of the model between segments, by global name: weights, buffers, the optimizer's state.
+
+Rules of this file: nothing is copied that need not be; what is divided among replicas is gathered by whoever is given for it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from torch import Tensor
+
+from hocket.errors import InputError
+from hocket.program.order import waves
+from hocket.program.rule import Rule
+from hocket.runtime.stage.stage_runner import StageRunner
+from hocket.runtime.swapping.swapper import Swapper
+from hocket.runtime.update.averaging import meet
+from hocket.runtime.update.sharding import Gather
+from hocket.runtime.update.weight_versions import MASTER
+
+
+class ModelState:
+    """The state of one device's stages, as one model's."""
+
+    def __init__(self, rule: Rule, stages: Mapping[int, StageRunner], swapping: Swapper | None) -> None:
+        self._waves, self._stages, self._swapping = waves(rule), stages, swapping
+
+    def meet(self) -> None:
+        """Make one model of two waves': weights, optimizer state and buffers of both become their mean."""
+        if self._waves:
+            first, second = (self._stages[s] for s in sorted(self._stages))
+            first.weights.meet(second.weights)
+            for name, buffer in first.buffers.items():
+                meet(buffer, second.buffers[name])
+
+    def tensors(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, Tensor]:
+        """The newest weights by global name (not copied), of waves their mean; `gathers` as for `state`."""
+        self.meet()
+        found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]
+        tensors = {name: tensor for own in found for name, tensor in own.items()}
+        return tensors if self._swapping is None else self._swapping.readable(tensors)
+
+    def described(self) -> dict[str, Tensor]:
+        """What the whole newest weights are, by global name, on meta: nobody else is asked for parts."""
+        return {name: tensor for r in self._stages.values() for name, tensor in r.weights.described().items()}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Buffers by global name (not copied); running statistics are this device's own."""
+        return {name: tensor for runner in self._stages.values() for name, tensor in runner.buffers.items()}
+
+    @property
+    def optimizer(self) -> str:
+        """The name of the optimizer, such as "SGD"; empty where nothing is trained here."""
+        made = (runner.weights.optimizer for runner in self._stages.values())
+        return next((type(one).__name__ for one in made if one is not None), "")
+
+    def resident(self) -> Iterator[Tensor]:
+        """Every tensor that stays from instruction to instruction before the first one runs."""
+        for runner in self._stages.values():
+            yield from runner.resident()
+
+    def state(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, dict[str, Any]]:
+        """What goes on after this segment, by global name and not copied: {"weights": {name: tensor}, "buffers": {name:
+        tensor}, "optimizer": {name of a parameter: {key: tensor or number}}}.
+
+        Arguments:
+            gathers: for stages whose replicas share the step, by number: a collective call of theirs.
+        """
+        self.meet()
+        states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]
+        optimizer = {name: dict(entries) for state in states for name, entries in state.items()}
+        if self._swapping is not None:
+            optimizer = {name: self._swapping.readable(entries) for name, entries in optimizer.items()}
+        masters = {name: entries.pop(MASTER) for name, entries in optimizer.items() if MASTER in entries}
+        return {"weights": {**self.tensors(gathers), **masters}, "buffers": self.buffers(), "optimizer": optimizer}
+
+    def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what `state` gave, here or on other devices; names that are not of this device are ignored.
+
+        Raises:
+            InputError: a weight of this device is missing.
+        """
+        for stage, runner in self._stages.items():
+            for name in runner.weights.slots[0].leaves:
+                if name not in state["weights"]:
+                    raise InputError(f"state: {name}", "no such weight", "every weight of the stage")
+            with nullcontext() if self._swapping is None else self._swapping.at_hand(stage, runner):
+                runner.weights.load(state["weights"], state["optimizer"])
+            for name, tensor in runner.buffers.items():
+                if name in state["buffers"]:
+                    tensor.copy_(state["buffers"][name])

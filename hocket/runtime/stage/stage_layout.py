@@ -1,0 +1,107 @@
+"""Split: what one device must know of its stages: layers, parameters by bucket, batch tensors and border tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import Captured
+from hocket.program.order import scattered, summed
+from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, stage_shapes, ties_of
+from hocket.program.program import StageShape
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """One stage as a device executes it.
+
+    Attributes:
+        number, shape: which stage, and what the program knows of it.
+        layers: indices into the captured model, ascending.
+        parameters: global names, in the model's order.
+        buckets: names of the parameters of each gradient bucket, those that need no gradient left out.
+        summed: for each bucket, whether its gradients are summed over several devices; scattered: whether each gets a part only.
+        batch: (name of the tensor, key in the batch) of the batch's tensors that it reads.
+        arriving, leaving: names of the border tensors by source or target stage.
+        arriving_gradients, leaving_gradients: those of them whose gradient flows back.
+        makes_loss: whether the loss comes out of it.
+    """
+
+    number: int
+    shape: StageShape
+    layers: tuple[int, ...]
+    parameters: Names
+    buckets: tuple[Names, ...]
+    summed: tuple[bool, ...]
+    scattered: tuple[bool, ...]
+    batch: tuple[tuple[str, str], ...]
+    arriving: Mapping[int, Names]
+    leaving: Mapping[int, Names]
+    arriving_gradients: Mapping[int, Names]
+    leaving_gradients: Mapping[int, Names]
+    makes_loss: bool
+
+
+def split(captured: Captured, plan: Plan, device: int) -> tuple[StagePart, ...]:
+    """The stages of one device, ascending.
+
+    Raises:
+        InputError: the plan does not fit the captured model.
+    """
+    cuts = plan.cuts(captured)
+    shapes = stage_shapes(captured, cuts)
+    ties = ties_of(captured, cuts)
+    return tuple(_part(captured, cuts, shapes, ties, s) for s, cut in enumerate(cuts) if device in cut.devices)
+
+
+def _part(
+    captured: Captured, cuts: tuple[StageCut, ...], shapes: tuple[StageShape, ...], ties: tuple[Tie, ...], s: int
+) -> StagePart:
+    cut, borders = cuts[s], crossing(captured, cuts)
+    key_of = {name: key for key, name in captured.batch_names.items()}
+    batch = [captured.tensors[i].name for i in batch_tensors(captured, cuts).get(s, ())]
+    used = {name for layer in cut.layers for name in captured.layers[layer].parameters}
+    parameters = tuple(name for name, _ in captured.job.model.named_parameters() if name in used)
+    buckets = parameter_buckets(captured, cut, [tie for tie in ties if s in tie.stages])
+    whole = {pair: tuple(captured.tensors[i].name for i in indices) for pair, indices in borders.items() if s in pair}
+    flowing = {
+        pair: tuple(captured.tensors[i].name for i in indices if captured.tensors[i].gradient)
+        for pair, indices in borders.items()
+        if s in pair
+    }
+    return StagePart(
+        number=s,
+        shape=shapes[s],
+        layers=cut.layers,
+        parameters=parameters,
+        buckets=buckets,
+        summed=tuple(summed(shapes, s, b) for b in range(len(buckets))),
+        scattered=tuple(scattered(shapes, s, b) for b in range(len(buckets))),
+        batch=tuple((name, key_of[name]) for name in batch),
+        arriving=MappingProxyType({a: names for (a, b), names in whole.items() if b == s}),
+        leaving=MappingProxyType({b: names for (a, b), names in whole.items() if a == s}),
+        arriving_gradients=MappingProxyType({a: names for (a, b), names in flowing.items() if b == s}),
+        leaving_gradients=MappingProxyType({b: names for (a, b), names in flowing.items() if a == s}),
+        makes_loss=len(captured.layers) - 1 in cut.layers,
+    )
+
+
+def parameter_buckets(captured: Captured, cut: StageCut, ties: list[Tie]) -> tuple[Names, ...]:
+    """Names of the parameters in each of a stage's buckets; those tied to other stages have buckets at the end.
+
+    A parameter that several layers of the stage use belongs to the bucket that a backward finishes last.
+    """
+    tied = {name for tie in ties for name in tie.parameters}
+    trainable = {name for name, p in captured.job.model.named_parameters() if p.requires_grad}
+    own = cut.buckets or (cut.layers,)
+    home: dict[str, int] = {}
+    for bucket, layers in enumerate(own):
+        for layer in layers:
+            for name in captured.layers[layer].parameters:
+                if name in trainable and name not in tied:
+                    home[name] = max(bucket, home.get(name, bucket))
+    found = [tuple(name for name, bucket in home.items() if bucket == b) for b in range(len(own))]
+    found += [tuple(name for name in tie.parameters if name in trainable) for tie in ties]
+    return tuple(found)

@@ -1,0 +1,130 @@
+"""StageRunner: one stage on one device: its layers for each size of microbatch, its weights and buffers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.stage import Look
+from hocket.profiling.job.learning_rates import scheduled
+from hocket.runtime.stage.stage_layout import StagePart
+from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.weight_versions import StageWeights
+
+
+class StageRunner:
+    """One stage: its layers for each size of microbatch, its weights and buffers."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        part: StagePart,
+        sizes: Sequence[int],
+        device: torch.device,
+        number: int,
+        compile: str = "",
+    ) -> None:
+        self.part, self.device, self._compile = part, device, compile
+        self._runs: dict[int, tuple[Stage, ...]] = {
+            size: self._stages(captured.for_size(size)) for size in sorted(set(sizes))
+        }
+        trainable = [name for bucket in part.buckets for name in bucket]
+        stages = next(iter(self._runs.values()))
+        found = {name: tensor for stage in stages for name, tensor in stage.parameters().items()}
+        ordered = {name: found[name] for name in part.parameters if name in set(trainable)}
+        replicas = sorted(part.shape.devices)
+        self.weights = StageWeights(
+            ordered,
+            part.buckets,
+            part.summed,
+            partial(scheduled, captured.job),
+            part.scattered,
+            (replicas.index(number), len(replicas)),
+            part.shape.gathers,
+            captured.masters(ordered, device),
+        )
+        self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
+        self._kept: dict[str, Tensor] = {}
+        self._bound: dict[int, Slot] = {}
+        for stages in self._runs.values():
+            for stage in stages:
+                stage.bind({name: self.buffers[name] for name in stage.buffers()})
+        for size in self._runs:
+            self._bind(size, self.weights.slots[0])
+
+    def keep_buffers(self) -> None:
+        """Keep what buffers hold now, to restore it."""
+        self._kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
+
+    def restore_buffers(self) -> None:
+        """Give buffers what they held when they were kept: a forward whose update is left out changes no running statistics."""
+        for name, kept in self._kept.items():
+            self.buffers[name].copy_(kept)
+
+    def use_eager(self) -> None:
+        """From now on execute layer by layer, also where the stage was compiled."""
+        if not self._compile:
+            return
+        self._compile = ""
+        self._runs = {size: self._stages(stages[0].captured) for size, stages in self._runs.items()}
+        self._bound.clear()
+        for stages in self._runs.values():
+            for stage in stages:
+                stage.bind({name: self.buffers[name] for name in stage.buffers()})
+
+    def _stages(self, captured: Captured) -> tuple[Stage, ...]:
+        # A stage of a branching model may hold layers that do not follow one another: each run of layers is executed.
+        runs: list[list[int]] = []
+        for layer in self.part.layers:
+            if runs and runs[-1][-1] == layer - 1:
+                runs[-1].append(layer)
+            else:
+                runs.append([layer])
+        return tuple(Stage(captured, run, device=self.device, share=True, compile=self._compile) for run in runs)
+
+    def _bind(self, size: int, slot: Slot) -> None:
+        if self._bound.get(size) is not slot:
+            for stage in self._runs[size]:
+                stage.bind({name: slot.leaves[name] for name in stage.parameters() if name in slot.leaves})
+            self._bound[size] = slot
+
+    @property
+    def cold_s(self) -> float:
+        """Seconds that it took so far to make code."""
+        return sum(stage.cold_s for stages in self._runs.values() for stage in stages)
+
+    def resident(self) -> Iterator[Tensor]:
+        """The newest weights, the optimizer's state, buffers, weights that are not trained, and constants."""
+        yield from self.weights.resident()
+        for stages in self._runs.values():
+            for stage in stages:
+                yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
+
+    def fixed(self) -> Iterator[Tensor]:
+        """What stays and nobody steps: buffers, weights that are not trained, and constants."""
+        trained = self.weights.slots[0].leaves
+        for stages in self._runs.values():
+            for stage in stages:
+                yield from (tensor for name, tensor in stage.parameters().items() if name not in trained)
+                yield from (*stage.buffers().values(), *stage.constants())
+
+    def run(
+        self,
+        size: int,
+        slot: Slot,
+        values: dict[str, Tensor],
+        seed_of: Callable[[int], int],
+        again: bool,
+        look: Look | None = None,
+    ) -> dict[str, Tensor]:
+        """Execute the layers: tensors from outside by name to all that were made on the way, by name.
+
+        Arguments:
+            look: called with what each layer has made for others.
+        """
+        self._bind(size, slot)
+        for stage in self._runs[size]:
+            values.update(stage.run({name: values[name] for name in stage.inputs}, seed_of, again, look))
+        return values

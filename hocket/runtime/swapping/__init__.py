@@ -1,0 +1,1 @@
+"""Swapping at run time (Harmony): host buffers, CUDA streams, memory manager."""

@@ -1,0 +1,209 @@
+"""Extents: which bytes of memory stand behind a value, and how they come to other memory and back.
+
+Rules of this file: memory is known by its storage, and what lies in it stays where it is: a storage that is emptied and filled again
+is the same one, so that autograd's graph, aliases and optimizers find their numbers where they were. Whether a storage may be
+emptied is not known here.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.errors import InternalError
+from hocket.profiling.capture.storage_tracker import storage_key
+from hocket.runtime.stage.stash import Stash
+from hocket.runtime.update.buckets import Bucket
+from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.weight_versions import StageWeights
+
+_ALIGNMENT_BYTES = 16  # of the widest type
+_CHUNK_BYTES = 2**20
+"""The most that is moved at once where something waits for each part."""
+
+Pace = Callable[[int], None]
+"""Called after so many bytes were moved: returns when a link would have moved them."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Bytes `start` to `stop` of a storage, which lives as long as others need it: a backward frees its stash piece by piece.
+
+    Attributes:
+        key: the storage's identity while it lives.
+    """
+
+    reference: weakref.ref[torch.UntypedStorage]
+    key: int
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+    @property
+    def alive(self) -> bool:
+        """Whether the storage is still there."""
+        return self.reference() is not None
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """The storage.
+
+        Raises:
+            InternalError: it is gone.
+        """
+        found = self.reference()
+        if found is None:
+            raise InternalError("memory is asked for that nobody holds any more")
+        return found
+
+
+def extents_of(thing: Any, device: torch.device) -> tuple[Extent, ...]:
+    """The memory of a device that stands behind a value, each byte once.
+
+    Arguments:
+        thing: what an engine's store holds for it (hocket/runtime/stage/device.py).
+        device: tensors of others, such as an optimizer's counters on the CPU, are left out.
+    """
+    found: dict[int, tuple[torch.UntypedStorage, list[tuple[int, int]]]] = {}
+    for storage, start, stop in _pieces(thing):
+        if storage.device == device or (storage.device.type == device.type and device.index is None):
+            found.setdefault(storage._cdata, (storage, []))[1].append((start, stop))
+    return tuple(
+        Extent(weakref.ref(storage), key, start, stop)
+        for key, (storage, pieces) in found.items()
+        for start, stop in _joined(sorted(pieces))
+    )
+
+
+def _pieces(thing: Any) -> Iterator[tuple[torch.UntypedStorage, int, int]]:
+    if isinstance(thing, Stash):
+        for storage in thing.storages():
+            yield storage, 0, storage.nbytes()
+        return
+    for tensor in _tensors(thing):
+        first = int(tensor.storage_offset()) * tensor.element_size()
+        yield tensor.untyped_storage(), first, first + _span_bytes(tensor)
+
+
+def _tensors(thing: Any) -> Iterable[Tensor]:
+    match thing:
+        case tuple():
+            return thing
+        case dict():
+            return thing.values()
+        case Slot():
+            return thing.data
+        case Bucket():
+            return thing.views or [g for g in thing.gradients if g is not None]
+        case StageWeights():
+            return thing.apart()
+    if hasattr(thing, "flats"):
+        return tuple(thing.flats)
+    raise InternalError(f"a {type(thing).__name__} is not known to have memory")
+
+
+def _span_bytes(tensor: Tensor) -> int:
+    """Bytes from a tensor's first number to behind its last."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Pieces that overlap or touch as one; ascending."""
+    start, stop = pieces[0]
+    for first, last in pieces[1:]:
+        if first > stop:
+            yield start, stop
+            start, stop = first, last
+        stop = max(stop, last)
+    yield start, stop
+
+
+def copy_out(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
+    """From a device's memory to a host buffer; of a GPU the copies are begun in the current stream, and not waited for."""
+    for extent, held in _places(extents, buffer):
+        _copy(held, _bytes_of(extent), pace)
+
+
+def copy_in(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
+    """From a host buffer to the device's memory, likewise."""
+    for extent, held in _places(extents, buffer):
+        _copy(_bytes_of(extent), held, pace)
+
+
+def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor | None:
+    """What a tensor holds, as a view of the host buffer that its memory was copied to; None if it was not."""
+    key = storage_key(tensor)
+    first = tensor.storage_offset() * tensor.element_size()
+    for extent, held in _places(extents, buffer):
+        if extent.key == key and extent.start <= first and first + _span_bytes(tensor) <= extent.stop:
+            own = held[first - extent.start : first - extent.start + _span_bytes(tensor)]
+            return torch.as_strided(own.view(tensor.dtype), tensor.shape, tensor.stride())
+    return None
+
+
+def blank_of(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """What tensors are, without their numbers: on meta."""
+    return tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors)
+
+
+def size_of(blank: Iterable[Tensor]) -> int:
+    """Bytes of tensors that lie by themselves."""
+    return sum(map(_span_bytes, blank))
+
+
+def views_of(blank: Sequence[Tensor], buffer: Tensor) -> Iterator[Tensor]:
+    """Where each lies in such a buffer."""
+    sizes = [_span_bytes(tensor) for tensor in blank]
+    for tensor, at, size_bytes in zip(blank, _offsets(sizes), sizes, strict=True):
+        own = buffer[at : at + size_bytes].view(tensor.dtype)
+        yield torch.as_strided(own, tensor.shape, tensor.stride())
+
+
+def _places(extents: Sequence[Extent], buffer: Tensor) -> Iterator[tuple[Extent, Tensor]]:
+    for extent, at in zip(extents, _offsets([extent.nbytes for extent in extents]), strict=True):
+        yield extent, buffer[at : at + extent.nbytes]
+
+
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    """Where each begins in a host buffer, which has no bytes between them: by how they divide, so that each can be read in its own type."""
+    found, at = [0] * len(sizes), 0
+    for k in sorted(range(len(sizes)), key=lambda k: -_divides(sizes[k])):
+        found[k] = at
+        at += sizes[k]
+    return found
+
+
+def _divides(size_bytes: int) -> int:
+    """The power of two that does, of those that are a type's size: a type's size divides the bytes of its numbers."""
+    return min(size_bytes & -size_bytes or _ALIGNMENT_BYTES, _ALIGNMENT_BYTES)
+
+
+def _bytes_of(extent: Extent) -> Tensor:
+    return all_of(extent.storage)[extent.start : extent.stop]
+
+
+def all_of(storage: torch.UntypedStorage) -> Tensor:
+    """All bytes of a storage."""
+    # A tensor of its own: autograd's version counters know nothing of what is written through it.
+    found: Tensor = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    return found
+
+
+def _copy(target: Tensor, source: Tensor, pace: Pace | None) -> None:
+    if pace is None:
+        target.copy_(source, non_blocking=True)
+        return
+    for start in range(0, source.nbytes, _CHUNK_BYTES):
+        part = source[start : start + _CHUNK_BYTES]
+        target[start : start + _CHUNK_BYTES].copy_(part, non_blocking=True)
+        pace(part.nbytes)

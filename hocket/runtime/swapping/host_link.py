@@ -1,0 +1,70 @@
+"""Host link: a link between a machine's memory and its devices that is slower than this machine's own, shared by all its workers.
+
+Rules of this file: whoever moves bytes waits for as long as a link of that rate would take, behind all bytes that others of the machine
+moved before; each direction by itself. What has passed so far is a moment on the machine's monotonic clock, in a file that all have open.
+"""
+
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from hocket.runtime.worker.kv_exchange import Board
+
+_MOMENT = struct.Struct("=d")
+_OUT, _IN = 0, 1
+
+
+class HostLink:
+    """See the head of this file."""
+
+    def __init__(self, path: Path, bytes_per_s: float) -> None:
+        """Open the file, of two numbers, that all workers of the machine share."""
+        self._bytes_per_s = bytes_per_s
+        self._file = os.open(path, os.O_RDWR)
+        self._moments = mmap.mmap(self._file, 2 * _MOMENT.size)
+        self._lock = threading.Lock()  # the file's lock is the process's
+
+    def out(self, size_bytes: int) -> None:
+        """So many bytes go to the host: return when they are there."""
+        self._carry(_OUT, size_bytes)
+
+    def back(self, size_bytes: int) -> None:
+        """So many bytes come from the host: return when they are there."""
+        self._carry(_IN, size_bytes)
+
+    def _carry(self, way: int, size_bytes: int) -> None:
+        at = way * _MOMENT.size
+        with self._lock:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            (free,) = _MOMENT.unpack_from(self._moments, at)
+            end = max(free, time.monotonic()) + size_bytes / self._bytes_per_s
+            _MOMENT.pack_into(self._moments, at, end)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        time.sleep(max(0.0, end - time.monotonic()))
+
+
+def host_link(bytes_per_s: float, board: Board, local_rank: int) -> HostLink:
+    """The link of this machine: a call that all workers of a run make.
+
+    Arguments:
+        local_rank: of this worker among those of its machine; the first makes the file.
+    """
+    made: Path | None = None
+    if local_rank == 0:
+        number, name = tempfile.mkstemp(prefix="hocket-link-")
+        os.ftruncate(number, 2 * _MOMENT.size)
+        os.close(number)
+        made = Path(name)
+    here = socket.gethostname()
+    facts = board.share([here, str(made) if made else ""])
+    link = HostLink(Path(next(name for machine, name in facts if machine == here and name)), bytes_per_s)
+    board.share(None)  # all have it open
+    if made is not None:
+        made.unlink()
+    return link

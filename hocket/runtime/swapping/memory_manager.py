@@ -1,0 +1,290 @@
+"""MemoryManager: what of a device's values is on the device and what on its host, within hard budgets.
+
+Rules of this file: what is to be swapped or dropped says the program; here it is done, counted and held to the budgets. What becomes
+of the memory that values lie in: device_storage.py.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.errors import InternalError, MemoryExceeded
+from hocket.program.instruction import Value, What
+from hocket.runtime.swapping.cuda_streams import Streams, has_streams, indexed
+from hocket.runtime.swapping.device_storage import Storages
+from hocket.runtime.swapping.extents import Pace, blank_of, copy_in, copy_out, extents_of, on_host, views_of
+from hocket.runtime.swapping.host_buffers import HostBuffers
+from hocket.runtime.swapping.states import Held, HostCopy, State
+from hocket.util.units import show_bytes
+
+_SHOWN = 4  # of what is there, in an error
+
+
+class MemoryManager:
+    """See the head of this file.
+
+    Attributes:
+        out_bytes, in_bytes: swapped so far, by kind of value.
+        storages: that values lie in on the device; host: the buffers. streams: of the device.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        device: torch.device | str,
+        device_budget_bytes: float = float("inf"),
+        host_budget_bytes: float = float("inf"),
+        pace_out: Pace | None = None,
+        pace_in: Pace | None = None,
+    ) -> None:
+        """No values yet.
+
+        Arguments:
+            number: the device's, for errors.
+            pace_out, pace_in: called with bytes that were moved; they return when a link would have moved them.
+        """
+        self._number, self._device = number, indexed(device)
+        self.streams = Streams(self._device)
+        self._budget_bytes, self._host_budget_bytes = device_budget_bytes, host_budget_bytes
+        self._pace_out, self._pace_in = pace_out, pace_in
+        self.host = HostBuffers(has_streams(self._device), host_budget_bytes)
+        self._held: dict[Value, Held] = {}
+        self._leaving: dict[Value, Held] = {}  # their memory only: what they were is gone
+        self._lock = threading.RLock()
+        self.storages = Storages(self.streams, self._device, device_budget_bytes, self._lock)
+        self.out_bytes: Counter[What] = Counter()
+        self.in_bytes: Counter[What] = Counter()
+
+    # -- values come and go
+
+    def wrote(self, value: Value, thing: Any) -> None:
+        """A value has been made on the device, or has come from another one.
+
+        Raises:
+            MemoryExceeded: with it there is more than the budget allows.
+        """
+        extents = extents_of(thing, self._device)
+        with self._lock:
+            before = self._held.get(value.plain)
+            if before is not None:
+                raise InternalError(f"{value} is written, and {before.value} is {before.state}")
+            held = Held(value.plain, thing, extents, on_device={value.copy})
+            self._held[value.plain] = held
+            self.storages.enter(held)
+            self._check(held, 0)
+
+    def received(self, value: Value, message: Iterable[Tensor]) -> HostCopy:
+        """A value has come to the host from another one's.
+
+        Raises:
+            MemoryExceeded: the host's budget does not allow it.
+        """
+        tensors = tuple(message)
+        with self._lock:
+            held = Held(value.plain, None, (), State.HOST, on_host={value.copy}, blank=blank_of(tensors))
+            held.buffer = self.host.take(held.nbytes, lambda size, there: self._no_room(held, size, there))
+            self._held[value.plain] = held
+        for own, tensor in zip(views_of(held.blank, held.buffer), tensors, strict=True):
+            own.copy_(tensor)
+        return HostCopy(held)
+
+    def carried(self, copy: HostCopy) -> tuple[Tensor, ...]:
+        """A border that is on the host, as views of its buffer, to be sent from there."""
+        held = copy.held
+        assert held.buffer is not None
+        found = tuple(on_host(tensor, held.extents, held.buffer) for tensor in held.thing)
+        if any(tensor is None for tensor in found):
+            raise InternalError(f"{held.value} is sent from the host, and not all of it is there")
+        return tuple(tensor for tensor in found if tensor is not None)
+
+    def left(self, value: Value, sending: bool = False) -> None:
+        """A value now belongs to a transfer: what becomes of it is no business of this device's compute.
+
+        Arguments:
+            sending: until `sent` the transfer reads its memory, in which values may lie that are swapped out meanwhile.
+        """
+        with self._lock:
+            held = self._known(value)
+            self.storages.leave(held, sending)
+            held.turn(State.DROPPED)
+            held.thing = None
+            del self._held[value.plain]
+            if sending:
+                self._leaving[value.plain] = held
+
+    def sent(self, value: Value) -> None:
+        """The message that was made of a value is over: memory to which others come back is emptied."""
+        with self._lock:
+            self.storages.empty(self.storages.expected(self.storages.sent(self._leaving.pop(value.plain))))
+
+    def freed(self, value: Value, inherited: bool = False) -> None:
+        """A copy is not needed any more; the device's memory of a value that is on the host as well is emptied with the last.
+
+        Arguments:
+            inherited: another value was written into its memory.
+        """
+        with self._lock:
+            held = self._known(value)
+            names = held.on_host if value.on_host else held.on_device
+            if value.copy not in names:
+                raise InternalError(f"{value} is freed, and {held.value} is {held.state}, not under that name")
+            names.discard(value.copy)
+            held.inherited |= inherited
+            if not names and value.on_host:
+                self._drop_buffer(held)
+            elif not names:
+                gone = self.storages.leave(held)
+                held.turn(State.HOST if held.on_host else State.DROPPED)
+                if held.on_host and not held.inherited:
+                    self.storages.expect(held)
+                # What is dropped may be the last that kept memory whole to which others come back.
+                self.storages.empty(gone if held.on_host else self.storages.expected(gone))
+            if not held.on_host and not held.on_device:
+                held.thing = None
+                del self._held[value.plain]
+
+    def swap_out(self, value: Value, copy: Value, frees: Iterable[Value] = (), counted: bool = True) -> HostCopy:
+        """Write a value that is on the device to the host, and free what the swap frees.
+
+        Arguments:
+            copy: the name of the copy. counted: not where it is no part of a program.
+
+        Raises:
+            MemoryExceeded: the host's budget does not allow it.
+        """
+        with self._lock:
+            held = self._known(value)
+            gone = tuple(frees)
+            for one in gone:  # first, so that the new copy takes the old one's buffer
+                if one.on_host:
+                    self.freed(one)
+            held.turn(State.OUTGOING)
+            if held.buffer is None:
+                held.buffer = self.host.take(held.nbytes, lambda size, there: self._no_room(held, size, there))
+        copy_out(held.extents, held.buffer, self._pace_out if counted else None)
+        self.streams.settle()
+        with self._lock:
+            if counted:
+                self.out_bytes[value.what] += held.nbytes
+            held.turn(State.BOTH)
+            held.on_host.add(copy.copy)
+            for one in gone:
+                if not one.on_host:
+                    self.freed(one)
+        return HostCopy(held)
+
+    def swap_in(self, copy: Value, value: Value, frees: Iterable[Value] = (), counted: bool = True) -> Any:
+        """Bring a value back from the host: the very thing that was swapped out, in the same storages.
+
+        Arguments:
+            copy: the name of the copy; value: of what is on the device then. counted: not where it is no part of a program.
+
+        Raises:
+            MemoryExceeded: the device's budget does not allow it.
+        """
+        with self._lock:
+            held = self._known(copy)
+            if copy.copy not in held.on_host or held.buffer is None:
+                raise InternalError(f"{copy} is read, and {held.value} is {held.state}, not under that name")
+            held.turn(State.INCOMING)
+            if held.blank:
+                self._check(held, held.nbytes)
+                self.storages.make(held)
+            blocks = self.storages.of(held)
+            self._check(held, sum(block.missing_bytes for block in blocks.values()))
+            self.storages.fill(held, blocks)
+        copy_in(held.extents, held.buffer, self._pace_in if counted else None)
+        self.streams.settle()
+        with self._lock:
+            if counted:
+                self.in_bytes[value.what] += held.nbytes
+            held.turn(State.BOTH)
+            held.on_device.add(value.copy)
+            for one in frees:
+                self.freed(one)
+        return held.thing
+
+    # -- between segments
+
+    def rename(self, copy: HostCopy, value: Value) -> None:
+        """A copy on the host that stays from segment to segment gets the name that it has in the next."""
+        held = copy.held
+        with self._lock:
+            if held.state is not State.HOST:
+                raise InternalError(f"{held.value} is {held.state}, and not {State.HOST}, between segments")
+            self._held.pop(held.value, None)
+            held.value, held.on_host = value.plain, {value.copy}
+            self._held[value.plain] = held
+
+    def readable(self, tensor: Tensor) -> Tensor:
+        """A tensor, or a view of the host buffer where its numbers are while its own memory is empty."""
+        if tensor.numel() == 0 or tensor.untyped_storage().nbytes():
+            return tensor
+        with self._lock:
+            for held in self._held.values():
+                if held.state is State.HOST and held.buffer is not None and not held.inherited:
+                    found = on_host(tensor, held.extents, held.buffer)
+                    if found is not None:
+                        return found
+        raise InternalError("a tensor without memory that is in no value on the host")
+
+    def state(self, value: Value) -> State:
+        """Where a value is; DROPPED if it is nowhere, or never was."""
+        held = self._held.get(value.plain)
+        return State.DROPPED if held is None else held.state
+
+    def _known(self, value: Value) -> Held:
+        held = self._held.get(value.plain)
+        if held is None:
+            raise InternalError(f"device {self._number}: {value} is {State.DROPPED}, or was never made")
+        return held
+
+    def _drop_buffer(self, held: Held) -> None:
+        if held.buffer is not None:
+            self.host.give_back(held.buffer)
+        held.buffer = None
+        held.turn(State.DEVICE if held.on_device else State.DROPPED)
+        self.storages.forget(held)
+
+    # -- budgets
+
+    def make_room(self, more_bytes: float) -> None:
+        """Before so many bytes are taken: wait for memory that no value needs and that another thread has not let go yet."""
+        with self._lock:
+            self.storages.wait(more_bytes)
+
+    def _check(self, held: Held, more_bytes: int) -> None:
+        self.storages.wait(more_bytes)
+        if self.storages.there_bytes + more_bytes > self._budget_bytes:
+            there_bytes = self.storages.there_bytes - (0 if more_bytes else held.nbytes)
+            own = [one for one in self._held.values() if one is not held and one.on_device]
+            raise MemoryExceeded(
+                f"device {self._number}: {held.value}",
+                f"{show_bytes(held.nbytes)}, beside {show_bytes(there_bytes)} that are there{_largest(own)}",
+                f"at most {show_bytes(self._budget_bytes)} on the device",
+                "Allow more bytes on the device, cut smaller stages, or take smaller microbatches.",
+                held.nbytes,
+            )
+
+    def _no_room(self, held: Held, size_bytes: int, there_bytes: int) -> Exception:
+        own = [one for one in self._held.values() if one is not held and one.buffer is not None]
+        return MemoryExceeded(
+            f"host of device {self._number}: {held.value}",
+            f"{show_bytes(size_bytes)}, beside {show_bytes(there_bytes)} that are there{_largest(own)}",
+            f"at most {show_bytes(self._host_budget_bytes)} on the host",
+            "Allow more bytes on the host, or plan for more devices.",
+            size_bytes,
+        )
+
+
+def _largest(there: list[Held]) -> str:
+    """What takes most, for people."""
+    if not there:
+        return ""
+    most = sorted(there, key=lambda one: (-one.nbytes, one.value))[:_SHOWN]
+    named = ", ".join(f"{one.value} {show_bytes(one.nbytes)}" for one in most)
+    return f" ({named}{', ...' if len(there) > _SHOWN else ''})"

@@ -1,0 +1,182 @@
+"""Swapping: what a device does with values between its memory and its host's.
+
+Rules of this file: it knows instructions and stages, and tells the memory manager (memory_manager.py) of every value that comes, goes or
+moves. Where nothing is swapped and no budget is set there is none of it, and nothing is told.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from math import ceil, inf
+from typing import Any
+
+from torch import Tensor
+
+from hocket.hardware.link_sums import LinkSums
+from hocket.planning.plan import Plan
+from hocket.planning.swapping.budgets import host_bytes
+from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.order import heir_of
+from hocket.runtime.stage.stage_runner import StageRunner
+from hocket.runtime.swapping.memory_manager import MemoryManager
+from hocket.runtime.swapping.states import STATE, HostCopy
+
+Store = MutableMapping[Value, Any]
+_KEPT = 256  # swaps of a value, the last ones
+_HELD_UP = 0.02  # of them are left out
+
+
+class Swapper:
+    """See the head of this file.
+
+    Attributes:
+        memory: of the device.
+    """
+
+    def __init__(self, memory: MemoryManager, rests: bool) -> None:
+        """Nothing is there yet.
+
+        Arguments:
+            rests: whether weights and optimizer state lie on the host between segments.
+        """
+        self.memory, self._rests = memory, rests
+        self._took: dict[tuple[Kind, What, int, int, int], deque[float]] = {}
+        self._resting: dict[tuple[int, What], HostCopy] = {}
+        self._lock = threading.Lock()
+
+    # -- between segments
+
+    def settle(self, stage: int, runner: StageRunner) -> None:
+        """A stage has been made, or has new weights: they go to the host with the optimizer's state, if that is their place.
+
+        Raises:
+            MemoryExceeded: not even one stage's weights fit.
+        """
+        self.memory.storages.keep(runner.fixed())
+        for what in STATE if self._rests else ():
+            value = Value(what, stage, 0)
+            self.memory.wrote(value, _thing(runner, what))
+            copy = self.memory.swap_out(value, value._replace(copy=1), (value,), counted=False)
+            self._resting[stage, what] = copy
+
+    @contextmanager
+    def at_hand(self, stage: int, runner: StageRunner) -> Iterator[None]:
+        """Inside, one stage's weights and optimizer state are on the device, to be changed."""
+        for what in STATE if self._rests else ():
+            copy, device = Value(what, stage, 0, copy=1), Value(what, stage, 0, copy=2)
+            self.memory.rename(self._resting.pop((stage, what)), copy)
+            self.memory.swap_in(copy, device, (copy,), counted=False)
+            self.memory.freed(device, inherited=True)
+        yield
+        self.settle(stage, runner)
+
+    def begin(self, value: Value, runner: StageRunner) -> Any:
+        """What the store holds for a value that is there before a segment.
+
+        Raises:
+            MemoryExceeded: it does not fit.
+        """
+        if value.on_host:
+            copy = self._resting.pop((value.stage, value.what))
+            self.memory.rename(copy, value)
+            return copy
+        thing = _thing(runner, value.what)
+        self.memory.wrote(value, thing)
+        return thing
+
+    def end(self, store: Mapping[Value, Any]) -> None:
+        """After a segment: what is left rests until the next."""
+        for value, thing in store.items():
+            if isinstance(thing, HostCopy):
+                self._resting[value.stage, value.what] = thing
+            else:
+                self.memory.freed(value)
+
+    def readable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors by name, those whose numbers lie on the host as views of them there; other things as they are."""
+        return {n: self.memory.readable(t) if isinstance(t, Tensor) else t for n, t in tensors.items()}
+
+    # -- while a segment runs
+
+    def swap(self, instruction: Instruction, store: Store) -> None:
+        """Do a swap: what it writes is in the store then, and what it frees is gone.
+
+        Raises:
+            MemoryExceeded: there is no room where it goes.
+        """
+        self.memory.streams.settle()  # in compute's own lane: its kernels are not the swap's time
+        began = time.perf_counter()
+        # A swap may read what it frees beside what it moves: the copy on the host of what stood in the same memory.
+        comes_in = instruction.kind is Kind.SWAP_IN
+        sources = [value for value in _moved(instruction.reads) if value.on_host == comes_in]
+        size_bytes = 0
+        for value, written in zip(sources, _moved(instruction.writes), strict=True):
+            own = [one for one in instruction.frees if one.what is value.what and one.stage == value.stage]
+            own = [one for one in own if one.part == value.part]
+            move = self.memory.swap_in if comes_in else self.memory.swap_out
+            store[written] = move(value, written, own)
+            size_bytes += (store[value] if comes_in else store[written]).held.nbytes
+        took_s, value = time.perf_counter() - began, sources[0]
+        with self._lock:  # the first swaps of a period are compute's, others may have lanes of their own
+            key = (instruction.kind, value.what, value.stage, value.part, size_bytes)
+            self._took.setdefault(key, deque(maxlen=_KEPT)).append(took_s)
+        for value in instruction.writes:
+            if value.what is What.MARK:
+                store[value] = None
+        for value in instruction.frees:
+            del store[value]
+
+    def took(self) -> LinkSums:
+        """What swaps have taken, of each value's the last ones, without the slowest of fifty: something else held these up."""
+        found = LinkSums()
+        for (*_, size_bytes), seconds in self._took.items():
+            usual = sorted(seconds)[: max(1, len(seconds) - ceil(_HELD_UP * len(seconds)))]
+            found += LinkSums.of(size_bytes, sum(usual) / len(usual), len(seconds))
+        return found
+
+    def written(self, instruction: Instruction, store: Mapping[Value, Any]) -> None:
+        """An instruction has made values on the device.
+
+        Raises:
+            MemoryExceeded: they do not fit.
+        """
+        for value in _moved(instruction.writes):
+            self.memory.wrote(value, store[value])
+
+    def freed(self, instruction: Instruction) -> None:
+        """What an instruction frees is not needed any more."""
+        inherited = {heir_of(instruction, written) for written in instruction.writes}
+        for value in _moved(instruction.frees):
+            self.memory.freed(value, value in inherited)
+
+    def came(self, value: Value, thing: Any) -> Any:
+        """A value has come from a transfer, to the device or its host; returns it in memory of its own.
+
+        Raises:
+            MemoryExceeded: it does not fit.
+        """
+        if value.on_host:
+            return self.memory.received(value, thing)
+        if isinstance(thing, tuple) and not all(tensor.untyped_storage().resizable() for tensor in thing):
+            thing = tuple(tensor.clone() for tensor in thing)
+        if value.what is not What.MARK:
+            self.memory.wrote(value, thing)
+        return thing
+
+
+def budgets_of(plan: Plan, number: int) -> tuple[float, float]:
+    """Bytes that a device of a plan, and its host for it, may hold of its values; inf where neither plan nor cluster says it."""
+    if plan.swap is None:
+        return inf, inf
+    device = plan.swap.budget_bytes(number)
+    return inf if device is None else device, host_bytes(plan, plan.group.cluster).get(number, inf)
+
+
+def _moved(values: Iterable[Value]) -> list[Value]:
+    return [value for value in values if value.what is not What.MARK]
+
+
+def _thing(runner: StageRunner, what: What) -> Any:
+    return runner.weights.newest if what is What.WEIGHTS else runner.weights

@@ -1,0 +1,1 @@
+"""Tensor-parallel groups at run time: sharded models and process groups."""

@@ -1,0 +1,70 @@
+"""Tensor parallelism over a device mesh: a split becomes parameters, classes and collectives of a real process group.
+
+Rules of this file: names of parameters do not change, so that a checkpoint by global names fits any width. Divided
+parameters are DTensors, whose placements say what they are parts of, or their local parts, which cost less.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+
+from hocket.errors import InputError
+from hocket.profiling.tensor_parallel.sharded_modules import cuts, divide, exchange
+from hocket.profiling.tensor_parallel.split import Cut, TensorSplit
+from hocket.runtime.tensor_parallel.process_group import ProcessMembers
+
+
+def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
+    """Make a whole model, in place, what this process runs of it: a collective call of all processes of the mesh.
+
+    Arguments:
+        mesh: of one dimension, with as many devices as the split is wide.
+        local: parameters are local tensors: what an engine needs that keeps weight versions in flat memory.
+
+    Raises:
+        InputError: the mesh or the model does not fit the split.
+    """
+    if mesh.ndim != 1 or mesh.size() != split.width:
+        raise InputError("mesh", f"shape {tuple(mesh.shape)}", f"one dimension of {split.width} devices")
+    divide(model, split, mesh.get_local_rank(), ProcessMembers(mesh.get_group()))
+    if not local:
+        parts = dict(model.named_parameters())
+        for name, tensor in as_dtensors(model, split, mesh).items():
+            exchange(model, parts[name], nn.Parameter(tensor, requires_grad=tensor.requires_grad))
+
+
+def as_dtensors(
+    model: nn.Module, split: TensorSplit, mesh: DeviceMesh, tensors: Mapping[str, Tensor] | None = None
+) -> dict[str, DTensor]:
+    """The divided parameters by name, a tied one by its first, as DTensors that share memory with the local ones.
+
+    Arguments:
+        tensors: local tensors to take instead of the model's own parameters, such as gradients or optimizer state.
+    """
+    found: dict[str, DTensor] = {}
+    given = dict(model.named_parameters()) if tensors is None else tensors
+    for name, cut in cuts(model, split).items():
+        if name not in given:
+            continue
+        part = given[name]
+        if isinstance(part, DTensor):
+            found[name] = part
+            continue
+        shape = list(part.shape)
+        shape[cut.dim] = cut.words or shape[cut.dim] * split.width
+        whole = torch.empty(shape, device="meta")
+        placed = DTensor.from_local(
+            part.detach(), mesh, [_placement(cut)], run_check=False, shape=whole.shape, stride=whole.stride()
+        )
+        placed.requires_grad_(part.requires_grad)
+        found[name] = placed
+    return found
+
+
+def _placement(cut: Cut) -> Placement:
+    # Strided: the part of a device is a part of each piece.
+    return Shard(cut.dim) if cut.pieces == 1 else _StridedShard(cut.dim, split_factor=cut.pieces)

@@ -1,0 +1,125 @@
+"""What one device of a tensor-parallel group takes, measured without the others.
+
+Rules of this file: the divided model runs alone, and what members reduce and gather among each other is counted but not waited
+for: what that takes follows from the group's links (cost/analytic/tensor_group.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hocket.errors import InputError
+from hocket.profiling.capture.capture import Captured, Stage, capture
+from hocket.profiling.job.job import Job
+from hocket.profiling.layer import Layer
+from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.memory import border, collect, detached, seed_of
+from hocket.profiling.profile import ModelProfile
+from hocket.runtime.stage.device_type import known_type
+from hocket.runtime.tensor_parallel.shard_model import Division, Meeting, divided_tensors, split_of
+
+
+def measure_member(
+    job: Job,
+    width: int,
+    microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
+    sequence_parallel: bool = False,
+    **options: Any,
+) -> ModelProfile:
+    """Measure what one of `width` tensor-parallel devices does of a job; see `hocket.profiling.measure.measure.measure` for the options.
+
+    A profile of a card that the catalogue lists has the catalogue's name of it as its device type, so that cluster files fit.
+
+    Layers and tensors have the names of the undivided job's, so that a plan of groups fits the job.
+
+    Arguments:
+        sequence_parallel: it works on slices of the sequence, where that can be.
+
+    Raises:
+        RefusedError: the model cannot be divided like this; says which module and why.
+    """
+    if width == 1 and sequence_parallel:
+        raise InputError("sequence_parallel", "true, for one device", "false", "Say `tensor` as well.")
+    device = torch.device(options.get("device", "cpu"))
+    if device.type == "cuda" and torch.cuda.is_available() and options.get("device_type") is None:
+        options["device_type"] = known_type(device)
+    if width == 1:
+        return measure(job, microbatch_sizes, **options)
+    division = Division(job, split_of(job, width, sequence_parallel), 0)
+    found: list[Captured] = []
+
+    def part(whole: Captured) -> Captured:
+        found.append(capture(division.job, like=whole))
+        return found[0]
+
+    profile = measure(job, microbatch_sizes, part=part, **options)
+    place = torch.device(options.get("device", "cpu"))
+    counted = [_counted(division, found[0].for_size(size), place) for size in profile.microbatch_sizes]
+    layers = tuple(_counting(layer, [of[k] for of in counted]) for k, layer in enumerate(profile.layers))
+    note = f"of one of {width} tensor-parallel devices, without what they take to reduce among each other"
+    own = divided_tensors(found[0])
+    tensors = tuple(replace(tensor, own=tensor.name in own) for tensor in profile.tensors)
+    profile = replace(profile, layers=layers, tensors=tensors, tensor=width, notes=(*profile.notes, note))
+    return replace(profile, sequence_parallel=sequence_parallel)
+
+
+@dataclass
+class _Count:
+    """What one layer's members do together for one microbatch: how often, forward and backward, and bytes of all."""
+
+    reductions: tuple[int, int] = (0, 0)
+    reduced_bytes: int = 0
+    gathers: tuple[int, int] = (0, 0)
+    gathered_bytes: int = 0
+
+
+def _counted(division: Division, captured: Captured, device: torch.device) -> list[_Count]:
+    """What the layers of one microbatch reduce and gather, by running them."""
+    members, size = division.members, captured.microbatch_size
+    batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
+    names = captured.batch_names
+    made = {names[key]: value.to(device) for key, value in batch.items() if key in names}
+    runs, counts = [], []
+    for k in range(len(captured.layers)):
+        stage = Stage(captured, [k], device=device)
+        given = detached(captured, stage, made)
+        members.forget()
+        out = stage.run(given, seed_of)
+        counts.append(_so_far(members))
+        runs.append((given, out))
+        made.update(out)
+    grads: dict[str, torch.Tensor] = {}
+    for count in reversed(counts):
+        given, out = runs.pop()
+        ends, ways = border(captured, out, grads)
+        members.forget()
+        if ends:
+            torch.autograd.backward(ends, ways)
+        back = _so_far(members)
+        count.reductions, count.gathers = (count.reductions[0], back.reductions[1]), (count.gathers[0], back.gathers[1])
+        count.reduced_bytes += back.reduced_bytes
+        count.gathered_bytes += back.gathered_bytes
+        collect(given, grads)
+    return counts
+
+
+def _so_far(members: Meeting) -> _Count:
+    done, size = members.done, members.bytes
+    gathers = done.gathers + done.scatters
+    return _Count(
+        (done.all_reduces.forward, done.all_reduces.backward), size["all_reduces"],
+        (gathers.forward, gathers.backward), size["gathers"] + size["scatters"],
+    )  # fmt: skip
+
+
+def _counting(layer: Layer, by_size: Sequence[_Count]) -> Layer:
+    last = by_size[-1]
+    if any(last.reductions):
+        mean = tuple(one.reduced_bytes / sum(last.reductions) for one in by_size)
+        layer = replace(layer, reductions=last.reductions, reduced_bytes=mean)
+    if any(last.gathers):
+        mean = tuple(one.gathered_bytes / sum(last.gathers) for one in by_size)
+        layer = replace(layer, gathers=last.gathers, gathered_bytes=mean)
+    return layer

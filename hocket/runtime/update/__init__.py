@@ -1,0 +1,1 @@
+"""Weight updates: gradient buckets, clipping, loss scale, optimizer step, weight versions."""

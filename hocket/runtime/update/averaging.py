@@ -1,0 +1,52 @@
+"""Waves: what two replicas of a stage on one device do with each other's gradients and, between segments, weights.
+
+Rules of this file: nothing is sent; both replicas lie on this device, and each wave's sums are those of all its devices already.
+Source: Wang et al., Wavelet (MLSys 2021), section 3.2.3: equation 1, and lemma 1, by which sums may be averaged as well.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hocket.runtime.update.buckets import Bucket, Buckets
+
+
+def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
+    """The gradients of two halves of a batch together, in the memory of those that were lent; `own` stays as it is.
+
+    Each is weighted by its share of the samples of both already (loss_scale.py).
+    """
+    with torch.no_grad():
+        for mine, theirs in zip(own, lent, strict=True):
+            torch._foreach_add_(_tensors(theirs), _tensors(mine))
+    return list(lent)
+
+
+def alone(own: Sequence[Bucket], buckets: Buckets, factor: float) -> list[Bucket]:
+    """The gradients of the very first half, before which there is none: multiplied by a factor, in memory of their own."""
+    found = []
+    with torch.no_grad():
+        for mine in own:
+            bucket = buckets.take(mine.number)
+            if mine.flats:
+                bucket.gradients = [
+                    None if g is None else view for g, view in zip(mine.gradients, bucket.views, strict=True)
+                ]
+            else:
+                bucket.gradients = [None if g is None else torch.empty_like(g) for g in mine.gradients]
+            for made, given in zip(_tensors(bucket), _tensors(mine), strict=True):
+                torch.mul(given, factor, out=made)
+            found.append(bucket)
+    return found
+
+
+def _tensors(bucket: Bucket) -> list[Tensor]:
+    return list(bucket.flats) or [g for g in bucket.gradients if g is not None]
+
+
+def meet(one: Tensor, other: Tensor) -> None:
+    """Make both of two tensors their mean; what counts nothing but steps is the same in both."""
+    if one.is_floating_point():
+        one.add_(other).div_(2)
+        other.copy_(one)

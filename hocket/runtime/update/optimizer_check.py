@@ -1,0 +1,113 @@
+"""Elementwise: whether an optimizer treats every number of a weight alone, so that devices may each step a part of it.
+
+Rules of this file: what is tried are small weights in the parameter groups that the job's optimizer makes of its whole model, each with
+as many dimensions as a weight of that group.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hocket.errors import InputError
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.optimizer import PLACE, group_names, refill, whole_optimizer, written_parameters
+from hocket.util.compatibility import Feature, check_together
+
+_SAME = 1e-9
+_SIZE = 2
+
+Cut = Callable[[Tensor], Sequence[Tensor]]
+"""The parts of a tensor."""
+Groups = Sequence[Sequence[Tensor]]
+"""Tensors of each parameter group."""
+
+
+def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: Feature) -> None:
+    """Try on small weights of these shapes whether steps of the parts of a weight are the parts of its step.
+
+    Arguments:
+        shapes: one of two dimensions or more, and one of one.
+        way: what of a plan divides weights.
+
+    Raises:
+        RefusedError: they are not.
+        InputError: the optimizer makes no step of whole weights.
+    """
+    draw = torch.Generator().manual_seed(0)
+    optimizer = whole_optimizer(job)
+    name = type(optimizer).__name__
+    matrices = [{p.dim() > 1 for p in group["params"]} for group in optimizer.param_groups]
+    kinds = [[shape for shape in shapes if (len(shape) > 1) in own] for own in matrices]
+
+    def drawn() -> list[list[Tensor]]:
+        return [[torch.randn(shape, generator=draw, dtype=torch.float64) for shape in own] for own in kinds]
+
+    start, gradients = drawn(), [drawn(), drawn()]  # the second step sees state
+    try:
+        whole = _stepped(job, start, gradients)
+    except Exception as error:
+        found = f"{name}, whose step fails: {type(error).__name__}: {error}"
+        raise InputError(PLACE, found, "an optimizer that makes steps of float64 weights on the CPU") from error
+    count = max((len(cut(tensor)) for own in start for tensor in own), default=0)
+    try:
+        parts = [
+            _stepped(
+                job,
+                [[cut(tensor)[k] for tensor in own] for own in start],
+                [[[cut(tensor)[k] for tensor in own] for own in each] for each in gradients],
+            )
+            for k in range(count)
+        ]
+    except Exception:
+        check_together(PLACE, Feature.WHOLE_STEPS, way, found=name)
+        raise
+    for g, own in enumerate(whole):
+        for i, tensor in enumerate(own):
+            expected = torch.cat([part.flatten() for part in cut(tensor)])
+            found_parts = torch.cat([part[g][i].flatten() for part in parts])
+            if not torch.allclose(found_parts, expected, rtol=_SAME, atol=_SAME):
+                check_together(PLACE, Feature.WHOLE_STEPS, way, found=name)
+
+
+def kept_keys(job: Job) -> dict[str, frozenset[str]]:
+    """Keys of the optimizer's state, by parameter name.
+
+    A step of small weights finds them.
+    """
+    written = written_parameters(job)
+    names = group_names(job)
+    optimizer, own = _tried(job, [[torch.ones((_SIZE,) * written[n].dim()) for n in group] for group in names])
+    for p in (p for group in own for p in group):
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    return {
+        name: frozenset(key for key, value in optimizer.state.get(p, {}).items() if value is not None)
+        for group, parameters in zip(names, own, strict=True)
+        for name, p in zip(group, parameters, strict=True)
+    }
+
+
+def _stepped(job: Job, start: Groups, gradients: Sequence[Groups]) -> list[list[Tensor]]:
+    """Small weights after a step with each of these gradients, by group."""
+    optimizer, own = _tried(job, start)
+    for each in gradients:
+        for p, gradient in ((p, g) for pair in zip(own, each, strict=True) for p, g in zip(*pair, strict=True)):
+            p.grad = gradient.clone()
+        optimizer.step()
+    return [[p.detach() for p in group] for group in own]
+
+
+def _tried(job: Job, weights: Groups) -> tuple[Optimizer, list[list[nn.Parameter]]]:
+    """The job's optimizer of small weights in the places of its own, by group."""
+    optimizer = whole_optimizer(job)
+    own = [[nn.Parameter(tensor.detach().clone()) for tensor in group] for group in weights]
+    for group, mine in zip(optimizer.param_groups, own, strict=True):
+        refill(optimizer, group, [("", q, _like(q, group["params"])) for q in mine])
+    return optimizer, own
+
+
+def _like(weight: Tensor, group: Sequence[Tensor]) -> Tensor:
+    """The first of a group with about as many dimensions."""
+    return min(group, key=lambda p: abs(p.dim() - weight.dim()))

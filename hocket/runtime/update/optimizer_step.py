@@ -1,0 +1,127 @@
+"""Updates: what a device does with the gradients of a whole update: their norm, and the step.
+
+Rules of this file: gradients come summed over microbatches and devices; what is added up here is what stages of one device have of
+weights that they share, and what waves lend each other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hocket.program.instruction import Instruction, What
+from hocket.program.order import together
+from hocket.program.program import Program
+from hocket.runtime.nan_guard.guard import Guard
+from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.stage_runner import StageRunner
+from hocket.runtime.swapping.swapper import Store
+from hocket.runtime.update.averaging import alone, averaged
+from hocket.runtime.update.buckets import Bucket
+from hocket.runtime.update.clipping import Clipping, Squares
+from hocket.runtime.update.loss_scale import Scale
+from hocket.runtime.update.loss_weights import LossWeights
+
+_SUMS = (What.ACCUMULATOR, What.REDUCED, What.PART)
+
+
+class Updates:
+    """The norms and steps of one device."""
+
+    def __init__(
+        self,
+        program: Program,
+        stages: Mapping[int, StageRunner],
+        scale: Scale,
+        clipping: Clipping,
+        weights: LossWeights,
+        device: torch.device,
+        stream: Stream,
+        guard: Guard,
+    ) -> None:
+        """For the stages of one device.
+
+        Arguments:
+            device: where sums of squares are to be.
+            stream: the data of the segment that runs.
+            guard: says which steps are left out.
+        """
+        self._program, self._stages, self._scale, self._clipping = program, stages, scale, clipping
+        self._weights, self._device, self.stream, self._guard = weights, device, stream, guard
+
+    def norm(self, instruction: Instruction, store: Store) -> None:
+        """Write this device's share of the squares of all gradients, and of the weights of all losses."""
+        gradients = (
+            (stage, bucket.number, name, gradient)
+            for stage in sorted({value.stage for value in instruction.reads})
+            for bucket in self._gradients(stage, instruction, store, once=True)
+            for name, gradient in self._stages[stage].weights.buckets.named(bucket)
+        )
+        squares = self._clipping.squares(gradients, self._device, self._weights.take(instruction.index))
+        store.update(dict.fromkeys(instruction.writes, squares))
+
+    def step(self, instruction: Instruction, store: Store) -> None:
+        """Write the next version of a stage's weights and optimizer state."""
+        stage, update = instruction.stage, instruction.index
+        weights = self._stages[stage].weights
+        what = What.SHARD if weights.gathers else What.WEIGHTS
+        old = next(value for value in instruction.reads if value.what is what)
+        buckets = list(self._gradients(stage, instruction, store))
+        factor: float | Tensor = self._scale.gradient(stage, update)
+        squares: Squares | None = None
+        for value in instruction.reads:
+            if value.what in (What.SQUARES, What.NORM):
+                squares = store[value]
+                factor = self._clipping.factor(squares)  # of a synchronous program: the scale is one
+        newest = weights.newest if weights.gathers else store[old]
+        lends = [value for value in instruction.writes if value.what is What.LENT]
+        used = buckets
+        if lends:
+            lent = [store[value] for value in instruction.reads if value.what is What.LENT]
+            used = averaged(buckets, lent) if lent else alone(buckets, weights.buckets, float(factor))
+            factor = self._clipping.alone(g for bucket in used for _, g in weights.buckets.named(bucket))
+        leave_out = not self._lets(stage, update, used, squares)
+        training_step = self._training_step(stage, update)
+        slot = weights.step(newest, used, old in instruction.frees, factor, training_step, leave_out)
+        if lends and not lent:
+            for bucket in used:
+                weights.buckets.recycle(bucket)
+        store.update(zip(lends, buckets, strict=False))
+        for value in instruction.writes:
+            if value.what is not What.LENT:
+                store[value] = weights if value.what is What.OPTIMIZER or weights.gathers else slot
+
+    def _training_step(self, stage: int, update: int) -> int:
+        """The step (batch) of the whole training in which the first microbatch of an update is."""
+        return self.stream.step(self._program.rule.microbatches(stage, update)[0])
+
+    def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:
+        """True if a step may use these gradients.
+
+        Where updates may be left out, the buffers are set back to their values before the update.
+        """
+        runner = self._stages[stage]
+        lets = self._guard.lets(
+            self._program.rule.microbatches(stage, update).start,
+            [tensor for bucket in buckets for tensor in bucket.parts or bucket.gradients if tensor is not None],
+            lambda: [named for bucket in buckets for named in runner.weights.buckets.named(bucket)],
+            squares.flats[0].reshape(-1)[0] if squares is not None and self._clipping.sums_norm else None,
+        )
+        if self._guard.policy == "skip":
+            runner.keep_buffers() if lets else runner.restore_buffers()
+        return lets
+
+    def _gradients(self, stage: int, instruction: Instruction, store: Store, once: bool = False) -> Iterator[Bucket]:
+        """The gradients of a stage among what an instruction reads, bucket by bucket; those that several stages of the device have of
+        weights that they share are added up, in the order of the stages, in memory of their own.
+
+        Arguments:
+            once: what is added up is for the first of these stages only.
+        """
+        found = {(v.stage, v.part): store[v] for v in instruction.reads if v.what in _SUMS}
+        for s, bucket in found:
+            sharing = together(self._program.stages, s, bucket)
+            if s != stage or (once and sharing[0] != (s, bucket)):
+                continue
+            members = [found[one] for one in sharing if one in found]
+            yield members[0] if len(members) == 1 else self._stages[s].weights.buckets.added(bucket, members)

@@ -1,0 +1,80 @@
+"""Slots: memory for the weight versions of one stage on one device.
+
+Rules of this file: a version that nobody needs leaves its slot to another, so that no memory is allocated in the steady state.
+Where replicas share the step (docs/sharding.md) a slot is flat memory, of which this device steps its own part; where weights are
+gathered for single rounds, a slot without users has no memory.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hocket.runtime.update.buckets import Buckets
+
+
+class Slot:
+    """One weight version: `leaves` by name, of which `data` are aliases that autograd does not watch.
+
+    Attributes:
+        own: what of `data` this device's optimizer steps, by name; weights of which it has nothing are left out.
+        flats: memory of which replicas have a part each; parts: this device's of each.
+        users: of weights that are gathered for single rounds: who needs them now. Without any they have no memory; what autograd
+            keeps of them stays good, for they are gathered again into the same storages.
+    """
+
+    __slots__ = ("data", "flats", "leaves", "own", "parts", "sizes_bytes", "users")
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
+        self.data = [leaf.data for leaf in self.leaves.values()]
+        self.own = dict(zip(self.leaves, self.data, strict=True))
+        self.flats: tuple[Tensor, ...] = ()
+        self.parts: tuple[Tensor, ...] = ()
+        self.sizes_bytes: tuple[int, ...] = ()
+        self.users = 1
+
+    @classmethod
+    def whole(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "Slot":
+        """Memory for one more version of such tensors."""
+        places: dict[str, Tensor] = {}
+        pieces: dict[str, Tensor] = {}
+        flats: list[Tensor] = []
+        parts: list[Tensor] = []
+        for names, flat in buckets.sharded():
+            memory = flat.memory(like[names[0]].device)
+            places.update(zip(names, flat.views(memory), strict=True))
+            # What is stepped in place goes past autograd's version counters: see weight_versions.py.
+            memory = tuple(each.data for each in memory)
+            own = [flat.part(each, buckets.part) for each in memory]
+            pieces.update(zip(names, flat.pieces(own, buckets.part), strict=True))
+            flats += memory
+            parts += own
+        found = {n: places[n] if n in places else torch.empty_like(t, requires_grad=False) for n, t in like.items()}
+        slot = cls(found)
+        slot.own = {n: pieces.get(n, data) for n, data in slot.own.items() if buckets.steps(n)}
+        slot.flats, slot.parts = tuple(flats), tuple(parts)
+        slot.sizes_bytes = tuple(flat.nbytes for flat in flats)
+        return slot
+
+    @classmethod
+    def part(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "Slot":
+        """This device's part of all such tensors, in memory of its own."""
+        slot, pieces = cls({}), dict[str, Tensor]()
+        parts: list[Tensor] = []
+        for names, flat in buckets.sharded():
+            device = like[names[0]].device
+            sizes = zip(flat.sizes, flat.dtypes, strict=True)
+            own = [torch.zeros(size // flat.parts, dtype=dtype, device=device) for size, dtype in sizes]
+            pieces.update(zip(names, flat.pieces(own, buckets.part), strict=True))
+            parts += own
+        slot.own = {name: pieces[name] for name in like if buckets.steps(name)}
+        slot.parts = tuple(parts)
+        return slot
+
+    def used(self, by: int) -> None:
+        """One more (1) or one less (-1) needs these weights: memory comes with the first and goes with the last."""
+        self.users += by
+        if self.users == (by > 0):
+            for flat, size_bytes in zip(self.flats, self.sizes_bytes, strict=True):
+                flat.untyped_storage().resize_(size_bytes if self.users else 0)

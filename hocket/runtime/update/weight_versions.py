@@ -1,0 +1,282 @@
+"""StageWeights: the weight versions of one stage on one device, its gradients and its optimizer.
+
+Rules of this file: a version lives in a slot, a leaf tensor for each parameter; a step either updates the newest slot
+in place (nobody needs the old version any more) or copies it into a free one and updates that, so that no memory is
+allocated in the steady state. Where replicas share the step (docs/sharding.md) a slot is flat memory, of which this device
+steps its own part, and the engine gathers the others. The optimizer is the user's own and sees one parameter per name for good, which is
+pointed at the slot that it is to update: its state always belongs to the newest version.
+
+An update in place goes past autograd's version counters. With weight stashing no graph is alive then; `naive`, where
+graphs in flight shall see the new weights (section 2.4.3), relies on it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import InternalError
+from hocket.profiling.job.learning_rates import Scheduled
+from hocket.profiling.job.precision import sums_in
+from hocket.program.instruction import Value
+from hocket.runtime.update.averaging import meet
+from hocket.runtime.update.buckets import Bucket, Buckets
+from hocket.runtime.update.gradients import Gradients
+from hocket.runtime.update.sharding import Gather, part_of, whole_state
+from hocket.runtime.update.slots import Slot
+
+MASTER = "_master"
+"""Key of a weight that the optimizer keeps in a longer type, beside its state."""
+
+
+class StageWeights:
+    """See the head of this file.
+
+    Attributes:
+        optimizer: the user's, or None for a stage without parameters.
+        gathers: whether only a part is kept, and whole weights are gathered for single rounds.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        buckets: Sequence[Sequence[str]],
+        summed: Sequence[bool],
+        optimizer: Callable[[Mapping[str, nn.Parameter]], Scheduled],
+        scattered: Sequence[bool] = (),
+        part: tuple[int, int] = (0, 1),
+        gathers: bool = False,
+        masters: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Make slot 0 from copies of these tensors.
+
+        Arguments:
+            tensors: trainable parameters by global name, in the model's order.
+            buckets: names of each bucket; every name in exactly one.
+            summed: for each bucket, whether it is summed over devices and therefore lies in one flat tensor.
+            optimizer: makes the optimizer of what this device steps, by name.
+            scattered: for each bucket, whether this device gets a part of the sum only, and steps that part of its weights.
+            part: which part, of how many.
+            gathers: only that part is kept, and whole weights are gathered for single rounds.
+            masters: the same in a longer type, of which copies are what the optimizer works on: slots are casts of them.
+        """
+        long = {name: (masters or tensors)[name].dtype for name in tensors}
+        self.buckets = Buckets(tensors, buckets, summed, scattered, part, long)
+        self.gradients = Gradients(self.buckets)
+        self.gathers, self._apart, self._long = gathers, masters is not None, long
+        self._like = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._free: list[Slot] = []
+        self._rounds: dict[int, Slot] = {}
+        self._current = Slot.part(self.buckets, self._like) if gathers else self._new_slot(tensors)
+        self._fill(tensors)
+        if gathers:
+            self._free.append(self._emptied_slot())
+        self._masters = {name: nn.Parameter(own) for name, own in self._current.own.items()}
+        if masters is not None:
+            self._masters = {
+                n: nn.Parameter(self.buckets.part_of(n, masters[n]).detach().clone()) for n in self._masters
+            }
+        self._pointed: Slot | None = None
+        self._point(self._current)
+        self._scheduled = optimizer(self._masters) if self._masters else None
+        self.optimizer = self._scheduled.optimizer if self._scheduled is not None else None
+
+    # -- versions
+
+    @property
+    def newest(self) -> Slot:
+        """The slot of the newest version; where weights are gathered, this device's part of it."""
+        return self._current
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Slots with all leaves, whatever is in them: one at least."""
+        return (*self._rounds.values(), *self._free) if self.gathers else (self._current, *self._free)
+
+    @property
+    def flats(self) -> tuple[Tensor, ...]:
+        """What lanes hand on of a part."""
+        return self._current.parts
+
+    def gathered(self, value: Value) -> Slot:
+        """The slot into which weights are gathered for one round, with memory."""
+        if value.index not in self._rounds:
+            self._rounds[value.index] = self._free.pop() if self._free else self._emptied_slot()
+        slot = self._rounds[value.index]
+        slot.parts = self._current.parts
+        slot.used(1)
+        return slot
+
+    def dropped(self, value: Value) -> None:
+        """What was gathered for one round is not needed any more; behind a backward the slot is for another."""
+        self._rounds[value.index].used(-1)
+        if value.part:
+            self._free.append(self._rounds.pop(value.index))
+
+    def step(
+        self,
+        slot: Slot,
+        buckets: Sequence[Bucket],
+        in_place: bool,
+        factor: float | Tensor = 1.0,
+        training_step: int = 0,
+        leave_out: bool = False,
+    ) -> Slot:
+        """Make the next version from the newest one and these gradients; returns the slot that holds it.
+
+        Arguments:
+            in_place: nobody needs the old version any more.
+            factor: what the gradients are multiplied by first.
+            training_step: which step of the whole training the update belongs to, from 0: its learning rates are those of it.
+            leave_out: the next version has the same weights, and the optimizer does not step.
+        """
+        if slot is not self._current:
+            raise InternalError("a step must start from the newest version")
+        with torch.no_grad():
+            if not in_place:
+                slot = self._free.pop() if self._free else self._new_slot(self._current.leaves)
+                if slot.own and not self._apart:
+                    torch._foreach_copy_(list(slot.own.values()), list(self._current.own.values()))
+            for bucket in () if leave_out else buckets:
+                if isinstance(factor, Tensor) or factor != 1.0:
+                    for tensor in bucket.parts or [g for g in bucket.gradients if g is not None]:
+                        tensor.mul_(factor)
+                for name, gradient in self.buckets.named(bucket):
+                    self._masters[name].grad = gradient
+        self._point(slot)
+        if self._scheduled is not None and not leave_out:
+            self._scheduled.step(training_step)
+        if self._apart:
+            self._cast(slot)
+        for master in self._masters.values():
+            master.grad = None
+        self._current = slot
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """Nobody needs this version any more: its memory is for a later one."""
+        if slot is self._current:
+            raise InternalError("the newest version cannot be released")
+        self._free.append(slot)
+
+    def _new_slot(self, like: Mapping[str, Tensor]) -> Slot:
+        """Memory for one more version of such tensors."""
+        slot = Slot.whole(self.buckets, like)
+        for name, leaf in slot.leaves.items():
+            sums_in(leaf, self._long[name])
+        self.gradients.watch(slot)
+        return slot
+
+    def _emptied_slot(self) -> Slot:
+        """A slot whose memory comes with its first user."""
+        slot = self._new_slot(self._like)
+        slot.used(-1)
+        return slot
+
+    def _fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        with torch.no_grad():
+            for name, data in zip(self._current.leaves, self._current.data, strict=True):
+                data.copy_(tensors[name])
+            if self.gathers:
+                for name, own in self._current.own.items():
+                    own.copy_(self.buckets.part_of(name, tensors[name]))
+
+    def _cast(self, slot: Slot) -> None:
+        if slot.own:
+            with torch.no_grad():
+                torch._foreach_copy_(list(slot.own.values()), [self._masters[name].data for name in slot.own])
+
+    def _point(self, slot: Slot) -> None:
+        if slot is not self._pointed and not self._apart:
+            for name, master in self._masters.items():
+                master.data = slot.own[name]
+            self._pointed = slot
+
+    # -- saving and loading, between segments
+
+    def meet(self, other: "StageWeights") -> None:
+        """Make weights and optimizer state of two waves their mean, in both."""
+        with torch.no_grad():
+            for name, master in self._masters.items():
+                theirs = other._masters[name]
+                meet(master.data, theirs.data)
+                if self.optimizer is not None and other.optimizer is not None:
+                    for key, value in self.optimizer.state.get(master, {}).items():
+                        if isinstance(value, Tensor):
+                            meet(value, other.optimizer.state[theirs][key])
+        for each in (self, other):
+            if each._apart:
+                each._cast(each._current)
+
+    def described(self) -> dict[str, Tensor]:
+        """What `whole` and `state` give together as weights, on meta."""
+        return {n: torch.empty(t.shape, dtype=self._long[n], device="meta") for n, t in self._like.items()}
+
+    def whole(self, gather: Gather | None = None) -> dict[str, Tensor]:
+        """The newest weights by name, not copied, as the optimizer has them; gathered where this device has a part only, and of
+        weights whose masters it has parts of as compute has them.
+
+        Arguments:
+            gather: see `state`.
+        """
+        if not self.gathers:
+            found = {name: leaf.detach() for name, leaf in self._current.leaves.items()}
+            masters = self._masters if self._apart else {}
+            return found | {name: master.detach() for name, master in masters.items() if name not in self.buckets.runs}
+        if gather is None:
+            raise InternalError("weights of which others have parts")
+        parts, found = iter(self._current.parts), {}
+        for names, flat in self.buckets.sharded():
+            memory = [torch.cat(gather(next(parts))) for _ in flat.sizes]
+            found.update(zip(names, flat.views(memory), strict=True))
+        return {name: found[name] for name in self._like}
+
+    def resident(self) -> Iterator[Tensor]:
+        """The newest weights, as compute and the optimizer have them, and the optimizer's state."""
+        yield from (*self._current.leaves.values(), *self._current.parts)
+        yield from self.apart()
+
+    def apart(self) -> Iterator[Tensor]:
+        """What the optimizer has besides the weights: its state, and masters of them."""
+        if self._apart:
+            yield from self._masters.values()
+        if self.optimizer is not None:
+            for entries in self.optimizer.state.values():
+                yield from (value for value in entries.values() if isinstance(value, Tensor))
+
+    def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
+        """Optimizer state by parameter name; a weight of which this device has a part of the master, the master, too, as MASTER.
+
+        Arguments:
+            gather: where replicas share the step: the state of all parts is put together, a collective call of theirs.
+        """
+        optimizer = self.optimizer
+        own = {n: dict(optimizer.state.get(m, {})) if optimizer else {} for n, m in self._masters.items()}
+        for name in self.buckets.runs if self._apart else ():
+            if name in own:
+                own[name][MASTER] = self._masters[name].detach()
+        for names, flat in self.buckets.sharded():
+            if gather is None:
+                raise InternalError("optimizer state of which others have parts")
+            own.update(whole_state(names, flat, self.buckets.part, own, self._like[names[0]].device, gather))
+        return own
+
+    def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, object]]) -> None:
+        """Take weights and optimizer state by parameter name; names that are not of this stage are ignored."""
+        with torch.no_grad():
+            self._fill(tensors)
+            for name, master in self._masters.items():
+                if self._apart:
+                    master.data.copy_(self.buckets.part_of(name, tensors[name]))
+                if self.optimizer is not None and name in state:
+                    shape, run = tensors[name].shape, self.buckets.runs.get(name)
+                    entries = {k: part_of(v, shape, run) if run else v for k, v in state[name].items()}
+                    self.optimizer.state[master] = {key: _moved(value, master) for key, value in entries.items()}
+
+
+def _moved(value: object, like: Tensor) -> object:
+    # Step counters stay where the optimizer keeps them, on the CPU; moments lie beside their parameter.
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone() if value.dim() == 0 else value.detach().to(like.device, copy=True)

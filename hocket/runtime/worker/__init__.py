@@ -1,0 +1,1 @@
+"""One worker of a run: its segments, reports and recording."""

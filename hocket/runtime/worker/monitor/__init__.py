@@ -1,0 +1,1 @@
+"""Progress of a run: collected from workers, shown, written as a trace."""

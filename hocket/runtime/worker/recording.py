@@ -1,0 +1,75 @@
+"""Recording: what one worker did in all segments of a run, as events that count on from segment to segment.
+
+Rules of this file: no torch. Every segment of a program counts its microbatches and updates from zero; in a recording, as in a
+trace of one long segment, no name comes twice. The newest events are kept, so that a long run does not fill the memory.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value
+from hocket.program.program import Program
+from hocket.program.trace.trace import Event
+
+# One instruction: begin and end on the worker's clock, and (where it is known) how long it waited for a core, in seconds.
+Ran = tuple[Instruction, float, float] | tuple[Instruction, float, float, float]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What lies behind a segment: microbatches, and updates of each stage's weights."""
+
+    microbatches: int
+    updates: tuple[int, ...]
+
+    def moved(self, instruction: Instruction) -> Instruction:
+        """An instruction as it would be called if nothing had ended before it."""
+        stage_updates = self.updates[instruction.stage]
+        by = stage_updates if instruction.counts_updates else self.microbatches
+        return replace(
+            instruction,
+            index=instruction.index + by,
+            reads=tuple(map(self._value, instruction.reads)),
+            writes=tuple(map(self._value, instruction.writes)),
+            frees=tuple(map(self._value, instruction.frees)),
+        )
+
+    def _value(self, value: Value) -> Value:
+        by = self.updates[value.stage] if value.what in COUNTS_UPDATES else self.microbatches
+        return Value(value.what, value.stage, value.index + by, value.part, value.copy)
+
+
+class Recording:
+    """The newest events of one worker.
+
+    Attributes:
+        events: ascending by segment and, inside, by start; segments_s: when the first instruction of each segment began.
+        left_out: how many older events were not kept.
+    """
+
+    def __init__(self, program: Program, device: int, most: int) -> None:
+        """Nothing yet of one device of a program; at most so many events will be kept."""
+        self._program, self._device = program, device
+        self._behind = Behind(0, (0,) * len(program.stages))
+        self.events: deque[Event] = deque(maxlen=most)
+        self.segments_s: list[float] = []
+        self.left_out = 0
+
+    def add(self, records: Iterable[Ran], periods: int) -> None:
+        """What ran in the next segment, of so many periods, in any order."""
+        ran = sorted(records, key=lambda record: record[1])
+        room = (self.events.maxlen or 0) - len(self.events)
+        self.left_out += max(0, len(ran) - room)
+        if ran:
+            self.segments_s.append(ran[0][1])
+        self.events.extend(self._event(*record) for record in ran)
+        program, behind = self._program, self._behind
+        updates = tuple(done + program.updates(s, periods) for s, done in enumerate(behind.updates))
+        self._behind = Behind(behind.microbatches + program.microbatches(periods), updates)
+
+    def _event(self, ran: Instruction, start_s: float, end_s: float, queued_s: float = 0.0) -> Event:
+        moved = self._behind.moved(ran)
+        return Event(
+            self._device, moved.lane, moved.name, moved.kind, moved.stage, moved.index, start_s, end_s, queued_s
+        )

@@ -1,0 +1,290 @@
+"""Core: the scheduler as a state machine. An event and the time go in, commands come out.
+
+Rules of this file: nothing here asks for the time, waits, draws without a seed, or touches anything outside: two cores that were
+told the same events at the same times are in the same state and said the same. It does not know whether it is simulated.
+
+    core = Core(types, columns, policy, settings)
+    commands = core.handle(JobArrived(job, throughputs), now_s)
+
+Whoever drives it tells events in the order of time and carries out each command before the next event. A round begins when
+RoundEnded is told: the jobs that run in it are chosen (priorities.py) and placed (placement.py) first; only then are leases ended,
+renewed and given (lease_table.py), so that nobody is preempted for a job that does not start. Jobs that arrive during a round wait for
+the next; where none is under way, the core asks for one with WakeAt.
+Source: sections 5.3 and 5.5.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.scheduler.core.event_checks import (
+    check_arrival,
+    check_measured,
+    check_progress,
+    check_sharing,
+    check_workers,
+)
+from hocket.scheduler.core.events import (
+    Command,
+    Event,
+    JobArrived,
+    JobFailed,
+    JobFinished,
+    JobWithdrawn,
+    Note,
+    Preempt,
+    PriceChanged,
+    Progressed,
+    Refuse,
+    RoundEnded,
+    SharingMeasured,
+    Stop,
+    StopOne,
+    ThroughputMeasured,
+    WakeAt,
+    WorkersJoined,
+    WorkersLost,
+)
+from hocket.scheduler.core.job_table import Roster
+from hocket.scheduler.core.lease_table import Claims, Floor
+from hocket.scheduler.core.ledger import Book
+from hocket.scheduler.core.policy_runner import Asking, Policy
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.lease import Lease
+from hocket.scheduler.model.snapshot import Entity, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.rounds.selection import Choice
+
+__all__ = ["Core", "Policy"]
+
+
+class Core:
+    """The state of a cluster, as far as the scheduler knows it.
+
+    Attributes:
+        roster: jobs. floor: workers and leases. asking: the policy. book: its allocation, and what was received of it. All are to
+            read only.
+    """
+
+    def __init__(
+        self,
+        types: Sequence[WorkerType],
+        columns: Sequence[Column],
+        policy: Policy,
+        settings: Settings | None = None,
+        kept: np.ndarray | None = None,
+        entities: tuple[Entity, ...] = (),
+        budget_usd: float | None = None,
+    ) -> None:
+        """
+        Arguments:
+            policy: from a snapshot to an allocation; it is asked again as `settings` say.
+            kept: what classes of jobs keep beside each other, see Pairs; None if jobs do not share workers.
+        """
+        self.settings = settings or Settings()
+        self.columns = tuple(columns)
+        self.roster = Roster(len(self.columns))
+        self.floor = Floor(types, columns)
+        self.asking = Asking(policy, self.settings, kept, entities, budget_usd)
+        self.book = Book(self.settings.round_s, self.floor.type_of, self.settings.gifts == "counted")
+        self.choice = Choice(self.settings)
+        self.refused: dict[str, str] = {}
+        self.rounds = 0
+        self.now_s = 0.0
+        self.began_s: float | None = None  # the round that is under way
+        self.changed = False  # jobs came or went, and the book does not know
+        self.asked = False  # for a round to begin, before any is under way
+
+    def handle(self, event: Event, now_s: float) -> list[Command]:
+        """What to do about an event.
+
+        Raises:
+            InputError: the event cannot be, such as a second job of one name; the state is as before.
+        """
+        if not self.now_s <= now_s < float("inf"):
+            raise InputError("event: time", f"{now_s:g} s", f"not before the last event's, {self.now_s:g} s")
+        spent_usd = self.asking.spent_usd
+        if self.asking.budget_usd is not None:
+            self.asking.spent_usd += self.floor.cost_usd(now_s - self.now_s)
+        try:
+            told: list[Command] = _HANDLERS[type(event)](self, event, now_s)
+        except Exception:
+            self.asking.spent_usd = spent_usd
+            raise
+        self.now_s = now_s
+        if isinstance(event, RoundEnded):
+            self.asked = False
+        elif self.roster.slot and not self.floor.running and not self.asked:
+            self.asked = True
+            told.append(WakeAt(now_s))
+        return told
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """That hold now."""
+        return tuple(self.floor.running.values())
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """That are not finished, in the order in which they came."""
+        return tuple(self.roster.slot)
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """What a policy is told at this moment."""
+        return self.asking.snapshot(self.roster, self.floor, now_s)
+
+    # Jobs come and go.
+
+    def _arrived(self, event: JobArrived, now_s: float) -> list[Command]:
+        if event.job.id in self.roster.slot:
+            raise InputError(f"job {event.job.id}", "a job of this name", "a name that is free")
+        check_arrival(event, len(self.columns), self.asking.kept)
+        self.roster.add(event.job, event.throughputs, event.sharing)
+        self.asking.stale = self.changed = True
+        return []
+
+    def _progressed(self, event: Progressed, now_s: float) -> list[Command]:
+        check_progress(event)
+        self.roster.progress(event.jobs, event.remaining_steps, event.busy_s)
+        return []
+
+    def _finished(self, event: JobFinished, now_s: float) -> list[Command]:
+        self.roster.find(event.job)
+        return self._gone(event.job, "finished", now_s)
+
+    def _withdrawn(self, event: JobWithdrawn, now_s: float) -> list[Command]:
+        self.roster.find(event.job)
+        return self._gone(event.job, "withdrawn", now_s)
+
+    def _failed(self, event: JobFailed, now_s: float) -> list[Command]:
+        self.roster.find(event.job)
+        failed = self.roster.attempts.get(event.job, 0) + 1
+        reason = event.reason or "it failed"
+        if failed >= self.settings.attempts:
+            told = self._gone(event.job, reason, now_s)
+            return [*told, Refuse(event.job, f"given up after {failed} failed attempts in a row: {reason}")]
+        self.roster.attempts[event.job] = failed
+        return self._leaves(event.job, reason, now_s)
+
+    def _gone(self, job: str, reason: str, now_s: float) -> list[Command]:
+        told = self._leaves(job, reason, now_s)
+        self.roster.remove(job)
+        self.refused.pop(job, None)
+        self.floor.ran.discard(job)
+        self.asking.stale = self.changed = True
+        return told
+
+    def _leaves(self, job: str, reason: str, now_s: float) -> list[Command]:
+        lease, over, claims = self.floor.leave(job)
+        if over:
+            self._enter(claims, now_s)
+            return [Stop(one, reason) for one in over]
+        return [] if lease is None else [StopOne(lease, job, reason)]
+
+    # Workers and figures change.
+
+    def _lost(self, event: WorkersLost, now_s: float) -> list[Command]:
+        check_workers(event.type, event.workers, len(self.floor.types))
+        over, claims = self.floor.lose(event.type, event.workers)
+        self._enter(claims, now_s)
+        self.asking.stale = self.asking.must = True
+        if event.warned:
+            return [Preempt(lease) for lease in over]
+        return [Stop(lease, "its workers went away") for lease in over]
+
+    def _joined(self, event: WorkersJoined, now_s: float) -> list[Command]:
+        check_workers(event.type, event.workers, len(self.floor.types))
+        self.floor.join(event.type, event.workers)
+        self.asking.stale = self.asking.must = True
+        return []
+
+    def _price(self, event: PriceChanged, now_s: float) -> list[Command]:
+        check_workers(event.type, (), len(self.floor.types))
+        types = self.floor.types
+        types[event.type] = replace(types[event.type], price_usd_per_hour=event.price_usd_per_hour)
+        self.asking.stale = True
+        return []
+
+    def _throughput(self, event: ThroughputMeasured, now_s: float) -> list[Command]:
+        slot = self.roster.find(event.job)
+        check_measured(f"job {event.job}: throughput", event.column, event.steps_per_s, len(self.columns))
+        self.roster.throughputs[slot, event.column] = event.steps_per_s
+        self.asking.stale = True
+        return []
+
+    def _sharing(self, event: SharingMeasured, now_s: float) -> list[Command]:
+        kept = self.asking.kept
+        check_sharing(event, len(self.columns), kept)
+        assert kept is not None  # or there would be no class
+        kept[event.sharing, event.beside, event.column] = event.kept
+        kept[event.beside, event.sharing, event.column] = event.kept_beside
+        self.asking.stale = True
+        return []
+
+    # Rounds.
+
+    def _round(self, event: RoundEnded, now_s: float) -> list[Command]:
+        asked, trouble = self.asking.ask(self.roster, self.floor, now_s)  # first: if it fails, nothing has changed
+        self._enter(self.floor.claims(), now_s, self.roster.busy_s)
+        self.roster.busy_s[:] = 0.0
+        if self.began_s is not None:
+            self.book.pass_time(now_s - self.began_s)
+        told: list[Command] = [Note(trouble)] if trouble else []
+        told += self._open(asked, now_s)
+        until_s = now_s + self.settings.round_s
+        overhead_s = self.settings.checkpoint_s + self.settings.restart_s
+        chosen = self.choice.make(self.book, self.roster, self.floor.workers.tolist(), self.rounds)
+        told += self.floor.turn(chosen, now_s, until_s, overhead_s)
+        self.began_s = now_s if self.floor.running else None
+        self.rounds += 1
+        if self.floor.running or (self.roster.slot and self.asking.waits):
+            told.append(WakeAt(until_s))
+        return told
+
+    def _enter(self, claims: Claims, now_s: float, busy_s: np.ndarray | None = None) -> None:
+        """Put the time that leases had into the book; busy: by slot, if it is known for how much of it a job was at work."""
+        time_s: np.ndarray | float = now_s - self.floor.since_s
+        if busy_s is not None and busy_s.any():
+            known_s = self.book.of_jobs(claims.entry, busy_s)
+            time_s = np.where(known_s > 0, np.minimum(known_s, time_s), time_s)
+        self.book.run(*claims, time_s)
+
+    def _open(self, allocation: Allocation | None, now_s: float) -> list[Command]:
+        """Open the book with a new allocation, or keep the old one for whoever is here."""
+        roster, slots, workers = self.roster, self.roster.slots(), self.floor.workers
+        told: list[Command] = []
+        if allocation is not None:
+            self.asking.holds(allocation, now_s)
+        fill = self.settings.fill and self.asking.fills
+        if allocation is not None:
+            self.book.open(allocation, slots, roster, workers, fill)
+            told += self._refuse({roster.alone[slots[j]][0]: why for j, why in allocation.refused.items()})
+            told += [Note(allocation.note)] if allocation.note else []
+        elif self.changed or self.asking.must:
+            self.book.keep(slots, roster, workers, fill and self.settings.newcomers == "fill")
+        self.changed = False
+        roster.recycle()
+        return told
+
+    def _refuse(self, refused: dict[str, str]) -> list[Command]:
+        new: list[Command] = [Refuse(job, why) for job, why in refused.items() if self.refused.get(job) != why]
+        self.refused = refused
+        return new
+
+
+_HANDLERS: dict[type, Callable[..., list[Command]]] = {
+    JobArrived: Core._arrived,
+    Progressed: Core._progressed,
+    JobFinished: Core._finished,
+    JobFailed: Core._failed,
+    JobWithdrawn: Core._withdrawn,
+    RoundEnded: Core._round,
+    WorkersLost: Core._lost,
+    WorkersJoined: Core._joined,
+    PriceChanged: Core._price,
+    ThroughputMeasured: Core._throughput,
+    SharingMeasured: Core._sharing,
+}

@@ -1,0 +1,61 @@
+"""Checks: what an event from outside must be before the core believes it; each raises InputError and changes nothing."""
+
+from math import isfinite
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.scheduler.core.events import JobArrived, Progressed, SharingMeasured
+
+__all__ = ["check_arrival", "check_measured", "check_progress", "check_sharing", "check_workers"]
+
+_MOST_WORKERS = 10**6  # of one type
+
+
+def check_arrival(event: JobArrived, columns: int, kept: np.ndarray | None) -> None:
+    """A throughput for each column, and a class that is known.
+
+    Arguments:
+        kept: as a core has it, its last class being nobody's.
+    """
+    place = f"job {event.job.id}"
+    if len(event.throughputs) != columns:
+        raise InputError(f"{place}: throughputs", f"{len(event.throughputs)}", f"{columns}, one a column")
+    if not all(isfinite(steps) and steps >= 0 for steps in event.throughputs):
+        raise InputError(f"{place}: throughputs", str(event.throughputs), "steps a second, >= 0")
+    if kept is not None and event.sharing >= len(kept) - 1:
+        raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {len(kept) - 1}, or -1")
+
+
+def check_progress(event: Progressed) -> None:
+    """A number of steps for each job, and more than none: who has none left is finished."""
+    jobs, remaining, busy_s = len(event.jobs), event.remaining_steps, event.busy_s
+    if len(remaining) != jobs or not (isfinite(sum(remaining)) and min(remaining, default=1.0) > 0):
+        raise InputError("progress: remaining_steps", str(remaining)[:80], "a number > 0 for each job")
+    if busy_s and (len(busy_s) != jobs or not (isfinite(sum(busy_s)) and min(busy_s) >= 0)):
+        raise InputError("progress: busy_s", str(busy_s)[:80], "a number >= 0 for each job, or nothing")
+
+
+def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:
+    """A type that there is, and numbers that a worker can have."""
+    if not 0 <= kind < types:
+        raise InputError("workers: type", str(kind), f"an index < {types}")
+    if any(not 0 <= worker < _MOST_WORKERS for worker in workers):
+        raise InputError("workers", str(workers)[:80], f"numbers from 0 to {_MOST_WORKERS - 1}")
+
+
+def check_measured(place: str, column: int, value: float, columns: int) -> None:
+    """A column that there is, and a figure that can be."""
+    if not 0 <= column < columns:
+        raise InputError(f"{place}: column", str(column), f"an index < {columns}")
+    if not (isfinite(value) and value >= 0):
+        raise InputError(place, str(value), "a number >= 0")
+
+
+def check_sharing(event: SharingMeasured, columns: int, kept: np.ndarray | None) -> None:
+    """Classes that the core was given, and what they keep."""
+    classes = 0 if kept is None else len(kept) - 1
+    if not (0 <= event.sharing < classes and 0 <= event.beside < classes):
+        raise InputError("sharing", f"classes {event.sharing} and {event.beside}", "classes that the core was given")
+    check_measured("sharing: kept", event.column, event.kept, columns)
+    check_measured("sharing: kept_beside", event.column, event.kept_beside, columns)

@@ -1,0 +1,165 @@
+"""Roster: the jobs that are not finished, their figures in arrays.
+
+Rules of this file: a job keeps its slot, its row in every array, for as long as it is here, and a slot is given to another job
+only after `recycle`: who holds slots over a round may trust them. Jobs are kept in the order in which they came.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active
+
+__all__ = ["BY_SLOT", "Roster"]
+
+_ARRAYS = (
+    "throughputs", "owed_s", "need", "came", "sharing", "arrived_s", "remaining_steps", "isolated_s", "busy_s", "_rate", "_counted",
+)  # fmt: skip
+BY_SLOT = ("jobs", "alone", *_ARRAYS)  # attributes with a row for each slot
+
+
+class Roster:
+    """Jobs by id, and by slot:
+
+    Attributes:
+        slot: of each job's id, in the order of arrival. jobs: by slot. alone: its id, as leases have them, by slot.
+        throughputs: steps a second, alone; shape (slots, columns).
+        owed_s: time that a job was to have and had not; shape (slots, columns).
+        need: workers. came: how many jobs came before. sharing: class. arrived_s, remaining_steps: as told.
+        isolated_s: see Active; of the steps done so far. busy_s: at work in this round, as told; 0 where it was not.
+        attempts: that failed in a row.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.slot: dict[str, int] = {}
+        self.jobs: list[Job | None] = []
+        self.alone: list[tuple[str, ...]] = []
+        self.throughputs = np.zeros((0, columns))
+        self.owed_s = np.zeros((0, columns))
+        self.need = np.zeros(0, dtype=np.int64)
+        self.came = np.zeros(0, dtype=np.int64)
+        self.sharing = np.zeros(0, dtype=np.int64)
+        self.arrived_s = np.zeros(0)
+        self.remaining_steps = np.zeros(0)
+        self.isolated_s = np.zeros(0)
+        self.busy_s = np.zeros(0)
+        self.attempts: dict[str, int] = {}
+        self._rate = np.zeros(0)  # with one n-th of the cluster, since isolated time was counted last
+        self._counted = np.zeros(0)  # steps that remained then
+        self._free: list[int] = []
+        self._left: list[int] = []
+        self._count = 0
+        self._slots: np.ndarray | None = None
+
+    def add(self, job: Job, throughputs: Iterable[float], sharing: int) -> int:
+        """Take a job in; its slot."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self.slot[job.id], self.jobs[slot], self.alone[slot] = slot, job, (job.id,)
+        self._slots = None
+        self.throughputs[slot] = tuple(throughputs)
+        self.owed_s[slot] = 0.0
+        self.need[slot], self.came[slot], self.sharing[slot] = job.scale_factor, self._count, sharing
+        self.arrived_s[slot], self.remaining_steps[slot], self.isolated_s[slot] = job.arrived_s, job.steps, 0.0
+        self._rate[slot], self._counted[slot] = 0.0, job.steps
+        self._count += 1
+        return slot
+
+    def find(self, name: str) -> int:
+        """The slot of a job.
+
+        Raises:
+            InputError: there is none of this name.
+        """
+        return self._find((name,))[0]
+
+    def _find(self, names: Sequence[str]) -> list[int]:
+        try:
+            return list(map(self.slot.__getitem__, names))
+        except KeyError as unknown:
+            place = f"job {unknown.args[0]}"
+            raise InputError(place, "no job of this name", "one that came and is not finished") from None
+
+    def progress(self, names: Sequence[str], remaining_steps: Sequence[float], busy_s: Sequence[float]) -> None:
+        """Jobs came so far; who did a step did not fail in a row any more.
+
+        Arguments:
+            busy_s: at work in this round; empty if nobody knows.
+
+        Raises:
+            InputError: there is no job of some name; nothing has changed.
+        """
+        slots = np.array(self._find(names), dtype=np.int64)
+        if self.attempts:
+            for name, steps, before in zip(names, remaining_steps, self.remaining_steps[slots], strict=True):
+                if steps < before:
+                    self.attempts.pop(name, None)
+        self.remaining_steps[slots] = remaining_steps
+        self.busy_s[:] = 0.0
+        if busy_s:
+            self.busy_s[slots] = busy_s
+
+    def remove(self, name: str) -> int:
+        """Let a job go; the slot that it had."""
+        slot = self.slot.pop(name)
+        self._slots = None
+        self.attempts.pop(name, None)
+        self._left.append(slot)
+        return slot
+
+    def recycle(self) -> None:
+        """Slots of jobs that went may be given to others from now on."""
+        for slot in self._left:
+            self.jobs[slot] = None
+        self._free += sorted(self._left, reverse=True)
+        self._left.clear()
+
+    def count_isolated(self, workers: np.ndarray) -> None:
+        """Bring `isolated_s` up to now: what the steps since the last time would have taken with one n-th of the workers.
+
+        Arguments:
+            workers: by column, 0 for those that are not to count.
+        """
+        slots = self.slots()
+        done, rate = self._counted[slots] - self.remaining_steps[slots], self._rate[slots]
+        self.isolated_s[slots] += np.divide(done, rate, out=np.zeros(len(slots)), where=rate > 0)
+        share = workers / (len(slots) * self.need[slots, None])
+        share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+        self._rate[slots] = (share * self.throughputs[slots]).sum(axis=1)
+        self._counted[slots] = self.remaining_steps[slots]
+
+    def isolated(self) -> tuple[np.ndarray, ...]:
+        """Copies of the arrays that `count_isolated` changes, for `set_isolated`."""
+        return self.isolated_s.copy(), self._rate.copy(), self._counted.copy()
+
+    def set_isolated(self, before: tuple[np.ndarray, ...]) -> None:
+        """Undo `count_isolated`."""
+        self.isolated_s, self._rate, self._counted = before
+
+    def slots(self) -> np.ndarray:
+        """Of all jobs that are here, in the order in which they came; not to be changed."""
+        if self._slots is None:
+            self._slots = np.fromiter(self.slot.values(), dtype=np.int64, count=len(self.slot))
+        return self._slots
+
+    def active(self, now_s: float) -> tuple[Active, ...]:
+        """The jobs, as a snapshot has them."""
+        slots = self.slots()
+        remaining = self.remaining_steps[slots].tolist()
+        elapsed = np.maximum(0.0, now_s - self.arrived_s[slots]).tolist()
+        isolated = self.isolated_s[slots].tolist()
+        jobs = [self.jobs[slot] for slot in slots.tolist()]
+        return tuple(map(Active, jobs, remaining, elapsed, isolated))  # type: ignore[arg-type]  # slots of jobs have jobs
+
+    def _grow(self) -> None:
+        old = len(self.jobs)
+        more = max(16, old)
+        self.jobs += [None] * more
+        self.alone += [()] * more
+        for name in _ARRAYS:
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
+        self._free += range(old + more - 1, old - 1, -1)

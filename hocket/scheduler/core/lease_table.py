@@ -1,0 +1,213 @@
+"""Floor: which workers there are, and which leases hold on them.
+
+Rules of this file: a worker is in one lease at most, and so is a job; leases change all at once, when a round begins, after
+everything that is to run has its workers; in between they only end.
+Source: sections 5.5 and 5.6.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.scheduler.core.events import Command, Preempt, Renew, Start
+from hocket.scheduler.model.lease import Lease
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.rounds.placement import place, place_singles
+
+__all__ = ["Chosen", "Claims", "Floor"]
+
+
+class Claims(NamedTuple):
+    """Why leases hold: an entry of the book for each, and whether it has a right to, or it is a gift."""
+
+    entry: np.ndarray
+    claimed: np.ndarray
+
+    def part(self, which: np.ndarray | list[int]) -> "Claims":
+        """Of some of the leases."""
+        return Claims(self.entry[which], self.claimed[which])
+
+
+class Chosen(NamedTuple):
+    """Who is to run in the next round: jobs, one or two side by side, where, on how many workers, and why.
+
+    Attributes:
+        key: of jobs and column, the same from round to round; who has it stays where it is.
+    """
+
+    key: list[int]
+    jobs: list[tuple[str, ...]]
+    column: list[int]
+    need: list[int]
+    claims: Claims
+
+
+class Floor:
+    """Workers and leases.
+
+    Attributes:
+        types: with as many workers as are up. up: their numbers, by type, rising. workers: how many, by type.
+        columns: ways to run on them; type_of, consolidated: of each column.
+        running: leases by number. since_s: when they were given or renewed, all at once.
+        ended: jobs that do not run any more, while who is beside them does.
+        ran: jobs that were ever started, and are not finished.
+    """
+
+    def __init__(self, types: Sequence[WorkerType], columns: Sequence[Column]) -> None:
+        self.types = list(types)
+        self.columns = tuple(columns)
+        self.type_of = np.array([column.type for column in columns], dtype=np.int64)
+        self.consolidated = np.array([column.consolidated for column in columns], dtype=bool)
+        self.up = [list(range(t.workers)) for t in types]
+        self.workers = np.array([t.workers for t in types], dtype=np.int64)
+        self.running: dict[int, Lease] = {}
+        self.since_s = 0.0
+        self.ended: set[str] = set()
+        self.ran: set[str] = set()
+        self._type_of, self._spread = self.type_of.tolist(), (~self.consolidated).tolist()
+        self._given = 0
+        none = np.zeros(0, dtype=np.int64)
+        self._turned: tuple[list[int], Claims] = [], Claims(none, none.astype(bool))  # numbers and claims, as given
+        self._keys: list[int] = []  # as given
+        self._stays: dict[int, Lease] = {}  # by key, where all still run
+        self._of: dict[str, int] | None = {}  # number of each job's lease; None until somebody asks
+
+    def claims(self) -> Claims:
+        """Of the leases that hold, in their order."""
+        numbers, claims = self._turned
+        if len(numbers) == len(self.running):
+            return claims
+        return claims.part([k for k, number in enumerate(numbers) if number in self.running])
+
+    def cost_usd(self, time_s: float) -> float:
+        """What the leases that hold cost in so much time."""
+        leased = ((self.types[self._type_of[lease.column]], len(lease.workers)) for lease in self.running.values())
+        return sum(own.price_usd_per_hour * workers for own, workers in leased) * time_s / 3600
+
+    def placed(self) -> dict[str, int]:
+        """Columns of the jobs that run."""
+        return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}
+
+    def leave(self, job: str) -> tuple[Lease | None, list[Lease], Claims]:
+        """A job runs no more; the lease that it ran in, and that again if nothing of it runs any more: it is over."""
+        if self._of is None:
+            self._of = {name: n for n, lease in self.running.items() for name in lease.jobs if name not in self.ended}
+        number = self._of.pop(job, None)
+        if number is None:
+            return None, *self._over([])
+        lease = self.running[number]
+        self._stays.pop(self._keys[self._turned[0].index(number)], None)
+        self.ended.add(job)
+        return lease, *self._over([lease] if self.ended.issuperset(lease.jobs) else [])
+
+    def _over(self, leases: list[Lease]) -> tuple[list[Lease], Claims]:
+        """These do not hold any more."""
+        numbers, claims = self._turned
+        places = [numbers.index(lease.number) for lease in leases]
+        for lease, k in zip(leases, places, strict=True):
+            del self.running[lease.number]
+            self._stays.pop(self._keys[k], None)
+            self.ended.difference_update(lease.jobs)
+        return leases, claims.part(places)
+
+    def join(self, kind: int, workers: Iterable[int]) -> None:
+        """Workers are up from now on."""
+        self._set_up(kind, set(self.up[kind]) | set(workers))
+
+    def lose(self, kind: int, workers: Iterable[int]) -> tuple[list[Lease], Claims]:
+        """Workers are gone; the leases that had some of them are over."""
+        gone = set(workers)
+        self._set_up(kind, set(self.up[kind]) - gone)
+        self._of = None
+        hit = [r for r in self.running.values() if self.columns[r.column].type == kind and gone & set(r.workers)]
+        return self._over(hit)
+
+    def _set_up(self, kind: int, workers: set[int]) -> None:
+        self.up[kind] = sorted(workers)
+        self.types[kind] = replace(self.types[kind], workers=len(workers))
+        self.workers[kind] = len(workers)
+
+    def turn(self, chosen: Chosen, now_s: float, until_s: float, overhead_s: float) -> list[Command]:
+        """Give the floor to those who were chosen; whoever stays where it is keeps its lease.
+
+        Arguments:
+            overhead_s: that a job loses which ran before and starts elsewhere.
+        """
+        leases: list[Any] = list(map(self._stays.get, chosen.key))  # below, who has none gets one
+        moving = self._place(chosen, leases)
+        for k in moving:
+            leases[k] = None
+        kept = tuple([lease for lease in leases if lease is not None])
+        started, ran = [], self.ran
+        lost_s, nothing = (overhead_s,), (0.0,)
+        number, names, columns = self._given, chosen.jobs, chosen.column
+        for k in sorted(moving):
+            jobs = names[k]
+            lease = leases[k] = Lease(number, jobs, columns[k], moving[k], now_s)
+            number += 1
+            if len(jobs) == 1:
+                (job,) = jobs
+                started.append(Start(lease, lost_s if job in ran else nothing, until_s))
+                ran.add(job)
+            else:
+                started.append(Start(lease, tuple([overhead_s if job in ran else 0.0 for job in jobs]), until_s))
+                ran.update(jobs)
+        self._given = number
+        numbers = [lease.number for lease in leases]
+        after = dict(zip(numbers, leases, strict=True))
+        told: list[Command] = [Preempt(lease) for number, lease in self.running.items() if number not in after]
+        self.running, self.since_s, self._turned, self._keys = after, now_s, (numbers, chosen.claims), chosen.key
+        self._stays = dict(zip(chosen.key, leases, strict=True))
+        self._of, self.ended = None, set()
+        if kept:
+            told.append(Renew(kept, until_s))
+        return told + started
+
+    def _place(self, chosen: Chosen, before: Sequence[Lease | None]) -> dict[int, tuple[int, ...]]:
+        """Workers for those who cannot stay where they were, or were nowhere.
+
+        Arguments:
+            before: the lease that each has.
+        """
+        columns, needs, type_of = chosen.column, chosen.need, self._type_of
+        large: set[int] = set()
+        if max(needs, default=1) > 1:
+            large = {type_of[column] for column, need in zip(columns, needs, strict=True) if need > 1}
+        elif None not in before:
+            return {}  # of one worker, none has anything to gain by moving
+        found: dict[int, tuple[int, ...]] = {}
+        moving: list[list[int]] = [[] for _ in self.up]
+        taken: list[list[int]] = [[] for _ in self.up]
+        all_own: list[list[int]] = [[] for _ in self.up]
+        for k, (column, lease) in enumerate(zip(columns, before, strict=True)):
+            kind = type_of[column]
+            if kind in large:
+                all_own[kind].append(k)
+            elif lease is None:
+                moving[kind].append(k)
+            else:
+                taken[kind].append(lease.workers[0])
+        for kind, (own, up) in enumerate(zip(all_own, self.up, strict=True)):
+            per_server = self.types[kind].per_server
+            if moving[kind]:
+                given = place_singles(len(moving[kind]), taken[kind], up, per_server)
+                found.update(zip(moving[kind], zip(given, strict=True), strict=True))
+            elif own and not all(self._stays_put(before[k]) for k in own):
+                stood = [() if (lease := before[k]) is None else lease.workers for k in own]
+                wishes = [(needs[k], self._spread[columns[k]], was) for k, was in zip(own, stood, strict=True)]
+                for k, was, workers in zip(own, stood, place(wishes, up, per_server), strict=True):
+                    if was != workers:
+                        found[k] = workers
+        return found
+
+    def _stays_put(self, lease: Lease | None) -> bool:
+        """Whether a lease has nothing to gain by moving: where none has, all stay."""
+        if lease is None:
+            return False
+        need, column = len(lease.workers), self.columns[lease.column]
+        if need == 1 or not column.consolidated:
+            return True
+        per_server = self.types[column.type].per_server
+        return len({worker // per_server for worker in lease.workers}) <= -(-need // per_server)

@@ -1,0 +1,1 @@
+"""Throughput estimates for jobs that were not profiled: fingerprints, matrix completion."""

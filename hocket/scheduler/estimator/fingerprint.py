@@ -1,0 +1,136 @@
+"""Fingerprints: what a job keeps beside every reference job, what they keep beside it, and its throughputs alone; as one row.
+
+Made once from the reference jobs, and used for any number of new ones.
+Source: section 5.6 and Figure 5.8.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.scheduler.estimator.matrix_completion import Completion, complete
+from hocket.scheduler.model.throughputs import ThroughputTable
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How estimates are made; chosen on the public table (bench/bench_estimator.py).
+
+    Attributes:
+        rank, ridge, rounds: of the completion.
+        alone_weight: what a factor of e in throughput alone counts in a fingerprint, against all of a throughput kept.
+        nearest_share: of the nearest reference job in an estimate; 1 is the paper's, 0 the completion alone.
+    """
+
+    rank: int = 12
+    ridge: float = 0.01
+    rounds: int = 20
+    alone_weight: float = 0.1
+    nearest_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.nearest_share <= 1:
+            raise InputError("fitting: nearest_share", str(self.nearest_share), "0 to 1")
+        if not 0 <= self.alone_weight < float("inf"):
+            raise InputError("fitting: alone_weight", str(self.alone_weight), "a number >= 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Fingerprints:
+    """Of the reference jobs that share workers.
+
+    Attributes:
+        seed: of the completion's first guess.
+    """
+
+    reference: ThroughputTable
+    fitting: Fitting
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.sharing:
+            raise InputError("estimator: reference", "no jobs that share workers", "pairs to learn from")
+
+    @cached_property
+    def sharing(self) -> list[int]:
+        """Rows of the reference that share workers with any other."""
+        return [int(k) for k in np.flatnonzero((self.reference.beside > 0).any(axis=(1, 2)))]
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Columns of the reference at which any of them does, of those where the workers of a job stand together."""
+        together = np.array([consolidated for _, consolidated in self.reference.places])
+        return [int(c) for c in np.flatnonzero((self.reference.beside > 0).any(axis=(0, 1)) & together)]
+
+    @cached_property
+    def copies(self) -> list[tuple[int, int]]:
+        """Columns of spread workers, and the ones of the same type that stand together: a job of one worker is the same there."""
+        column = self.reference.column
+        return [
+            (c, column[name, True]) for (name, together), c in column.items() if not together and (name, True) in column
+        ]
+
+    @cached_property
+    def scale_factors(self) -> set[int]:
+        """With which jobs share."""
+        return {self.reference.kinds[k][1] for k in self.sharing}
+
+    @property
+    def pairs(self) -> int:
+        """Reference jobs times places: entries e and pairs + e of a fingerprint are what two jobs keep beside each other."""
+        return len(self.sharing) * len(self.places)
+
+    @cached_property
+    def completion(self) -> Completion:
+        """Of the reference jobs' own fingerprints."""
+        part = self.reference.kept[np.ix_(self.sharing, self.sharing, self.places)]
+        others = part.transpose(1, 0, 2)
+        alone = np.stack([self._alone(row) for row in self.reference.alone[self.sharing]])
+        table = np.concatenate([part.reshape(len(part), -1), others.reshape(len(part), -1), alone], axis=1)
+        fit = self.fitting
+        return complete(table, np.isfinite(table), fit.rank, fit.ridge, fit.rounds, np.random.default_rng(self.seed))
+
+    def known(self, row: int, alone: np.ndarray, kept: Mapping[tuple[int, int, int], float]) -> np.ndarray:
+        """The fingerprint of a new job as far as it is known, nan elsewhere.
+
+        Arguments:
+            row: by which `kept` calls it.
+            alone: its steps a second at each place of the reference.
+            kept: by (row, row beside it, column), as far as measured.
+        """
+        at = [(r, c) for r in self.sharing for c in self.places]
+        own = [kept.get((row, r, c), np.nan) for r, c in at]
+        others = [kept.get((r, row, c), np.nan) for r, c in at]
+        return np.concatenate([own, others, self._alone(alone)])
+
+    def complete(self, known: np.ndarray) -> np.ndarray:
+        """The whole fingerprint: what is known, and estimates for the rest."""
+        have = np.isfinite(known)
+        return np.where(have, known, self.completion.row(np.where(have, known, 0.0), have))
+
+    def nearest(self, whole: np.ndarray) -> int:
+        """Which of the reference jobs, by index in `sharing`, has the most similar fingerprint."""
+        return int(((self.completion.table - whole) ** 2).sum(1).argmin())
+
+    def estimate(self, whole: np.ndarray) -> np.ndarray:
+        """What the new job keeps beside each reference job, and they beside it; shape (2, jobs, places)."""
+        share, most = self.fitting.nearest_share, float(self.reference.kept.max(initial=1.0))
+        mixed = share * self.completion.table[self.nearest(whole)] + (1 - share) * whole
+        shape = (2, len(self.sharing), len(self.places))
+        return np.clip(mixed[: 2 * self.pairs].reshape(shape), 0.0, most)
+
+    def uncertain(self, known: np.ndarray, entry: int) -> float:
+        """What is still uncertain about all pairs once one more of them is measured, besides entries that are known."""
+        then = known.copy()
+        then[[entry, self.pairs + entry]] = True
+        return float(self.completion.variance(then)[: 2 * self.pairs].sum())
+
+    def _alone(self, steps: np.ndarray) -> np.ndarray:
+        """Logarithms of throughputs alone, and of their ratios to that at the first place; nan where the job does not run."""
+        with np.errstate(divide="ignore"):
+            log = np.log(steps[self.places])
+        log = np.where(np.isfinite(log), log, np.nan)
+        return self.fitting.alone_weight * np.concatenate([log, log[1:] - log[:1]])

@@ -1,0 +1,141 @@
+"""Estimating: what a simulation is told about jobs that share workers when nobody knows it, and how it learns.
+
+Some kinds of jobs were profiled beside each other before. Of every other kind a few pairs are measured when it comes, on workers
+aside; the estimator says the rest. Policies see estimates, jobs do what is true, and what a pair did in a round is measured: from
+then on it is known, and every estimate that it bears on is made anew.
+Source: section 5.6 and Figure 5.8; the effect on job completion times is Figure 5.16.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.scheduler.core.events import SharingMeasured
+from hocket.scheduler.estimator.estimator import Estimator, Measured
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.worker_types import Column, WorkerType
+
+__all__ = ["Estimating", "Learner", "profiled"]
+
+_SAME = 1e-9  # parts of a throughput
+
+
+@dataclass(frozen=True)
+class Estimating:
+    """What is known before the first round, and whether more becomes known.
+
+    Attributes:
+        references: kinds of jobs that were profiled beside each other, drawn from those that share workers.
+        pairs: of each other kind with reference jobs, that are measured when it comes: those that tell most.
+        refine: what pairs do in a round is measured, and estimates are made anew.
+        seed: of the draw, and of the completion's first guess.
+    """
+
+    references: int = 13
+    pairs: int = 4
+    refine: bool = True
+    seed: int = 0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.references < 1:
+            raise InputError("estimating: references", str(self.references), ">= 1")
+        if self.pairs < 0:
+            raise InputError("estimating: pairs", str(self.pairs), ">= 0")
+
+
+def profiled(truth: ThroughputTable, how: Estimating) -> Estimator:
+    """What is known before the first round: reference jobs, and a few pairs of the others.
+
+    Raises:
+        InputError: no two jobs of the table share workers.
+    """
+    sharing = np.flatnonzero((truth.beside > 0).any(axis=(1, 2)))
+    drawn = np.random.default_rng(how.seed).permutation(sharing)
+    new = sorted(drawn[how.references :].tolist())
+    old = [row for row in range(len(truth.kinds)) if row not in set(new)]
+    kinds = tuple(truth.kinds[row] for row in old)
+    known = replace(truth, kinds=kinds, alone=truth.alone[old], beside=truth.beside[np.ix_(old, old)])
+    found = Estimator.of(known, how.seed)
+    for row in new:
+        found = found.with_kind(truth.kinds[row], truth.alone[row])
+    measured = []
+    for row in new:
+        for kind, place in found.to_measure(truth.kinds[row], how.pairs):
+            beside, column = truth.row[kind], truth.column[place]
+            steps = truth.beside[row, beside, column], truth.beside[beside, row, column]
+            measured.append(Measured(truth.kinds[row], kind, place, *map(float, steps)))
+    return found.with_measured(measured)
+
+
+class Learner:
+    """Between a simulation and an estimator: rows of the true table, and columns of a cluster.
+
+    Attributes:
+        estimator: with all that was measured so far.
+        known: the table as it is thought to be now, in the order of the true one.
+        measured: pairs at a place that rounds measured.
+    """
+
+    def __init__(
+        self, truth: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Column], how: Estimating
+    ) -> None:
+        self.how, self.truth = how, truth
+        self._at = truth.places_of(types, columns)
+        self.estimator = profiled(truth, how)
+        self.known = self.first = self._table()
+        self.measured: set[tuple[int, int, int]] = set()
+
+    def learn(self, ran: Iterable[tuple[int, int, int, tuple[float, ...]]]) -> list[SharingMeasured]:
+        """What changes in what is thought, once pairs ran.
+
+        Arguments:
+            ran: row, row beside it, column of the cluster, and what both did, in steps a second.
+        """
+        if not self.how.refine:
+            return []
+        new = []
+        for a, b, column, steps in ran:
+            first, second, place = *sorted((a, b)), self._at[column]
+            if (first, second, place) not in self.measured:
+                self.measured.add((first, second, place))
+                kinds, places = self.truth.kinds, self.truth.places
+                new.append(Measured(kinds[a], kinds[b], places[place], *steps))
+        if not new:
+            return []
+        before = self.known.kept
+        self.estimator = self.estimator.with_measured(new)
+        self.known = self._table()
+        kept = self.known.kept
+        changed = np.abs(kept - before)[:, :, self._at] > _SAME
+        changed |= changed.transpose(1, 0, 2)
+        return [
+            SharingMeasured(a, b, c, float(kept[a, b, self._at[c]]), float(kept[b, a, self._at[c]]))
+            for a, b, c in np.argwhere(changed).tolist()
+            if a <= b
+        ]
+
+    def error(self, table: ThroughputTable, rows: Iterable[int]) -> float:
+        """Mean absolute difference between what jobs are thought to keep and what they keep, over pairs of some rows; reference
+        jobs among themselves are left out, they are known."""
+        chosen = sorted(set(rows))
+        new = np.array([self.truth.kinds[row] not in self.estimator.reference.row for row in chosen], dtype=bool)
+        at = np.ix_(chosen, chosen, sorted(set(self._at)))
+        unknown = np.abs(table.kept[at] - self.truth.kept[at])[new[:, None] | new[None, :]]
+        return float(unknown.mean()) if unknown.size else 0.0
+
+    def note(self, rows: Iterable[int]) -> str:
+        """How well it was known what jobs of these rows keep beside each other, for people."""
+        chosen = sorted(set(rows))
+        before, after = self.error(self.first, chosen), self.error(self.known, chosen)
+        told = f"what jobs keep beside each other was {before:.3f} off on average before the first round"
+        return f"{told}, {after:.3f} at the end: rounds measured {len(self.measured)} pairs"
+
+    def _table(self) -> ThroughputTable:
+        found = self.estimator.table
+        at = [found.row[kind] for kind in self.truth.kinds]
+        return replace(self.truth, beside=found.beside[np.ix_(at, at)])

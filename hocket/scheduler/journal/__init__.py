@@ -1,0 +1,1 @@
+"""The journal: events and state of the scheduler as text, replayed exactly."""

@@ -1,0 +1,54 @@
+"""Setup: what a core starts from, as plain data, so that whoever has it and the events has the core."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.scheduler.core.core import Core, Policy
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.model.snapshot import Entity
+from hocket.scheduler.model.worker_types import Column, WorkerType
+
+__all__ = ["Setup"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A cluster, a policy's name and settings.
+
+    Attributes:
+        policy: its name; what stands behind it is for the caller to find.
+        kept: what classes of jobs keep beside each other, see Pairs; shape (classes, classes, columns).
+    """
+
+    types: tuple[WorkerType, ...]
+    columns: tuple[Column, ...]
+    policy: str
+    settings: Settings = field(default_factory=Settings)
+    kept: tuple[tuple[tuple[float, ...], ...], ...] | None = None
+    entities: tuple[Entity, ...] = ()
+    budget_usd: float | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    @classmethod
+    def of(cls, core: Core, policy: str) -> "Setup":
+        """What a core that was not told anything yet starts from.
+
+        Arguments:
+            policy: the name of its policy.
+        """
+        asking = core.asking
+        kept = None if asking.kept is None else _as_tuples(asking.kept[:-1, :-1])  # the last class shares with nobody
+        types = tuple(core.floor.types)
+        return cls(types, core.columns, policy, core.settings, kept, asking.entities, asking.budget_usd)
+
+    def core(self, policy: Policy) -> Core:
+        """The core before any event."""
+        kept = None if self.kept is None else np.array(self.kept, dtype=float)
+        return Core(self.types, self.columns, policy, self.settings, kept, self.entities, self.budget_usd)
+
+
+def _as_tuples(kept: np.ndarray) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    return tuple(tuple(tuple(row) for row in rows) for rows in kept.tolist())

@@ -1,0 +1,178 @@
+"""ThroughputTable: steps a second of each kind of job on each way to run, alone and beside another job.
+
+A kind is a job type and a scale factor. Throughputs are those of a whole job on all its workers. A column is a type of worker
+and whether the workers of a job stand together on as few servers as there can be; a job of one worker always does.
+Source: T of section 5.3.1; measured by the authors of Gavel (see data/README.md).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hocket.errors import InputError, nearest
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Pairs
+from hocket.scheduler.model.worker_types import Column, WorkerType
+
+Kind = tuple[str, int]  # job type, scale factor
+Place = tuple[str, bool]  # name of a type of worker, consolidated
+LEAST_STEPS_PER_S, MOST_STEPS_PER_S = 1e-12, 1e12
+STEPS_PER_S = f"steps a second: 0, or from {LEAST_STEPS_PER_S:g} to {MOST_STEPS_PER_S:g}"
+
+
+def can_be(steps_per_s: float) -> bool:
+    """Whether anything can be as fast: 0 is a job that does not run; what is beyond reason leaves the floats in quotients."""
+    return steps_per_s == 0 or LEAST_STEPS_PER_S <= steps_per_s <= MOST_STEPS_PER_S
+
+
+@dataclass(frozen=True, eq=False)
+class ThroughputTable:
+    """What each kind of job does on each place.
+
+    Attributes:
+        places: columns of the arrays. kinds: their rows.
+        alone: steps a second, 0 where the kind does not run; shape (kinds, places).
+        beside: steps a second of the row's kind while it shares its workers with the second kind; 0 both ways where the two
+            cannot share; shape (kinds, kinds, places).
+    """
+
+    places: tuple[Place, ...]
+    kinds: tuple[Kind, ...]
+    alone: np.ndarray
+    beside: np.ndarray
+
+    def __post_init__(self) -> None:
+        shapes = (len(self.kinds), len(self.places)), (len(self.kinds), len(self.kinds), len(self.places))
+        for name, array, shape in zip(("alone", "beside"), (self.alone, self.beside), shapes, strict=True):
+            if array.shape != shape:
+                raise InputError(f"throughputs {name}", f"an array of shape {array.shape}", f"shape {shape}")
+            wrong = np.argwhere(~np.isfinite(array) | (array < 0))
+            if len(wrong):
+                where = [self._name(k) for k in wrong[0][:-1]] + [show_place(self.places[wrong[0][-1]])]
+                raise InputError("throughput of " + ", ".join(where), str(array[tuple(wrong[0])]), "a number >= 0")
+        for what, names in (("kind", self.kinds), ("place", self.places)):
+            if not names:
+                raise InputError(f"throughputs: {what}s", "none", "one or more")
+            if len(set(names)) != len(names):
+                raise InputError(f"throughputs: {what}s", "one that stands twice", "unique ones")
+
+    def _name(self, row: int) -> str:
+        return f"{self.kinds[row][0]} on {self.kinds[row][1]}"
+
+    @cached_property
+    def row(self) -> dict[Kind, int]:
+        """Of each kind."""
+        return {kind: k for k, kind in enumerate(self.kinds)}
+
+    @cached_property
+    def column(self) -> dict[Place, int]:
+        """Of each place."""
+        return {place: k for k, place in enumerate(self.places)}
+
+    @cached_property
+    def job_types(self) -> tuple[str, ...]:
+        """In the order in which the table has them."""
+        return tuple(dict.fromkeys(job_type for job_type, _ in self.kinds))
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """Types of workers, in the order in which the table has them."""
+        return tuple(dict.fromkeys(name for name, _ in self.places))
+
+    def scale_factors(self, job_type: str) -> tuple[int, ...]:
+        """With which a job type was measured, least first."""
+        return tuple(sorted(scale for name, scale in self.kinds if name == job_type))
+
+    def find(self, job_type: str, scale_factor: int, place: str) -> int:
+        """The row of a kind.
+
+        Arguments:
+            place: of the job, for the message.
+
+        Raises:
+            InputError: an unknown job type, or one that was not measured with this scale factor.
+        """
+        found = self.row.get((job_type, scale_factor))
+        if found is not None:
+            return found
+        scales = self.scale_factors(job_type)
+        if not scales:
+            step = nearest(job_type, self.job_types) or f"Known are {', '.join(self.job_types[:4])} ..."
+            raise InputError(f"{place}: job_type", repr(job_type), "a job type of the throughput table", step)
+        known = ", ".join(map(str, scales))
+        raise InputError(f"{place}: scale_factor", str(scale_factor), f"{known} for {job_type}")
+
+    def steps_per_s(self, job_type: str, scale_factor: int, worker_type: str, place: str) -> float:
+        """Throughput of a kind alone on consolidated workers of a type.
+
+        Raises:
+            InputError: an unknown kind or type, or a kind that does not run on the type.
+        """
+        column = self.column.get((worker_type, True))
+        if column is None:
+            step = f"{nearest(worker_type, self.types)} A table of your own goes with --throughputs, see docs/cluster.md.".lstrip()
+            raise InputError(f"{place}: worker type", repr(worker_type), f"one of {', '.join(self.types)}", step)
+        found = float(self.alone[self.find(job_type, scale_factor, place), column])
+        if found <= 0:
+            raise InputError(f"{place}: job_type", f"{job_type}, which does not run on {worker_type}", "one that does")
+        return found
+
+    def columns(self, types: Sequence[WorkerType], spread: bool = False) -> tuple[Column, ...]:
+        """Columns of a snapshot: one a type, or two where the table knows what jobs do on spread workers and it is asked for.
+
+        Raises:
+            InputError: a type of which the table knows nothing.
+        """
+        found = []
+        for k, own in enumerate(types):
+            if (own.table_name, True) not in self.column:
+                near = nearest(own.table_name, self.types)
+                step = f"{near} A table of your own goes with --throughputs, see docs/cluster.md.".lstrip()
+                place = f"worker type {own.name}"
+                raise InputError(place, "no throughputs of it", f"one of {', '.join(self.types)}", step)
+            found.append(Column(k))
+            if spread and (own.table_name, False) in self.column:
+                found.append(Column(k, False))
+        return tuple(found)
+
+    def places_of(self, types: Sequence[WorkerType], columns: Sequence[Column]) -> list[int]:
+        """Of each column of a snapshot, the column of this table."""
+        return [self.column[types[c.type].table_name, c.consolidated] for c in columns]
+
+    def rows(self, jobs: Iterable[Job]) -> np.ndarray:
+        """Rows of jobs.
+
+        Raises:
+            InputError: a job of a kind that the table does not have.
+        """
+        return np.array([self.find(j.job_type, j.scale_factor, f"job {j.id}") for j in jobs], dtype=np.int64)
+
+    def throughputs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Column]) -> np.ndarray:
+        """Steps a second of jobs by column of a snapshot, as Snapshot has them; shape (jobs, columns).
+
+        A job of one worker has nothing to gain from a spread column: it is 0 there.
+        """
+        at = self.places_of(types, columns)
+        found = self.alone[rows][:, at]
+        single = np.array([self.kinds[k][1] == 1 for k in range(len(self.kinds))])[rows]
+        spread = np.array([not c.consolidated for c in columns], dtype=bool)
+        found[single[:, None] & spread[None, :]] = 0.0
+        return found
+
+    def pairs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Column]) -> Pairs:
+        """What jobs keep beside each other, by column of a snapshot; classes are rows of this table."""
+        at = self.places_of(types, columns)
+        return Pairs(rows, self.kept[:, :, at])
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """Parts of the throughput alone; shape (kinds, kinds, places)."""
+        alone = np.broadcast_to(self.alone[:, None, :], self.beside.shape)
+        return np.divide(self.beside, alone, out=np.zeros_like(self.beside), where=alone > 0)
+
+
+def show_place(place: Place) -> str:
+    """Such as "v100", or "v100 (spread)"."""
+    return place[0] if place[1] else f"{place[0]} (spread)"

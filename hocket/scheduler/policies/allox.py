@@ -1,0 +1,134 @@
+"""AlloX: the least average time to completion, by an assignment of jobs to places in the queues of workers.
+
+The last job on a worker delays nobody but itself, the last but one two jobs, and so on: a job of t seconds in the p-th place
+from the end adds p t to the sum of all completion times. Workers of a type are alike, so a place has as much room as the type
+has workers. Only who is first on a worker runs now, all the time. As in the paper jobs are of one worker each; others are
+refused. As in the public policy only the older part `alpha` of waiting jobs is looked at, or as many as workers are free, and jobs
+that run already stay.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.lp.rejected import refusals
+from hocket.scheduler.solver.lp.session import Session
+from hocket.scheduler.solver.queueing.assignment import Queues
+from hocket.scheduler.solver.queueing.priority_queue import all_the_time
+
+__all__ = ["PAPER", "allocate", "remember"]
+
+PAPER = "AlloX (Le, Sun, Chowdhury and Liu 2020); baseline of dissertation section 5.7"
+
+
+def allocate(
+    snapshot: Snapshot,
+    session: Session | None = None,
+    alpha: float = 1.0,
+    placed: Mapping[str, int] | None = None,
+) -> Allocation:
+    """The allocation; its objective is the mean time from arrival to completion of the jobs that were looked at, in seconds.
+
+    Arguments:
+        alpha: part of the waiting jobs to look at, the oldest first.
+        placed: columns of jobs that run and stay, by id.
+    """
+    refused, scales = refusals(snapshot), snapshot.scale_factors
+    if scales.count(1) < len(scales):
+        for j, scale in enumerate(scales):
+            if scale > 1:
+                refused.setdefault(j, "it asks for more than one worker, and AlloX places jobs of one")
+    free, runs = _taken(snapshot, refused, placed or {})
+    every = range(len(scales))
+    waiting = [j for j in every if j not in refused and j not in runs] if refused or runs else every
+    looked_at = _oldest(snapshot, waiting, free, alpha)
+    starts, mean_s, gap, able = _assigned(snapshot, looked_at, free)
+    runs.update(starts)
+    first = sorted(runs)
+    told = Reasons(len(every), lambda: _reasons(snapshot, runs, set(looked_at), set(able), refused))
+    _, alone, always = all_the_time(len(first))
+    column = np.array([runs[j] for j in first], dtype=np.int64)
+    return Allocation(np.array(first, dtype=np.int64), alone, column, always, mean_s, gap, told, refused)
+
+
+def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What the next call is to be told besides its snapshot: where jobs run, as they stay there."""
+    names = [snapshot.jobs[j].job.id for j in found.first.tolist()]
+    return {"placed": dict(zip(names, found.column.tolist(), strict=True))}
+
+
+def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int]) -> tuple[list[int], dict[int, int]]:
+    """Workers of each type that are free, and the columns of jobs that stay.
+
+    Where workers went away, those that came last wait again; so does a job that was measured to do nothing where it is.
+    """
+    free = [own.workers for own in snapshot.types]
+    stay: dict[int, int] = {}
+    if placed:
+        for j, active in enumerate(snapshot.jobs):
+            own = -1 if j in refused else placed.get(active.job.id, -1)
+            if own >= 0 and free[snapshot.columns[own].type] > 0 and snapshot.throughputs[j, own] > 0:
+                stay[j] = own
+                free[snapshot.columns[own].type] -= 1
+    return free, stay
+
+
+def _oldest(snapshot: Snapshot, waiting: Sequence[int], free: list[int], alpha: float) -> list[int]:
+    if not any(free):
+        return []
+    order = sorted(waiting, key=[active.elapsed_s for active in snapshot.jobs].__getitem__, reverse=True)
+    return order[: max(sum(free), int(alpha * len(order)))]
+
+
+def _assigned(snapshot: Snapshot, jobs: list[int], free: list[int]) -> tuple[dict[int, int], float, float, list[int]]:
+    """Columns of jobs that start now; the mean completion time, its gap; all jobs that have a place in a queue."""
+    ways: list[list[int]] = [[] for _ in free]  # of each type, the columns
+    for c, way in enumerate(snapshot.columns):
+        ways[way.type].append(c)
+    types = [k for k, workers in enumerate(free) if workers and ways[k]]
+    if not jobs or not types:
+        return {}, 0.0, 0.0, []
+    columns, active = [ways[k] for k in types], [snapshot.jobs[j] for j in jobs]
+    work = np.array([own.remaining_steps for own in active])
+    with np.errstate(divide="ignore"):
+        time_s = work[:, None] / snapshot.throughputs.take(jobs, axis=0)
+    on = None  # the column of each type where each job is fastest
+    if columns == [[c] for c in range(len(snapshot.columns))]:
+        needs_s = time_s
+    else:
+        on = np.stack([np.array(own)[time_s[:, own].argmin(axis=1)] for own in columns], axis=1)
+        needs_s = np.take_along_axis(time_s, on, axis=1)
+    if not needs_s.max() < np.inf:  # some cannot be everywhere; perhaps there are some that can be nowhere
+        least = needs_s.min(axis=1).tolist()
+        able = [j for j, time in zip(jobs, least, strict=True) if time < np.inf]
+        if len(able) < len(jobs):
+            return _assigned(snapshot, able, free)
+    queues = Queues(needs_s, [free[k] for k in types])
+    starts = {jobs[k]: columns[own][0] if on is None else int(on[k, own]) for k, own in queues.first()}
+    elapsed_s = sum([own.elapsed_s for own in active])
+    gap = max(0.0, queues.sum_s - queues.bound_s) / queues.sum_s
+    return starts, (queues.sum_s + elapsed_s) / len(jobs), gap, jobs
+
+
+def _reasons(
+    snapshot: Snapshot, runs: Mapping[int, int], looked_at: set[int], able: set[int], refused: dict[int, str]
+) -> tuple[Reason, ...]:
+    told = []
+    for j in range(len(snapshot.jobs)):
+        if j in refused:
+            told.append(Reason(refused[j], "another policy, or other workers"))
+        elif j in runs:
+            name = snapshot.column_name(runs[j])
+            told.append(
+                Reason(f"it is always on {name}, until it is finished", "faster workers that are free when it starts")
+            )
+        elif j in able:
+            told.append(Reason("it follows shorter jobs on its worker", "more workers, or less work left"))
+        elif j in looked_at:
+            told.append(Reason("no worker is free that it runs on", "more workers of a type that it runs on"))
+        else:
+            told.append(Reason("older jobs are looked at first", "more workers, or a larger alpha"))
+    return tuple(told)

@@ -1,0 +1,125 @@
+"""First in, first out, on types of workers that are not alike: who came first counts most.
+
+The dissertation's objective is a weighted sum: each job's throughput, in parts of what it does on its fastest workers alone,
+times how many jobs came after it, itself included. With `strict` it is a queue instead, as the public policy has it: one job
+after the other has the fastest workers that are left, all the time, and nobody overtakes; its objective is that of the other,
+which is at least as much.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.lp.rejected import fastest
+from hocket.scheduler.solver.lp.session import Session, answered, solved
+from hocket.scheduler.solver.lp.to_allocation import answer
+from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.parametric.weighted_sum import Ranks
+from hocket.scheduler.solver.queueing.priority_queue import Queued, queue
+from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
+from hocket.scheduler.solver.space_sharing.time_windows import spread
+
+__all__ = ["PAPER", "allocate", "in_order"]
+
+PAPER = "Dissertation section 5.4.2"
+_PLACE = "first in, first out"
+_AHEAD = 1e30  # asked for in parts of a weight: more than there is, so that who weighs most is served first
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None, strict: bool = False) -> Allocation:
+    """The allocation; its objective is the sum of normalised throughputs, each times the number of jobs from it to the last.
+
+    Arguments:
+        strict: a queue instead of the best sum.
+    """
+    return _queued(snapshot) if strict else answered(session, snapshot, lambda: _best(snapshot, session))
+
+
+def in_order(snapshot: Snapshot, found: Allocation) -> float:
+    """The objective of an allocation."""
+    return float((found.throughput(snapshot) / _fastest(snapshot) * _weights(snapshot)).sum())
+
+
+def _best(snapshot: Snapshot, session: Session | None) -> Allocation:
+    if snapshot.pairs is not None:
+        return _with_pairs(snapshot)
+    shares = Shares(snapshot, (_weights(snapshot),))
+    worth = _weights(snapshot)[shares.member] / max(len(snapshot.jobs), 1) / _fastest(snapshot)[shares.member]
+    program = shares.program(-worth[shares.first] * shares.steps_first)
+    solution = solved(session, shares, program, _PLACE)
+    plain = answer(shares, solution.x, solution.duals, 0.0, solution.gap)
+    return replace(plain, objective=in_order(snapshot, plain))
+
+
+def _with_pairs(snapshot: Snapshot) -> Allocation:
+    """By lines of jobs that run alike: with every job by itself there would be a variable for any two.
+
+    By roles, where there are too many kinds of jobs for that.
+    """
+    weights = _weights(snapshot)
+    if many(snapshot) is not None:
+        worth = weights / max(len(weights), 1) / _fastest(snapshot)
+        unlike = many(snapshot, (worth,))
+        assert unlike is not None
+        found = sum_of(snapshot, unlike, worth[unlike.member][:, None] * np.ones(len(snapshot.columns)), _PLACE)
+        return replace(found, objective=in_order(snapshot, found))
+    apart = np.zeros(len(snapshot.jobs))
+    while True:
+        shares = Shares(snapshot, (apart,))
+        if not shares.groups:
+            return _best(replace(snapshot, pairs=None), None)
+        lines = Lines(shares)
+        solution, gap = Ranks(lines, weights / max(len(weights), 1)).solve(_PLACE)
+        entries, torn = spread(lines, solution.x, _AHEAD * weights)
+        if not torn:
+            break
+        apart[torn] = np.array(torn) + 1.0
+    told = answer(shares, solution.x, solution.duals, 0.0, 0.0).reasons
+    plain = Allocation(*entries, 0.0, gap, told, shares.refused)
+    return Allocation(*entries, in_order(snapshot, plain), gap, told, shares.refused)
+
+
+def _queued(snapshot: Snapshot) -> Allocation:
+    found = queue(snapshot, _in_turn(snapshot), overtake=False)
+    return found.allocation(snapshot, found.worth + _shared(snapshot, found) if found.pairs else found.worth)
+
+
+def _shared(snapshot: Snapshot, found: Queued) -> float:
+    """What it adds to the objective of a queue that some share workers."""
+    assert snapshot.pairs is not None
+    steps, kept, classes = snapshot.able, snapshot.pairs.kept, snapshot.pairs.classes
+    best, place = fastest(snapshot), {j: k for k, j in enumerate(found.order)}
+    column, worth = dict(zip(found.jobs, found.columns.tolist(), strict=True)), 0.0
+    for host, guest in found.pairs:
+        c = column[host]
+        for one, other in ((host, guest), (guest, host)):
+            part = kept[classes[one], classes[other], c] - (1.0 if one == host else 0.0)
+            worth += float(part * steps[one, c] / best[one]) * (len(place) - place[one])
+    return worth
+
+
+def _in_turn(snapshot: Snapshot) -> Sequence[int]:
+    """Jobs in the order in which they came; those that came together as they stand."""
+    came = snapshot.arrived_s
+    if sorted(came) == came:
+        return range(len(came))
+    return sorted(range(len(came)), key=came.__getitem__)
+
+
+def _weights(snapshot: Snapshot) -> np.ndarray:
+    """How many jobs came after each, itself included; those that can run nowhere do not count."""
+    turn = np.array(_in_turn(snapshot), dtype=np.int64)
+    turn = turn[fastest(snapshot)[turn] > 0]
+    weights = np.zeros(len(snapshot.jobs))
+    weights[turn] = np.arange(len(turn), 0, -1.0)
+    return weights
+
+
+def _fastest(snapshot: Snapshot) -> np.ndarray:
+    """Steps a second on the fastest workers that have room for the job; 1 for those that can run nowhere."""
+    steps = fastest(snapshot)
+    return np.where(steps > 0, steps, 1.0)

@@ -1,0 +1,91 @@
+"""Finish-time fairness: the job that loses most by sharing, against an n-th of the cluster to itself, loses as little as can be.
+
+A job's rho is its time from arrival to end at the throughput that it is given, over what that time would be with its n-th part
+of every type (isolated.py). Whatever is left once the largest rho is as small as can be goes where it adds most normalised
+throughput.
+The public policy counts a job's isolated time from the moment it first sees the job: on its first call it is 0 for all.
+"""
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.policies.isolated import isolated_times
+from hocket.scheduler.solver.lp.rejected import refusal
+from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.parametric.min_pace import Paced, paced
+from hocket.scheduler.solver.parametric.root_search import Pace
+from hocket.scheduler.solver.space_sharing import min_pace as paced_roles
+from hocket.scheduler.solver.space_sharing.column_generation import many
+
+__all__ = ["PAPER", "allocate", "asked", "rho"]
+
+PAPER = "Dissertation section 5.4.2; Themis (Mahajan et al. 2020)"
+_PLACE = "finish-time fairness"
+_AT_MOST = 1e-7  # relative: a job of this much less than the largest rho is one of those that hold it
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation; its objective is the largest rho of any job that can run, its gap against what no allocation is below."""
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
+
+
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
+    pace = _pace(snapshot)
+    if many(snapshot) is not None:
+        unlike = many(snapshot, (pace.remaining, pace.due, pace.elapsed))
+        assert unlike is not None
+        return paced_roles.allocation(snapshot, unlike, pace, _PLACE)
+    found = paced(snapshot, pace, _PLACE, session)
+    if not isinstance(found, Paced):
+        none = np.zeros(0, dtype=np.int64)
+        reasons = tuple(refusal(found.refused[j]) for j in range(len(snapshot.jobs)))
+        return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
+    refused = found.lines.shares.refused
+    each = rho(snapshot, Allocation(*found.entries, 0.0))
+    largest = float(np.delete(each, list(refused)).max())
+    gap = max(found.kept.solution.gap, largest / found.found.pace - 1)
+    told = Reasons(len(each), lambda: _reasons(found, pace, each))
+    return Allocation(*found.entries, largest, gap, told, refused)
+
+
+def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
+    """Steps a second that each job needs, for no rho to be above the objective."""
+    return _pace(snapshot).demand(objective)
+
+
+def rho(snapshot: Snapshot, found: Allocation) -> np.ndarray:
+    """Of each job; infinite where it never ends."""
+    with np.errstate(divide="ignore"):
+        pace = _pace(snapshot)
+        return pace.alone(found.throughput(snapshot))
+
+
+def _pace(snapshot: Snapshot) -> Pace:
+    """Isolated times in all are what is due; 1 for jobs that run nowhere."""
+    isolated = (isolated_times(snapshot) * snapshot.throughputs).sum(axis=1)
+    counted = np.array([a.elapsed_s if a.isolated_s is None else a.isolated_s for a in snapshot.jobs])
+    ends = np.divide(snapshot.remaining_steps, isolated, out=np.ones(len(counted)), where=isolated > 0)
+    return Pace(snapshot.remaining_steps, counted + ends, snapshot.elapsed_s)
+
+
+def _reasons(found: Paced, pace: Pace, each: np.ndarray) -> tuple[Reason, ...]:
+    shares = found.lines.shares
+    snapshot = shares.snapshot
+    own = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])
+    largest = each[shares.group >= 0].max()
+    full = np.flatnonzero(np.abs(found.found.duals[shares.groups :]) > _AT_MOST)
+    names = " and ".join(snapshot.types[k].name for k in full.tolist())
+    told = []
+    for j, group in enumerate(shares.group.tolist()):
+        if group < 0:
+            told.append(refusal(shares.refused[j]))
+        elif own[j] >= largest * (1 - _AT_MOST):
+            told.append(Reason(f"even always on its fastest workers its rho is {own[j]:.3g}", "faster workers"))
+        elif each[j] >= largest * (1 - 10 * _AT_MOST) and names:
+            verb = "is" if len(full) == 1 else "are"
+            told.append(Reason(f"its rho is the largest, and {names} {verb} full", f"more workers of {names}"))
+        else:
+            found_rho = f"its rho is {each[j]:.3g}, and {largest:.3g} for the job that loses most"
+            told.append(Reason(found_rho, "more workers: those that this one leaves go where they add most"))
+    return tuple(told)

@@ -1,0 +1,74 @@
+"""Makespan: all jobs are finished as early as can be, and what is left of workers goes where it does most.
+
+The public policy looks for the makespan by halving, down to 5 %; this one is the optimum.
+"""
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.lp.rejected import refusal
+from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.parametric.min_pace import Paced, paced
+from hocket.scheduler.solver.parametric.root_search import Pace
+from hocket.scheduler.solver.space_sharing import min_pace as paced_roles
+from hocket.scheduler.solver.space_sharing.column_generation import many
+
+__all__ = ["PAPER", "allocate", "asked"]
+
+PAPER = "Dissertation section 5.4.2"
+_PLACE = "makespan"
+_SAME = 1e-6  # relative: a job that ends so little before the last one ends with it
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation; its objective is the seconds until the last job that can run is finished."""
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
+
+
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
+    jobs = len(snapshot.jobs)
+    pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
+    if many(snapshot) is not None:
+        unlike = many(snapshot, (snapshot.remaining_steps,))
+        assert unlike is not None
+        return paced_roles.allocation(snapshot, unlike, pace, _PLACE)
+    found = paced(snapshot, pace, _PLACE, session)
+    if not isinstance(found, Paced):
+        none = np.zeros(0, dtype=np.int64)
+        reasons = tuple(refusal(found.refused[j]) for j in range(jobs))
+        return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
+    shares = found.lines.shares
+    runs = shares.group >= 0
+    throughput = Allocation(*found.entries, 0.0).throughput(snapshot)
+    ends_s = np.divide(snapshot.remaining_steps, throughput, out=np.zeros(jobs), where=runs)
+    last_s = float(ends_s.max())
+    gap = max(found.kept.solution.gap, last_s / found.found.pace - 1)
+    told = Reasons(jobs, lambda: _reasons(found, pace, ends_s))
+    return Allocation(*found.entries, last_s, gap, told, shares.refused)
+
+
+def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
+    """Steps a second that each job needs, to be finished by the objective."""
+    return snapshot.remaining_steps / objective
+
+
+def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]:
+    shares, last_s = found.lines.shares, ends_s.max()
+    own_s = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])
+    types = shares.snapshot.types
+    full = [types[k].name for k in np.flatnonzero(np.abs(found.found.duals[shares.groups :]) > 1e-9).tolist()]
+    names = " and ".join(full) or "workers"
+    together = Reason(f"all jobs are to end together, and {names} are full", f"more workers of {names}")
+    told = []
+    for j, (group, end_s) in enumerate(zip(shares.group.tolist(), ends_s.tolist(), strict=True)):
+        if group < 0:
+            told.append(refusal(shares.refused[j]))
+        elif end_s < last_s * (1 - _SAME):
+            ends = f"it is finished in {end_s:.0f} s, before the last one"
+            told.append(Reason(ends, "more workers: those that the last one leaves go where they add most"))
+        elif own_s[j] >= last_s * (1 - _SAME):
+            told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
+        else:
+            told.append(together)
+    return tuple(told)

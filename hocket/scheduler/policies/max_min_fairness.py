@@ -1,0 +1,118 @@
+"""Max-min fairness, or least attained service: the job that gets least, relative to its due, gets as much as it can.
+
+A job's due is its throughput with an equal share of time on every worker. What it gets is divided by its due and by its weight,
+and multiplied by its scale factor.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.dual import large_programs as unlike
+from hocket.scheduler.solver.lp.session import Session, answered, solved
+from hocket.scheduler.solver.lp.to_allocation import ENOUGH, answer, reasons
+from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.space_sharing.column_generation import Aim, Roles, many
+
+__all__ = ["PAPER", "allocate", "asked"]
+
+PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
+_PLACE = "max-min fairness"
+_LEAST = 1e-6  # relative: as little as the least
+_NAMED = 2  # jobs
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation; its objective is the least normalised throughput of any job that can run."""
+    return answered(session, snapshot, lambda: _explained(snapshot, _allocate(snapshot, session)))
+
+
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
+    sharing = many(snapshot, (snapshot.weights,))
+    if sharing is not None:
+        return _by_roles(snapshot, sharing)
+    shares = Shares(snapshot, (snapshot.weights,))
+    groups, variables, steps = shares.throughput
+    due = equal_share(snapshot)[shares.member] * snapshot.weights[shares.member] / shares.scale
+    found = _by_prices(shares, due, session) if unlike.many(shares) else None
+    if found is not None:
+        return found
+    count, least = shares.groups, shares.variables
+    rows = Rows(
+        np.concatenate([groups, np.arange(count)]),
+        np.concatenate([variables, np.full(count, least)]),
+        np.concatenate([steps / due[groups], np.full(count, -1.0)]),
+        np.zeros(count),
+        np.full(count, np.inf),
+    )
+    cost = np.zeros(shares.variables + 1)
+    cost[least] = -1.0
+    most = float((np.bincount(groups, steps, count) * shares.count / due).max(initial=0.0))
+    solution = solved(session, shares, shares.program(cost, rows, extra=((0.0, most),)), _PLACE)
+    return answer(shares, solution.x, solution.duals, float(solution.x[least]), solution.gap)
+
+
+def _by_prices(shares: Shares, due: np.ndarray, session: Session | None) -> Allocation | None:
+    """The same, where groups are many; None where it is not found so."""
+    rows = unlike.Rows(due, np.zeros(shares.groups), np.full(shares.groups, -1.0))
+    most = float((np.bincount(shares.first, shares.steps_first, shares.groups) / due).max())
+    start = None if session is None else session.prices(shares.snapshot, _PLACE)
+    found = unlike.solve(shares, rows, _PLACE, None, (-most, 0.0), start)
+    if found is None:
+        return None
+    solution, start = found
+    if session is not None:
+        session.keep_prices(shares.snapshot, _PLACE, start)
+    return answer(shares, solution.x, solution.duals, -solution.objective, solution.gap)
+
+
+def _explained(snapshot: Snapshot, found: Allocation) -> Allocation:
+    """The same, where jobs that have what is asked for them are told who has least."""
+    return replace(found, reasons=Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found)))
+
+
+def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
+    """Of all jobs; who has least and is held back by time or by workers sets the limit."""
+    plain = [found.reasons[j] for j in range(len(snapshot.jobs))]
+    if ENOUGH not in plain:
+        return plain
+    few = np.flatnonzero(found.throughput(snapshot) <= asked(snapshot, found.objective * (1 + _LEAST))).tolist()
+    names = [snapshot.jobs[j].job.id for j in few if j not in found.refused and plain[j] is not ENOUGH]
+    if not names:
+        return plain
+    who = ", ".join(name if not name.isdecimal() else f"job {name}" for name in names[:_NAMED])
+    who += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    has = "has least and can have no more" if len(names) == 1 else "have least and can have no more"
+    change = f"whatever helps {who}; or water_filling, which goes on from here"
+    enough = Reason(f"it has what is asked for it: {who} {has}", change)
+    return [enough if own is ENOUGH else own for own in plain]
+
+
+def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
+    """Steps a second that each job needs, for none to have less than the objective."""
+    return objective * equal_share(snapshot) * snapshot.weights / snapshot.scale
+
+
+def _by_roles(snapshot: Snapshot, shares: Shares) -> Allocation:
+    """The same, where there are too many pairs to write them all down."""
+    assert snapshot.pairs is not None
+    due = equal_share(snapshot) * snapshot.weights / snapshot.scale
+    found = Roles(shares, snapshot.pairs, Aim(np.zeros(shares.groups), due[shares.member])).best(_PLACE)
+    runs = shares.group >= 0
+    least = float((Allocation(*found.entries, 0.0).throughput(snapshot)[runs] / due[runs]).min())
+    gap = max(0.0, -found.bound - least) / max(1.0, least)
+    return Allocation(*found.entries, least, gap, reasons(shares, found.duals), shares.refused, found.note)
+
+
+def equal_share(snapshot: Snapshot) -> np.ndarray:
+    """Steps a second of each job with an equal share of time on every worker, as it runs best on each; shape (jobs,).
+
+    Types with fewer workers than it asks for count as such where it does not run.
+    """
+    steps = snapshot.able
+    best = np.zeros((len(snapshot.jobs), len(snapshot.types)))
+    for column, own in enumerate(snapshot.columns):
+        np.maximum(best[:, own.type], steps[:, column], out=best[:, own.type])
+    return best @ (snapshot.workers / max(snapshot.workers.sum(), 1.0))

@@ -1,0 +1,35 @@
+"""Maximum total throughput: as many steps a second as there can be, whoever's they are.
+
+Steps of unlike jobs are added up as they are, as in the dissertation: jobs of short steps come first.
+"""
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.lp.session import Session, answered, solved
+from hocket.scheduler.solver.lp.to_allocation import answer
+from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
+
+__all__ = ["PAPER", "allocate"]
+
+PAPER = "Dissertation section 6.4.1"
+_PLACE = "maximum total throughput"
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation; its objective is the sum of all throughputs, in steps a second."""
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
+
+
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
+    unlike = many(snapshot)
+    if unlike is not None:
+        return sum_of(snapshot, unlike, np.ones(unlike.groups), _PLACE)
+    shares = Shares(snapshot)
+    steps = shares.steps_first + shares.steps_second
+    # In units of the fastest, so that the solver's tolerances are relative.
+    unit = float(steps.max(initial=0.0)) or 1.0
+    solution = solved(session, shares, shares.program(-steps / unit), _PLACE)
+    return answer(shares, solution.x, solution.duals, -solution.objective * unit, solution.gap)

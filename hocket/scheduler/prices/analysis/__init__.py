@@ -1,0 +1,1 @@
+"""Price analysis of chapter 6: figures, reductions, rows."""

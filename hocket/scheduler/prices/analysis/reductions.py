@@ -1,0 +1,131 @@
+"""What dynamic pricing saves: Figures 6.5 and 6.6 of chapter 6, for one job with one accelerator that begins on any of some days.
+
+A job is as long as it would take on a V100, in days. Sources of variation are added one after the other: the type of
+accelerator, instances with several, (beyond the paper) regions, clouds, and moving once a day. Costs are means over the days on
+which the job may begin; reductions are by the cost of the first stage.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hocket.scheduler.prices.analysis.rows import US, Row
+from hocket.scheduler.prices.market import Market, Offer
+from hocket.scheduler.prices.migration import DAY_S, Journey, Moving, travel
+
+# Eleven models and batch sizes, as in the public analysis.
+MODELS = (
+    "A3C", "CycleGAN", "LM (batch size 40)", "LM (batch size 80)", "Recommendation (batch size 8192)",
+    "ResNet-18 (batch size 16)", "ResNet-18 (batch size 256)", "ResNet-50 (batch size 128)", "ResNet-50 (batch size 16)",
+    "Transformer (batch size 16)", "Transformer (batch size 256)",
+)  # fmt: skip
+FIRST_BEGIN_S, BEGINS = 1581984000.0, 30  # 18 February 2020, and the 29 days after it: as in the public analysis
+AZURE_BEGINS_S = 1582502400.0  # 24 February 2020: before it nobody took down Azure's prices
+# Of A3C in the public analysis (notebooks/single_job_cost_analysis.ipynb, commit 85f6595): dollars of each stage.
+PUBLISHED_A3C_USD = (95.52, 72.20, 55.73, 30.78, 27.08)
+
+
+STAY = Moving()
+ONCE_A_DAY = Moving(every_s=DAY_S)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One more source of variation: which offers a job may take, and when it may move."""
+
+    name: str
+    takes: Callable[[Offer], bool]
+    moving: Moving = STAY
+
+
+def _aws(o: Offer) -> bool:
+    return o.key[:2] == ("aws", "us-east-1")
+
+
+def _us(o: Offer) -> bool:
+    return o.key.region.startswith(US)
+
+
+PAPER = (
+    Stage("1 v100", lambda o: _aws(o) and (o.accelerator, o.accelerators) == ("v100", 1)),
+    Stage("+ GPU type", lambda o: _aws(o) and o.accelerators == 1),
+    Stage("+ multi-GPU", _aws),
+    Stage("+ multi-cloud", lambda o: _aws(o) or o.key.cloud == "azure"),
+    Stage("+ dynamic", lambda o: _aws(o) or o.key.cloud == "azure", ONCE_A_DAY),
+)
+# Beyond the paper: zones and regions as sources of their own, all of the US, and Google, whose prices stay.
+WIDE = (
+    Stage(
+        "1 v100 in us-east-1d", lambda o: o.key.zone == "us-east-1d" and (o.accelerator, o.accelerators) == ("v100", 1)
+    ),
+    Stage("+ zone", PAPER[0].takes),
+    Stage("+ GPU type", PAPER[1].takes),
+    Stage("+ multi-GPU", PAPER[2].takes),
+    Stage("+ region (US)", lambda o: _us(o) and o.key.cloud == "aws"),
+    Stage("+ Azure", lambda o: _us(o) and o.key.cloud in ("aws", "azure")),
+    Stage("+ Google", _us),
+    Stage("+ dynamic", _us, ONCE_A_DAY),
+)
+
+
+def begins(first_s: float = FIRST_BEGIN_S, count: int = BEGINS) -> tuple[float, ...]:
+    """Days on which a job may begin."""
+    return tuple(first_s + DAY_S * day for day in range(count))
+
+
+def journeys(
+    market: Market, speed: Mapping[str, float], days: float, stage: Stage, begins_s: Iterable[float]
+) -> tuple[Journey, ...]:
+    """Of a job that would take so many days on a V100, from each beginning."""
+    own = market.where(stage.takes)
+    steps = days * DAY_S * speed["v100"]
+    return tuple(travel(own, speed, steps, begin, stage.moving) for begin in begins_s)
+
+
+def cost_reduction(
+    market: Market,
+    throughputs: Mapping[str, Mapping[str, float]],
+    stages: Sequence[Stage] = PAPER,
+    begins_s: Sequence[float] = begins(),
+    days: float = 4.0,
+    models: Sequence[str] = MODELS,
+) -> tuple[Row, ...]:
+    """Figure 6.5: by how much each source of variation reduces the cost of the first stage; 4 V100-days by default."""
+    rows = []
+    for model in models:
+        first = 0.0
+        for k, stage in enumerate(stages):
+            found = journeys(market, throughputs[model], days, stage, begins_s)
+            cost = float(np.mean([one.cost_usd for one in found]))
+            first = first or cost
+            known = model == "A3C" and days == 4.0 and stages is PAPER and tuple(begins_s) == begins()
+            published = PUBLISHED_A3C_USD[0] / PUBLISHED_A3C_USD[k] if known else None
+            note = f"{cost:.2f} dollars" + (f", {PUBLISHED_A3C_USD[k]:.2f} in the public analysis" if known else "")
+            rows.append(Row("Figure 6.5", (model, stage.name), first / cost, published and round(published, 2), note))
+    return tuple(rows)
+
+
+def duration_effect(
+    market: Market,
+    throughputs: Mapping[str, Mapping[str, float]],
+    stages: tuple[Stage, Stage] = (PAPER[3], PAPER[4]),
+    begins_s: Sequence[float] = begins(),
+    days: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0),
+    models: Sequence[str] = MODELS,
+) -> tuple[Row, ...]:
+    """Figure 6.6: what moving saves against the best place at the beginning, by the job's length in V100-days."""
+    rows = []
+    for model in models:
+        for length in days:
+            stay, move = (journeys(market, throughputs[model], length, stage, begins_s) for stage in stages)
+            ratio = sum(one.cost_usd for one in stay) / sum(one.cost_usd for one in move)
+            most = max(one.moves for one in move)
+            mean = np.mean([one.moves for one in move])
+            rows.append(Row("Figure 6.6", (model, f"{length:g} days"), ratio, None, f"{mean:.1f} moves, most {most}"))
+    return tuple(rows)
+
+
+def with_moving(stage: Stage, moving: Moving) -> Stage:
+    """The same offers, another way to move: with checkpoints that cost something, or looks that are rarer."""
+    return replace(stage, moving=moving)

@@ -1,0 +1,88 @@
+"""What happens on a market as events for the core: prices that change, spot workers that go and come back.
+
+Moments of events are counted from the beginning. `priced` (market.py) says what the types cost then.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import isnan
+
+from hocket.scheduler.core.events import Event, PriceChanged, WorkersJoined, WorkersLost
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.prices.availability import Availability
+from hocket.scheduler.prices.market import Market
+
+Timed = tuple[float, Event]
+
+
+def price_changes(types: Sequence[WorkerType], market: Market, begin_s: float, end_s: float) -> tuple[Timed, ...]:
+    """Every change of price between two moments, in order.
+
+    A type keeps its last price while it is not on sale: that it is gone is for `comings` to tell.
+
+    Raises:
+        InputError: an offer that the market does not have.
+    """
+    found: list[Timed] = []
+    for kind, own in enumerate(types):
+        offer = market.offer_of(own)
+        series = None if offer is None else offer.spot if own.spot else offer.on_demand
+        if offer is not None and series is not None:
+            for when, price in series.between(begin_s, end_s)[1:]:
+                if not isnan(price):
+                    found.append((when - begin_s, PriceChanged(kind, price / offer.accelerators)))
+    return tuple(sorted(found, key=lambda one: one[0]))
+
+
+def comings(
+    types: Sequence[WorkerType],
+    availabilities: Iterable[Availability],
+    begin_s: float,
+    end_s: float,
+    checkpoint_s: float = 0.0,
+    notice_s: float | None = None,
+) -> tuple[Timed, ...]:
+    """When spot workers go and come back, of types whose offer somebody looked after; all workers of a type at once.
+
+    Where nobody looked they are taken to be there. A cloud gives notice before it takes an instance: where that is long enough for
+    a checkpoint the workers go with the notice, and nothing of what they did is lost.
+
+    Arguments:
+        checkpoint_s: that it takes to save a job.
+        notice_s: between notice and end; by default the cloud's own.
+
+    Raises:
+        InputError: a cloud whose notice is not known, and none given.
+    """
+    looked = tuple(availabilities)
+    found: list[Timed] = []
+    for kind, own in enumerate(types):
+        workers = tuple(range(own.workers))
+        mine = [one for one in looked if own.spot and own.offer == str(one.key)]
+        steps = sorted((s for one in mine for s in _steps(one, checkpoint_s, notice_s)), key=lambda step: step[0])
+        there = next((comes for when, comes, _ in reversed(steps) if when <= begin_s), True)
+        if not there:
+            found.append((0.0, WorkersLost(kind, workers)))
+        for when, comes, warned in (step for step in steps if begin_s < step[0] < end_s):
+            if comes != there:
+                event = WorkersJoined(kind, workers) if comes else WorkersLost(kind, workers, warned)
+                found.append((when - begin_s, event))
+            there = comes
+    return tuple(sorted(found, key=lambda one: one[0]))
+
+
+def _steps(one: Availability, checkpoint_s: float, notice_s: float | None) -> list[tuple[float, bool, bool]]:
+    """From when on there are workers, or none, and whether what they did can be saved."""
+    warnings = {n.deadline_s: n for n in one.notices(notice_s)}
+    steps = [(one.begin_s, False, False)]
+    for held in one.held:
+        steps.append((held.begin_s, True, False))
+        if held.preempted:
+            notice = warnings[held.end_s]
+            warned = notice.enough_for(checkpoint_s)
+            steps.append((notice.at_s if warned else held.end_s, False, warned))
+    return [*steps, (one.end_s, True, False)]
+
+
+def happenings(*parts: Iterable[Timed]) -> tuple[Timed, ...]:
+    """All together, in the order of time; of one moment in the order of the parts."""
+    return tuple(sorted((one for part in parts for one in part), key=lambda one: one[0]))

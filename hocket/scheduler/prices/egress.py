@@ -1,0 +1,116 @@
+"""What it costs to move bytes out of a cloud, between its regions or between its zones; coming in is free.
+
+The tariffs are list prices of early 2020 for North America and Europe, as the authors of chapter 6 took them down
+(stanford-futuredata/training_on_a_dime, commit 8b71dc4); that of traffic between Google's zones is Google's of that time. Other
+places and times have others: make a Tariff.
+Source: section 6.3.2 and Table 6.2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import inf, isfinite
+
+from hocket.errors import InputError, nearest
+from hocket.scheduler.prices.market import PriceKey
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """Of one cloud.
+
+    Attributes:
+        out: bands of (up to so many GB a month, dollars a GB) for what leaves the cloud; the last band has no end.
+        between_regions, between_zones: dollars a GB inside it.
+    """
+
+    out: tuple[tuple[float, float], ...]
+    between_regions: float
+    between_zones: float
+
+    def __post_init__(self) -> None:
+        ends = [end for end, _ in self.out]
+        if not ends or ends[-1] != inf or any(b <= a for a, b in zip([0.0, *ends], ends, strict=False)):
+            raise InputError("tariff: out", str(self.out), "bands that end ever later, the last never")
+        prices = [price for _, price in self.out] + [self.between_regions, self.between_zones]
+        if not all(isfinite(price) and price >= 0 for price in prices):
+            raise InputError("tariff", str(prices), "dollars a GB, >= 0")
+
+    def out_usd(self, size_bytes: float, before_bytes: float = 0.0) -> float:
+        """Of bytes that leave the cloud, after others have in the same month."""
+        return self._up_to((before_bytes + size_bytes) / GB) - self._up_to(before_bytes / GB)
+
+    def _up_to(self, gb: float) -> float:
+        begins = [0.0, *(end for end, _ in self.out)]
+        return sum(
+            price * (min(gb, end) - begin) for begin, (end, price) in zip(begins, self.out, strict=False) if gb > begin
+        )
+
+
+TARIFFS = {
+    "aws": Tariff(((1, 0.0), (10_000, 0.09), (50_000, 0.085), (150_000, 0.07), (inf, 0.05)), 0.02, 0.01),
+    "azure": Tariff(((5, 0.0), (10_000, 0.087), (50_000, 0.083), (150_000, 0.07), (inf, 0.05)), 0.02, 0.0),
+    "gcp": Tariff(((1_000, 0.12), (10_000, 0.11), (inf, 0.08)), 0.01, 0.01),
+}
+
+
+def move_usd(
+    size_bytes: float,
+    source: PriceKey,
+    target: PriceKey,
+    before_bytes: float = 0.0,
+    tariffs: Mapping[str, Tariff] = TARIFFS,
+) -> float:
+    """What it costs to move a checkpoint or a data set of so many bytes from where one instance is to where another is.
+
+    Raises:
+        InputError: a size below 0, or something to move out of a cloud without a tariff.
+    """
+    if not 0 <= size_bytes < inf:
+        raise InputError("bytes to move", str(size_bytes), "a number >= 0")
+    if not size_bytes:
+        return 0.0
+    if source.cloud not in tariffs:
+        near = nearest(source.cloud, tariffs)
+        raise InputError("tariff", f"none for {source.cloud!r}", f"one of {', '.join(tariffs)}", near)
+    own = tariffs[source.cloud]
+    if source.cloud != target.cloud:
+        return own.out_usd(size_bytes, before_bytes)
+    if source.region != target.region:
+        return own.between_regions * size_bytes / GB
+    return own.between_zones * size_bytes / GB if source.zone != target.zone else 0.0
+
+
+@dataclass
+class Egress:
+    """What somebody's moves cost, one after the other: bands of a tariff count all that left a cloud in a month (UTC)."""
+
+    tariffs: Mapping[str, Tariff] = field(default_factory=lambda: TARIFFS)
+    _left_bytes: dict[tuple[str, int, int], float] = field(default_factory=dict)
+
+    def quote_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
+        """What a move would cost at a moment, in seconds since 1970.
+
+        Raises:
+            InputError: as `move_usd`.
+        """
+        return move_usd(size_bytes, source, target, self._left_bytes.get(_month(source, now_s), 0.0), self.tariffs)
+
+    def move_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
+        """What a move costs, which is made: later ones in the month come after it.
+
+        Raises:
+            InputError: as `move_usd`.
+        """
+        usd = self.quote_usd(size_bytes, source, target, now_s)
+        if source.cloud != target.cloud:
+            month = _month(source, now_s)
+            self._left_bytes[month] = self._left_bytes.get(month, 0.0) + size_bytes
+        return usd
+
+
+def _month(source: PriceKey, now_s: float) -> tuple[str, int, int]:
+    now = datetime.fromtimestamp(now_s, UTC)
+    return source.cloud, now.year, now.month

@@ -1,0 +1,128 @@
+"""Paid: what each job of a run paid, lease by lease, with the prices that held; plain data, stored with the run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.prices.bill import Paid
+from hocket.scheduler.prices.egress import Egress
+from hocket.scheduler.prices.market import PriceKey
+from hocket.scheduler.simulation.metrics import Run, Span
+
+FORMAT = "hocket-bills-1"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One lease, as far as a job pays for it.
+
+    Attributes:
+        on: name of the type of workers. offer: where its price is from; empty where it was given with the type.
+        workers: that were leased.
+        jobs: that shared them, of which each pays the same.
+        began_s, ended_s: since the run began.
+        cost_usd: that the job paid.
+        paid: dollars an hour of one worker, and from when on.
+    """
+
+    on: str
+    offer: str
+    spot: bool
+    workers: int
+    jobs: int
+    began_s: float
+    ended_s: float
+    cost_usd: float
+    paid: tuple[Paid, ...]
+
+
+@dataclass(frozen=True)
+class JobBill:
+    """What a job paid, for leases and for moving its checkpoint between them.
+
+    Attributes:
+        cost_usd: of the leases. transfer_usd: besides.
+    """
+
+    job: str
+    cost_usd: float
+    leases: tuple[Lease, ...]
+    transfer_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bills:
+    """What a run paid.
+
+    Attributes:
+        begin_s: seconds since 1970 at which the run began, where prices are those of a market.
+    """
+
+    policy: str
+    cost_usd: float
+    jobs: tuple[JobBill, ...]
+    begin_s: float | None = None
+    transfer_usd: float = 0.0
+    format: str = FORMAT
+
+
+def bills(
+    run: Run,
+    policy: str,
+    begin_s: float | None = None,
+    places: Mapping[str, PriceKey] | None = None,
+    checkpoint_bytes: float = 0.0,
+) -> Bills:
+    """Of all jobs of a run, in the order in which they came.
+
+    Arguments:
+        places: where the workers of types are, by the types' names; moving to or from others is free. What leaves a cloud in a
+            month, of all jobs, is charged as one: months are those of `begin_s`, or of 1970.
+        checkpoint_bytes: that a job takes along when it moves.
+
+    Raises:
+        InputError: a cloud without a tariff for what leaves it.
+    """
+    prices = [_prices(run, kind, own) for kind, own in enumerate(run.types)]
+    leases: list[list[Lease]] = [[] for _ in run.records]
+    for span in sorted(run.spans, key=lambda span: span.began_s):
+        for job in span.jobs:
+            leases[job].append(_lease(span, run.types[span.type], prices[span.type]))
+    moves = _moves(leases, places or {}, checkpoint_bytes, begin_s or 0.0)
+    jobs = [
+        JobBill(record.job.id, record.cost_usd, tuple(own), moved)
+        for record, own, moved in zip(run.records, leases, moves, strict=True)
+    ]
+    paid_usd, moved_usd = sum(job.cost_usd for job in jobs), sum(job.transfer_usd for job in jobs)
+    return Bills(policy, paid_usd, tuple(jobs), begin_s, moved_usd)
+
+
+def _moves(
+    leases: Sequence[Sequence[Lease]], places: Mapping[str, PriceKey], checkpoint_bytes: float, begin_s: float
+) -> list[float]:
+    """What the moves of each job cost, in dollars; all jobs' count together, in the order of time."""
+    moves = [
+        (after.began_s, job, places[before.on], places[after.on])
+        for job, own in enumerate(leases)
+        for before, after in pairwise(own)
+        if before.on in places and after.on in places and places[before.on] != places[after.on]
+    ]
+    found, egress = [0.0] * len(leases), Egress()
+    for when, job, source, target in sorted(moves):
+        found[job] += egress.move_usd(checkpoint_bytes, source, target, begin_s + when)
+    return found
+
+
+def _prices(run: Run, kind: int, own: WorkerType) -> list[Paid]:
+    changed = (Paid(when, price) for when, which, price in run.prices if which == kind)
+    return [Paid(0.0, own.price_usd_per_hour), *changed]
+
+
+def _lease(span: Span, own: WorkerType, prices: Sequence[Paid]) -> Lease:
+    before = [one for one in prices if one.from_s <= span.began_s]
+    inside = [one for one in prices if span.began_s < one.from_s < span.ended_s]
+    paid = (Paid(span.began_s, before[-1].usd_per_hour), *inside)
+    cost_usd = span.cost_usd / len(span.jobs)
+    times = span.began_s, span.ended_s
+    return Lease(own.name, own.offer, own.spot, span.workers, len(span.jobs), *times, cost_usd, paid)

@@ -1,0 +1,141 @@
+"""Fields that several formats have: moments, dollars, counts, names of accelerators, zones."""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+
+from hocket.errors import InputError, nearest
+from hocket.scheduler.model.job import LATEST_S
+from hocket.util.files import read_text
+
+MAX_TEXT_BYTES = 64 * 2**20
+_LEAST_USD = 1e-6
+_ACCELERATOR = re.compile(r"[a-z0-9][a-z0-9 ._+-]{0,39}")
+
+
+def moment(text: str, place: str) -> float:
+    """Seconds since 1970 of an ISO 8601 date and time that names its zone, such as 2020-02-20T23:21:08.000Z.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or not 0 <= found.timestamp() <= LATEST_S:
+        expected = "a moment such as 2020-02-20T23:21:08Z"
+        raise InputError(place, repr(text[:40]), expected)
+    return found.timestamp()
+
+
+def day(text: str, place: str) -> float:
+    """Seconds since 1970 at which a day begins in UTC, from month/day/year.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        found = datetime.strptime(text, "%m/%d/%Y").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= LATEST_S:
+        raise InputError(place, repr(text[:40]), "a day such as 2/24/2020")
+    return found
+
+
+def dollars(text: str, place: str) -> float:
+    """A price > 0, with or without a dollar sign, and no less than a millionth.
+
+    Raises:
+        InputError: anything else.
+    """
+    bare = text.strip().removeprefix("$")
+    value = float(bare) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?|\.[0-9]{1,20}", bare) else 0.0
+    if value < _LEAST_USD:
+        raise InputError(place, repr(text[:40]), "dollars an hour, > 0")
+    return value
+
+
+def count(text: str, place: str) -> float:
+    """How many accelerators: a number > 0; some clouds sell parts of one.
+
+    Raises:
+        InputError: anything else.
+    """
+    value = float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) else 0.0
+    if not 0 < value < inf:
+        raise InputError(place, repr(text[:40]), "a number of accelerators, > 0")
+    return value
+
+
+def accelerator(text: str, place: str) -> str:
+    """A name in the form that is used here, such as v100 for 'nvidia-tesla-v100' and 'V100'.
+
+    Raises:
+        InputError: no name.
+    """
+    name = text.strip().lower().removeprefix("nvidia-").removeprefix("tesla-")
+    if not _ACCELERATOR.fullmatch(name):
+        raise InputError(place, repr(text[:40]), "an accelerator's name")
+    return name
+
+
+def region_of(zone: str, cloud: str, place: str) -> str:
+    """The region of a zone: us-east-1 of AWS's us-east-1b, us-west1 of Google's us-west1-b.
+
+    Raises:
+        InputError: no zone of this cloud.
+    """
+    form = {"aws": r"([a-z]{2}(?:-[a-z]+)+-\d+)[a-z]", "gcp": r"([a-z]+-[a-z]+\d+)-[a-z]"}.get(cloud)
+    if form is None:
+        raise InputError("cloud", repr(cloud), "aws or gcp")
+    match = re.fullmatch(form, zone)
+    if match is None:
+        raise InputError(place, repr(zone[:40]), f"a zone of {cloud}")
+    return match[1]
+
+
+def attached(accelerators: float, name: str) -> str:
+    """What stands for a type of instance where accelerators are attached to any machine, such as 4xv100."""
+    return f"{accelerators:g}x{name}"
+
+
+def table(path: str | Path, needed: Sequence[str]) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header of a CSV file, and its rows with their line numbers.
+
+    Raises:
+        InputError: an unreadable file, a needed column that is missing, a column twice, a row of another length.
+    """
+    rows = _rows(path)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    for name in needed:
+        if name not in header:
+            found = f"columns {', '.join(header)[:80]}" if header else "an empty file"
+            raise InputError(f"{path} line 1", found, f"a column {name!r}", nearest(name, header))
+    if len(set(header)) != len(header):
+        raise InputError(f"{path} line 1", "a column twice", "unique columns")
+
+    def checked() -> Iterator[tuple[int, list[str]]]:
+        for line, row in rows:
+            if len(row) != len(header):
+                raise InputError(f"{path}, line {line}", f"{len(row)} fields", f"{len(header)}, as in the header")
+            yield line, row
+
+    return header, checked()
+
+
+def _rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(read_text(path, MAX_TEXT_BYTES).splitlines(), strict=True)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise InputError(f"{path}, line {reader.line_num}", str(error), "a row of a CSV file") from None
+        if row:
+            yield reader.line_num, row

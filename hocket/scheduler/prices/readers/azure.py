@@ -1,0 +1,72 @@
+"""Azure: a price list by day, one CSV file a region, and one CSV file of the accelerators of each type of instance.
+
+    Date,NC6,NC12,...                    Instance,GPU type,# GPUs
+    2/24/2020,$0.12276,$0.24552,...      NC6,K80,1
+
+A price holds from the beginning of its day (UTC) until the next day that is in the file; an empty field is an instance that the
+region did not sell that day.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import isnan, nan
+from pathlib import Path
+
+from hocket.errors import InputError, nearest
+from hocket.scheduler.prices.market import Offer, PriceKey
+from hocket.scheduler.prices.readers._fields import accelerator, count, day, dollars, table
+from hocket.scheduler.prices.series import Series
+
+
+def read_instances(path: str | Path) -> dict[str, tuple[str, float]]:
+    """Of each type its accelerator and how many of them.
+
+    Raises:
+        InputError: with the line of the first mistake.
+    """
+    header, rows = table(path, ("Instance", "GPU type", "# GPUs"))
+    name, kind, number = (header.index(column) for column in ("Instance", "GPU type", "# GPUs"))
+    found: dict[str, tuple[str, float]] = {}
+    for line, row in rows:
+        place = f"{path}, line {line}"
+        if not row[name] or row[name] in found:
+            raise InputError(f"{place}: Instance", repr(row[name]), "a name, each once")
+        found[row[name]] = (accelerator(row[kind], f"{place}: GPU type"), count(row[number], f"{place}: # GPUs"))
+    return found
+
+
+def read(paths: Iterable[str | Path], instances: Mapping[str, tuple[str, float]]) -> tuple[Offer, ...]:
+    """Offers of the regions whose files these are; the region is the file's name, with '-' for '_'.
+
+    Raises:
+        InputError: with the file, the line and the field of the first mistake.
+    """
+    return tuple(offer for path in paths for offer in _read_region(Path(path), instances))
+
+
+def _read_region(path: Path, instances: Mapping[str, tuple[str, float]]) -> list[Offer]:
+    header, rows = table(path, ("Date",))
+    date = header.index("Date")
+    types = [name for name in header if name != "Date"]
+    if not types:
+        raise InputError(f"{path}, line 1", "no column but Date", "a column for each type of instance")
+    unknown = next((name for name in types if name not in instances), None)
+    if unknown is not None:
+        step = nearest(unknown, instances) or "Name its accelerators in the file of instances."
+        raise InputError(f"{path} line 1", f"a column {unknown!r}", "a type of instance", step)
+    changes: dict[str, list[tuple[float, float]]] = {name: [] for name in types}
+    days: set[float] = set()
+    for line, row in rows:
+        when = day(row[date], f"{path}, line {line}: Date")
+        if when in days:
+            raise InputError(f"{path}, line {line}: Date", repr(row[date]), "each day once")
+        days.add(when)
+        for name, text in zip(header, row, strict=True):
+            if name != "Date":
+                price = dollars(text, f"{path}, line {line}: {name}") if text.strip() else nan
+                changes[name].append((when, price))
+    region = path.name.removesuffix(".gz").removesuffix(".csv").replace("_", "-")
+    return [
+        Offer(PriceKey("azure", region, "", name), *instances[name], spot=Series.of(found, f"{path}: {name}"))
+        for name, found in changes.items()
+        if any(not isnan(price) for _, price in found)
+    ]

@@ -1,0 +1,78 @@
+"""SkyPilot's catalogues: CSV files of what a cloud sells, a new version every few hours; several versions make series.
+
+Columns (in any order, others are ignored): InstanceType, AcceleratorName, AcceleratorCount, Price, SpotPrice, Region, and
+AvailabilityZone where the cloud has zones. A SpotPrice that is empty, or 0.00 as in Vast's, is no spot market. Rows without an
+accelerator are left out. Some clouds attach accelerators to any machine: their rows have no InstanceType, and get one such as
+4xv100.
+"""
+
+from collections.abc import Iterable
+from math import nan
+from pathlib import Path
+
+from hocket.errors import InputError
+from hocket.scheduler.prices.market import Offer, PriceKey
+from hocket.scheduler.prices.readers._fields import accelerator, attached, count, dollars, table
+from hocket.scheduler.prices.series import Series
+
+_NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
+
+
+def read(versions: Iterable[tuple[str | Path, float]], cloud: str) -> tuple[Offer, ...]:
+    """Offers from versions of one cloud's catalogue, each with the moment of which it tells.
+
+    What a later version no longer lists is not on sale from then on.
+
+    Raises:
+        InputError: with the file, the line and the field of the first mistake; two versions of one moment.
+    """
+    kinds: dict[PriceKey, tuple[str, float]] = {}
+    found: dict[PriceKey, tuple[dict[float, float], dict[float, float]]] = {}
+    seen: set[float] = set()
+    for path, when in sorted(versions, key=lambda version: version[1]):
+        if when in seen:
+            raise InputError(f"{path}: moment", f"{when:.0f} s again", "each version of another moment")
+        seen.add(when)
+        listed = _read_version(path, cloud)
+        for key, (kind, held, price, spot) in listed.items():
+            if kinds.setdefault(key, (kind, held)) != (kind, held):
+                raise InputError(f"{path}: {key}", f"{held:g} {kind}", f"{kinds[key][1]:g} {kinds[key][0]}, as before")
+            for series, value in zip(found.setdefault(key, ({}, {})), (spot, price), strict=True):
+                series[when] = value
+        for key in found.keys() - listed.keys():
+            for series in found[key]:
+                series[when] = nan
+    return tuple(
+        Offer(key, *kinds[key], *(_series(series, key) for series in both)) for key, both in sorted(found.items())
+    )
+
+
+def _series(values: dict[float, float], key: PriceKey) -> Series | None:
+    """None where there never was a price."""
+    return Series.of(values.items(), str(key)) if any(v == v for v in values.values()) else None
+
+
+def _read_version(path: str | Path, cloud: str) -> dict[PriceKey, tuple[str, float, float, float]]:
+    """By key: accelerator, how many, the price on demand, the spot price (nan for none)."""
+    header, rows = table(path, _NEEDED)
+    at = {name: header.index(name) for name in (*_NEEDED, "AvailabilityZone") if name in header}
+    found: dict[PriceKey, tuple[str, float, float, float]] = {}
+    for line, row in rows:
+        field = {name: row[column].strip() for name, column in at.items()}
+        if not field["AcceleratorName"]:
+            continue
+        place = f"{path}, line {line}"
+        kind = accelerator(field["AcceleratorName"], f"{place}: AcceleratorName")
+        held = count(field["AcceleratorCount"], f"{place}: AcceleratorCount")
+        if not field["Region"]:
+            raise InputError(f"{place}: Region", "nothing", "a region")
+        name = field["InstanceType"] or attached(held, kind)
+        price, spot = (
+            dollars(field[column], f"{place}: {column}") if field[column].strip("0.") else nan
+            for column in ("Price", "SpotPrice")
+        )
+        key = PriceKey(cloud, field["Region"], field.get("AvailabilityZone", ""), name)
+        told = (kind, held, price, spot)
+        if repr(found.setdefault(key, told)) != repr(told):  # repr: nan is not equal to itself
+            raise InputError(place, f"another offer of {key}", "one row for each, or the same again")
+    return found

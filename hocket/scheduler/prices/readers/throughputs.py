@@ -1,0 +1,39 @@
+"""Throughputs of models on types of accelerators, as published beside the prices of chapter 6.
+
+    {"v100": {"ResNet-50 (batch size 16)": {"null": 17.4, "A3C": [...], ...}, ...}, ...}
+
+"null" is the model alone, in steps a second; what it does beside another model is left out here.
+"""
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.scheduler.prices.readers._fields import MAX_TEXT_BYTES
+from hocket.util.documents import parse_json, seems
+from hocket.util.files import read_text
+
+
+def read(path: str | Path) -> dict[str, dict[str, float]]:
+    """Steps a second of each model alone, by model and then by type; types on which it does not run are left out.
+
+    Raises:
+        InputError: with the path of the first wrong key.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for kind, models in _mapping(parse_json(read_text(path, MAX_TEXT_BYTES), str(path)), str(path)).items():
+        for model, row in _mapping(models, f"{path}: {kind}").items():
+            place = f"{path}: {kind}.{model}"
+            steps = _mapping(row, place).get("null")
+            if isinstance(steps, bool) or not isinstance(steps, int | float) or not 0 <= steps < inf:
+                raise InputError(f"{place}.null", repr(steps)[:40], "steps a second, >= 0")
+            if steps:
+                found.setdefault(model, {})[kind] = float(steps)
+    return found
+
+
+def _mapping(data: Any, place: str) -> dict[str, Any]:
+    if not isinstance(data, dict) or not data:
+        raise InputError(place, seems(data), "a mapping that is not empty")
+    return data

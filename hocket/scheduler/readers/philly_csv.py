@@ -1,0 +1,70 @@
+"""Philly-style traces: a CSV with timestamp (2017-10-09 07:01:55), duration (seconds) and num_gpus.
+
+They have no models: job types are drawn evenly from the table, and the steps are those that the job would do in its duration on
+the reference type. Durations of 0, jobs that never ran, are left out.
+Source: the trace of "Analysis of large-scale multi-tenant GPU clusters" (Jeon et al. 2019), in the columns that Pollux's
+simulator uses; steps from durations as in section 5.7.1.
+"""
+
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+from hocket.errors import InputError
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.readers._rows import MOST_BYTES, Row
+from hocket.scheduler.readers._rows import table as rows_of
+from hocket.scheduler.simulation.workload import Workload, in_order
+from hocket.util.files import read_text
+
+REQUIRED = ("timestamp", "duration", "num_gpus")
+
+
+def read(path: str | Path, table: ThroughputTable, seed: int = 0, reference: str = "v100") -> Workload:
+    """The jobs of a file; they are named by their line, and the earliest comes at 0.
+
+    A job asks for as many workers as the largest scale factor of any job type that is not above its GPUs; its type is drawn
+    among those that run with it.
+
+    Raises:
+        InputError: a wrong row, with file, line and field.
+    """
+    return parse(read_text(path, MOST_BYTES), path, table, seed, reference)
+
+
+def parse(content: str, path: str | Path, table: ThroughputTable, seed: int = 0, reference: str = "v100") -> Workload:
+    """The jobs of a file's content, otherwise as `read`."""
+    rng = Random(seed)
+    column = table.column.get((reference, True))
+    if column is None:
+        raise InputError("reference", repr(reference), f"one of {', '.join(table.types)}")
+    able: dict[int, list[str]] = {}
+    for k, (job_type, scale) in enumerate(table.kinds):
+        if table.alone[k, column] > 0:
+            able.setdefault(scale, []).append(job_type)
+    found = []
+    for row in rows_of(content, path, REQUIRED):
+        at, duration_s, gpus = _time(row), row.number("duration"), row.whole("num_gpus", 1)
+        if duration_s == 0:
+            continue
+        scale = max((s for s in able if s <= gpus), default=min(able))
+        job_type = rng.choice(able[scale])
+        steps = duration_s * table.steps_per_s(job_type, scale, reference, str(path))
+        found.append((at, row, job_type, steps, scale))
+    first = min((at for at, *_ in found), default=None)
+    jobs = []
+    for at, row, job_type, steps, scale in found:
+        assert first is not None
+        with row.inside():
+            jobs.append(Job(str(row.line), job_type, steps, scale, (at - first).total_seconds()))
+    return in_order(jobs, Path(path).name)
+
+
+def _time(row: Row) -> datetime:
+    text = row.text("timestamp")
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=None)
+    except ValueError:
+        place = row.place("timestamp")
+        raise InputError(place, repr(text[:40]), "a time such as 2017-10-09 07:01:55") from None

@@ -1,0 +1,72 @@
+"""Workers of a shared cluster from YAML: a list of types, or a cluster file as plans have it.
+
+    workers:
+      - {name: v100, workers: 36, per_server: 4, price_usd_per_hour: 2.48}
+      - {name: k80, workers: 36}
+
+Of a cluster file the runs of devices of one type count; a server is its innermost level. A throughput table may know a type by
+the first word of its name only (v100 for v100-16gb).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.util.documents import parse_yaml, seems
+from hocket.util.files import read_bytes
+from hocket.util.schema import read_as
+from hocket.util.source_lines import with_lines
+
+_MOST_BYTES = 2**18
+
+
+@dataclass(frozen=True)
+class _File:
+    workers: tuple[WorkerType, ...]
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+def read(path: str | Path, table: ThroughputTable | None = None) -> tuple[WorkerType, ...]:
+    """The types of a file, in its order.
+
+    Arguments:
+        table: whose names of types are to be used, where it knows them.
+
+    Raises:
+        InputError: no such file, neither of the two forms, a wrong value, or two types of one name.
+    """
+    text = read_bytes(path, _MOST_BYTES)
+    data = parse_yaml(text, str(path))
+    if isinstance(data, dict) and "workers" in data:
+        with with_lines(text, str(path)):
+            found = read_as(_File, data, str(path)).workers
+            _check_names([own.name for own in found], path)
+    elif isinstance(data, dict) and "levels" in data:
+        found = _of_cluster(Cluster.from_yaml(text, str(path)), table)
+    else:
+        step = "Jobs come first, workers after them." if isinstance(data, dict) and "jobs" in data else ""
+        raise InputError(str(path), seems(data), "`workers`, a list of types, or a cluster file with `levels`", step)
+    if not found:
+        raise InputError(f"{path}: workers", "none", "one type or more")
+    return found
+
+
+def _check_names(names: list[str], path: str | Path) -> None:
+    for k, name in enumerate(names):
+        if name in names[:k]:
+            raise InputError(f"{path}: workers.{k}.name", f"{name!r}, a second type of this name", "unique names")
+
+
+def _of_cluster(cluster: Cluster, table: ThroughputTable | None) -> tuple[WorkerType, ...]:
+    counts: dict[str, int] = {}
+    for device in range(cluster.devices):
+        name = cluster.node_of(device).device_type
+        first = name.partition("-")[0]
+        own = first if table is not None and name not in table.types and first in table.types else name
+        counts[own] = counts.get(own, 0) + 1
+    return tuple(WorkerType(name, count, cluster.levels[0].width) for name, count in counts.items())

@@ -1,0 +1,1 @@
+"""Rounds: priorities, selection and placement of leases."""

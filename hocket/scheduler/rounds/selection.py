@@ -1,0 +1,104 @@
+"""Choice: the entries of a book that run in a round, as settings say how.
+
+First down the order of settings; where that leaves somebody behind and is worth less than the allocation, by debt; where that is
+not enough either, by a search. A search that finds nothing shows an allocation that no rounds can keep: then everybody is to have
+as large a part of its own, and the next search waits twice as long, so that it costs little.
+Source: section 5.5 and priorities.py.
+"""
+
+import random
+
+import numpy as np
+
+from hocket.scheduler.core.job_table import Roster
+from hocket.scheduler.core.lease_table import Chosen, Claims
+from hocket.scheduler.core.ledger import Book
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.model.allocation import ALONE
+from hocket.scheduler.rounds.knapsack import pack
+from hocket.scheduler.rounds.priorities import (
+    balanced,
+    by_debt,
+    by_delay,
+    by_ratio,
+    choose,
+    choose_by_type,
+    enough,
+    worth,
+)
+
+__all__ = ["Choice"]
+
+_SHUFFLER = 5  # what the public simulator adds to its seed for this, so that types come in the same orders there
+_MOST_ROUNDS = 64  # between two searches for a choice that there may not be
+
+
+class Choice:
+    """Who runs; it remembers when to search again.
+
+    Attributes:
+        search_at: the first round in which a search may be made. search_every: rounds that the next one waits if it fails.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.search_at, self.search_every = 0, 1
+        self._chance = random.Random(settings.seed + _SHUFFLER)
+
+    def make(self, book: Book, roster: Roster, workers: list[int], rounds: int) -> Chosen:
+        """Who runs, most urgent first.
+
+        Arguments:
+            workers: that are up, by type.
+            rounds: that were before this one.
+        """
+        entries, due_s, alone = book.entries, book.due_s(), roster.alone
+        chosen = self._entries(book, due_s, workers, rounds)
+        jobs = [alone[slot] for slot in entries.first[chosen].tolist()]
+        if entries.paired:
+            seconds = entries.second[chosen].tolist()
+            jobs = [own if b == ALONE else own + alone[b] for own, b in zip(jobs, seconds, strict=True)]
+        claims = Claims(chosen, due_s[chosen] > 0)
+        keys, columns, needs = entries.key[chosen], entries.column[chosen], entries.need[chosen]
+        return Chosen(keys.tolist(), jobs, columns.tolist(), needs.tolist(), claims)
+
+    def _entries(self, book: Book, due_s: np.ndarray, workers: list[int], rounds: int) -> np.ndarray:
+        """Entries of the book that run."""
+        settings, entries = self.settings, book.entries
+        if settings.order == "deficit":
+            chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
+        else:
+            types = self._queues(len(workers))
+            if types is None:
+                chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s), workers)
+            else:
+                chosen = choose_by_type(entries, book.received_s, book.owed_s, workers, types)
+        after = settings.balance_after
+        if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
+            return chosen
+        debt = by_debt(entries, book.received_s, due_s)
+        chosen = choose(entries, debt, workers)
+        if balanced(entries, chosen, due_s):
+            return chosen
+        if rounds < self.search_at:
+            return choose(entries, by_delay(entries, book.received_s, due_s), workers)
+        each = worth(entries, due_s)
+        found = pack(entries, each, workers, enough(entries, each))
+        if found is None:
+            self.search_every = min(2 * self.search_every, _MOST_ROUNDS)
+            self.search_at = rounds + self.search_every
+            return choose(entries, by_delay(entries, book.received_s, due_s), workers)
+        self.search_every = 1
+        last = np.ones(len(entries), dtype=bool)
+        last[found] = False
+        return choose(entries, debt[np.argsort(last[debt], kind="stable")], workers)  # others take what is left
+
+    def _queues(self, types: int) -> list[int] | None:
+        """Types in the order of their queues; None for one queue."""
+        if self.settings.queue == "global":
+            return None
+        if not self.settings.shuffle:
+            return list(range(types))
+        order = list(range(types))
+        self._chance.shuffle(order)
+        return order

@@ -1,0 +1,1 @@
+"""Simulation of a cluster: traces, workloads, metrics."""

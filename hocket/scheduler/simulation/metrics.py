@@ -1,0 +1,262 @@
+"""Metrics: what a run was worth, from what became of each job.
+
+    JCT         seconds from a job's arrival to its last step
+    rho         JCT by what it would have been with one n-th of every type of workers, n the jobs that were there at each moment
+    queueing    seconds from a job's arrival to its first start
+    makespan    seconds from the first arrival to the last step of all
+Source: sections 5.4.2 (finish-time fairness) and 5.7.3; Jain's index: Jain, Chiu and Hawe 1984.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.worker_types import WorkerType
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What became of a job.
+
+    Attributes:
+        throughputs: steps a second alone, by type of workers, on as few servers as there can be.
+        started_s, finished_s: first start and last step; None if it did not come to that.
+        worker_s: seconds times workers that it held, by type; of a pair each job has half.
+        cost_usd: of those, at the prices of the moment.
+        preemptions: how often it had to leave its workers before it was finished.
+        refused: why it could not run, if so.
+    """
+
+    job: Job
+    throughputs: tuple[float, ...]
+    started_s: float | None
+    finished_s: float | None
+    worker_s: tuple[float, ...]
+    cost_usd: float
+    preemptions: int
+    refused: str = ""
+
+
+class Span(NamedTuple):
+    """A lease that was: places of its jobs among the records, type, number of workers, from when to when, what it cost."""
+
+    jobs: tuple[int, ...]
+    type: int
+    workers: int
+    began_s: float
+    ended_s: float
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A simulation, or what a service did.
+
+    Attributes:
+        records: of jobs, in the order in which they came; jobs that came after the end are left out.
+        spans: leases, in the order in which they ended.
+        ended_s: when it was over.
+        rounds, allocations: how many were made.
+        capacity_s: seconds times workers that were up, by type.
+        notes: what was out of the ordinary.
+        prices: that changed: when, of which type, dollars an hour of one worker from then on; at 0 they are those of `types`.
+    """
+
+    types: tuple[WorkerType, ...]
+    records: tuple[Record, ...]
+    spans: tuple[Span, ...]
+    ended_s: float
+    rounds: int
+    allocations: int
+    capacity_s: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+    prices: tuple[tuple[float, int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a run; of those jobs that were asked for, but utilisation, cost and capacity are of all."""
+
+    jobs: int
+    finished: int
+    refused: int
+    avg_jct_s: float
+    jct_percentiles_s: dict[str, float]
+    makespan_s: float
+    avg_rho: float
+    max_rho: float
+    avg_queueing_s: float
+    preemptions: int
+    slo_violations: int
+    with_slo: int
+    utilization: float
+    utilization_by_type: dict[str, float]
+    cost_usd: float
+    rounds: int
+    allocations: int
+    notes: tuple[str, ...] = field(default=())
+
+
+def summary(run: Run, first: int = 0, last: int | None = None) -> Summary:
+    """All figures.
+
+    Arguments:
+        first, last: the jobs that count, by place: steady state, for instance, is jobs 4000 to 5000 in section 5.7.1.
+    """
+    chosen = run.records[first:last]
+    jct, rho = jct_s(chosen), rhos(run, first, last)
+    used = worker_seconds(run)
+    waits = queueing_s(chosen)
+    capacity = np.array(run.capacity_s)
+    return Summary(
+        len(chosen),
+        len(jct),
+        sum(1 for r in chosen if r.refused),
+        _mean(jct),
+        {f"p{q}": float(np.percentile(jct, q)) if len(jct) else 0.0 for q in (50, 90, 95, 99)},
+        makespan_s(chosen),
+        _mean(rho),
+        float(rho.max(initial=0.0)),
+        _mean(waits),
+        sum(r.preemptions for r in chosen),
+        sum(1 for r in chosen if violates(r, run.ended_s)),
+        sum(1 for r in chosen if r.job.slo_s is not None),
+        float(used.sum() / capacity.sum()) if capacity.sum() else 0.0,
+        {t.name: float(u / c) if c else 0.0 for t, u, c in zip(run.types, used, capacity, strict=True)},
+        float(sum(r.cost_usd for r in run.records)),
+        run.rounds,
+        run.allocations,
+        run.notes,
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def jct_s(records: Sequence[Record]) -> np.ndarray:
+    """Of jobs that are finished."""
+    return np.array([r.finished_s - r.job.arrived_s for r in records if r.finished_s is not None])
+
+
+def queueing_s(records: Sequence[Record]) -> np.ndarray:
+    """Of jobs that were started."""
+    return np.array([r.started_s - r.job.arrived_s for r in records if r.started_s is not None])
+
+
+def makespan_s(records: Sequence[Record]) -> float:
+    """From the first arrival to the last finish; 0 where nothing is finished."""
+    ends = [r.finished_s for r in records if r.finished_s is not None]
+    return max(ends) - min(r.job.arrived_s for r in records) if ends else 0.0
+
+
+def cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values in rising order, and the part of all that is not above each."""
+    rising = np.sort(values)
+    return rising, np.arange(1, len(rising) + 1) / max(1, len(rising))
+
+
+def violates(record: Record, now_s: float) -> bool:
+    """Whether a job was late for its SLO, or is by now."""
+    if record.job.slo_s is None:
+        return False
+    ended_s = now_s if record.finished_s is None else record.finished_s
+    return ended_s > record.job.arrived_s + record.job.slo_s
+
+
+def worker_seconds(run: Run) -> np.ndarray:
+    """Seconds times workers that were held, by type."""
+    found = np.zeros(len(run.types))
+    for span in run.spans:
+        found[span.type] += (span.ended_s - span.began_s) * span.workers
+    return found
+
+
+def rhos(run: Run, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Finish-time fairness of each finished job: below 1 it did better than on its own n-th of the cluster.
+
+    The share of a job of s workers, one of n, is N / (n s) of its time on each type of N workers, all of it at most. Where the
+    run ends before a job would have finished alone, the number of jobs stays what it was.
+    """
+    times, counts = population(run)
+    workers = np.array([t.workers for t in run.types], dtype=float)
+    by_scale: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    found = []
+    for record in run.records[first:last]:
+        scale = record.job.scale_factor
+        speed = float(np.dot(record.throughputs, np.where(workers >= scale, workers, 0.0)))
+        if record.finished_s is None or speed <= 0:
+            continue
+        if scale not in by_scale:
+            share = 1 / np.maximum(counts * scale, workers.sum())
+            by_scale[scale] = share, np.concatenate([[0.0], np.cumsum(np.diff(times) * share[:-1])])
+        arrived_s = record.job.arrived_s
+        alone_s = _reach(times, *by_scale[scale], arrived_s, record.job.steps / speed) - arrived_s
+        found.append((record.finished_s - arrived_s) / alone_s)
+    return np.array(found)
+
+
+def population(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Moments at which the number of jobs that are there changes, and the number from each on; at least 1."""
+    came = np.array([r.job.arrived_s for r in run.records if not r.refused])
+    left = np.array([r.finished_s for r in run.records if r.finished_s is not None])
+    times = np.unique(np.concatenate([came, left, [0.0]]))
+    counts = np.searchsorted(np.sort(came), times, "right") - np.searchsorted(np.sort(left), times, "right")
+    return times, np.maximum(counts, 1)
+
+
+def _reach(times: np.ndarray, rate: np.ndarray, total: np.ndarray, start_s: float, amount: float) -> float:
+    """When so much has come together since a start, at rates that change at `times`; total is what came up to each."""
+    at = int(np.searchsorted(times, start_s, "right")) - 1
+    goal = total[at] + (start_s - times[at]) * rate[at] + amount
+    at = int(np.searchsorted(total, goal, "right")) - 1
+    return float(times[at] + (goal - total[at]) / rate[at])
+
+
+def held(run: Run, edges_s: np.ndarray) -> np.ndarray:
+    """Seconds times workers that each job held between one edge and the next; shape (edges - 1, records, types).
+
+    Jobs that share workers have half of them each. For figures such as 5.12 and 5.13.
+    """
+    found = np.zeros((len(edges_s) - 1, len(run.records), len(run.types)))
+    for sharing in (1, 2):
+        spans = [span for span in run.spans if len(span.jobs) == sharing]
+        if spans and len(edges_s) > 1:
+            _add_held(found, spans, edges_s)
+    return found
+
+
+def _add_held(found: np.ndarray, spans: Sequence[Span], edges_s: np.ndarray) -> None:
+    """What leases of equally many jobs add to what was held: each lease is cut where an edge is, all of them at once."""
+    began_s, ended_s = np.array([s.began_s for s in spans]), np.array([s.ended_s for s in spans])
+    low = np.clip(np.searchsorted(edges_s, began_s, "right") - 1, 0, None)
+    high = np.minimum(len(edges_s) - 1, np.searchsorted(edges_s, ended_s, "left"))
+    pieces = np.maximum(0, high - low)
+    lease = np.repeat(np.arange(len(spans)), pieces)
+    bins = np.arange(len(lease)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + low[lease]
+    time_s = np.minimum(ended_s[lease], edges_s[bins + 1]) - np.maximum(began_s[lease], edges_s[bins])
+    jobs = np.array([s.jobs for s in spans])
+    amount = np.maximum(0.0, time_s) * (np.array([s.workers for s in spans]) / jobs.shape[1])[lease]
+    kinds = np.array([s.type for s in spans])[lease]
+    for column in jobs.T:
+        np.add.at(found, (bins, column[lease], kinds), amount)
+
+
+def fairness(run: Run, edges_s: np.ndarray) -> np.ndarray:
+    """Jain's index of service attained by weight, between one edge and the next, among jobs that were there all along.
+
+    1 if all had the same, 1 / n if one of n had all; 1 where fewer than two jobs were there. Shape (edges - 1,).
+    """
+    service = held(run, edges_s).sum(axis=2) / np.array([r.job.weight for r in run.records])
+    came = np.array([r.job.arrived_s for r in run.records])
+    left = np.array([run.ended_s if r.finished_s is None else r.finished_s for r in run.records])
+    runs = np.array([not r.refused for r in run.records], dtype=bool)
+    found = np.ones(len(edges_s) - 1)
+    for b in range(len(found)):
+        own = service[b, runs & (came <= edges_s[b]) & (left >= edges_s[b + 1])]
+        if len(own) > 1 and own.any():
+            found[b] = own.sum() ** 2 / (len(own) * (own**2).sum())
+    return found

@@ -1,0 +1,256 @@
+"""Machine: what jobs do on the workers that they are given; the world around the core, in a simulation.
+
+Rules of this file: figures of all jobs are arrays by place in the workload. A job's steps are counted when something happens to
+it, at the speed that a throughput table says; beside another job it is the pair's speed, until the round ends.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hocket.scheduler.core.events import Start
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.lease import Lease
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.simulation.metrics import Record
+
+_LEAST = 1e-9  # steps: what is left to a job that is not finished
+_PER_HOUR = 3600.0
+
+
+Held = tuple[tuple[int, ...], Lease]  # places of a lease's jobs, and the lease
+
+
+class Machine:
+    """Jobs, and the leases that hold.
+
+    Attributes:
+        running: jobs that hold workers, with the number of their lease, in the order in which they started.
+        held: leases that hold, by number.
+        remaining: steps, by job. finished_s: by job, None before. busy_s: by job, at work when its steps were counted last.
+        finishes: (when, job) of those that finish in this round, the latest first.
+        ends_s: when the last job of this round has nothing more to do in it. moves: somebody does steps in this round.
+        price_changes: when, of which type, dollars an hour.
+        spans: leases that are over, as Span has them; plain tuples, of which the garbage collector looks at none for long.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        types: Sequence[WorkerType],
+        columns: Sequence[Column],
+        table: ThroughputTable,
+        whole_steps: bool,
+    ) -> None:
+        count = len(jobs)
+        self.jobs, self.types, self.columns, self.whole_steps = jobs, types, columns, whole_steps
+        self.place = {job.id: k for k, job in enumerate(jobs)}
+        self._own: list[tuple[int, ...]] = [(k,) for k in range(count)]  # what every lease of a job alone holds
+        self.rows = table.rows(jobs)
+        self.alone: list[list[float]] = table.throughputs(self.rows, types, columns).tolist()
+        at = table.places_of(types, columns)
+        self._beside = table.beside[:, :, at]
+        self.remaining = np.array([job.steps for job in jobs])
+        self.speed, self.since_s, self.busy_s = np.zeros(count), np.zeros(count), np.zeros(count)
+        self.started_s: list[float | None] = [None] * count
+        self.finished_s: list[float | None] = [None] * count
+        self.worker_s, self.cost_usd = [[0.0] * len(types) for _ in jobs], [0.0] * count
+        self.preemptions = [0] * count
+        self.refused: dict[int, str] = {}
+        self._type_of = [c.type for c in columns]
+        self.prices = [t.price_usd_per_hour for t in types]
+        self.running: dict[int, int] = {}
+        self.held: dict[int, Held] = {}
+        self._paid: dict[int, tuple[float, float]] = {}  # of leases that are paid in part: until when, and how much
+        self.finishes: list[tuple[float, int]] = []
+        self._jobs: np.ndarray | None = None  # that run; None since some came or went
+        self._starting: list[int] = []
+        self._speeds: list[float] = []
+        self._from_s: list[float] = []
+        self.ends_s = self.settled_s = 0.0
+        self.moves = False
+        self.spans: list[tuple[tuple[int, ...], int, int, float, float, float]] = []
+        self.price_changes: list[tuple[float, int, float]] = []
+
+    def start(self, starts: Iterable[Start], now_s: float) -> None:
+        """Jobs begin on workers; the overhead goes by before their first step."""
+        place, running, held, alone = self.place, self.running, self.held, self.alone
+        starting, speeds, from_s, self._jobs = self._starting, self._speeds, self._from_s, None
+        own, first = self._own, len(starting)
+        for lease, overhead_s, _ in starts:
+            number, names, column, _, _ = lease
+            if len(names) == 1:
+                j = place[names[0]]
+                jobs = own[j]
+                speeds.append(alone[j][column])
+                from_s.append(now_s + overhead_s[0])
+                running[j] = number
+            else:
+                jobs = tuple([place[name] for name in names])
+                speeds += self.speeds(jobs, column)
+                from_s += [now_s + lost_s for lost_s in overhead_s]
+                running.update(dict.fromkeys(jobs, number))
+            held[number] = jobs, lease
+            starting += jobs
+        for j in starting[first:]:
+            if self.started_s[j] is None:
+                self.started_s[j] = now_s
+            if self.refused:
+                self.refused.pop(j, None)
+
+    def _begin(self) -> None:
+        """Put what started since the last time into the arrays, all at once."""
+        if self._starting:
+            started = np.array(self._starting)
+            self.speed[started], self.since_s[started] = self._speeds, self._from_s
+            self._starting, self._speeds, self._from_s = [], [], []
+
+    def speeds(self, jobs: tuple[int, ...], column: int) -> tuple[float, ...]:
+        """Steps a second of one job, or of two side by side."""
+        if len(jobs) == 1:
+            return (self.alone[jobs[0]][column],)
+        a, b = self.rows[jobs[0]], self.rows[jobs[1]]
+        return float(self._beside[a, b, column]), float(self._beside[b, a, column])
+
+    def settle(self, now_s: float) -> np.ndarray:
+        """Count the steps up to now of all jobs that run; the jobs."""
+        found = self._jobs_running()
+        self._count(found, now_s)
+        self.settled_s = now_s
+        return found
+
+    def _jobs_running(self) -> np.ndarray:
+        if self._jobs is None:
+            self._jobs = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
+        return self._jobs
+
+    def _count(self, jobs: np.ndarray, now_s: float) -> None:
+        self._begin()
+        speed, since_s = self.speed[jobs], self.since_s[jobs]
+        done = self._steps(speed * np.maximum(now_s - since_s, 0.0))
+        self.busy_s[jobs] = np.divide(done, speed, out=np.zeros(len(jobs)), where=speed > 0)
+        self.remaining[jobs] = np.maximum(self.remaining[jobs] - done, _LEAST)
+        self.since_s[jobs] = np.maximum(since_s, now_s)
+
+    def _steps(self, amount: np.ndarray) -> np.ndarray:
+        """What of an amount of steps counts: whole ones, if asked for; a job too slow for one a round is not held up."""
+        if not self.whole_steps:
+            return amount
+        whole = np.floor(amount + 1e-6)
+        return np.where(whole < 1, amount, whole)
+
+    def plan(self, until_s: float) -> None:
+        """Find out who finishes in this round, which ends then at the latest."""
+        self._begin()
+        self.finishes, self.ends_s, self.moves = [], until_s, False
+        if not self.running:
+            return
+        jobs = self._jobs_running()
+        speed, since_s, remaining = self.speed[jobs], self.since_s[jobs], self.remaining[jobs]
+        able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
+        done = remaining <= able
+        self.moves = bool(np.maximum.reduce(speed) > 0)
+        if np.minimum.reduce(speed) <= 0:  # who does nothing is busy until the end
+            speed = np.where(speed > 0, speed, np.inf)
+            since_s = np.where(speed < np.inf, since_s, until_s)
+        if self.whole_steps:
+            self.ends_s = min(until_s, float(np.maximum.reduce(since_s + np.minimum(remaining, able) / speed)))
+        ends = done.nonzero()[0]
+        if len(ends):
+            ends_s = since_s[ends] + remaining[ends] / speed[ends]
+            self.finishes = sorted(zip(ends_s.tolist(), jobs[ends].tolist(), strict=True), reverse=True)
+            if len(ends) == len(jobs):
+                self.ends_s = min(until_s, float(ends_s.max()))
+
+    def finish(self, job: int, now_s: float) -> None:
+        """A job did its last step; with the last one of it the lease is over."""
+        self.remaining[job], self.finished_s[job] = 0.0, now_s
+        number, self._jobs = self.running.pop(job), None
+        held = self.held[number]
+        if len(held[0]) == 1 or not any(map(self.running.__contains__, held[0])):
+            self._over([self.held.pop(number)], now_s)
+
+    def stop_one(self, job: int, now_s: float) -> None:
+        """A job that is not finished runs no more, while the one beside it does; the lease goes on."""
+        if job in self.running:
+            self._count(np.array([job], dtype=np.int64), now_s)
+            del self.running[job]
+            self._jobs = None
+
+    def leave(self, leases: Iterable[Lease], now_s: float, saved: bool) -> None:
+        """Leases end; saved: what their jobs did up to now counts."""
+        running, preemptions, every, ended, self._jobs = self.running, self.preemptions, self.held, [], None
+        count = saved and now_s > self.settled_s
+        for lease in leases:
+            held = every.pop(lease.number, None)
+            if held is None:
+                continue
+            jobs, _ = held
+            if len(jobs) > 1:
+                jobs = tuple([j for j in jobs if j in running])
+            if count:
+                self._count(np.array(jobs, dtype=np.int64), now_s)
+            for j in jobs:
+                del running[j]
+                preemptions[j] += 1
+            ended.append(held)
+        self._over(ended, now_s)
+
+    def _over(self, ended: Sequence[Held], now_s: float) -> None:
+        type_of = self._type_of
+        self.spans += [
+            (jobs, type_of[column], len(workers), began_s, now_s, cost_usd)
+            for (jobs, (_, _, column, workers, began_s)), cost_usd in zip(ended, self._pay(ended, now_s), strict=True)
+        ]
+        if self._paid:
+            for _, lease in ended:
+                self._paid.pop(lease.number, None)
+
+    def _pay(self, leases: Iterable[Held], now_s: float) -> list[float]:
+        """Pay up to now; what each lease has cost in all."""
+        worker_s, cost_usd, prices, type_of, paid = self.worker_s, self.cost_usd, self.prices, self._type_of, self._paid
+        found = []
+        for jobs, (number, _, column, workers, paid_s) in leases:
+            kind, before_usd = type_of[column], 0.0
+            if number in paid:
+                paid_s, before_usd = paid[number]
+            amount = (now_s - paid_s) * len(workers) / len(jobs)
+            each_usd = amount * prices[kind] / _PER_HOUR
+            for j in jobs:
+                worker_s[j][kind] += amount
+                cost_usd[j] += each_usd
+            found.append(before_usd + each_usd * len(jobs))
+        return found
+
+    def price(self, kind: int, usd_per_hour: float, now_s: float) -> None:
+        """A type costs something else from now on."""
+        held = [own for own in self.held.values() if self._type_of[own[1].column] == kind]
+        for (_, lease), cost_usd in zip(held, self._pay(held, now_s), strict=True):
+            self._paid[lease.number] = now_s, cost_usd
+        self.prices[kind] = usd_per_hour
+        self.price_changes.append((now_s, kind, usd_per_hour))
+
+    def close(self, now_s: float) -> None:
+        """The simulation is over: what runs is counted and paid up to now."""
+        self.settle(now_s)
+        self._over(list(reversed(self.held.values())), now_s)
+        self.held.clear()
+
+    def records(self, count: int, table: ThroughputTable) -> tuple[Record, ...]:
+        """What became of the first so many jobs."""
+        at = [table.column[t.table_name, True] for t in self.types]
+        alone = table.alone[self.rows[:count]][:, at].tolist()
+        return tuple(
+            Record(
+                self.jobs[k],
+                tuple(alone[k]),
+                self.started_s[k],
+                self.finished_s[k],
+                tuple(self.worker_s[k]),
+                self.cost_usd[k],
+                self.preemptions[k],
+                self.refused.get(k, ""),
+            )
+            for k in range(count)
+        )

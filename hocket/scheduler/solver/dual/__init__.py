@@ -1,0 +1,1 @@
+"""Dual decomposition of large separable programs."""

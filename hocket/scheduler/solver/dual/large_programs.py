@@ -1,0 +1,103 @@
+"""Unlike: programs of thousands of groups with a row each, which have only workers in common (dual_decomposition.py)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.scheduler.solver.dual.dual_decomposition import settled, stands
+from hocket.scheduler.solver.dual.separable_program import Basic, Common, Stand
+from hocket.scheduler.solver.lp.linear_program import Basis, Infeasible, Solution, SolverTrouble
+from hocket.scheduler.solver.lp.variables import Shares
+
+MANY = 400  # groups: programs of fewer are as soon solved in one
+_MOST_COLUMNS = 16
+_GAP = 1e-7
+_AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A row a group: its throughput, in its unit, is at least asked + slope * level.
+
+    Attributes:
+        unit: steps a second that count as 1, by group. asked, slope: by group.
+    """
+
+    unit: np.ndarray
+    asked: np.ndarray
+    slope: np.ndarray
+
+
+def many(shares: Shares) -> bool:
+    """Whether groups are so many that this is quicker."""
+    alone = not (shares.second >= 0).any()
+    return alone and shares.groups >= MANY and len(shares.snapshot.columns) <= _MOST_COLUMNS
+
+
+def solve(
+    shares: Shares,
+    rows: Rows,
+    place: str,
+    cost: np.ndarray | None = None,
+    level: tuple[float, float] | None = None,
+    start: Stand | None = None,
+) -> tuple[Solution, Stand] | None:
+    """Times of least cost, or at the least level if there is one, the last variable then; and where to begin the next time.
+
+    Arguments:
+        place: for messages. cost: of variables. level: its least and most.
+
+    Returns:
+        None where it is not found so. Duals are of the limits, then of a row a group; the bound holds for any level.
+
+    Raises:
+        Infeasible: nothing keeps the constraints.
+    """
+    common = _common(shares, rows, cost, level)
+    try:
+        found = settled(common, place, start)
+    except Infeasible:
+        raise
+    except SolverTrouble:
+        return None if start is None else solve(shares, rows, place, cost, level)
+    times = found.parts[shares.first, shares.column] * shares.count[shares.first]
+    duals = np.concatenate([-found.time / shares.count, -found.prices, found.rates])
+    worth = float(found.rates @ rows.asked - found.time.sum() - found.prices @ common.workers)
+    x = times if level is None else np.append(times, found.level)
+    objective = found.level if cost is None else float(cost @ times)
+    if abs(objective - worth) > _GAP * max(1.0, abs(objective)):
+        return None if start is None else solve(shares, rows, place, cost, level)
+    ends = max(map(abs, common.level))
+    bound = min(worth, objective) - abs(common.weight + float(found.rates @ rows.slope)) * ends
+    answer = Solution(x, duals, objective, bound, known=_basis(shares, found.basic, level is not None))
+    return answer, Stand(found.prices, found.level)
+
+
+def shown(shares: Shares, rows: Rows, prices: np.ndarray, cost: np.ndarray | None = None) -> np.ndarray:
+    """Duals, as of an answer, where all jobs stand by themselves at some prices of types; at a level of 0.
+
+    Without costs rates add up to 1, as they do where the level is least.
+    """
+    common = _common(shares, rows, cost, None)
+    found = stands(common, prices)
+    unit = float(found.rate.sum()) if cost is None else 1.0
+    return np.concatenate([-found.time / shares.count, -prices, found.rate]) / (unit or 1.0)
+
+
+def _common(shares: Shares, rows: Rows, cost: np.ndarray | None, level: tuple[float, float] | None) -> Common:
+    first, column = shares.first, shares.column
+    shape = shares.groups, len(shares.snapshot.columns)
+    does, costs = np.zeros(shape), np.full(shape, np.inf)
+    does[first, column] = shares.steps_first / rows.unit[first]
+    costs[first, column] = 0.0 if cost is None else cost * shares.count[first]
+    size, own = shares.scale * shares.count, shares.snapshot
+    weight, ends = float(level is not None), level or (0.0, 0.0)
+    return Common(does, costs, rows.asked, rows.slope, size, own.type_of, own.workers, weight, ends)
+
+
+def _basis(shares: Shares, basic: Basic, level: bool) -> Basis:
+    """States of variables, with the level as the last, and of rows."""
+    columns = np.where(basic.parts[shares.first, shares.column], _BASIC, _AT_LOWER)
+    limits = np.where(np.concatenate([basic.time, basic.types]), _BASIC, _AT_UPPER)
+    rows = np.append(limits, np.where(basic.asks, _BASIC, _AT_LOWER))
+    return np.append(columns, [_BASIC] * level).astype(np.int8), rows.astype(np.int8)

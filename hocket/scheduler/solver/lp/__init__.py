@@ -1,0 +1,1 @@
+"""Linear programs: variables, matrices, warm starts."""

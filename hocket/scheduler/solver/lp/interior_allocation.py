@@ -1,0 +1,135 @@
+"""The middle: of all allocations that a policy's objective calls as good, the one farthest from all limits.
+
+An objective such as the largest finish-time fairness leaves open what those jobs get that do not hold it. Here it goes to whom
+it adds most (max-min fairness leaves it to the rounds); a solver that walks through the inside of what is allowed, as the
+public policies' does, ends at the analytic centre, where the product of all that is left of every limit is largest:
+
+    maximize   sum of log x  +  log(1 - time of a job)  +  log(workers of a type - used)  +  log(throughput of a job - asked)
+
+Jobs that are alike, in what is asked for them too, have alike there, as there is one only: so a group of jobs, or two of them
+side by side, is one variable, its logarithm counted as often as there are jobs or pairs; limits of jobs as often as jobs.
+Source: Boyd and Vandenberghe 2004, section 8.5.3; groups: equations 5.1 to 5.3.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import ALONE, Allocation
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.lp.analytic_center import Alone, Limits, centre
+from hocket.scheduler.solver.lp.ungroup import Entries, spread
+from hocket.scheduler.solver.lp.variables import Shares
+
+__all__ = ["middle"]
+
+_ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
+_NOTHING = 1e-7  # of the time
+
+
+def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> Allocation:
+    """The allocation in the middle.
+
+    Arguments:
+        allocation: one that gives jobs what is asked.
+        asked: steps a second that the objective asks for, by job; less, by a thousandth, will do.
+    """
+    shares, found = _grouped(allocation, snapshot, asked)
+    if not shares.groups:
+        return allocation
+    often = _often(shares)
+    times = _times(shares, often, found, asked[shares.member] * shares.count)
+    first, second, column, fraction = _entries(shares, often, times)
+    return replace(allocation, first=first, second=second, column=column, fraction=fraction, grouped=None)
+
+
+def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> tuple[Shares, np.ndarray]:
+    """Groups of jobs that are alike in what is asked for them too, and the times of their variables in an allocation."""
+    if allocation.grouped is not None:
+        shares, times = allocation.grouped
+        if shares.snapshot is snapshot and not shares.refused and (asked == asked[shares.member][shares.group]).all():
+            return shares, times
+    shares = Shares(snapshot, (asked,))
+    return shares, _totals(allocation, shares) if shares.groups else np.zeros(0)
+
+
+def _often(shares: Shares) -> np.ndarray:
+    """How many jobs, or pairs, a variable stands for."""
+    count, both = shares.count, shares.second != ALONE
+    pairs = np.where(both, count[shares.second], 1.0)
+    same = both & (shares.first == shares.second)
+    return count[shares.first] * np.where(same, (count[shares.first] - 1) / 2, pairs)
+
+
+def _totals(found: Allocation, shares: Shares) -> np.ndarray:
+    """Times of variables in an allocation."""
+    columns = len(shares.snapshot.columns)
+
+    def key(first: np.ndarray, second: np.ndarray, column: np.ndarray) -> np.ndarray:
+        return (first * (shares.groups + 1) + second + 1) * columns + column
+
+    first = shares.group[found.first]
+    second = np.where(found.pairs, shares.group[found.second], ALONE)
+    low = np.where(found.pairs, np.minimum(first, second), first)
+    high = np.where(found.pairs, np.maximum(first, second), ALONE)
+    own, theirs = key(shares.first, shares.second, shares.column), key(low, high, found.column)
+    order = np.argsort(own)
+    at = order[np.minimum(np.searchsorted(own, theirs, sorter=order), shares.variables - 1)]
+    known = own[at] == theirs
+    return np.bincount(at[known], found.fraction[known], shares.variables)
+
+
+def _times(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Times of variables in the middle, from an allocation at the edge.
+
+    Arguments:
+        asked: steps a second, by group, of all its jobs.
+    """
+    limits, (group, variable, steps) = shares.limits, shares.throughput
+    rows, count = len(limits.upper), shares.count
+    most = np.maximum(limits.upper, 1.0)  # nobody runs on a type without workers
+    whole = steps * count[group]
+    fastest = np.zeros(shares.groups)
+    np.maximum.at(fastest, group, whole)
+    does = whole / fastest[group]
+    if len(group) == shares.variables:  # nobody is beside anybody
+        kind = shares.snapshot.type_of[shares.column]
+        used: Limits = Alone(group, kind, shares.scale[group], does, rows - shares.groups)
+    else:
+        used = Limits.of_entries(
+            np.concatenate([limits.rows, rows + group]),
+            np.concatenate([limits.columns, variable]),
+            np.concatenate([limits.values, -does]),
+            rows + shares.groups,
+        )
+    floor = np.minimum(asked / fastest * (1 - _ROOM), -used.of(found)[rows:] * (1 - _ROOM / 4))
+    weights = np.concatenate([often, count, np.ones(rows - shares.groups), count])
+    even = often * float((most / np.maximum(used.of(often)[:rows], 1e-300)).min()) / 2
+    start = (1 - _ROOM / 2) * found + _ROOM / 4 * even
+    return centre(start, np.concatenate([most, -floor]), weights, used)
+
+
+def _entries(shares: Shares, often: np.ndarray, times: np.ndarray) -> Entries:
+    """For every job, and every pair of jobs, what its variable has for each.
+
+    Arguments:
+        times: of variables, for all that they stand for.
+    """
+    kept = np.flatnonzero(times > _NOTHING * often)
+    first, second, column = shares.first[kept], shares.second[kept], shares.column[kept]
+    if (second == ALONE).all():
+        return spread(shares.group, first, second, column, times[kept])
+    order = np.argsort(shares.group, kind="stable")[np.count_nonzero(shares.group < 0) :]
+    size = shares.count.astype(np.int64)
+    begins = np.cumsum(size) - size
+    pairs = second != ALONE
+    across = np.where(pairs, size[second], 1)
+    each = size[first] * across  # of one group with itself, each pair twice and each job with itself, to be left out
+    own = np.repeat(np.arange(len(kept)), each)
+    row, other = np.divmod(np.arange(len(own)) - np.repeat(np.cumsum(each) - each, each), across[own])
+    wanted = (first != second)[own] | (row < other)
+    own, row, other = own[wanted], row[wanted], other[wanted]
+    one, two = order[begins[first[own]] + row], order[begins[second[own]] + other]
+    both = pairs[own]
+    one, two = np.where(both, np.minimum(one, two), one), np.where(both, np.maximum(one, two), ALONE)
+    return one, two, column[own], (times / often)[kept][own]

@@ -1,0 +1,56 @@
+"""Spread: from what groups of alike jobs get to what each job gets.
+
+Alone, every job of a group gets the same. Of two groups side by side, jobs are matched one after the other, so that each has
+its equal part with as few partners as there can be; of one group with itself, each job with its two neighbours in a circle.
+"""
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import ALONE
+
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # first, second, column, fraction
+_NONE = 1e-12
+
+
+def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.ndarray, time: np.ndarray) -> Entries:
+    """Entries of an allocation.
+
+    Arguments:
+        group: of each job, -1 for none.
+        first, second, column, time: of variables, see Shares.
+    """
+    order = group.argsort(kind="stable")
+    ends = np.bincount(group + 1).cumsum()
+    used = time > _NONE
+    own = (used & (second == ALONE)).nonzero()[0]
+    of = first[own]
+    at = ends[of]
+    sizes = ends[of + 1] - at
+    after = sizes.cumsum()
+    offset = (at - after + sizes).repeat(sizes)
+    offset += np.arange(len(offset))
+    jobs = order[offset]
+    parts = [(jobs, np.full(len(jobs), ALONE), column[own].repeat(sizes), (time[own] / sizes).repeat(sizes))]
+    if len(own) == np.count_nonzero(used):
+        return parts[0]
+    for v in np.flatnonzero(used & (second != ALONE)).tolist():
+        a, b = order[ends[first[v]] : ends[first[v] + 1]], order[ends[second[v]] : ends[second[v] + 1]]
+        i, j, part = _circle(a) if first[v] == second[v] else _matched(a, b)
+        parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), column[v]), part * time[v]))
+    return tuple(np.concatenate([part[k] for part in parts]) for k in range(4))  # type: ignore[return-value]
+
+
+def _circle(jobs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs within one group, and the part of the time that each has."""
+    n = len(jobs)
+    if n == 2:
+        return jobs[:1], jobs[1:], np.ones(1)
+    return jobs, np.roll(jobs, -1), np.full(n, 1 / n)
+
+
+def _matched(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of two groups: where the bounds of n equal parts and of m equal parts cut a stretch of length 1."""
+    n, m = len(a), len(b)
+    cuts = np.unique(np.concatenate([np.arange(1, n + 1) * m, np.arange(1, m + 1) * n]))
+    begins = np.concatenate([[0], cuts[:-1]])
+    return a[begins // m], b[begins // n], (cuts - begins) / (n * m)

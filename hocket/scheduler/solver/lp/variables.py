@@ -1,0 +1,212 @@
+"""Shares: the variables that every policy's program has, and the constraints that every allocation keeps.
+
+Jobs that are alike in all that a policy looks at get alike: they are one group, and its variables are sums over its jobs. For
+any allocation the mean over alike jobs is one with the same objective, so this is exact. A variable is the time that a group
+(or two groups, side by side) spends on a column, summed over its jobs.
+Source: equations 5.1 to 5.3; space sharing in section 5.3.1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import ALONE
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.lp.linear_program import Program
+
+_INFINITY = float("inf")
+# As arrays: to work with one costs less than to work with a number.
+_ODD, _SHIFT = np.array([0x9E3779B97F4A7C15], dtype=np.uint64), np.array([29], dtype=np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Constraints of a program: entries (row, column, value), and what each row is at least and at most."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+class Shares:
+    """The groups of a snapshot's jobs and their variables.
+
+    Attributes:
+        snapshot: what it is made of.
+        refused: jobs that can run nowhere, with the reason, by index; they are in no group.
+        group: of each job, -1 for those. count: jobs in each group. member: one job of each group.
+        first, second, column: of each variable: groups (second ALONE for one) and column.
+        steps_first, steps_second: steps a second, of a job of either group.
+    """
+
+    def __init__(self, snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> None:
+        """
+        Arguments:
+            keys: what the policy looks at besides throughputs, scale factors and who shares with whom; each of shape (jobs,).
+        """
+        self.snapshot = snapshot
+        able = self._steps_alone = snapshot.able
+        columns, jobs = able.shape[1], len(snapshot.jobs)
+        pairs = snapshot.pairs
+        table = np.empty((columns + 1 + len(keys) + (pairs is not None), jobs))
+        table[:columns] = able.T
+        table[columns] = snapshot.scale
+        for row, key in enumerate(keys, columns + 1):
+            table[row] = key
+        if pairs is not None:
+            table[-1] = pairs.classes
+        self.refused: dict[int, str] = {}
+        if snapshot.all_run:
+            self.group, self.member, count = _alike(table)
+        else:
+            ways = np.count_nonzero(able, axis=1)
+            there = np.flatnonzero(ways)
+            self.refused = _refused(snapshot, np.flatnonzero(ways == 0))
+            group, member, count = _alike(table[:, there])
+            self.group = np.full(jobs, -1, dtype=np.int64)
+            self.group[there], self.member = group, there[member]
+        self.count = count.astype(float)
+        self.first, self.second, self.column, self.steps_first, self.steps_second = self._variables()
+
+    def _variables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        steps = self._steps_alone[self.member]
+        own, column = np.nonzero(steps)
+        size = len(own)
+        alone = own, np.full(size, ALONE), column, steps[own, column], np.zeros(size)
+        pairs = self.snapshot.pairs
+        if pairs is None:
+            return alone
+        classes = pairs.classes[self.member]
+        kept = pairs.kept[classes[:, None], classes[None, :]]  # of the row's job beside the column's
+        beside = kept * steps[:, None, :]
+        able = (beside > 0) & (beside.transpose(1, 0, 2) > 0)
+        able &= (self.snapshot.scale[self.member][:, None] == self.snapshot.scale[self.member][None, :])[:, :, None]
+        able &= np.triu(np.ones(able.shape[:2], dtype=bool))[:, :, None]
+        able[np.arange(len(steps)), np.arange(len(steps))] &= (self.count > 1)[:, None]
+        a, b, c = np.nonzero(able)
+        shared = a, b, c, beside[a, b, c], beside[b, a, c]
+        return tuple(np.concatenate(both) for both in zip(alone, shared, strict=True))  # type: ignore[return-value]
+
+    @property
+    def variables(self) -> int:
+        """How many there are."""
+        return len(self.first)
+
+    @property
+    def groups(self) -> int:
+        """How many there are."""
+        return len(self.count)
+
+    @cached_property
+    def scale(self) -> np.ndarray:
+        """Scale factors, by group."""
+        return self.snapshot.scale[self.member]
+
+    @cached_property
+    def _pairs(self) -> np.ndarray:
+        return (self.second != ALONE).nonzero()[0]
+
+    @cached_property
+    def throughput(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Entries (group, variable, steps a second): what a job of each group does is the sum over its variables."""
+        both = self._pairs
+        groups = np.concatenate([self.first, self.second[both]])
+        steps = np.concatenate([self.steps_first, self.steps_second[both]])
+        return groups, np.concatenate([np.arange(self.variables), both]), steps / self.count[groups]
+
+    @cached_property
+    def limits(self) -> Rows:
+        """Nobody has more time than there is (5.2): a row a group; no type has more work than workers (5.3): a row a type."""
+        both, every = self._pairs, np.arange(self.variables)
+        times = len(every) + len(both)
+        values = np.ones(times + len(every))
+        values[times:] = self.scale[self.first]
+        kind = self.groups + self.snapshot.type_of[self.column]
+        return Rows(
+            np.concatenate([self.first, self.second[both], kind]),
+            np.concatenate([every, both, every]),
+            values,
+            np.full(self.groups + len(self.snapshot.types), -_INFINITY),
+            np.concatenate([self.count, self.snapshot.workers]),
+        )
+
+    def program(self, cost: np.ndarray, *more: Rows, extra: Sequence[tuple[float, float]] = ()) -> Program:
+        """The program of least cost, under the limits and more rows.
+
+        Arguments:
+            cost: of the variables, then of extra ones.
+            more: rows; they count from 0 each.
+            extra: least and most of the extra variables. Both are to be finite, as those of the variables are: then any duals
+                give a bound.
+        """
+        limits, width = self.limits, self.variables
+        rows, columns, values = [limits.rows], [limits.columns], [limits.values]
+        lower, upper = [limits.lower], [limits.upper]
+        count = len(limits.lower)
+        for part in more:
+            rows.append(part.rows + count)
+            columns.append(part.columns)
+            values.append(part.values)
+            lower.append(part.lower)
+            upper.append(part.upper)
+            count += len(part.lower)
+        least, most = np.zeros(len(cost)), np.empty(len(cost))
+        most[:width] = self.count[self.first]
+        if extra:
+            least[width:], most[width:] = zip(*extra, strict=True)
+        if not more:
+            return Program(cost, least, most, *(part[0] for part in (lower, upper, rows, columns, values)))
+        return Program(cost, least, most, *(np.concatenate(part) for part in (lower, upper, rows, columns, values)))
+
+
+def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The group of each column of a table, one column of each group, how many are in each.
+
+    Columns are told apart by 64 mixed bits, which is quicker than to sort them; should two unlike ones have the same, they
+    are sorted after all.
+    """
+    columns = table.shape[1]
+    bits = (table + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
+    bits = (bits ^ (bits >> _SHIFT)) * _ODD
+    bits ^= bits >> _SHIFT
+    bits *= _powers(len(bits))
+    mixed = np.add.reduce(bits, axis=0)
+    order = mixed.argsort(kind="stable")
+    mixed = mixed[order]
+    begins = np.empty(columns, dtype=bool)
+    begins[:1] = False
+    np.not_equal(mixed[1:], mixed[:-1], out=begins[1:])
+    group = np.empty(columns, dtype=np.int64)
+    group[order] = begins.cumsum()
+    begins[:1] = True
+    member = order[begins]
+    if np.count_nonzero(table.take(member[group], axis=1) != table):
+        _, member, group, count = np.unique(table, axis=1, return_index=True, return_inverse=True, return_counts=True)
+        return group, member, count
+    return group, member, np.bincount(group, minlength=len(member))
+
+
+@lru_cache(maxsize=64)
+def _powers(rows: int) -> np.ndarray:
+    """A factor for each row, so that equal numbers in unlike rows are told apart."""
+    found = np.cumprod(np.full(rows, _ODD[0]))[:, None]
+    found.setflags(write=False)
+    return found
+
+
+def _refused(snapshot: Snapshot, jobs: np.ndarray) -> dict[int, str]:
+    """Why each of these jobs can run nowhere."""
+    found: dict[int, str] = {}
+    most = snapshot.workers.max(initial=0.0)
+    for j in jobs.tolist():
+        job = snapshot.jobs[j].job
+        if not (snapshot.throughputs[j] > 0).any():
+            found[j] = f"{job.job_type} runs on no type of worker here"
+        else:
+            where = " that it runs on" if job.scale_factor <= most else ""
+            found[j] = f"it asks for {job.scale_factor} workers, and no type{where} has so many"
+    return found

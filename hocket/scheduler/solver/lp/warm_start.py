@@ -1,0 +1,61 @@
+"""Inherited: where a solver is to begin when the same jobs are in other groups than before.
+
+Of several groups that were one, the largest has its time and its states; the others begin without any. A basis that does not
+quite fit is completed by the solver, and the answer is as good as from none.
+"""
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import ALONE
+from hocket.scheduler.solver.lp.linear_program import Basis
+from hocket.scheduler.solver.lp.variables import Shares
+
+_AT_LOWER, _BASIC = 0, 1
+
+
+def inherited(
+    shares: Shares, before: Shares, inside: np.ndarray, basis: Basis, own: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Variables that begin in the solver, and states of its columns and rows.
+
+    Arguments:
+        inside: variables that were in the solver before. own: how many columns it had, and has, in front of them.
+        basis: states of columns and rows: of groups, of types, and of groups again.
+    """
+    was = before.group[shares.member]
+    order = np.argsort(-shares.count, kind="stable")
+    heir = np.zeros(shares.groups, dtype=bool)
+    heir[order[np.unique(was[order], return_index=True)[1]]] = True
+    alone = shares.second == ALONE
+    codes = codes_of(before, np.arange(before.groups), before.groups)[inside]
+    at, found = sought_in(codes, np.argsort(codes), codes_of(shares, was, before.groups))
+    begins = np.flatnonzero(found | alone)
+    columns, rows = basis
+    kept = found & heir[shares.first] & (alone | heir[shares.second])
+    states = np.where(kept, columns[own + at], _AT_LOWER)[begins]
+    types = before.groups + len(shares.snapshot.types)
+    times, levels = (np.where(heir, part[was], _BASIC) for part in (rows[: before.groups], rows[types:]))
+    return begins, np.append(columns[:own], states), np.concatenate([times, rows[before.groups : types], levels])
+
+
+def codes_of(shares: Shares, group: np.ndarray, groups: int) -> np.ndarray:
+    """One number for each variable, of its groups under other names and its column; -1 where a group has none.
+
+    Arguments:
+        group: the other name of each group, < groups; -1 for none.
+    """
+    first, alone = group[shares.first], shares.second == ALONE
+    second = np.where(alone, -1, group[shares.second])
+    low, high = np.where(alone, first, np.minimum(first, second)), np.where(alone, -1, np.maximum(first, second))
+    known = (first >= 0) & (alone | (second >= 0))
+    return np.where(known, (low * (groups + 1) + high + 1) * len(shares.snapshot.columns) + shares.column, -1)
+
+
+def sought_in(codes: np.ndarray, order: np.ndarray, sought: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each number stands among others, any place if it does not; and whether it does.
+
+    Arguments:
+        order: in which the others rise.
+    """
+    at = order[np.searchsorted(codes[order], sought).clip(max=len(codes) - 1)]
+    return at, (codes[at] == sought) & (sought >= 0)

@@ -1,0 +1,1 @@
+"""Parametric searches: smallest pace, deadlines, costs."""

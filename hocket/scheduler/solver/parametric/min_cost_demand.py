@@ -1,0 +1,208 @@
+"""Served: the least cost at which jobs have what they ask for, asked again and again for other demands.
+
+The rows of lines that matter are found one after the other; where all of thousands of groups have one row, prices of workers are
+enough (large_programs.py).
+Source: as demand_groups.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.scheduler.solver.dual import large_programs as unlike
+from hocket.scheduler.solver.dual.separable_program import Stand
+from hocket.scheduler.solver.lp import session as sessions
+from hocket.scheduler.solver.lp.linear_program import Basis, Program, Solution, SolverTrouble, solve
+from hocket.scheduler.solver.lp.session import Session
+from hocket.scheduler.solver.parametric.demand_groups import MISSING, Cuts
+
+_ROUNDS = 200
+_DEAR = 8.0  # times what jobs cost
+_BASIC = 1  # a row or a variable that is not at a bound, in a basis
+
+
+class Served:
+    """Times of variables of least cost at which jobs have what they ask for, for one demand after another.
+
+    Attributes:
+        cuts: rows that have mattered so far. solution: the last answer; None before the first.
+    """
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        cost: np.ndarray,
+        place: str,
+        most: float | None = None,
+        session: Session | None = None,
+        basis: Basis | None = None,
+        start: Stand | None = None,
+    ) -> None:
+        """
+        Arguments:
+            cost: of the variables.
+            place: for messages.
+            most: what may lack at most. With it the variables cost nothing, and what lacks is the last of them and the cost.
+            session: that may know where to begin. basis, start: to begin from where it does not.
+        """
+        self.cuts, self.place = cuts, place
+        self.solution: Solution | None = None
+        self._cost = cost if most is None else np.append(np.zeros_like(cost), 1.0)
+        self._extra = () if most is None else ((0.0, most),)
+        self._most = most or 0.0
+        self._slack = None if most is None else cuts.lines.shares.variables
+        self._name = place if most is None else lacking(place)
+        worth = cuts.entries >= sessions.WORTH
+        self._session, self._basis = session if worth else None, basis
+        self._program: Program | None = None
+        self._looked = False  # at what the session knows
+        self._start = start
+        lines = cuts.lines
+        one_each = len(cuts.group) == lines.shares.groups and not cuts.rate.any()
+        self._unlike = one_each and unlike.many(lines.shares)
+        if self._unlike and session is not None:
+            self._start = session.prices(lines.shares.snapshot, self._name) or start
+        # From a basis alone one program is sooner solved than prices are found.
+        self._in_one = not self._unlike or (self._start is None and basis is not None)
+
+    @property
+    def prices(self) -> np.ndarray:
+        """Of the rows, after the last answer."""
+        assert self.solution is not None
+        limits = len(self.cuts.lines.shares.limits.lower)
+        return np.maximum(self.solution.duals[limits : limits + len(self.cuts.group)], 0.0)
+
+    def known(self, demand: np.ndarray) -> np.ndarray | None:
+        """Duals that these rows had in the session's last answer, or have at its prices; None where nothing is known."""
+        if self._unlike and self._start is not None:
+            cost = None if self._slack is not None else self._cost
+            return unlike.shown(self.cuts.lines.shares, self._rows(demand)[0], self._start.prices, cost)
+        self._looked = True
+        if self._session is None:
+            return None
+        shares = self.cuts.lines.shares
+        rows, columns = len(shares.limits.lower) + len(self.cuts.group), len(self._cost)
+        start = self._session.start(shares, rows, columns, self._name, self.cuts.labels)
+        if start is None:
+            return None
+        self._basis = start.basis
+        return start.duals
+
+    def bound(self, duals: np.ndarray, demand: np.ndarray) -> float:
+        """What these jobs ask for costs no less, by any duals of the rows."""
+        return self._at(demand).bound(duals)
+
+    def ask(self, demand: np.ndarray) -> Solution:
+        """The answer for what jobs ask for, steps a second.
+
+        Raises:
+            Infeasible: there is none.
+        """
+        shares = self.cuts.lines.shares
+        found = None if self._in_one else self._by_prices(demand)
+        if found is not None:
+            self.solution = found
+            return found
+        for _ in range(_ROUNDS):
+            again = self._program is not None
+            program = self._at(demand)
+            if again and self.solution is not None:
+                found = solve(program, self.place, after=self.solution)
+            else:
+                if not self._looked:
+                    self.known(demand)
+                found = solve(program, self.place, self._basis)
+            self.solution = found
+            if found.x[shares.variables :].sum() > MISSING:
+                return found  # already short: what is missing besides does not matter
+            group, rate = self.cuts.lines.missing(found.x, demand)
+            known = set(zip(self.cuts.group.tolist(), self.cuts.rate.tolist(), strict=True)) if len(group) else set()
+            new = [k for k, pair in enumerate(zip(group.tolist(), rate.tolist(), strict=True)) if pair not in known]
+            if not new:
+                return found
+            self.cuts = self.cuts.with_more(group[new], rate[new])
+            self._basis, self._program, self.solution = extended(found.basis, len(new)), None, None
+        raise SolverTrouble(f"{self.place}: rows are missing after {_ROUNDS} rounds")
+
+    def _by_prices(self, demand: np.ndarray) -> Solution | None:
+        """The same where groups are many, and each has a row; None where it is not found so."""
+        shares = self.cuts.lines.shares
+        rows, level = self._rows(demand)
+        cost = self._cost if level is None else None
+        answer = unlike.solve(shares, rows, self.place, cost, level, self._start)
+        if answer is None:
+            return None
+        found, self._start = answer
+        return found if level is None else _not_below(found)
+
+    def _rows(self, demand: np.ndarray) -> tuple[unlike.Rows, tuple[float, float] | None]:
+        """A row a group, and the least and most of what lacks; less than nothing may lack: then it shows what would, next."""
+        lines = self.cuts.lines
+        lacks = self._slack is not None
+        slope = np.full(lines.shares.groups, -1.0 if lacks else 0.0)
+        rows = unlike.Rows(lines.fastest, self.cuts.asked(demand), slope)
+        return rows, (-1.0, self._most) if lacks else None
+
+    @property
+    def start(self) -> Stand | None:
+        """Prices where it is to begin the next time."""
+        return self._start
+
+    def scarce(self) -> Stand | None:
+        """Prices to begin with where what lacks here is nearly nothing, and times are to cost least: then workers are dear."""
+        if self._start is None:
+            return None
+        return Stand(self._start.prices * (_DEAR * self.cuts.lines.shares.groups), 0.0)
+
+    def keep(self) -> None:
+        """Let the session know where this ended."""
+        shares = self.cuts.lines.shares
+        if self._unlike and self._in_one and self.solution is not None:
+            of_types = self.solution.duals[shares.groups : len(shares.limits.lower)]
+            self._start = Stand(np.maximum(-of_types, 0.0), 0.0)
+        if self._session is not None and self._unlike and self._start is not None:
+            self._session.keep_prices(shares.snapshot, self._name, self._start)
+        elif self._session is not None and self.solution is not None:
+            self._session.keep(shares, self.solution, self._name, self.cuts.labels)
+
+    def _at(self, demand: np.ndarray) -> Program:
+        """The program for a demand; where there was one with these rows, only its sides change."""
+        shares = self.cuts.lines.shares
+        if self._program is None:
+            self._program = shares.program(self._cost, self.cuts.rows(demand, self._slack), extra=self._extra)
+        else:
+            lower = np.concatenate([shares.limits.lower, self.cuts.asked(demand)])
+            self._program = replace(self._program, row_lower=lower)
+        return self._program
+
+
+def _not_below(found: Solution) -> Solution:
+    """What lacks, which is no less than nothing."""
+    least = max(found.objective, 0.0)
+    return replace(found, x=np.append(found.x[:-1], least), objective=least, bound=max(found.bound, 0.0))
+
+
+def lacking(place: str) -> str:
+    """What a session calls programs of what lacks."""
+    return f"{place}, what lacks"
+
+
+def extended(basis: Basis | None, rows: int) -> Basis | None:
+    """A basis for a program that has some more rows at its end."""
+    if basis is None:
+        return None
+    return basis[0], np.append(basis[1], np.full(rows, _BASIC, dtype=basis[1].dtype))
+
+
+def without_slack(found: Solution) -> Basis | None:
+    """The basis of an answer of what lacks for one with the same rows to begin from; a row stands in for what lacks there."""
+    basis = found.basis
+    if basis is None:
+        return None
+    rows = basis[1].copy()
+    if basis[0][-1] == _BASIC:
+        tight = np.flatnonzero(rows != _BASIC)
+        if not len(tight):
+            return None
+        rows[tight[-1]] = _BASIC
+    return basis[0][:-1], rows

@@ -1,0 +1,1 @@
+"""Assignments and priority queues (AlloX)."""

@@ -1,0 +1,1 @@
+"""Space sharing: pairs of jobs, by column generation."""

@@ -1,0 +1,332 @@
+"""Roles: space sharing among many unlike jobs, by what kind of job each one is beside.
+
+What jobs keep beside each other depends on their classes only. So instead of every two jobs it is enough to say how long each
+job is beside some job of a class on a column, its role, as long as all jobs of class k are beside class l for as long as all of
+l beside k, and nobody is beside its own class for more than half of the time in which anybody of it is. Then who is beside whom
+can be laid out afterwards. This is exact: there are as many roles as jobs times classes,
+where pairs are as many as jobs times jobs.
+
+Roles enter a program when its duals say that they would help. A balance that no role is in yet has no price of its own: it gets
+the one at which the best roles of both sides gain alike, so that a role enters only with one that it can be beside. With these
+prices, and each job's time dearer by what its best missing role would gain, the duals bound all answers with any roles.
+Source: section 5.3.1; column generation (Dantzig and Wolfe 1960).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.snapshot import Pairs, Snapshot
+from hocket.scheduler.solver.lp.linear_program import Basis, Program, Solution, solve
+from hocket.scheduler.solver.lp.to_allocation import reasons
+from hocket.scheduler.solver.lp.ungroup import Entries
+from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.space_sharing.pairing import laid_out
+
+MOST_GROUPS = 256  # with more of them, roles are quicker than pairs
+_ROUNDS = 60
+_CLOSE = 1e-8  # of the objective: so near to its bound an answer is taken
+_GAIN = 1e-10  # below, a role does not help
+_ENTRANTS = 4  # roles of each group that enter at a time
+_USED = 1e-9
+_LEAST = 1e-4  # of what a job can do, in units of what it is due
+_BASIC = 1  # a state in a basis
+_MORE, _FEW = 1.25, 100  # roles: with more than so many times and so many as before, a program begins from nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """What a program is after.
+
+    Attributes:
+        worth: of a step a second, by group, or by group and column.
+        due: steps a second, by group, where the least part of it is to be most; 0 for those that are due nothing.
+        kept: all of it is to be had, and the most of what is worth besides.
+    """
+
+    worth: np.ndarray
+    due: np.ndarray | None = None
+    kept: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """An answer.
+
+    Attributes:
+        entries: of an allocation. duals: of time and workers. bound: no answer costs less.
+        objective: what this one costs, by the program; prices: of what a job of each group is due, in steps a second.
+        note: whether rounds ran out.
+    """
+
+    entries: Entries
+    duals: np.ndarray
+    bound: float
+    objective: float
+    prices: np.ndarray
+    note: str = ""
+
+
+def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> Shares | None:
+    """The groups without pairs if they are too many for all pairs; None if they are not, or nothing is shared.
+
+    Arguments:
+        keys: as shares take them.
+    """
+    if snapshot.pairs is None or len(snapshot.jobs) <= MOST_GROUPS:
+        return None
+    shares = Shares(replace(snapshot, pairs=None), (*keys, snapshot.pairs.classes))
+    return shares if shares.groups > MOST_GROUPS else None
+
+
+class Roles:
+    """Groups, their classes, and the roles that have entered."""
+
+    def __init__(self, shares: Shares, pairs: Pairs, aim: Aim) -> None:
+        """
+        Arguments:
+            shares: groups without pairs; jobs of one group are of one class.
+        """
+        self.shares = shares
+        self.kind, of = _kinds(shares, pairs.classes[shares.member])
+        self.steps = np.zeros((shares.groups, len(shares.snapshot.columns)))
+        self.steps[shares.first, shares.column] = shares.steps_first
+        self.kept = pairs.kept[of[:, None], of[None, :]]
+        jobs = np.bincount(self.kind, shares.count)
+        scale = np.zeros(len(of))
+        scale[self.kind] = shares.scale
+        able = (self.kept > 0) & (self.kept.transpose(1, 0, 2) > 0) & (scale[:, None] == scale)[:, :, None]
+        runs = np.zeros((len(of), self.steps.shape[1]), dtype=bool)
+        np.logical_or.at(runs, self.kind, self.steps > 0)
+        able &= runs[:, None] & runs
+        able[np.arange(len(of)), np.arange(len(of))] &= (jobs > 1)[:, None]
+        self._able = able[self.kind] & (self.steps > 0)[:, None, :]
+        self._inside = np.zeros(self._able.shape, dtype=bool)
+        self._half = np.zeros((2, 0), dtype=np.int64)  # groups and columns of rows that were broken without
+        self._ended: tuple[np.ndarray, ...] | None = None
+        self.after(aim)
+
+    def after(self, aim: Aim) -> None:
+        """Be after something else from now on, with the roles that have entered."""
+        self.aim = aim
+        worth = np.asarray(aim.worth, dtype=float)
+        self._worth = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], self.steps.shape)
+        if aim.due is not None:
+            # What a row of what is due counts in, so that its figures are near 1; of crumbs they cannot be.
+            fastest = self.steps.max(axis=1)
+            self._unit = np.where(aim.due > 0, np.maximum(aim.due, _LEAST * fastest), fastest) * self.shares.count
+
+    def best(self, place: str) -> Answer:
+        """The answer with all roles that help, or with those that were found to when rounds ran out.
+
+        Arguments:
+            place: for messages.
+        """
+        for rounds in range(1, _ROUNDS + 1):
+            role = np.nonzero(self._inside)
+            program, balance, known = self._program(role)
+            found = solve(program, place, self._basis(program, role, known), primal=True)
+            self._keep(found, role, known)
+            last = rounds == _ROUNDS
+            if not last and self._split(role, found.x):
+                continue
+            gain, duals = self._gains(role, balance, found.duals)
+            missing = np.where(self._inside, -np.inf, gain)
+            lost = np.maximum(missing.max(axis=(1, 2), initial=0.0), 0.0)
+            bound = program.bound(duals) - float(lost @ self.shares.count)
+            far = found.objective - bound > _CLOSE * max(1.0, abs(found.objective))
+            if not far or last or not self._enter(missing):
+                limits = found.duals[: len(self.shares.limits.lower)]
+                note = f"roles still helped after {rounds} rounds" if far and last else ""
+                prices = np.zeros(self.shares.groups)
+                if self.aim.due is not None:
+                    first = len(limits)
+                    prices = np.maximum(found.duals[first : first + self.shares.groups], 0.0) / self._unit
+                entries = laid_out(self.shares, self.kind, role, found.x)
+                return Answer(entries, limits, bound, found.objective, prices, note)
+        raise AssertionError("the last round returns")
+
+    def _codes(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
+        """A number for each role, in the order in which they stand."""
+        return np.ravel_multi_index(role, self._able.shape)
+
+    def _keep(self, found: Solution, role: tuple[np.ndarray, ...], known: np.ndarray) -> None:
+        """Remember where a program ended."""
+        basis = found.basis
+        self._ended = None if basis is None else (*basis, self._codes(role), known)
+
+    def _basis(self, program: Program, role: tuple[np.ndarray, ...], known: np.ndarray) -> Basis | None:
+        """Where the last program ended: new roles have no time, new rows are not yet at their sides.
+
+        Arguments:
+            known: codes of balances.
+        """
+        if self._ended is None:
+            return None
+        columns, rows, codes, balances = self._ended
+        alone, fixed = self.shares.variables, len(self.shares.limits.lower)
+        extra = 0 if self.aim.due is None else 1
+        if len(columns) != alone + len(codes) + extra or len(role[0]) > _MORE * len(codes) + _FEW:
+            return None
+        due = extra * self.shares.groups
+        states = np.zeros(len(program.cost), dtype=np.int8)
+        states[:alone] = columns[:alone]
+        states[alone + np.searchsorted(self._codes(role), codes)] = columns[alone : alone + len(codes)]
+        states[len(states) - extra :] = columns[len(columns) - extra :]
+        sides = np.full(len(program.row_lower), _BASIC, dtype=np.int8)
+        sides[: fixed + due] = rows[: fixed + due]
+        sides[fixed + due + np.searchsorted(known, balances)] = rows[fixed + due : fixed + due + len(balances)]
+        halves = rows[fixed + due + len(balances) :]
+        first = fixed + due + len(known)
+        sides[first : first + len(halves)] = halves
+        return states, sides
+
+    def _split(self, role: tuple[np.ndarray, ...], x: np.ndarray) -> bool:
+        """Add rows for jobs that are beside their own class for more than half of the time in which anybody is."""
+        group, beside, column = role
+        time = x[self.shares.variables : self.shares.variables + len(group)]
+        own = np.flatnonzero(self.kind[group] == beside)
+        total = np.zeros((len(self.kept), self.kept.shape[2]))
+        np.add.at(total, (beside[own], column[own]), time[own])
+        over = time[own] / self.shares.count[group[own]] > total[beside[own], column[own]] / 2 + _USED
+        new = np.stack([group[own[over]], column[own[over]]])
+        self._half = np.hstack([self._half, new])
+        return new.shape[1] > 0
+
+    def _halves(self, group: np.ndarray, beside: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Entries (row, role, value) of what a job is beside its own class less half of what all are, for these roles."""
+        who, where = self._half[:, :, None]
+        there = (self.kind[who] == self.kind[group]) & (self.kind[group] == beside) & (where == column)
+        row, role = np.nonzero(there)
+        itself = self._half[0, row] == group[role]
+        return row, role, itself / self.shares.count[group[role]] - 0.5
+
+    def _enter(self, gain: np.ndarray) -> bool:
+        """Let the best roles of each group in; whether there are any."""
+        flat = gain.reshape(len(gain), -1)
+        count = min(_ENTRANTS, flat.shape[1])
+        best = np.argpartition(-flat, count - 1, axis=1)[:, :count]
+        group, at = np.nonzero(np.take_along_axis(flat, best, axis=1) > _GAIN)
+        self._inside.reshape(len(gain), -1)[group, best[group, at]] = True
+        return len(group) > 0
+
+    def _program(self, role: tuple[np.ndarray, ...]) -> tuple[Program, np.ndarray, np.ndarray]:
+        """The program with these roles, which balance each is in, -1 for a class beside itself, and codes of balances."""
+        shares, (group, beside, column) = self.shares, role
+        own, steps = self.kind[group], self._beside(role)
+        first_role, level = shares.variables, shares.variables + len(group)
+        index = first_role + np.arange(len(group))
+        low, high = np.minimum(own, beside), np.maximum(own, beside)
+        known, balance = np.unique((low * len(self.kept) + high) * self.steps.shape[1] + column, return_inverse=True)
+        balance = np.where(own == beside, -1, balance)
+        cost = [-self._worth[shares.first, shares.column] * shares.steps_first, -self._worth[group, column] * steps]
+        # Twice what the rows of time allow: so these bounds have no price, and all prices are of rows.
+        extra = [(0.0, 2 * most) for most in shares.count[group].tolist()]
+        none = np.zeros(0, dtype=np.int64)
+        more = [Rows(none, none, np.zeros(0), np.zeros(len(known)), np.zeros(len(known)))]
+        types = len(shares.snapshot.types)
+        first_balance = shares.groups + types
+        rows = [group, shares.groups + shares.snapshot.type_of[column]]
+        columns, values = [index, index], [np.ones(len(group)), shares.scale[group] / 2]
+        if self.aim.due is not None:
+            every = np.arange(shares.groups)
+            parts = shares.steps_first / self._unit[shares.first]
+            reached = np.concatenate([shares.first, every])
+            variables = np.concatenate([np.arange(shares.variables), np.full(shares.groups, level)])
+            filled = np.concatenate([parts, -self.aim.due * shares.count / self._unit])
+            more.insert(0, Rows(reached, variables, filled, np.zeros(shares.groups), np.full(shares.groups, np.inf)))
+            rows.append(first_balance + group)
+            columns.append(index)
+            values.append(steps / self._unit[group])
+            first_balance += shares.groups
+            cost.append(np.array([0.0 if self.aim.kept else -1.0]))
+            asks = self.aim.due > 0
+            most = float((self.fastest()[asks] / self.aim.due[asks]).min(initial=np.inf))
+            most = most if np.isfinite(most) else 1.0
+            extra.append((1.0, 1.0) if self.aim.kept else (0.0, most))
+        both = np.flatnonzero(balance >= 0)
+        rows.append(first_balance + balance[both])
+        columns.append(index[both])
+        values.append(np.where(own < beside, 1.0, -1.0)[both])
+        row, at, value = self._halves(*role)
+        count = self._half.shape[1]
+        more.append(Rows(none, none, np.zeros(0), np.full(count, -np.inf), np.zeros(count)))
+        rows.append(first_balance + len(known) + row)
+        columns.append(index[at])
+        values.append(value)
+        base = shares.program(np.concatenate(cost), *more, extra=extra)
+        entries = (np.concatenate([old, *new]) for old, new in ((base.rows, rows), (base.columns, columns)))
+        added = dict(zip(("rows", "columns"), entries, strict=True))
+        return replace(base, values=np.concatenate([base.values, *values]), **added), balance, known
+
+    def _gains(
+        self, role: tuple[np.ndarray, ...], balance: np.ndarray, duals: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What a unit of time of each role would gain, (groups, classes, columns), and duals with all balances priced."""
+        shares, (group, beside, column) = self.shares, role
+        own, types = self.kind[group], len(shares.snapshot.types)
+        limits = shares.groups + types
+        time, work = np.minimum(duals[: shares.groups], 0.0), np.minimum(duals[shares.groups : limits], 0.0)
+        worth = self._worth
+        if self.aim.due is not None:
+            worth = worth + (np.maximum(duals[limits : limits + shares.groups], 0.0) / self._unit)[:, None]
+        value = (worth * self.steps)[:, None, :] * self.kept[self.kind]
+        value += time[:, None, None] + (shares.scale[:, None] / 2 * work[shares.snapshot.type_of])[:, None, :]
+        value += self._half_gains(np.minimum(duals[len(duals) - self._half.shape[1] :], 0.0))
+        gain = np.where(self._able, value, -np.inf)
+        most, inside = np.full((2, *self.kept.shape), -np.inf)
+        np.maximum.at(most, self.kind, gain)
+        np.maximum.at(inside, self.kind, np.where(self._inside, gain, -np.inf))
+        with np.errstate(invalid="ignore"):
+            alike = (most.transpose(1, 0, 2) - most) / 2
+        # Roles that are in do not gain at the solver's prices: a range of prices, which may be a point, keeps it so.
+        price = np.clip(np.nan_to_num(alike), inside.transpose(1, 0, 2), -inside)
+        completed = duals.copy()
+        first_balance = limits + (0 if self.aim.due is None else shares.groups)
+        both = np.flatnonzero(balance >= 0)
+        sign = np.where(own < beside, 1.0, -1.0)[both]
+        completed[first_balance + balance[both]] = sign * price[own[both], beside[both], column[both]]
+        return gain + price[self.kind], completed
+
+    def _half_gains(self, prices: np.ndarray) -> np.ndarray:
+        """What roles gain by the duals of the rows of halves; shape (groups, classes, columns)."""
+        found = np.zeros(self._able.shape)
+        for group, column, price in zip(*self._half.tolist(), prices.tolist(), strict=True):
+            kind = self.kind[group]
+            found[self.kind == kind, kind, column] -= price / 2
+            found[group, kind, column] += price / self.shares.count[group]
+        return found
+
+    def _beside(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Steps a second of a job in each role."""
+        group, beside, column = role
+        return self.steps[group, column] * self.kept[self.kind[group], beside, column]
+
+    def fastest(self) -> np.ndarray:
+        """No job of a group does more steps a second, whoever is beside it."""
+        return self.steps.max(axis=1) * max(1.0, float(self.kept.max(initial=0.0)))
+
+
+def sum_of(snapshot: Snapshot, shares: Shares, worth: np.ndarray, place: str) -> Allocation:
+    """The allocation of the greatest sum of throughputs times what they are worth.
+
+    Arguments:
+        shares: of `many`. worth: of a step a second, by group, or by group and column.
+        place: for messages.
+    """
+    assert snapshot.pairs is not None
+    each = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], (shares.groups, len(snapshot.columns)))
+    unit = float((each[shares.first, shares.column] * shares.steps_first).max()) or 1.0
+    found = Roles(shares, snapshot.pairs, Aim(each / unit)).best(place)
+    total = -found.objective * unit
+    gap = max(0.0, found.objective - found.bound) / max(1.0, abs(found.objective))
+    return Allocation(*found.entries, total, gap, reasons(shares, found.duals), shares.refused, found.note)
+
+
+def _kinds(shares: Shares, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A kind of each group, by class and scale factor; and the class of each kind."""
+    table = np.stack([classes, shares.scale])
+    _, first, kind = np.unique(table, axis=1, return_index=True, return_inverse=True)
+    return kind.ravel(), classes[first]

@@ -1,0 +1,48 @@
+"""Roles laid out: when it is known how long each job is beside some job of a kind, who is beside whom.
+
+Any way of matching them will do, because all of one kind are beside another for as long as all of that are beside them, and
+nobody is beside its own kind for more than half of the time in which anybody of it is (column_generation.py).
+"""
+
+import numpy as np
+
+from hocket.scheduler.solver.lp.ungroup import Entries, spread
+from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.space_sharing.time_windows import halves, matched
+
+_USED = 1e-9  # less time is none
+
+
+def laid_out(shares: Shares, kind: np.ndarray, role: tuple[np.ndarray, ...], x: np.ndarray) -> Entries:
+    """Entries of an allocation: jobs alone, and of each two kinds who is beside whom and for how long.
+
+    Arguments:
+        kind: of each group. role: groups, the kinds that they are beside, and columns. x: time of the groups alone, then of
+            each role, summed over a group's jobs.
+    """
+    group, beside, column = role
+    alone = spread(shares.group, shares.first, shares.second, shares.column, x[: shares.variables])
+    parts = [alone]
+    time = x[shares.variables : shares.variables + len(group)] / shares.count[group]
+    order = np.argsort(shares.group, kind="stable")
+    ends = np.cumsum(np.bincount(shares.group + 1, minlength=shares.groups + 1))
+    sides: dict[tuple[int, int, int], tuple[list[np.ndarray], list[np.ndarray]]] = {}
+    for r in np.flatnonzero(time > _USED).tolist():
+        g = group[r]
+        alike = order[ends[g] : ends[g + 1]]
+        side = sides.setdefault((int(kind[g]), int(beside[r]), int(column[r])), ([], []))
+        side[0].append(alike)
+        side[1].append(np.full(len(alike), time[r]))
+    for (own, other, at), (jobs, times) in sides.items():
+        if own > other or (other, own, at) not in sides:
+            continue
+        a, time_a = np.concatenate(jobs), np.concatenate(times)
+        if own == other:
+            i, j, both = matched(*halves(a, time_a, time_a.sum() / 2))
+            unlike = i != j  # a job of a hair more than half would meet itself
+            i, j, both = i[unlike], j[unlike], both[unlike]
+        else:
+            b, time_b = (np.concatenate(part) for part in sides[other, own, at])
+            i, j, both = matched(a, time_a, b, time_b)
+        parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), at), both))
+    return tuple(np.concatenate([part[k] for part in parts]) for k in range(4))  # type: ignore[return-value]

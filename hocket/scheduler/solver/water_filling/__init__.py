@@ -1,0 +1,1 @@
+"""Water filling: max-min fairness, level by level."""

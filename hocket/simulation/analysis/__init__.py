@@ -1,0 +1,1 @@
+"""Analysis of a simulated run: traffic, overlap and its gain."""

@@ -1,0 +1,120 @@
+"""Gain: a plan's backwards with sums of gradients beside them, and what they would be without.
+
+Rules of this file: times are the kernel's, of a steady iteration; nothing is simulated here. One device of every stage, since
+its replicas do the same.
+"""
+
+from dataclasses import replace
+
+from hocket.program.instruction import Kind, Value, What
+from hocket.program.trace.overlap import (
+    DeviceOverlap,
+    GradientSum,
+    Overlap,
+    Piece,
+    SummedBackward,
+    summed_backward,
+    updates_with_sums,
+)
+from hocket.simulation.engine.nodes import EPILOGUE, KINDS, PERIOD, Part
+from hocket.simulation.result import Outcome
+from hocket.simulation.steady_state import steady_state
+
+MOST_DEVICES = 32
+_Row = tuple[Part, int, int, int]
+_Rows = dict[tuple[int, int], list[_Row]]
+_BACKWARD = KINDS.index(Kind.BACKWARD)
+
+
+def overlap_of(beside: Outcome, apart: Outcome) -> Overlap | None:
+    """Two runs of one plan laid beside each other; None where no gradients are summed.
+
+    Arguments:
+        apart: without overlap (without_overlap.py).
+    """
+    shapes = beside.program.stages
+    found, rows = [], [_backwards(outcome) for outcome in (beside, apart)]
+    for device in _spread(list(dict.fromkeys(shape.devices[0] for shape in shapes))):
+        update = _steady_update(beside, device)
+        if update is None:
+            continue
+        one, other = (_cut(o, r, device, update) for o, r in zip((beside, apart), rows, strict=True))
+        if one is not None and other is not None and min(one.seconds, other.seconds) > 0:
+            found.append(DeviceOverlap(one, other))
+    if not found:
+        return None
+    iterations = [steady_state(outcome).iteration_s for outcome in (beside, apart)]
+    return Overlap(iterations[0], iterations[1], beside.program.rule.batch, tuple(found))
+
+
+def _spread(devices: list[int]) -> list[int]:
+    """The first, the last, and some between them, where there are too many."""
+    if len(devices) <= MOST_DEVICES:
+        return devices
+    return [devices[round(k * (len(devices) - 1) / (MOST_DEVICES - 1))] for k in range(MOST_DEVICES)]
+
+
+def _steady_update(outcome: Outcome, device: int) -> int | None:
+    """The last update of a device whose sums are over within the steady state."""
+    ends = updates_with_sums(outcome.trace, device)
+    last = steady_state(outcome).last
+    until_s = outcome.makespan_s
+    if last >= 0:
+        prologue, period, _ = outcome.layout.sizes
+        until_s = float(outcome.end_s[prologue + last * period : prologue + (last + 1) * period].max())
+    steady = [update for update, end_s in ends.items() if end_s <= until_s * (1 + 1e-12)]
+    return (steady or list(ends))[-1] if ends else None
+
+
+def _cut(outcome: Outcome, rows: _Rows, device: int, update: int) -> SummedBackward | None:
+    """What a run's trace says, with backwards cut at their buckets, and bytes."""
+    found = summed_backward(outcome.trace, outcome.program.rule.batch, device, update)
+    if found is None:
+        return None
+    pieces = tuple(cut for whole in found.pieces for cut in _pieces(outcome, rows[(device, whole.stage)], whole, found))
+    ready = {(piece.stage, piece.bucket): piece.end_s for piece in pieces}
+    ends = {piece.stage: piece.end_s for piece in found.pieces}
+
+    def known(one: GradientSum) -> GradientSum:
+        value = Value(What.ACCUMULATOR, one.stage, 0, one.bucket)
+        size, threads = (
+            outcome.costs.bytes_of((value,), outcome.costs.samples[0]),
+            outcome.costs.cuts[one.stage].threads,
+        )
+        one = replace(one, size_bytes=size, threads=threads[one.bucket] if one.bucket < len(threads) else 0)
+        return replace(one, ready_s=ready.get((one.stage, one.bucket), ends[one.stage]))
+
+    return replace(found, pieces=pieces, sums=tuple(map(known, found.sums)))
+
+
+def _backwards(outcome: Outcome) -> _Rows:
+    """Where the nodes of backwards stand: (part, first node, last node, microbatch), by device and stage."""
+    skeleton = outcome.layout.skeleton
+    found: _Rows = {}
+    for part in skeleton.parts:
+        for lane, first, last, kind, stage, index, _, _ in part.rows:
+            if kind == _BACKWARD:
+                found.setdefault((skeleton.lanes[lane][0], stage), []).append((part, first, last, index))
+    return found
+
+
+def _pieces(outcome: Outcome, rows: list[_Row], whole: Piece, found: SummedBackward) -> list[Piece]:
+    """One backward, cut where the gradients of a bucket are there."""
+    layout = outcome.layout
+    stride = layout.skeleton.program.stride
+    for part, first, last, index in rows:
+        repetition, rest = 0, whole.microbatch - index
+        if part.number == PERIOD:
+            repetition, rest = divmod(rest, stride)
+        elif part.number == EPILOGUE:
+            rest -= layout.repeats * stride
+        if rest or not 0 <= repetition < max(1, layout.repeats):
+            continue
+        cuts = []
+        for node in range(first, last + 1):
+            number = layout.number((part.number, node, repetition))
+            start_s, end_s = (float(at[number]) - found.start_s for at in (outcome.start_s, outcome.end_s))
+            bucket = layout.skeleton.signatures[part.signature[node]].last_bucket
+            cuts.append(replace(whole, bucket=bucket, start_s=start_s, end_s=end_s))
+        return [cut for cut in cuts if cut.bucket >= 0 or cut.end_s > cut.start_s]
+    return [whole]

@@ -1,0 +1,1 @@
+"""Simulation of a background job beside a plan."""

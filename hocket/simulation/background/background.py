@@ -1,0 +1,226 @@
+"""Background jobs by simulation: what they do where a foreground job leaves devices idle, and what that costs it.
+
+Rules of this file: the run without a background is the kernel's and stays as it is; with one it is played again (replay.py). Figures
+are those of the steady state of each.
+Source: Park et al., DeepPool (MLSys 2022), sections 5 and 7.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd, inf
+
+import numpy as np
+
+from hocket.cost.background.background import Background, Launch
+from hocket.cost.contention import Ceiling, Collocation
+from hocket.errors import InputError
+from hocket.program.instruction import Kind, computes
+from hocket.program.trace.trace import Trace
+from hocket.simulation.background.replay import SOON_S, Operator, Replay
+from hocket.simulation.engine.unrolled import Unrolled, covered
+from hocket.simulation.result import Outcome
+from hocket.simulation.steady_state import Steady, steady_state
+
+REPEATS = 24
+"""Repetitions of the period that are enough: launches fall into each at another place."""
+_ROUNDS = 2  # of watching and pausing: a third changes next to nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Collocated:
+    """A foreground job and a background job together.
+
+    Attributes:
+        alone: the run without a background; foreground: with it (its changes of memory are not known).
+        devices: that run the background; those that the foreground does not use are left to it.
+        launches: by device of the foreground, begin and end of every launch, and seconds of work that it did, shape (launches, 3).
+        paused: layers and collectives of the foreground beside which no launch begins, because they were seen to suffer.
+        lost_s: seconds that the foreground's layers and collectives lost, by what they lost them to (`Replay.lost_s`).
+        ceilings: by device of the foreground, what both jobs do together at most.
+    """
+
+    alone: Outcome
+    foreground: Outcome
+    background: Background
+    rules: Collocation
+    devices: tuple[int, ...]
+    launches: dict[int, np.ndarray]
+    paused: frozenset[Operator]
+    lost_s: dict[str, float]
+    ceilings: dict[int, Ceiling]
+
+    @cached_property
+    def steady(self) -> tuple[Steady, Steady]:
+        """The steady state without and with the background."""
+        return steady_state(self.alone), steady_state(self.foreground)
+
+    @property
+    def slowdown(self) -> float:
+        """Seconds of an iteration with the background by those without it."""
+        before, after = self.steady
+        return after.iteration_s / before.iteration_s
+
+    @cached_property
+    def room(self) -> bool:
+        """Whether both jobs can have parts of a device at once: one's layers, or the other's launches, do not need all of it."""
+        if any(launch.demand < 1 for launch in self.background.launches):
+            return True
+        unrolled = Unrolled(self.alone.layout, self.alone.costs)
+        works = (work for n in range(len(self.alone.end_s)) if unrolled.computes(n) for work in unrolled.works(n))
+        return any(1 - work.demand >= self.rules.least_share for work in works)
+
+    @property
+    def at_ceiling(self) -> bool:
+        """True if no launch may begin beside a layer.
+
+        The background then uses no device better than the foreground does.
+        """
+        return all(one.room < self.rules.least_share for one in self.ceilings.values())
+
+    @property
+    def foreground_samples_per_s(self) -> float:
+        """Of the foreground, with the background."""
+        return self.foreground.costs.batch_size / self.steady[1].iteration_s
+
+    @cached_property
+    def background_samples_per_s(self) -> dict[int, float]:
+        """Of the background, by device."""
+        begin, end = self._window
+        found = dict.fromkeys(self.devices, self.background.samples_per_s)
+        for device, log in self.launches.items():
+            there = np.minimum(log[:, 1], end) - np.maximum(log[:, 0], begin)
+            done_s = float((log[:, 2] * np.maximum(there, 0.0) / (log[:, 1] - log[:, 0])).sum())
+            found[device] = done_s / self.background.step_s * self.background.samples / (end - begin)
+        return found
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of both, over all devices: the cluster's throughput where they train the same model."""
+        return self.foreground_samples_per_s + sum(self.background_samples_per_s.values())
+
+    @cached_property
+    def idle(self) -> dict[int, tuple[float, float]]:
+        """By device of the cluster, the share of time in which it computes nothing: without, and with the background."""
+        before = self.steady[0]
+        begin, end = self._window
+        found = {}
+        for device in range(self.foreground.costs.cluster.devices):
+            busy_s = before.busy_s.get(device, 0.0)
+            used = float(device in self.devices and device not in self.launches)
+            if device in self._computed:
+                log = self.launches.get(device, np.zeros((0, 3)))
+                used = covered(np.concatenate((self._computed[device], log[:, :2])), begin, end) / (end - begin)
+            found[device] = (1 - busy_s / before.period_s, 1 - used)
+        return found
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The foreground with the background, of memory only peaks. Launches that follow each other are one span."""
+        spans = {d: _joined(log[:, :2]) for d, log in self.launches.items() if len(log)}
+        found, none = self.foreground.trace, np.zeros(0)
+        peaks = {str(d): size for d, size in self.alone.peak_memory_bytes.items()}
+        meta = {**found.meta, "background": self.background.name, "peak_memory_bytes": peaks}
+        devices = none.astype(np.int64)
+        return replace(found, background=spans, meta=meta, memory_device=devices, memory_s=none, memory_bytes=none)
+
+    @property
+    def _window(self) -> tuple[float, float]:
+        """The part of the run that figures of the background are of: whole periods, warm, as in the steady state."""
+        layout, steady = self.foreground.layout, self.steady[1]
+        if steady.last < 0:
+            return 0.0, self.foreground.makespan_s
+        prologue, period, _ = layout.sizes
+        stop = prologue + (steady.last + 1) * period
+        end = float(self.foreground.end_s[stop - period : stop].max())
+        first = (steady.last - 1) // 2
+        begin = float(self.foreground.end_s[prologue + first * period : prologue + (first + 1) * period].max())
+        return begin, end
+
+    @cached_property
+    def _computed(self) -> dict[int, np.ndarray]:
+        """By device, begin and end of all that it computes of the foreground, shape (nodes, 2)."""
+        run, found = self.foreground, {}
+        unrolled = Unrolled(run.layout, run.costs)
+        nodes = [n for n in range(len(run.end_s)) if unrolled.computes(n)]
+        at = np.array([unrolled.instruction(n).device for n in nodes], dtype=np.int64)
+        spans = np.stack((run.start_s[nodes], run.end_s[nodes]), axis=1)
+        for device in run.program.devices:
+            found[device] = spans[at == device]
+        return found
+
+
+def collocate(
+    outcome: Outcome, background: Background, rules: Collocation | None = None, devices: Iterable[int] | None = None
+) -> Collocated:
+    """Play a run again with a background job on devices of its cluster; on those that it does not use the job is alone.
+
+    Arguments:
+        outcome: of a run of some repetitions (REPEATS), so that launches fall into periods at many places.
+        devices: that run the background; all of the cluster by default.
+    """
+    rules = rules or Collocation()
+    cluster = outcome.costs.cluster
+    chosen = tuple(range(cluster.devices)) if devices is None else tuple(sorted(set(devices)))
+    if any(not 0 <= d < cluster.devices for d in chosen):
+        raise InputError("background: devices", str(chosen), f"0 to {cluster.devices - 1}")
+    paused: frozenset[Operator] = frozenset()
+    replay = Replay(outcome, background, rules, chosen, paused)
+    replay.run()
+    for _ in range(_ROUNDS if rules.slowdown_limit < inf else 0):
+        slow = {
+            operator
+            for operator, (took_s, alone_s) in replay.seen.items()
+            if took_s > alone_s * rules.slowdown_limit * (1 + 1e-9)
+        }
+        if slow <= paused:
+            break
+        paused |= slow
+        replay = Replay(outcome, background, rules, chosen, paused)
+        replay.run()
+    launches = {d: np.array(one.log, dtype=float).reshape(-1, 3) for d, one in replay.devices.items()}
+    ceilings = {d: one.ceiling for d, one in replay.devices.items()}
+    return Collocated(
+        outcome, replay.outcome_of(), background, rules, chosen, launches, paused, dict(replay.lost_s), ceilings
+    )
+
+
+def background_of(outcome: Outcome, name: str = "") -> Background:
+    """The background job that a run on one device would be: its forwards and backwards layer by layer, and its steps.
+
+    What the host does, and waits of the device, are left out: a background has time to load ahead.
+
+    Raises:
+        InputError: the run is of several devices.
+    """
+    program, costs = outcome.program, outcome.costs
+    if len(program.devices) != 1:
+        raise InputError("background", f"a plan for {len(program.devices)} devices", "a plan for one device")
+    layout, steady = outcome.layout, steady_state(outcome)
+    prologue, period, _ = layout.sizes
+    if steady.last >= 0:
+        stride = layout.skeleton.program.stride
+        many = costs.rounds // gcd(costs.rounds, max(stride, 1))
+        begin, stop = prologue + (steady.last + 1 - many) * period, prologue + (steady.last + 1) * period
+        samples = many * steady.batches * costs.batch_size
+    else:
+        begin, stop, samples = 0, layout.nodes, steady.batches * costs.batch_size
+    unrolled = Unrolled(layout, costs)
+    nodes = [n for n in range(begin, stop) if computes(unrolled.instruction(n).lane)]
+    nodes = [n for n in nodes if unrolled.instruction(n).kind not in (Kind.LOAD, Kind.DROP)]
+    launches = [
+        Launch(seconds, work.demand or 1.0, str(unrolled.instruction(n).kind))
+        for n in sorted(nodes, key=lambda n: float(outcome.start_s[n]))
+        for work in unrolled.works(n)
+        if (seconds := float(outcome.end_s[n] - outcome.start_s[n]) * work.fraction) > 0
+    ]
+    peak = max(outcome.peak_memory_bytes.values())
+    return Background(name or program.name, samples, tuple(launches), peak)
+
+
+def _joined(spans: np.ndarray) -> np.ndarray:
+    """Spans, those without room between them as one."""
+    if not len(spans):
+        return spans
+    apart = np.flatnonzero(spans[1:, 0] - spans[:-1, 1] > 2 * SOON_S)
+    return np.stack((spans[np.append(0, apart + 1), 0], spans[np.append(apart, -1), 1]), axis=1)

@@ -1,0 +1,310 @@
+"""Replay: a run once more, with a background job in the gaps of its devices and beside its layers.
+
+Rules of this file: nodes, their order and what they wait for are those of the lowered program, so that what is late on one device
+makes the others late; who gets what of a device says cost/contention.py (`Collocation`, `Ceiling`). A compute instruction goes on layer
+by layer. Links, cores and devices with several compute lanes are shared as in the kernel (sharing.py). Memory is not played again.
+Collectives are slowed by a background on any of their devices. Ties are broken by (time, launches last, order of scheduling): at one
+moment the foreground goes first. A replay that makes no progress ends with an InternalError (`_patience`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from heapq import heappop, heappush
+
+import numpy as np
+
+from hocket.cost.background.background import Background
+from hocket.cost.contention import Ceiling, Collocation
+from hocket.errors import InternalError
+from hocket.program.instruction import COLLECTIVES
+from hocket.simulation.engine.shared_device import Motion, SharedDevice
+from hocket.simulation.engine.sharing import Shares
+from hocket.simulation.engine.unrolled import Unrolled
+from hocket.simulation.result import Outcome
+
+Operator = tuple[int, int, int]
+"""Signature of a node, its class of samples, and which of its layers (0 of a collective)."""
+
+_AT, _BEHIND = 0, 1  # of two events at one moment: what ends, then launches that begin
+COLLECTIVE = "collective"
+"""What of `Replay.lost_s` no launch is named for."""
+SOON_S = 1e-9  # from room on a device to the launch that takes it: rounding makes shorter gaps, which are none
+_SHOWN = 8  # of what is in motion, in an error
+
+
+class Replay:
+    """One replay.
+
+    Attributes:
+        start, end, cause: of every node, as in an Outcome.
+        seen: by operator, seconds that it took and seconds that it would have taken without launches.
+        lost_s: seconds by which the foreground's layers took longer, of all lanes, by the kind of the launch that was there; and by
+            "collective" those of its collectives, whatever the launch. What waits for them is not counted.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        background: Background,
+        rules: Collocation,
+        devices: Iterable[int],
+        paused: frozenset[Operator] = frozenset(),
+    ) -> None:
+        self.outcome, self.rules, self.paused = outcome, rules, paused
+        self.nodes, self.shares = Unrolled(outcome.layout, outcome.costs), Shares(outcome.layout, outcome.costs)
+        job = background.divided(rules.launch_s)
+        self.job = job if rules.beside else job.alone()
+        own = [d for d in outcome.program.devices if d in set(devices)]
+        used = self.nodes.utilization(outcome)
+        # Each begins at another place of its step, so that devices that do the same are not disturbed all at once.
+        count = len(self.job.launches)
+        self.devices = {
+            d: SharedDevice(d, self.job, rules, Ceiling.of(used[d], self.job.utilization), k * count // len(own))
+            for k, d in enumerate(own)
+        }
+        self.waits = outcome.layout.structure[2].tolist()
+        nodes = len(self.waits)
+        self.start, self.end, self.cause = [0.0] * nodes, [0.0] * nodes, outcome.cause.tolist()
+        self.seen: dict[Operator, list[float]] = {}
+        self.lost_s: defaultdict[str, float] = defaultdict(float)
+        self._heap: list[tuple[float, int, int, int, int, int]] = []
+        self._order = self._finished = 0
+        self._moving: dict[int, Motion] = {}
+        self._patience_s, self._progress_s = self._patience(), 0.0
+
+    def run(self) -> None:
+        """Play it to its end.
+
+        Raises:
+            InternalError: nothing of the foreground is in motion before the end, or what is in motion does not come to an end.
+        """
+        self._begin([n for n, waits in enumerate(self.waits) if waits == 0], 0.0)
+        for device in self.devices.values():
+            self._ask(device, 0.0)
+        now = 0.0
+        while self._finished < len(self.waits):
+            if not self._moving or not self._heap or self._heap[0][0] - self._progress_s > self._patience_s:
+                raise self._stuck(now)
+            now, turn, _, node, number, version = heappop(self._heap)
+            if turn == _BEHIND:
+                self._launch(self.devices[number], now)
+            elif node < 0:
+                if version == self.devices[number].version:
+                    self._launch_over(self.devices[number], now)
+            elif node in self._moving and version == self._moving[node].version:
+                self._progress_s = now
+                self._over(self._moving[node], now)
+        for device in self.devices.values():
+            device.stop(now)
+
+    def _push(self, at: float, turn: int, node: int, number: int, version: int) -> None:
+        self._order += 1
+        heappush(self._heap, (at, turn, self._order, node, number, version))
+
+    # Nodes of the foreground
+
+    def _begin(self, ready: list[int], now: float) -> None:
+        """Let nodes begin that wait for nothing, and all that follows from those that take no time."""
+        while ready:
+            n = ready.pop(0)
+            self.start[n] = now
+            shares = self.shares.shares(n)
+            latency_s = self.shares.latency_s[n] + (0.0 if shares else self.shares.work_s[n])
+            if latency_s <= 0 and not shares:
+                ready += self._finish(n, now)
+                continue
+            one = self._moving[n] = Motion(n, self._members(n), now, began=now, left=latency_s)
+            if one.devices and self.nodes.computes(n):
+                one.works = self.nodes.works(n)
+                self._layer(one, 0, now)
+                continue
+            for d in one.devices:
+                self.devices[d].collectives[n] = one
+            if latency_s > 0:
+                self._pace(one, now)
+            else:
+                self._flow(one, now)
+
+    def _members(self, n: int) -> tuple[int, ...]:
+        """Devices with a background that a collective or a compute instruction is on; none of all else."""
+        one = self.nodes.instruction(n)
+        if one.kind in COLLECTIVES:
+            return tuple(d for d in one.group if d in self.devices)
+        return (one.device,) if self.nodes.computes(n) and one.device in self.devices else ()
+
+    def _flow(self, one: Motion, now: float) -> None:
+        """The latency is over: the node shares links from now on."""
+        one.phase, one.left, one.since = 1, self.shares.work_s[one.node], now
+        self._repace(self.shares.enter(one.node), now)
+
+    def _layer(self, one: Motion, at: int, now: float) -> None:
+        """Begin a layer of a compute instruction."""
+        device = self.devices[one.devices[0]]
+        one.at, one.left, one.lost_s = at, one.works[at].fraction * self.shares.work_s[one.node], 0.0
+        one.began = one.since = now
+        device.layers[one.node] = one
+        if one.phase == 0 and self.shares.shares(one.node):
+            one.phase = 1
+            self._repace([n for n in self.shares.enter(one.node) if n != one.node], now)
+        self._settle(device, now)
+        self._ask(device, now)
+
+    def _over(self, one: Motion, now: float) -> None:
+        """A latency, a layer or a node is over."""
+        n = one.node
+        if one.computes:
+            self._advance(one, now)
+            self._saw(one, now)
+            if one.at + 1 < len(one.works):
+                self._layer(one, one.at + 1, now)
+                return
+        elif one.phase == 0 and self.shares.shares(n):
+            self._advance(one, now)
+            self._flow(one, now)
+            return
+        elif one.devices:
+            self._advance(one, now)
+            self._saw(one, now)
+        del self._moving[n]
+        for d in one.devices:
+            self.devices[d].layers.pop(n, None)
+            self.devices[d].collectives.pop(n, None)
+        if one.phase == 1:
+            self._repace(self.shares.leave(n), now)
+        self._begin(self._finish(n, now), now)
+        for d in one.devices:
+            if one.computes:
+                self._settle(self.devices[d], now)
+            self._ask(self.devices[d], now)
+
+    def _finish(self, n: int, now: float) -> list[int]:
+        """A node is over; what waits for nothing else now."""
+        self.end[n] = now
+        self._finished += 1
+        found = []
+        for to in self.nodes.successors(n):
+            self.waits[to] -= 1
+            if self.waits[to] == 0:
+                self.cause[to] = n
+                found.append(to)
+        return found
+
+    def _repace(self, nodes: list[int], now: float) -> None:
+        for n in nodes:
+            self._pace(self._moving[n], now)
+
+    def _pace(self, one: Motion, now: float) -> None:
+        """Give a node in motion its rate, by what it shares with others and by the launches that are beside it."""
+        self._advance(one, now)
+        one.pace = self._slowed(one)
+        one.rate = one.pace * (self.shares.rate(one.node) if one.phase == 1 else 1.0)
+        one.version += 1
+        if one.rate > 1e-9:
+            self._push(now + max(0.0, one.left) / one.rate, _AT, one.node, -1, one.version)
+
+    def _slowed(self, one: Motion) -> float:
+        """A node's progress by its progress without launches."""
+        if one.computes:
+            return self.devices[one.devices[0]].pace
+        disturbed = any(self.devices[d].busy for d in one.devices)
+        return 1 / self.rules.collective_slowdown if disturbed else 1.0
+
+    def _advance(self, one: Motion, now: float) -> None:
+        """Count a node's progress since the last look, at the rate that it had."""
+        passed = now - one.since
+        one.left -= passed * one.rate
+        one.since = now
+        lost_s = passed * (1 - one.pace)
+        if lost_s > 0:
+            one.lost_s += lost_s
+            self.lost_s[self.devices[one.devices[0]].launch.kind if one.computes else COLLECTIVE] += lost_s
+
+    def _saw(self, one: Motion, now: float) -> None:
+        seen = self.seen.setdefault((*self.nodes.kind(one.node), one.at), [0.0, 0.0])
+        seen[0] += now - one.began
+        seen[1] += now - one.began - one.lost_s
+
+    # Launches of the background
+
+    def _settle(self, device: SharedDevice, now: float) -> None:
+        """New rates for a launch and for the layers beside it."""
+        device.advance(now)
+        ends = device.settle(now)
+        for one in list(device.layers.values()):
+            self._pace(one, now)
+        if device.busy:
+            self._push(ends, _AT, -1, device.number, device.version)
+
+    def _ask(self, device: SharedDevice, now: float) -> None:
+        """See whether a launch can begin, as soon as all else that happens now has happened."""
+        if not device.busy and not device.asked:
+            device.asked = True
+            self._push(now + SOON_S, _BEHIND, -1, device.number, 0)
+
+    def _launch(self, device: SharedDevice, now: float) -> None:
+        """Begin a launch, if it may and if the foreground leaves something over."""
+        device.asked = False
+        if self._may(device) and (share := device.room()) > 0:
+            device.begin(share, now)
+            self._disturb(device, now)
+            self._settle(device, now)
+
+    def _may(self, device: SharedDevice) -> bool:
+        """Whether a launch may begin beside what is there."""
+        there = (*device.collectives.values(), *device.layers.values())
+        if any((*self.nodes.kind(one.node), one.at) in self.paused for one in there):
+            return False
+        return self.rules.beside or not device.layers
+
+    def _launch_over(self, device: SharedDevice, now: float) -> None:
+        """A launch has ended; those that were given to the device together with it follow at once."""
+        device.advance(now)
+        for one in device.layers.values():
+            self._advance(one, now)
+        if device.end(now):
+            self._disturb(device, now)
+        self._settle(device, now)
+        self._ask(device, now)
+
+    def _disturb(self, device: SharedDevice, now: float) -> None:
+        for one in list(device.collectives.values()):
+            self._pace(one, now)
+
+    # Bounds
+
+    def _patience(self) -> float:
+        """Seconds in which a latency, a layer or a node must end that is in motion.
+
+        A layer is kept from all progress by the launches that are on its device when it begins, and by no others: those of one batch
+        (`outstanding`), each at no less than half of the least share. Beside launches that begin later it has at least half of its
+        pace (`Collocation.rates`), a collective what `collective_slowdown` leaves it, and all of them their least share of links and
+        cores (`Shares.least_rate`).
+        """
+        rules = self.rules
+        slowest = max(2 * rules.compute_slowdown, rules.collective_slowdown)
+        longest_s = max(launch.seconds for launch in self.job.launches)
+        blocked_s = 2 * rules.outstanding * longest_s * rules.compute_slowdown / rules.least_share
+        alone = zip(self.shares.latency_s, self.shares.work_s, strict=True)
+        least = (self.shares.least_rate(n) if self.shares.shares(n) else 1.0 for n in range(len(self.waits)))
+        nodes_s = max((a + work / rate for (a, work), rate in zip(alone, least, strict=True)), default=0.0)
+        return blocked_s + slowest * nodes_s + 2 * SOON_S
+
+    def _stuck(self, now: float) -> InternalError:
+        """The error for a replay that does not go on, with the state that it is in."""
+        moving = [f"{self.nodes.instruction(n).name} (node {n})" for n in list(self._moving)[:_SHOWN]]
+        launched = [str(d) for d, device in self.devices.items() if device.busy]
+        first = next((n for n, waits in enumerate(self.waits) if waits > 0), -1)
+        waiting = f"; {self.nodes.instruction(first).name} (node {first}) waits" if first >= 0 else ""
+        return InternalError(
+            f"{self.outcome.program.name} with a background job makes no progress at {now:.6g} s, after "
+            f"{now - self._progress_s:.3g} s: {self._finished} of {len(self.waits)} nodes are over; "
+            f"in motion: {', '.join(moving) or 'nothing'}{waiting}; "
+            f"launches on devices: {', '.join(launched) or 'none'}"
+        )
+
+    def outcome_of(self) -> Outcome:
+        """The run as it came out; its changes of memory are not known any more."""
+        none = (np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
+        start, end, cause = np.array(self.start), np.array(self.end), np.array(self.cause, dtype=np.int64)
+        return replace(self.outcome, start_s=start, end_s=end, cause=cause, records=none)

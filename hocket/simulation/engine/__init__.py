@@ -1,0 +1,1 @@
+"""The event loop: nodes, resources, kernel."""

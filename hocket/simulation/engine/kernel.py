@@ -1,0 +1,301 @@
+"""The event queue with its clock, and the loop that plays a lowered program: plain functions that numba can compile.
+
+Rules of this file: only indexing and arithmetic, so that the same functions run with and without numba and give the same
+bits; arrays are flat. Ties are broken by (time, order of scheduling), so that equal input gives equal output.
+
+The queue is a binary heap of slots (one event a slot, here: one a lane) that can be moved while they wait.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+Ints = Any
+Floats = Any
+
+OTHERS, BEGINS, COMPUTES, FINISHES, SENDS, AT_ONCE = range(6)
+"""What a node's changes of memory wait for: nothing; nothing, and sends' changes for its begin and its end, or, of the first
+part of a compute instruction, for its begin, of its last, for its end; those of sends wait for either, but those of some for nothing if the compute
+instruction behind which they come is what they have waited for."""
+
+
+def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
+    """Whether the event of slot a comes before that of slot b."""
+    return bool(time[a] < time[b] or (time[a] == time[b] and rank[a] < rank[b]))
+
+
+def rise(heap: Ints, where: Ints, time: Floats, rank: Ints, position: int) -> int:
+    """Let the slot at a position of the heap rise to its place, and return that."""
+    slot = heap[position]
+    while position > 0:
+        parent = (position - 1) // 2
+        if not before(time, rank, slot, heap[parent]):
+            break
+        heap[position] = heap[parent]
+        where[heap[position]] = position
+        position = parent
+    heap[position] = slot
+    where[slot] = position
+    return position
+
+
+def sink(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, position: int) -> None:
+    """Let the slot at a position of the heap sink to its place."""
+    slot = heap[position]
+    while True:
+        child = 2 * position + 1
+        if child >= size:
+            break
+        if child + 1 < size and before(time, rank, heap[child + 1], heap[child]):
+            child += 1
+        if not before(time, rank, heap[child], slot):
+            break
+        heap[position] = heap[child]
+        where[heap[position]] = position
+        position = child
+    heap[position] = slot
+    where[slot] = position
+
+
+def schedule(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, slot: int, at_s: float, order: int) -> int:
+    """Set the event of a slot to a time, whether it waits already or not; return the heap's size."""
+    time[slot] = at_s
+    rank[slot] = order
+    if where[slot] < 0:
+        heap[size] = slot
+        where[slot] = size
+        size += 1
+    sink(heap, where, time, rank, size, rise(heap, where, time, rank, where[slot]))
+    return size
+
+
+def take(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int) -> int:
+    """Remove the first event; return the heap's size. The slot is heap[0] before."""
+    where[heap[0]] = -1
+    size -= 1
+    if size > 0:
+        heap[0] = heap[size]
+        sink(heap, where, time, rank, size, 0)
+    return size
+
+
+def rate_of(s: int, use_ptr: Ints, use_resource: Ints, use_sharing: Ints, capacity: Floats, load: Floats) -> float:
+    """The rate at which a node of a signature goes on: the least share among its resources (1), times that of speeds (2)."""
+    rate, speed = 1.0, 1.0
+    for u in range(use_ptr[s], use_ptr[s + 1]):
+        resource = use_resource[u]
+        if use_sharing[u] == 1 and load[resource] > capacity[resource]:
+            rate = min(rate, capacity[resource] / load[resource])
+        elif use_sharing[u] == 2 and load[resource] > capacity[resource]:
+            speed = min(speed, capacity[resource] / load[resource])
+    return rate * speed
+
+
+def retime(
+    s: int,
+    now: float,
+    order: int,
+    size: int,
+    queue: Any,
+    uses: Any,
+    load: Floats,
+    moving: Ints,
+    plays: Ints,
+    rate: Floats,
+    left: Floats,
+    since: Floats,
+) -> tuple[int, int]:
+    """Give new rates to all who share a resource with a node, of this signature, that came or went; return order and heap size."""
+    heap, where, time, rank = queue
+    use_ptr, use_resource, _, use_sharing, share_ptr, share_lane, capacity = uses
+    for u in range(use_ptr[s], use_ptr[s + 1]):
+        resource = use_resource[u]
+        for k in range(share_ptr[resource], share_ptr[resource + 1]):
+            other = share_lane[k]
+            if moving[other]:
+                new = rate_of(plays[other], use_ptr, use_resource, use_sharing, capacity, load)
+                if new != rate[other]:
+                    left[other] = max(0.0, left[other] - (now - since[other]) * rate[other])
+                    since[other] = now
+                    rate[other] = new
+                    order += 1
+                    size = schedule(heap, where, time, rank, size, other, now + left[other] / new, order)
+    return order, size
+
+
+def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> tuple[int, int]:
+    """The template of a node and the repetition that it is in: nodes are numbered prologue, periods, epilogue."""
+    if n < n_prologue:
+        return n, 0
+    if n < base:
+        round_ = (n - n_prologue) // n_period
+        return n - round_ * n_period, round_
+    return n - base + n_prologue + n_period, repeats
+
+
+def charge(device: int, amount: float, now: float, records: int, memory: Any) -> int:
+    """Change a device's memory level, keep its peak, write the new level down; return the number of records."""
+    level, peak, record_s, record_device, record_bytes = memory
+    if amount == 0.0:
+        return records
+    level[device] += amount
+    peak[device] = max(peak[device], level[device])
+    if len(record_s) > 0:
+        record_s[records], record_device[records], record_bytes[records] = now, device, level[device]
+        records += 1
+    return records
+
+
+def follows(n: int, device: int, cause: Ints, shape: Any, node: Any, cost: Any) -> bool:
+    """Whether the last thing that a node waited for was a compute instruction of this device."""
+    n_prologue, n_period, repeats = shape[:3]
+    if cause[n] < 0:
+        return False
+    local, _ = locate(cause[n], n_prologue, n_period, n_prologue + n_period * repeats, repeats)
+    s = node[1][local]
+    role, hold_device = cost[9], cost[3]
+    return bool((role[s] == COMPUTES or role[s] == FINISHES) and hold_device[s] == device)
+
+
+def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, lanes: Any, memory: Any, out: Any) -> int:
+    """Play a program to its end, or until nothing can go on; return how many nodes have finished.
+
+    Bounded: each node starts once and has two events at most, the end of its latency and its own. -1 after more turns than that.
+
+    Arguments: tuples of flat arrays, as simulation/engine/tables.py makes and explains them. `out` and `memory` are written.
+    """
+    n_prologue, n_period, repeats, n_epilogue, stride, classes = shape
+    size_class, signature, lane_of, index_of, moves = node
+    t_ptr, t_step, t_posts, x_head, x_next, x_to, x_posts, posts_first = edges
+    work, latency, hold, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role = cost
+    held, late = memory[:5], memory[5]
+    use_ptr, use_resource, use_load, use_sharing, capacity = uses[0], uses[1], uses[2], uses[3], uses[6]
+    heap, where, time, rank = queue
+    active, plays, moving, waiting, rate, left, since, load = lanes
+    waits, start, end, cause, ready, counts = out
+    base = n_prologue + n_period * repeats
+    kinds = len(size_class)
+    now, order, size, head, tail, finished, records = 0.0, 0, 0, 0, 0, 0, 0
+
+    for p in range(len(posts_first)):
+        local, round_ = locate(posts_first[p], n_prologue, n_period, base, repeats)
+        s = signature[local]
+        k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
+        records = charge(post_device[s], post_bytes[s * classes + k], now, records, held)
+    for n in range(base + n_epilogue):
+        if waits[n] == 0:
+            ready[tail] = n
+            tail += 1
+
+    for _ in range(3 * (base + n_epilogue) + 1):
+        # What ends now is gone before anything starts now.
+        if head < tail and not (size > 0 and time[heap[0]] <= now):
+            n = ready[head]
+            head += 1
+            local, round_ = locate(n, n_prologue, n_period, base, repeats)
+            s = signature[local]
+            k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
+            c = s * classes + k
+            start[n] = now
+            if (
+                role[s] == COMPUTES or role[s] == BEGINS
+            ):  # what was sent before is let go before a compute instruction begins
+                records = charge(hold_device[s], late[hold_device[s]], now, records, held)
+                late[hold_device[s]] = 0.0
+            records = charge(hold_device[s], hold[c], now, records, held)
+            if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
+                for o in range(op_ptr[s], op_ptr[s + 1]):
+                    records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
+            lane = lane_of[local]
+            shares = use_ptr[s + 1] > use_ptr[s] and work[c] > 0.0
+            alone = latency[s] if shares else latency[s] + work[c]
+            if shares or alone > 0.0:
+                active[lane] = n
+                plays[lane] = s
+                waiting[lane] = shares
+                left[lane] = work[c]
+                order += 1
+                size = schedule(heap, where, time, rank, size, lane, now + alone, order)
+                continue
+        elif size > 0:
+            lane = heap[0]
+            now = time[lane]
+            size = take(heap, where, time, rank, size)
+            n = active[lane]
+            if waiting[lane] or moving[lane]:
+                begins = waiting[lane]  # the latency is over, bytes begin to flow
+                waiting[lane] = False
+                moving[lane] = False
+                s = plays[lane]
+                for u in range(use_ptr[s], use_ptr[s + 1]):
+                    load[use_resource[u]] += use_load[u] if begins else -use_load[u]
+                order, size = retime(s, now, order, size, queue, uses, load, moving, plays, rate, left, since)
+                if begins:
+                    moving[lane] = True
+                    since[lane] = now
+                    rate[lane] = rate_of(s, use_ptr, use_resource, use_sharing, capacity, load)
+                    order += 1
+                    size = schedule(heap, where, time, rank, size, lane, now + left[lane] / rate[lane], order)
+                    continue
+        else:
+            break
+
+        finished += 1
+        end[n] = now
+        local, round_ = locate(n, n_prologue, n_period, base, repeats)
+        s = signature[local]
+        k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
+        for o in range(op_ptr[s], op_ptr[s + 1]):
+            if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
+                continue
+            if role[s] >= SENDS:
+                late[op_device[o]] += op_bytes[o * classes + k]
+            else:
+                records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
+        if role[s] == COMPUTES or role[s] == FINISHES:  # and what was sent meanwhile when it ends
+            records = charge(hold_device[s], late[hold_device[s]], now, records, held)
+            late[hold_device[s]] = 0.0
+        # Successors inside the period are counted from the node itself; all others stand in linked lists.
+        e, stop = 0, 0
+        if n_prologue <= local < n_prologue + n_period:
+            e, stop = t_ptr[local - n_prologue], t_ptr[local - n_prologue + 1]
+        x = x_head[n]
+        while e < stop or x >= 0:
+            if e < stop:
+                to, posts = n + t_step[e], t_posts[e]
+                e += 1
+                if to < n_prologue or to >= base:
+                    continue
+            else:
+                to, posts = x_to[x], x_posts[x]
+                x = x_next[x]
+            waits[to] -= 1
+            if waits[to] == 0:
+                cause[to] = n
+                ready[tail] = to
+                tail += 1
+            if posts:  # the next receive of this lane is posted: its buffer is there from now on
+                local, round_ = locate(to, n_prologue, n_period, base, repeats)
+                s = signature[local]
+                k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
+                records = charge(post_device[s], post_bytes[s * classes + k], now, records, held)
+    else:
+        return -1
+    for device in range(len(late)):
+        records = charge(device, late[device], now, records, held)
+    counts[0] = records
+    return finished
+
+
+@cache
+def compiled() -> Callable[..., int] | None:
+    """`play` compiled by numba, or None where numba is not installed. The first call in a process takes a while."""
+    try:
+        from numba import njit
+        from numba.extending import register_jitable
+    except ImportError:
+        return None
+    for helper in (before, rise, sink, schedule, take, rate_of, retime, locate, charge, follows):
+        register_jitable(helper)
+    fast: Callable[..., int] = njit(cache=True)(play)
+    return fast

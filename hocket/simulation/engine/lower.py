@@ -1,0 +1,223 @@
+"""Lowering: a Program as a graph of nodes, its period once, so that any number of repetitions is index arithmetic.
+
+Rules of this file: an edge says that one node waits for another: the next in its lane, the reader of a value for its
+writer (order.py, rule 1), or a receive for the node that makes room for it (rule 6). Values are followed by their names
+alone, across the repetitions of the period.
+"""
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from hocket.errors import ProgramError
+from hocket.program.instruction import RECEIVE, Instruction, Value
+from hocket.program.memory_bound.receive_window import UNLIMITED, windows
+from hocket.program.program import Lane, Program
+from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, PROLOGUE, IrregularError, Nodes, Part, Signature
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A lowered program. Edges say: when the first node ends, one thing less holds the second back.
+
+    Attributes:
+        program, lanes: the program and its lanes; a lane's number is its place here.
+        signatures: of the nodes.
+        parts: prologue, period, epilogue.
+        inside: edges in the period, (from, to, repetitions later, posts), sorted by `from`. Posts: the second is a receive
+            that is posted when the first ends.
+        between: all other edges, as ((part, node, repetition), (part, node, repetition), posts), where repetitions of the
+            period's nodes are counted from the start when >= 0, from the end when < 0.
+        first_posts: receives that are posted before anything runs, as (part, node, repetition).
+        reach: repetitions that the program must have at least for these edges to be right.
+        labels: names of instructions, with {} for the index.
+    """
+
+    program: Program
+    lanes: tuple[Lane, ...]
+    signatures: tuple[Signature, ...]
+    parts: tuple[Part, Part, Part]
+    inside: tuple[tuple[int, int, int, bool], ...]
+    between: tuple[tuple[tuple[int, int, int], tuple[int, int, int], bool], ...]
+    first_posts: tuple[tuple[int, int, int], ...]
+    reach: int
+    labels: tuple[str, ...]
+
+    def counts(self, repeats: int) -> int:
+        """Instructions of the whole program with some repetitions."""
+        prologue, period, epilogue = (len(part.rows) for part in self.parts)
+        return prologue + repeats * period + epilogue
+
+
+def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
+    """Lower a program.
+
+    Arguments:
+        repeats: when given, the result is for exactly this number of repetitions. It is then the whole program unrolled where
+            the period does not follow itself in a regular way; without it such a program is refused.
+
+    Raises:
+        ProgramError: sends without receives, collectives without members, reads of what nobody writes.
+    """
+    try:
+        found = _Edges(Nodes(program)).skeleton()
+        if repeats is None or repeats >= found.reach:
+            return found
+    except IrregularError as problem:
+        if repeats is None:
+            raise ProgramError(str(problem), "a period that does not follow itself", "a regular one") from None
+    whole = {lane: tuple(instructions) for lane, instructions in program.unrolled(repeats).items() if instructions}
+    none: MappingProxyType[Lane, tuple[Instruction, ...]] = MappingProxyType({})
+    flat = replace(program, prologue=MappingProxyType(whole), period=none, epilogue=none)
+    try:
+        return _Edges(Nodes(flat)).skeleton()
+    except IrregularError as problem:
+        raise ProgramError(str(problem)) from None
+
+
+class _Edges:
+    """The edges of a program's nodes."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes, self.program, self.parts = nodes, nodes.program, nodes.parts
+        self.between: list[tuple[tuple[int, int, int], tuple[int, int, int], bool]] = []
+        self.inside: list[tuple[int, int, int, bool]] = []
+        self.posted: list[tuple[int, int, int]] = []
+        self.reach = 0
+        self.initial = {device: frozenset(self.program.initial(device)) for device in self.program.devices}
+
+    def skeleton(self) -> Skeleton:
+        """All edges, with the nodes that they join."""
+        for number, first, second in self.nodes.chained:
+            if number == PERIOD:
+                self.inside.append((first, second, 0, False))
+            else:
+                self.between.append(((number, first, 0), (number, second, 0), False))
+        for part in self.parts:
+            self._data(part)
+        self._lane_borders()
+        for lane, window in windows(self.program).items():
+            if window >= UNLIMITED:
+                raise ProgramError(f"device {lane[0]}, lane {lane[1]}", "messages that compute does not read", "none")
+            self._posts(lane, window)
+        return Skeleton(
+            program=self.program,
+            lanes=self.program.lanes,
+            signatures=tuple(self.nodes.made),
+            parts=self.parts,
+            inside=tuple(sorted(self.inside)),
+            between=tuple(self.between),
+            first_posts=tuple(self.posted),
+            reach=self.reach,
+            labels=tuple(self.nodes.labels),
+        )
+
+    def _data(self, part: Part) -> None:
+        """Edges from the writer of a value to its readers in other lanes."""
+        for node, lane, values in part.reads:
+            for value in values:
+                if part.number == PERIOD:
+                    self._read_in_period(node, lane, value)
+                else:
+                    self._read(part, node, lane, value)
+
+    def _read_in_period(self, node: int, lane: Lane, value: Value) -> None:
+        """Who writes what a node of the period reads, in all repetitions of it."""
+        device = lane[0]
+        name, rounds = self.nodes.folded(value)
+        writer = self.parts[PERIOD].writers.get((device, name))
+        if writer is None:
+            raise self._unwritten(device, lane, value)
+        later = writer[2] - rounds
+        if later < 0:
+            raise IrregularError(f"{value} is written in a later repetition than it is read in")
+        if writer[1] is not lane and writer[1] != lane:
+            self.inside.append((writer[0], node, later, False))
+        if later == 0:
+            return
+        self.reach = max(self.reach, later)
+        for r in range(later):  # the first repetitions read what the prologue wrote
+            moved = self.program.moved(value, r)
+            found = self.parts[PROLOGUE].writers.get((device, moved))
+            if found is None and moved not in self.initial[device]:
+                raise self._unwritten(device, lane, moved)
+            if found is not None and found[1] != lane:
+                self.between.append(((PROLOGUE, found[0], 0), (PERIOD, node, r), False))
+
+    def _read(self, part: Part, node: int, lane: Lane, value: Value) -> None:
+        """Who writes what a node of prologue or epilogue reads."""
+        device = lane[0]
+        source, found = (part.number, 0), part.writers.get((device, value))
+        if found is None and part.number == EPILOGUE:
+            if self.program.period:
+                name, rounds = self.nodes.folded(value)
+                found = self.parts[PERIOD].writers.get((device, name))
+                later = found[2] - rounds if found is not None else 0
+                if later < 1:
+                    raise self._unwritten(device, lane, value)
+                self.reach = max(self.reach, later)
+                source = (PERIOD, -later)
+            else:
+                source, found = (PROLOGUE, 0), self.parts[PROLOGUE].writers.get((device, value))
+        if found is None:
+            if value not in self.initial[device]:
+                raise self._unwritten(device, lane, value)
+        elif found[1] != lane:
+            self.between.append(((source[0], found[0], source[1]), (part.number, node, 0), False))
+
+    def _unwritten(self, device: int, lane: Lane, value: Value) -> ProgramError | IrregularError:
+        if self.program.period:
+            return IrregularError(f"device {device}, lane {lane[1]}: {value} is not written in an earlier part")
+        return ProgramError(f"device {device}, lane {lane[1]}", f"a read of {value}, which nobody writes", "a writer")
+
+    def _lane_borders(self) -> None:
+        """Edges from the last node of a lane in one part to its first in the next, and the first receives."""
+        for lane in self.program.lanes:
+            previous: tuple[int, int, int] | None = None
+            for part in self.parts:
+                if lane not in part.ends:
+                    continue
+                first, last = part.ends[lane]
+                if previous is not None:
+                    self.between.append((previous, (part.number, first, 0), False))
+                if part.number == PERIOD:
+                    self.inside.append((last, first, 1, False))
+                    self.reach = max(self.reach, 1)
+                previous = (part.number, last, -1 if part.number == PERIOD else 0)
+
+    def _posts(self, lane: Lane, window: int) -> None:
+        """Edges to the receives (or gathers) of a lane from the compute nodes that make room for them: those `window` before.
+
+        Messages are numbered as they come. The prologue consumes fewer than come in it by what period and epilogue
+        consume of it, at most a window (window.py): so nothing waits for what comes in a later part.
+        """
+        receives = [part.receives.get(lane, []) for part in self.parts]
+        consumers = [part.consumers.get(lane, []) for part in self.parts]
+        each, posts = len(receives[PERIOD]), lane[1].startswith(RECEIVE)
+        behind = len(receives[PROLOGUE]) - len(consumers[PROLOGUE]) - window  # at most 0
+        for number, node in enumerate(receives[PROLOGUE]):
+            self._post(consumers[PROLOGUE], number - window, (PROLOGUE, node, 0), posts)
+        for place, node in enumerate(receives[PERIOD]):
+            rounds, consumer = divmod(place + behind, each)
+            self.inside.append((consumers[PERIOD][consumer], node, -rounds, posts))
+            self.reach = max(self.reach, -rounds)
+            for r in range(-rounds):  # the first repetitions have room from the prologue
+                self._post(
+                    consumers[PROLOGUE], len(receives[PROLOGUE]) + r * each + place - window, (PERIOD, node, r), posts
+                )
+        for place, node in enumerate(receives[EPILOGUE]):
+            number = place + behind
+            if number >= 0:
+                self.between.append(((EPILOGUE, consumers[EPILOGUE][number], 0), (EPILOGUE, node, 0), posts))
+            elif each:
+                rounds, consumer = divmod(number, each)
+                self.between.append(((PERIOD, consumers[PERIOD][consumer], rounds), (EPILOGUE, node, 0), posts))
+                self.reach = max(self.reach, -rounds)
+            else:
+                self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + place - window, (EPILOGUE, node, 0), posts)
+
+    def _post(self, consumers: list[int], number: int, receive: tuple[int, int, int], posts: bool) -> None:
+        """A receive that has room from a node of the prologue, or (number below 0) from the start."""
+        if number >= 0:
+            self.between.append(((PROLOGUE, consumers[number], 0), receive, posts))
+        elif posts:
+            self.posted.append(receive)

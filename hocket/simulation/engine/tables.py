@@ -1,0 +1,247 @@
+"""Tables: a lowered program with costs and a number of repetitions, as the flat arrays that the kernel plays.
+
+Rules of this file: every array is explained where it is made; costs are asked once for each signature and each number
+of samples, never for each node.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hocket.cost.contention import Sharing, Use, capacity
+from hocket.cost.model import CostModel
+from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
+from hocket.program.program import Program
+from hocket.simulation.engine.kernel import AT_ONCE, BEGINS, COMPUTES, FINISHES, SENDS
+from hocket.simulation.engine.lower import Skeleton
+from hocket.simulation.engine.nodes import PERIOD, Part, cost_key
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the nodes stand: prologue, then the period `repeats` times, then the epilogue; structure only.
+
+    Attributes:
+        program: what was lowered; asked: the repetitions that were asked for.
+        repeats: the same, or 0 when the lowered program is the whole run unrolled.
+    """
+
+    program: Program
+    skeleton: Skeleton
+    repeats: int
+    asked: int
+
+    @cached_property
+    def sizes(self) -> tuple[int, int, int]:
+        """Nodes of prologue, period and epilogue."""
+        prologue, period, epilogue = (len(part.signature) for part in self.skeleton.parts)
+        return prologue, period, epilogue
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole run."""
+        prologue, period, epilogue = self.sizes
+        return prologue + self.repeats * period + epilogue
+
+    def number(self, place: tuple[int, int, int]) -> int:
+        """Number of a node given as (part, node of the part, repetition); repetitions below 0 count from the end."""
+        part, node, repetition = place
+        prologue, period, _ = self.sizes
+        if part == PERIOD:
+            return prologue + (repetition % self.repeats) * period + node
+        return node if part < PERIOD else prologue + self.repeats * period + node
+
+    @cached_property
+    def structure(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
+        """Arrays of the templates, of the edges, and how many edges lead to each node.
+
+        Templates: signature, lane, index, moves. Edges inside the period in compressed rows (pointer by node, distance to
+        the successor's number, posts), others as linked lists (head by node, next, successor, posts), first posts.
+        """
+        skeleton, (prologue, period, _) = self.skeleton, self.sizes
+        node = tuple(
+            np.array([x for part in skeleton.parts for x in column(part)], dtype=np.int64)
+            for column in (_signature, _lane, _index, _moves)
+        )
+        source, target, later, posts = (
+            (np.array(c, dtype=np.int64) for c in zip(*skeleton.inside, strict=True))
+            if skeleton.inside
+            else (np.zeros(0, dtype=np.int64),) * 4
+        )
+        # Of what one node sets free sends come first: those that are over at once are so before the next instruction begins.
+        sends = np.array([signature.members[0].kind is Kind.SEND for signature in skeleton.signatures], dtype=np.bool_)
+        send_at = sends[node[0]]
+        order = np.lexsort((~send_at[prologue + target], source)) if period else source
+        source, target, later, posts = (column[order] for column in (source, target, later, posts))
+        t_ptr = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=period))))
+        t_step = target - source + later * period
+        waits = np.zeros(self.nodes, dtype=np.int64)
+        if period:
+            inside = waits[prologue : prologue + self.repeats * period].reshape(self.repeats, period)
+            inside += np.bincount(target, minlength=period)
+            for r in range(min(self.repeats, int(later.max(initial=0)))):
+                np.subtract.at(inside[r], target[later > r], 1)
+        x_head = np.full(self.nodes, -1, dtype=np.int64)
+        count = len(skeleton.between)
+        x_next, x_to = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        x_posts = np.array([posts for _, _, posts in skeleton.between], dtype=np.bool_)
+        starts = (0, prologue, prologue + period)
+        late = [not send_at[starts[second[0]] + second[1]] for _, second, _ in skeleton.between]
+        for k in sorted(range(count), key=lambda k: (late[k], k), reverse=True):
+            first, second, _ = skeleton.between[k]
+            number = self.number(first)
+            x_to[k] = self.number(second)
+            x_next[k], x_head[number] = x_head[number], k
+        np.add.at(waits, x_to, 1)
+        first_posts = np.array([self.number(place) for place in skeleton.first_posts], dtype=np.int64)
+        return node, (t_ptr, t_step, posts.astype(np.bool_), x_head, x_next, x_to, x_posts, first_posts), waits
+
+
+def _signature(part: Part) -> list[int]:
+    return part.signature
+
+
+def _lane(part: Part) -> list[int]:
+    return part.lane
+
+
+def _index(part: Part) -> list[int]:
+    return part.index
+
+
+def _moves(part: Part) -> list[bool]:
+    return part.moves
+
+
+def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Costs by signature and number of samples.
+
+    Returns:
+        size_class: for every microbatch of a batch, which of the different numbers of samples it has (and so many microbatches
+            from it on, as are merged anywhere).
+        (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role): an entry for
+        signature s and class k stands at s * classes + k, but for latency, devices and role, which stand at s. Operations
+        are changes of a device's memory when the node ends (of a send, at the next begin or end of a compute instruction; role tells
+        them apart); hold applies when it starts; post when its receive is posted.
+    """
+    merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
+    sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
+    kinds = sorted(set(sizes))
+    size_class = np.array([kinds.index(size) for size in sizes], dtype=np.int64)
+    apart = merged != [1]
+    count, classes = len(skeleton.signatures), len(kinds)
+    work, hold, post = (np.zeros((count, classes)) for _ in range(3))
+    latency = np.zeros(count)
+    hold_device, post_device = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    op_ptr, op_device, op_bytes = [0], [], []
+    role = np.zeros(count, dtype=np.int64)
+    known: dict[object, tuple[float, float]] = {}
+    for s, signature in enumerate(skeleton.signatures):
+        one = signature.members[0]
+        if one.kind is Kind.SEND:
+            role[s] = AT_ONCE if costs.at_once(one) else SENDS
+        elif computes(one.lane) and signature.last_bucket < 0:
+            role[s] = COMPUTES if signature.first_bucket < 0 else FINISHES
+        elif computes(one.lane) and signature.first_bucket < 0:
+            role[s] = BEGINS
+        changes: dict[int, list[float]] = {}
+        for k, size in enumerate(kinds):
+            samples = size[merged.index(costs.merged_in(one))]
+            latency_s, flow_s = costs.transfer(one, samples)
+            latency[s] = latency_s
+            share = 1.0
+            if signature.first_bucket >= 0 or signature.last_bucket >= 0:
+                ready = costs.ready_fractions(one.stage, samples)
+                start = ready[signature.first_bucket] if signature.first_bucket >= 0 else 0.0
+                share = (ready[signature.last_bucket] if signature.last_bucket >= 0 else 1.0) - start
+            work[s, k] = flow_s + costs.seconds(one, samples) * share
+            for member in signature.members:
+                # Replicas have the same, but for what of a bundle's pieces stays where it is.
+                key = (cost_key(member), samples, member.device if apart else -1)
+                if key not in known:
+                    memory = costs.memory
+                    known[key] = memory.net_bytes(member, samples, False), memory.hold_bytes(member, samples, False)
+                net, held = known[key]
+                if member.kind is Kind.RECEIVE:
+                    post_device[s], post[s, k] = member.device, net
+                    continue
+                if member.kind not in COLLECTIVES:
+                    hold_device[s] = member.device
+                    hold[s, k] = held if signature.first_bucket < 0 else 0.0
+                    net = net - held if signature.last_bucket < 0 else 0.0
+                changes.setdefault(member.device, [0.0] * classes)[k] += net
+        for device, amounts in changes.items():
+            if any(amounts):
+                op_device.append(device)
+                op_bytes.append(amounts)
+        op_ptr.append(len(op_device))
+    operations = np.array(op_bytes, dtype=float).reshape(len(op_device), classes)
+    return size_class, (
+        work.ravel(),
+        latency,
+        hold.ravel(),
+        hold_device,
+        np.array(op_ptr, dtype=np.int64),
+        np.array(op_device, dtype=np.int64),
+        operations.ravel(),
+        post_device,
+        post.ravel(),
+        role,
+    )
+
+
+def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
+    """Who shares what: (use_ptr, use_resource, use_load, use_sharing) by signature, (share_ptr, share_lane) the lanes that
+    a resource may govern, and capacity by resource. Resources that can never be short of capacity are left out.
+    """
+    lanes: list[set[int]] = [set() for _ in skeleton.signatures]
+    for part in skeleton.parts:
+        for kind, lane in set(zip(part.signature, part.lane, strict=True)):
+            lanes[kind].add(lane)
+    known: dict[object, tuple[Use, ...]] = {}
+    uses: list[tuple[Use, ...]] = []
+    for signature in skeleton.signatures:
+        key = _alike(signature.members[0])
+        if key not in known:
+            known[key] = costs.uses(signature.members[0])
+        uses.append(known[key])
+    most: dict[Any, dict[int, float]] = {}  # the largest load by lane, of each resource
+    for found, own in zip(uses, lanes, strict=True):
+        for use in found:
+            of_lane = most.setdefault(use.resource, {})
+            for lane in own:
+                of_lane[lane] = max(of_lane.get(lane, 0.0), use.load)
+    short = [r for r, of_lane in most.items() if sum(of_lane.values()) > capacity(costs.cluster, r)]
+    number = {resource: k for k, resource in enumerate(short)}
+    shares: list[set[int]] = [set() for _ in short]
+    use_ptr, resources, loads, sharing = [0], [], [], []
+    for found, own in zip(uses, lanes, strict=True):
+        for use in found:
+            if use.resource in number:
+                resources.append(number[use.resource])
+                loads.append(use.load)
+                sharing.append(int(use.sharing))
+                if use.sharing is not Sharing.NOT:
+                    shares[number[use.resource]] |= own
+        use_ptr.append(len(resources))
+    return (
+        np.array(use_ptr, dtype=np.int64),
+        np.array(resources, dtype=np.int64),
+        np.array(loads, dtype=float),
+        np.array(sharing, dtype=np.int64),
+        np.concatenate(([0], np.cumsum([len(own) for own in shares]))).astype(np.int64),
+        np.array([lane for own in shares for lane in sorted(own)], dtype=np.int64),
+        np.array([capacity(costs.cluster, r) for r in short], dtype=float),
+    )
+
+
+def _alike(i: Instruction) -> object:
+    """Instructions with this in common use the same."""
+    if i.kind is Kind.SEND:
+        return i.kind, i.device, i.peer, i.reads[0].copy
+    if i.kind in COLLECTIVES:
+        value = i.reads[0]
+        return i.kind, i.group, value.what, value.stage, value.part
+    return i.kind, i.device

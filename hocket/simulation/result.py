@@ -1,0 +1,92 @@
+"""Outcome: everything that the kernel found about one run, and the trace of it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.program.program import Program
+from hocket.program.trace.trace import Trace
+from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, Part
+from hocket.simulation.engine.tables import Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the kernel found.
+
+    Attributes:
+        program, repeats: what was played, and how often its period.
+        layout: where the nodes stand.
+        start_s, end_s: of each node (simulation/engine/nodes.py); cause: the node whose end let it start, -1 for none.
+        peak_memory_bytes: by device.
+        records: (seconds, device, bytes) of every change of memory, or empty arrays.
+        wall_s: seconds that lowering and playing took.
+    """
+
+    program: Program
+    repeats: int
+    layout: Layout
+    costs: CostModel
+    start_s: np.ndarray
+    end_s: np.ndarray
+    cause: np.ndarray
+    peak_memory_bytes: dict[int, float]
+    records: tuple[np.ndarray, np.ndarray, np.ndarray]
+    wall_s: float
+
+    @property
+    def instructions(self) -> int:
+        """Instructions that were played."""
+        return self.layout.skeleton.counts(self.layout.repeats)
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the first instruction to the end of the last."""
+        return float(self.end_s.max(initial=0.0))
+
+    def _events(self, part: Part) -> tuple[np.ndarray, ...]:
+        """Lane, kind, stage, index, label, start and end of a part's instructions, in all repetitions."""
+        prologue, period, _ = self.layout.sizes
+        repeats, stride = self.layout.repeats, self.layout.skeleton.program.stride
+        rows = np.array(part.rows, dtype=np.int64).reshape(len(part.rows), 8)
+        lane, first, last, kind, stage, index, label, batch = rows.T
+        rounds = np.zeros((1, 1), dtype=np.int64)
+        offset = rounds + (0, prologue, prologue + repeats * period)[part.number]
+        if part.number == PERIOD:
+            rounds = np.arange(repeats)[:, None]
+            offset = offset + rounds * period
+        if part.number == EPILOGUE:
+            rounds = rounds + repeats
+        moved = index + rounds * stride // batch
+        same = (np.broadcast_to(column, moved.shape).ravel() for column in (lane, kind, stage))
+        text = np.broadcast_to(label, moved.shape).ravel()
+        times = (self.start_s[first + offset].ravel(), self.end_s[last + offset].ravel())
+        return (*same, moved.ravel(), text, *times)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The trace of the whole run."""
+        parts = [self._events(part) for part in self.layout.skeleton.parts]
+        lane, kind, stage, index, label, start_s, end_s = (np.concatenate(c) for c in zip(*parts, strict=True))
+        seconds, device, size = self.records
+        devices = self.program.devices
+        sizes = PlanSizes(self.costs, self.program)
+        held = [sizes.resident(d) for d in devices]
+        return Trace(
+            lanes=self.layout.skeleton.lanes,
+            labels=self.layout.skeleton.labels,
+            lane=lane,
+            kind=kind,
+            stage=stage,
+            index=index,
+            label=label,
+            start_s=start_s,
+            end_s=end_s,
+            memory_device=np.concatenate((np.array(devices, dtype=np.int64), device)),
+            memory_s=np.concatenate((np.zeros(len(devices)), seconds)),
+            memory_bytes=np.concatenate((np.array(held, dtype=float), size)),
+            meta={"source": "simulated", "program": self.program.name, "repeats": self.repeats},
+        )

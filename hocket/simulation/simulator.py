@@ -1,0 +1,193 @@
+"""The simulator: a program, its costs and a cluster in; a trace and a summary out. It obeys hocket/program/order.py.
+
+Rules of this file: it moves arrays between the lowered program and the kernel; readiness is the lowered program's, time
+is the kernel's, seconds and bytes are the cost model's.
+"""
+
+from dataclasses import replace
+from math import gcd
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import InputError, InternalError, ProgramError
+from hocket.hardware.cluster import Cluster
+from hocket.program.program import Program
+from hocket.program.trace.trace import Trace
+from hocket.simulation.engine import kernel
+from hocket.simulation.engine.lower import skeleton
+from hocket.simulation.engine.nodes import EPILOGUE, PERIOD
+from hocket.simulation.engine.tables import Layout, cost_tables, use_tables
+from hocket.simulation.result import Outcome
+from hocket.simulation.summary import Summary, summarize
+from hocket.util.gc_pause import paused
+
+__all__ = ["Outcome", "Summary", "lay_out", "play", "simulate", "summarize"]
+
+ENGINES = ("auto", "numba", "python")
+# To load the compiled kernel takes as long as to play this many nodes plainly (to compile it, once on a machine, longer).
+_SMALL = 60_000
+
+_played_plainly = 0  # nodes in this process: a search of many small programs is worth the compiled kernel as well
+
+
+def simulate(program: Program, costs: CostModel, cluster: Cluster, repeats: int | None = None) -> Trace:
+    """When every instruction of a program runs on a cluster, and what memory every device holds.
+
+    Arguments:
+        costs: of the program's plan; those for another cluster are asked again for this one.
+        repeats: of the period; by default enough for a steady state to be seen.
+
+    Raises:
+        ProgramError: the program cannot go on; the message names the instructions that wait.
+    """
+    return play(program, costs if costs.cluster == cluster else replace(costs, cluster=cluster), repeats).trace
+
+
+def enough_repeats(program: Program, batch: int = 1) -> int:
+    """Repetitions after which the pipeline is warm, and as many again to measure.
+
+    Arguments:
+        batch: microbatches after which their sizes repeat themselves; the measured span holds that many, or a multiple.
+    """
+    in_flight = max(program.admitted, len(program.stages), 1)
+    warm = max(2, -(-2 * in_flight // max(program.stride, 1)))
+    return max(2 * warm, warm + 1 + batch // gcd(batch, max(program.stride, 1)))
+
+
+def lay_out(program: Program, repeats: int | None = None) -> Layout:
+    """Lower a program for some repetitions: what `play` needs, to be kept where many costs are tried on one program.
+
+    Raises:
+        ProgramError: sends without receives, collectives without members, reads of what nobody writes.
+    """
+    if repeats is not None and repeats < 0:
+        raise InputError("repeats", str(repeats), ">= 0")
+    count = enough_repeats(program) if repeats is None else repeats
+    with paused():  # lowering makes many small tuples; to look at them again and again is half the time
+        lowered = skeleton(program, count)
+        layout = Layout(program, lowered, count if lowered.parts[PERIOD].rows else 0, count)
+        _ = layout.structure
+    return layout
+
+
+def play(
+    program: Program | Layout,
+    costs: CostModel,
+    repeats: int | None = None,
+    engine: str = "auto",
+    record: bool = True,
+) -> Outcome:
+    """As `simulate`, with everything that the kernel found.
+
+    Arguments:
+        program: a program, or one that was laid out before (then with its own repetitions).
+        engine: "python" or "numba" (the same numbers), or "auto": numba where it is installed and there is enough to play.
+        record: keep every change of memory, not only the peaks.
+    """
+    began = perf_counter()
+    if engine not in ENGINES:
+        raise InputError("engine", repr(engine), f"one of {', '.join(ENGINES)}")
+    if not isinstance(program, Layout) and repeats is None:
+        repeats = enough_repeats(program, costs.rounds)
+    layout = program if isinstance(program, Layout) else lay_out(program, repeats)
+    lowered, nodes = layout.skeleton, layout.nodes
+    templates, edges, waits = layout.structure
+    size_class, cost = cost_tables(lowered, costs)
+    uses = use_tables(lowered, costs)
+    lanes, resources = len(lowered.lanes), len(uses[-1])
+    prologue, period, epilogue = layout.sizes
+    classes = int(size_class.max()) + 1
+    shape = (prologue, period, layout.repeats, epilogue, lowered.program.stride, classes)
+    queue = (_ints(lanes), _ints(lanes, -1), np.zeros(lanes), _ints(lanes))
+    flags = (np.zeros(lanes, dtype=np.bool_), np.zeros(lanes, dtype=np.bool_))
+    state = (_ints(lanes, -1), _ints(lanes), *flags, *(np.zeros(lanes) for _ in range(3)), np.zeros(resources))
+    devices = range(costs.cluster.devices)
+    sizes = PlanSizes(costs, layout.program)
+    level = np.array([sizes.resident(d) if d in layout.program.devices else 0.0 for d in devices])
+    limit = _records(layout, cost) + len(level) if record else 0
+    memory = (level, level.copy(), np.zeros(limit), _ints(limit), np.zeros(limit), np.zeros(len(level)))
+    out = (waits.copy(), np.full(nodes, np.nan), np.full(nodes, np.nan), _ints(nodes, -1), _ints(nodes), _ints(1))
+    arguments = (shape, (size_class, *templates), edges, cost, uses, queue, state, memory, out)
+    finished, memory, out = _run(arguments, engine, nodes)
+    if finished < 0:
+        over = int(np.isfinite(out[2]).sum())
+        raise InternalError(
+            f"{layout.program.name} goes on for ever: {over} of {nodes} nodes are over after all their events"
+        )
+    if finished < nodes:
+        raise _stuck(layout, out[2])
+    count = int(out[5][0])
+    peaks = {d: float(memory[1][d]) for d in layout.program.devices}
+    records = (memory[2][:count], memory[3][:count], memory[4][:count])
+    return Outcome(
+        program=layout.program,
+        repeats=layout.asked,
+        layout=layout,
+        costs=costs,
+        start_s=out[1],
+        end_s=out[2],
+        cause=out[3],
+        peak_memory_bytes=peaks,
+        records=records,
+        wall_s=perf_counter() - began,
+    )
+
+
+def _run(arguments: tuple[Any, ...], engine: str, nodes: int) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
+    """Play with one of the engines; return how many nodes finished, and the memory and out arrays."""
+    global _played_plainly
+    fast = None
+    if engine == "numba" or (engine == "auto" and _played_plainly + nodes >= _SMALL):
+        fast = kernel.compiled()
+    if fast is not None:
+        return fast(*arguments), arguments[7], arguments[8]
+    if engine == "numba":
+        raise InputError("engine", "numba is not installed", "python or auto", "Install numba.")
+    _played_plainly += nodes
+    # Plain lists are several times as fast to index as arrays, one by one.
+    plain = [tuple(x.tolist() if isinstance(x, np.ndarray) else x for x in group) for group in arguments]
+    finished = kernel.play(*plain)
+    return finished, tuple(np.array(x) for x in plain[7]), tuple(np.array(x) for x in plain[8])
+
+
+def _ints(count: int, value: int = 0) -> np.ndarray:
+    return np.full(count, value, dtype=np.int64)
+
+
+def _records(layout: Layout, cost: tuple[np.ndarray, ...]) -> int:
+    """How many changes of memory a run makes at most."""
+    hold, op_ptr, post = cost[2], cost[4], cost[8]
+    count = len(cost[1])
+    if not count:
+        return 0
+    each = (
+        1
+        + np.diff(op_ptr)
+        + (hold.reshape(count, -1) != 0).any(axis=1)
+        + 1 * (post.reshape(count, -1) != 0).any(axis=1)
+    )
+    parts = [int(each[np.array(part.signature, dtype=np.int64)].sum()) for part in layout.skeleton.parts]
+    return parts[0] + layout.repeats * parts[1] + parts[2]
+
+
+def _stuck(layout: Layout, end_s: np.ndarray) -> ProgramError:
+    """The error for a program that cannot go on: the first instruction of every lane that waits for ever."""
+    skeleton = layout.skeleton
+    waiting: dict[int, str] = {}
+    for part in skeleton.parts:
+        for r in range(layout.repeats if part.number == PERIOD else 1):
+            by = layout.repeats if part.number == EPILOGUE else r
+            for lane, _, last, _, _, index, label, batch in part.rows:
+                if lane not in waiting and np.isnan(end_s[layout.number((part.number, last, r))]):
+                    moved = index + by * skeleton.program.stride // batch
+                    waiting[lane] = skeleton.labels[label].replace("{}", str(moved))
+    lanes = [f"device {skeleton.lanes[k][0]}, lane {skeleton.lanes[k][1]}: {waiting[k]}" for k in sorted(waiting)]
+    return ProgramError(
+        layout.program.name,
+        f"a deadlock: these wait for each other: {'; '.join(lanes[:8])}",
+        "an order in which every instruction can start",
+    )

@@ -1,0 +1,173 @@
+"""Summary: what a person asks of a run, all of it derived from the kernel's times and the program's structure.
+
+Rules of this file: what is said of an iteration is of the steady state (steady_state.py).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.program.instruction import SWAPS, What, computes
+from hocket.program.order import heir_of
+from hocket.program.program import Program
+from hocket.program.trace.overlap import Overlap
+from hocket.simulation.analysis.traffic import by_level, by_name, traffic_of
+from hocket.simulation.engine.nodes import EPILOGUE, PERIOD
+from hocket.simulation.result import Outcome
+from hocket.simulation.steady_state import Steady, steady_state
+from hocket.simulation.swapping.traffic import Swapped, swapped_of
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in figures. Per iteration means: per batch of the plan, in the steady state.
+
+    Attributes:
+        iteration_s: seconds of one iteration; samples_per_s: at that pace.
+        bubble_fraction: idle time of the compute lanes by their busy time (section 4.2.2: t_pb / t_id).
+        utilization: by device, the share of time in which its compute lane is busy.
+        peak_memory_bytes: by device, over the whole run.
+        weight_versions, stashes: by stage, how many live at once at most on one of its replicas.
+        sent_bytes: per iteration, by the name of the cluster's level; sent_bytes_between: by "source>target" device. Of
+            tensor-parallel groups: of all members together, between groups.
+        group_bytes: per iteration, what members of tensor-parallel groups send among each other.
+        swapped_bytes: per iteration, between devices and their hosts; swapped: of what, and what lies there.
+        critical_path: instructions that make a period as long as it is, each released by the one before it.
+        overlap: what it gains that gradients are summed beside backwards; None where none are summed, or it was not asked for.
+        makespan_s: of the whole run; instructions: that were simulated; wall_s: that simulating them took.
+    """
+
+    iteration_s: float
+    samples_per_s: float
+    bubble_fraction: float
+    utilization: dict[int, float]
+    peak_memory_bytes: dict[int, float]
+    weight_versions: tuple[int, ...]
+    stashes: tuple[int, ...]
+    sent_bytes: dict[str, float]
+    sent_bytes_between: dict[str, float]
+    swapped_bytes: float
+    critical_path: tuple[str, ...]
+    makespan_s: float
+    instructions: int
+    wall_s: float
+    group_bytes: float = 0.0
+    swapped: Swapped | None = None
+    overlap: Overlap | None = None
+
+
+def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summary:
+    """All figures of a run.
+
+    Arguments:
+        members: devices of each group that a device of the run stands for. slices: whether each of them sends a part of what
+            crosses stages, and not the whole.
+    """
+    steady = steady_state(outcome)
+    sent = traffic_of(outcome, members, slices)
+    between = sent.between()
+    versions, stashes = most_alive(outcome.program, What.WEIGHTS), most_alive(outcome.program, What.STASH)
+    period_s, iteration_s = steady.period_s, steady.iteration_s
+    return Summary(
+        iteration_s=iteration_s,
+        samples_per_s=outcome.costs.batch_size / iteration_s if iteration_s > 0 else 0.0,
+        bubble_fraction=steady.bubble_fraction,
+        utilization={d: busy / period_s if period_s > 0 else 0.0 for d, busy in steady.busy_s.items()},
+        peak_memory_bytes=outcome.peak_memory_bytes,
+        weight_versions=versions,
+        stashes=stashes,
+        sent_bytes=by_level(outcome.costs.cluster, between),
+        sent_bytes_between=by_name(between),
+        swapped_bytes=sent.swapped_bytes,
+        swapped=swapped_of(outcome),
+        critical_path=_critical_path(outcome, steady),
+        makespan_s=outcome.makespan_s,
+        instructions=outcome.instructions,
+        wall_s=outcome.wall_s,
+    )
+
+
+def most_alive(program: Program, what: What) -> tuple[int, ...]:
+    """By stage: how many values of a kind one replica holds at once at most (they live and die in the compute lane).
+
+    Of a program that swaps: on its device and its host together; of weights it has one version, whatever copies of it there are.
+    """
+    if program.swaps and what is What.WEIGHTS:
+        return (1,) * len(program.stages)
+    whats = (what, What.SHARD) if what is What.WEIGHTS else (what,)  # a new part lies where the whole will be
+    most = [0] * len(program.stages)
+    for device in program.devices:
+        alive = [0] * len(program.stages)
+        for value in program.initial(device):
+            if value.what in whats:
+                alive[value.stage] += 1
+                most[value.stage] = max(most[value.stage], alive[value.stage])
+        lanes = [lane for lane in program.lanes if lane[0] == device and computes(lane[1])]
+        for part in (program.prologue, program.period, program.epilogue):
+            for instruction in (one for lane in lanes for one in part.get(lane, ()) if one.kind not in SWAPS):
+                for value in instruction.writes:
+                    if value.what in whats and heir_of(instruction, value) is None:
+                        alive[value.stage] += 1
+                        most[value.stage] = max(most[value.stage], alive[value.stage])
+                inherited = {heir_of(instruction, value) for value in instruction.writes}
+                for value in instruction.frees:
+                    if value.what in whats and value not in inherited:
+                        alive[value.stage] -= 1
+    return tuple(most)
+
+
+def critical_nodes(outcome: Outcome, steady: Steady) -> Iterator[int]:
+    """Back from the last node of the measured span, always to the node that released it, for one period."""
+    layout = outcome.layout
+    prologue, period, _ = layout.sizes
+    stop = prologue + (steady.last + 1) * period if steady.last >= 0 else layout.nodes
+    begin = stop - period if steady.last >= 0 else 0
+    if stop == 0:
+        return
+    node = begin + int(np.argmax(outcome.end_s[begin:stop]))
+    until = outcome.end_s[node] - steady.period_s
+    while node >= 0 and outcome.end_s[node] > until * (1 + 1e-12):
+        yield node
+        node = int(outcome.cause[node])
+
+
+def _critical_path(outcome: Outcome, steady: Steady) -> tuple[str, ...]:
+    """Names on it, in the order of time."""
+    names = _Names(outcome)
+    path: list[str] = []
+    for node in critical_nodes(outcome, steady):
+        name = names.of(node)
+        if not path or path[-1] != name:  # a backward in several pieces is one instruction
+            path.append(name)
+    return tuple(reversed(path))
+
+
+class _Names:
+    """Names of nodes: device and instruction."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._rows = []
+        for part in outcome.layout.skeleton.parts:
+            first: dict[int, int] = {}
+            for row, (_, start, end, *_rest) in enumerate(part.rows):
+                for node in range(start, end + 1):
+                    first.setdefault(node, row)
+            self._rows.append(first)
+
+    def of(self, number: int) -> str:
+        """Name of a node by its number in the run."""
+        layout, skeleton = self._outcome.layout, self._outcome.layout.skeleton
+        prologue, period, _ = layout.sizes
+        base = prologue + layout.repeats * period
+        if number < prologue:
+            part, node, rounds = 0, number, 0
+        elif number < base:
+            rounds, node = divmod(number - prologue, period)
+            part = PERIOD
+        else:
+            part, node, rounds = EPILOGUE, number - base, layout.repeats
+        lane, _, _, _, _, index, label, batch = skeleton.parts[part].rows[self._rows[part][node]]
+        moved = index + rounds * skeleton.program.stride // batch
+        return f"device {skeleton.lanes[lane][0]}: {skeleton.labels[label].replace('{}', str(moved))}"

@@ -1,0 +1,1 @@
+"""Swap traffic and host memory of a simulated run (Harmony)."""

@@ -1,0 +1,65 @@
+"""HostCourse: what of a program's values lies on hosts, and what is on its way to or from a device, over the time of a simulated run.
+
+Rules of this file: a value on a host takes its memory when its swap begins, unless it takes over that of one that is freed there; what
+moves is counted from the start of its transfer to the end.
+"""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import InternalError
+from hocket.program.instruction import SWAPS, Kind, What
+from hocket.program.order import heir_of
+from hocket.simulation.result import Outcome
+
+Series = list[tuple[float, float]]
+"""Seconds, and the bytes from then on."""
+_MOVES = (*SWAPS, Kind.SEND, Kind.RECEIVE)
+
+
+class HostCourse(NamedTuple):
+    """By device: bytes of its values on its host, and of what is on its way to or from it."""
+
+    host: dict[int, Series]
+    moving: dict[int, Series]
+
+
+def host_course(outcome: Outcome) -> HostCourse:
+    """Of a simulated run of a program that swaps."""
+    program, trace = outcome.program, outcome.trace
+    sizes = PlanSizes(outcome.costs, program)
+    host: dict[int, Series] = {device: [] for device in program.devices}
+    moving: dict[int, Series] = {device: [] for device in program.devices}
+    for device in program.devices:
+        there = sum(sizes.value(value, device) for value in program.initial(device) if value.on_host)
+        host[device].append((0.0, there))
+    whole = program.unrolled(outcome.repeats)
+    for number, lane in enumerate(trace.lanes):
+        own = np.flatnonzero(trace.lane == number)
+        if len(own) != len(whole[lane]):
+            raise InternalError(f"{len(own)} events of {len(whole[lane])} instructions in lane {lane}")
+        for event, i in zip(own.tolist(), whole[lane], strict=True):
+            device, start_s, end_s = lane[0], float(trace.start_s[event]), float(trace.end_s[event])
+            heirs = {value: heir_of(i, value) for value in i.writes}
+            made = sum(sizes.value(v, device) for v, before in heirs.items() if v.on_host and before is None)
+            gone = sum(sizes.value(v, device) for v in i.frees if v.on_host and v not in heirs.values())
+            host[device] += [(start_s, made), (end_s, -gone)]
+            if i.kind in _MOVES:
+                moved = sum(sizes.value(v, device) for v in i.reads or i.writes if v.what is not What.MARK)
+                moving[device] += [(start_s, moved), (end_s, -moved)]
+    return HostCourse({d: _summed(row) for d, row in host.items()}, {d: _summed(row) for d, row in moving.items()})
+
+
+def _summed(changes: Series) -> Series:
+    """What is there after each moment at which something changes."""
+    by_time: defaultdict[float, float] = defaultdict(float)
+    for second, amount in changes:
+        by_time[second] += amount
+    found, level = [], 0.0
+    for second in sorted(by_time):
+        level += by_time[second]
+        found.append((second, max(0.0, level)))
+    return found

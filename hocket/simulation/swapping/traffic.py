@@ -1,0 +1,97 @@
+"""What a run swaps: bytes by kind and direction, and the most that lies on the host for each device.
+
+Rules of this file: all of it follows from the kernel's times and the names of copies; a plan without swaps has none of it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value
+from hocket.program.order import heir_of
+from hocket.simulation.engine.nodes import PERIOD
+from hocket.simulation.result import Outcome
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """Bytes of one iteration (of a batch), by the word of a value's kind, and by device.
+
+    Attributes:
+        in_bytes, out_bytes: swapped in and out, of all devices together. device_bytes: both, of each device.
+        host_peak_bytes: the most that lies on the host for each device at one time of the whole run.
+    """
+
+    in_bytes: dict[str, float] = field(default_factory=dict)
+    out_bytes: dict[str, float] = field(default_factory=dict)
+    device_bytes: dict[int, float] = field(default_factory=dict)
+    host_peak_bytes: dict[int, float] = field(default_factory=dict)
+
+
+def swapped_of(outcome: Outcome) -> Swapped | None:
+    """What a run swaps; None of a program that does not."""
+    if not outcome.program.swaps:
+        return None
+    costs, program = outcome.costs, outcome.program
+    ways: dict[Kind, defaultdict[str, float]] = {kind: defaultdict(float) for kind in SWAPS}
+    devices = dict.fromkeys(program.devices, 0.0)
+    batches = program.stride / len(costs.samples)
+    for row in program.period.values():
+        for i in row:
+            if i.kind in SWAPS:
+                size = _bytes(outcome, i.writes[0])
+                ways[i.kind][str(i.writes[0].what)] += size / batches
+                devices[i.device] += size / batches
+    return Swapped(
+        dict(sorted(ways[Kind.SWAP_IN].items())),
+        dict(sorted(ways[Kind.SWAP_OUT].items())),
+        devices,
+        _host_peaks(outcome),
+    )
+
+
+def swaps_of(outcome: Outcome) -> Iterator[tuple[int, float, float]]:
+    """Every swap of the whole run: device, bytes, seconds."""
+    for i, number in _ran(outcome):
+        if i.kind in SWAPS:
+            yield i.device, _bytes(outcome, i.writes[0]), float(outcome.end_s[number] - outcome.start_s[number])
+
+
+def _ran(outcome: Outcome) -> Iterator[tuple[Instruction, int]]:
+    """Every instruction that ran, of a microbatch like its own in the first period, with its place in the kernel's times."""
+    layout, skeleton = outcome.layout, outcome.layout.skeleton
+    prologue, period, _ = layout.sizes
+    for part in skeleton.parts:
+        for r in range(layout.repeats if part.number == PERIOD else 1):
+            base = (0, prologue + r * period, prologue + layout.repeats * period)[part.number]
+            for node, signature in enumerate(part.signature):
+                for i in skeleton.signatures[signature].members:
+                    yield i, base + node
+
+
+def _bytes(outcome: Outcome, value: Value) -> float:
+    costs = outcome.costs
+    return costs.memory.value_bytes(value, costs.samples_from(value.index, costs.merged_of(value)))
+
+
+def _host_peaks(outcome: Outcome) -> dict[int, float]:
+    """A buffer is there from the beginning of the swap or receive that writes it to the end of what frees it."""
+    program = outcome.program
+    level = {d: sum(_bytes(outcome, v) for v in program.initial(d)) for d in program.devices}
+    changes: dict[int, list[tuple[float, float]]] = {d: [] for d in program.devices}
+    for i, number in _ran(outcome):
+        inherited = {heir_of(i, v) for v in i.writes}
+        for v in i.writes:
+            if v.on_host and heir_of(i, v) is None:
+                changes[i.device].append((float(outcome.start_s[number]), _bytes(outcome, v)))
+        for v in i.frees:
+            if v.on_host and v not in inherited:
+                changes[i.device].append((float(outcome.end_s[number]), -_bytes(outcome, v)))
+    peaks = {}
+    for device, found in changes.items():
+        now = most = level[device]
+        for _, change in sorted(found):
+            now += change
+            most = max(most, now)
+        peaks[device] = most
+    return peaks

@@ -1,0 +1,42 @@
+"""What is missing where a strategy has no choice at all: a sentence that says what it takes, and where it is known what to give."""
+
+from collections.abc import Callable
+from math import ceil
+
+from hocket.strategies.base.search_space import MAX_MICROBATCHES, Situation
+from hocket.util.units import show_count
+
+
+def pipeline(situation: Situation, layers: int = 2) -> str:
+    """What is missing for stages on several devices, of so many layers at least."""
+    if situation.cluster.devices < 2:
+        return "it takes two devices or more"
+    there = len(situation.profile.layers)
+    return f"the model has {show_count(there, 'layer')}; it takes {layers} or more" if there < layers else ""
+
+
+def microbatches(situation: Situation, takes: str, enough: Callable[[int], bool]) -> str:
+    """That a batch is no such number of microbatches, and of the sizes that there are the next batch which is.
+
+    Arguments:
+        takes: what the strategy wants. enough: whether so many microbatches are such a number.
+    """
+    batch = situation.batch_size
+    first, *others = ((size, ceil(batch / size)) for size in reversed(situation.sizes))
+    now = f"a batch is {show_count(first[1], 'microbatch')} of {show_count(first[0], 'sample')}"
+    now += "".join(f", or {count} of {size}" for size, count in others)
+    larger = [
+        (size * count, count, size)
+        for size in situation.microbatch_sizes or situation.profile.microbatch_sizes
+        if (count := next((n for n in range(ceil(batch / size), MAX_MICROBATCHES + 1) if enough(n)), 0))
+    ]
+    step = "take other sizes of microbatches (hocket profile -b)"
+    if larger:
+        samples, count, size = min(larger)
+        step += f", or a batch of {samples}, {count} of {size}"
+    return f"{now}; {takes}; {step}"
+
+
+def even(situation: Situation, takes: str) -> str:
+    """That a batch cannot be divided as a strategy wants it, for which an even number of microbatches would be enough."""
+    return microbatches(situation, takes, lambda count: count % 2 == 0)

@@ -1,0 +1,274 @@
+"""What strategies offer to the planner: balanced pipelines, replicas, interleavings and the partitioner's plans."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations_with_replacement, product
+from math import ceil, lcm
+from typing import Any
+
+import numpy as np
+
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.borders import StageCut
+from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
+from hocket.strategies.base.balance import Balancer, Ends, runs
+from hocket.strategies.pipedream_partition.cost import Sync
+
+MAX_MICROBATCHES = 64
+_MOST_UNITS = 64
+# Forwards in one period. Replicas in numbers without common factors repeat their part only after very many microbatches,
+# and nobody wants to read, prove or wait for such a program.
+MAX_FORWARDS = 8192
+SYNC: tuple[Sync, ...] = ("paper", "ring")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What there is to choose for.
+
+    Attributes:
+        batch_size: samples of one update.
+        microbatch_sizes: candidate sizes; by default those of the profile that are not larger than the batch.
+        bucket_bytes: size at which a gradient bucket closes.
+        rebuckets: whether what is found may get other buckets and threads (planning/buckets/assign.py): bounds then hold whatever these are.
+        shard: what replicas divide (program.SHARDS), of every choice; None for what strategies do by themselves, and `shared`.
+        amplification_limit: of the device-seconds of an iteration over the seconds of one device alone; None for no limit.
+    """
+
+    profile: ModelProfile
+    cluster: Cluster
+    batch_size: int
+    microbatch_sizes: tuple[int, ...] = ()
+    bucket_bytes: float = DEFAULT_BUCKET_BYTES
+    rebuckets: bool = False
+    shard: str | None = None
+    amplification_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError("batch_size", str(self.batch_size), ">= 1")
+        for size in self.microbatch_sizes:
+            if not 1 <= size <= self.batch_size:
+                raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {self.batch_size}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Microbatch sizes to try, ascending."""
+        given = self.microbatch_sizes or self.profile.microbatch_sizes
+        fitting = tuple(b for b in given if b <= self.batch_size and ceil(self.batch_size / b) <= MAX_MICROBATCHES)
+        return fitting or (self.batch_size,)
+
+    @cached_property
+    def straight(self) -> "tuple[Choice, ...]":
+        """Pipelines without recomputation, see `pipelines`: several strategies choose among them."""
+        return tuple(_straight(self))
+
+    @cached_property
+    def saving(self) -> "tuple[Choice, ...]":
+        """The same, with recomputation where memory is short: of the first stage, which holds most stashes in 1F1B, of the
+        first two, and so on to all of them."""
+        return tuple(
+            replace(choice, thriftier=tuple(recomputing(choice, k + 1) for k in range(len(choice.stages))))
+            for choice in self.straight
+        )
+
+    def bucketed(self, layers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The gradient buckets of a replicated stage."""
+        if layers not in self._buckets:
+            sizes = [self.profile.layers[i].gradients_bytes for i in layers]
+            found = buckets_of(sizes, self.bucket_bytes)
+            self._buckets[layers] = tuple(tuple(layers[i] for i in bucket) for bucket in found)
+        return self._buckets[layers]
+
+    @cached_property
+    def _buckets(self) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One candidate: stages, microbatch size and the strategy's options.
+
+    Attributes:
+        thriftier: the same in less memory and more time, to be tried in this order where it does not fit.
+    """
+
+    stages: tuple[StageCut, ...]
+    microbatch_size: int
+    microbatches: int
+    options: dict[str, Any] = field(default_factory=dict)
+    thriftier: "tuple[Choice, ...]" = ()
+
+
+def cut(
+    situation: Situation, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
+) -> StageCut:
+    """A stage with its gradient buckets: one bucket where nobody waits for it, else as the bucket size says."""
+    layers = tuple(layers)
+    buckets = situation.bucketed(layers) if len(devices) > 1 else ()
+    return StageCut(layers, devices, recompute, buckets, shard=situation.shard or "none")
+
+
+def units(situation: Situation) -> Iterator[Choice]:
+    """The model in 1, 2, 4, ... units of equal cost on 2 to all devices, each whole only while it is computed with."""
+    for size in situation.sizes if situation.shard != "none" else ():
+        microbatches = ceil(situation.batch_size / size)
+        found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), _MOST_UNITS))
+        for width in _widths(situation.cluster.devices):
+            if width < 2 or microbatches % width:
+                continue
+            for count in (2**k for k in range(len(found).bit_length())):
+                if count <= len(found) and (
+                    count > 1 or situation.shard in (None, "full")
+                ):  # else it is data parallelism
+                    devices = tuple(range(width))
+                    own = (cut(situation, layers, devices) for layers in runs(found[count - 1]))
+                    plain = Choice(
+                        tuple(replace(one, shard=situation.shard or "full") for one in own), size, microbatches
+                    )
+                    yield replace(plain, thriftier=(recomputing(plain),))
+
+
+def recomputing(choice: Choice, first: int | None = None) -> Choice:
+    """The same, stashes made again before each backward: of so many first stages, or of all."""
+    many = len(choice.stages) if first is None else first
+    return replace(choice, stages=tuple(replace(stage, recompute=k < many) for k, stage in enumerate(choice.stages)))
+
+
+def shared(choice: Choice) -> Choice | None:
+    """The same, with replicas that divide optimizer state and step; None where no stage has any, or they divide something already."""
+    if any(stage.sharded for stage in choice.stages) or all(len(stage.devices) == 1 for stage in choice.stages):
+        return None
+    return replace(choice, stages=tuple(replace(one, shard="optimizer") for one in choice.stages), thriftier=())
+
+
+def replicas(situation: Situation) -> Iterator[Choice]:
+    """One stage on 1 to all devices."""
+    everything = range(len(situation.profile.layers))
+    for size in situation.sizes:
+        microbatches = ceil(situation.batch_size / size)
+        for width in _widths(situation.cluster.devices):
+            if width <= microbatches:
+                plain = Choice((cut(situation, everything, tuple(range(width))),), size, microbatches)
+                yield replace(plain, thriftier=(recomputing(plain),))
+
+
+def pipelines(situation: Situation, recompute: bool = False) -> Iterator[Choice]:
+    """Pipelines of every depth p >= 2 and width d with p * d devices, balanced by measured cost.
+
+    The replicas of one stage stand side by side, so that their all-reduce stays on fast links where it can (3.2.3). Each
+    depth is balanced for several prices of a byte on each level of the cluster. The prices follow from the profile alone:
+    what is offered does not depend on how fast the links are, so that faster links never take the best choice away.
+    """
+    yield from situation.saving if recompute else situation.straight
+
+
+def _straight(situation: Situation) -> Iterator[Choice]:
+    devices = situation.cluster.devices
+    for size in situation.sizes:
+        microbatches = ceil(situation.batch_size / size)
+        balancer = Balancer(situation.profile, size)
+        for width in _widths(devices // 2):
+            if width > microbatches:
+                continue
+            for depth, offered in enumerate(_balanced(situation, balancer, devices // width, width), start=1):
+                for ends in offered if depth > 1 else ():
+                    stages = tuple(
+                        cut(situation, run, tuple(range(s * width, (s + 1) * width)))
+                        for s, run in enumerate(runs(ends))
+                    )
+                    yield Choice(stages, size, microbatches)
+
+
+def _balanced(situation: Situation, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
+    """Cuts into 1, 2, ... stages of `width` devices each, without doubles."""
+    level = [situation.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
+    used = sorted(set(level))
+    found: list[dict[Ends, None]] = []
+    # An outer level is seldom faster than an inner one; where it is, equal prices are tried.
+    for prices in combinations_with_replacement(balancer.prices, len(used)):
+        price = dict(zip(used, prices, strict=True))
+        _collect(found, balancer.cuts(stages, [price[at] for at in level]))
+    return [list(ends) for ends in found]
+
+
+def _collect(found: list[dict[Ends, None]], cuts: list[Ends]) -> None:
+    for k, ends in enumerate(cuts):
+        if k == len(found):
+            found.append({})
+        found[k].setdefault(ends)
+
+
+def interleavings(situation: Situation) -> Iterator[Choice]:
+    """Depth p, width d, and v = 2, 4, ... chunks a device."""
+    devices, layers = situation.cluster.devices, len(situation.profile.layers)
+    for size in situation.sizes:
+        microbatches = ceil(situation.batch_size / size)
+        balancer = Balancer(situation.profile, size)
+        found: list[dict[Ends, None]] = []
+        for price in balancer.prices:
+            _collect(found, balancer.cuts(layers, [price] * (layers - 1)))
+        for depth in range(2, min(devices, layers // 2) + 1):
+            for width in _widths(devices // depth):
+                if microbatches % (depth * width):
+                    continue
+                chunks = 2
+                while depth * chunks <= len(found):
+                    for ends in found[depth * chunks - 1]:
+                        stages = tuple(
+                            cut(situation, run, tuple(range(s % depth * width, (s % depth + 1) * width)))
+                            for s, run in enumerate(runs(ends))
+                        )
+                        yield Choice(stages, size, microbatches)
+                    chunks *= 2
+
+
+def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
+    """Forwards of one period of a schedule that repeats itself when every replica's turn and a batch come round."""
+    turns = lcm(microbatches, *(len(stage.devices) * stage.merged for stage in stages))
+    return sum(turns // stage.merged for stage in stages)
+
+
+def partitioned(situation: Situation) -> Iterator[Choice]:
+    """The plans of the PipeDream partitioner, for each microbatch size: under both readings of its synchronisation
+    cost, with replication and straight, with memory out of account and within every device's, and with fewer inputs in
+    flight where memory is short. Where the best repeats itself too seldom, the best of fewer stages is there as well."""
+    from hocket.strategies.pipedream_partition.cuts import cuts
+    from hocket.strategies.pipedream_partition.partition import partition
+
+    readings: tuple[Sync, ...] = ("paper", "ring")
+    profile, cluster = situation.profile, situation.cluster
+    capacity = [cluster.capacity_bytes(d) for d in range(cluster.devices)]
+    seen = set()
+    for size in situation.sizes:
+        places = cuts(profile, size)
+        for sync, replicate, limit in product(readings, (True, False), (None, capacity)):
+            options: dict[str, Any] = {"sync": sync, "replicate": replicate, "memory_bytes": limit}
+            most: int | None = None
+            while most is None or most >= 1:
+                try:
+                    found = partition(profile, cluster, size, **options, max_stages=most, places=places)
+                except RefusedError:
+                    break  # nothing fits this size; other sizes may, and the simulator says what a plan needs
+                stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
+                if (size, stages) not in seen:
+                    seen.add((size, stages))
+                    yield Choice(stages, size, 1, {}, _throttled(stages, size))
+                if period_forwards(stages) <= MAX_FORWARDS:
+                    break
+                most = len(stages) // 2
+
+
+def _throttled(stages: tuple[StageCut, ...], size: int) -> tuple[Choice, ...]:
+    """Ever fewer inputs in flight, from one below NOAM (section 2.4.2)."""
+    most = min(len(stages), ceil(sum(len(stage.devices) for stage in stages) / len(stages[0].devices)))
+    return tuple(Choice(stages, size, 1, {"in_flight": k}) for k in range(most - 1, 0, -1))
+
+
+def _widths(limit: int) -> list[int]:
+    """1, 2, 3, ... up to 8, then powers of two and the limit itself."""
+    found = set(range(1, min(limit, 8) + 1)) | {int(w) for w in 2 ** np.arange(0, 20) if w <= limit} | {limit}
+    return sorted(w for w in found if w >= 1)

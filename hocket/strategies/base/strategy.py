@@ -1,0 +1,342 @@
+"""What all strategies share: their options, the checks that every one makes, and the names of the members."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+from hocket.errors import InputError, RefusedError, nearest
+from hocket.program.check.structure import unlike
+from hocket.program.microbatches import Microbatches
+from hocket.program.passes.swapping.operations import Habits
+from hocket.program.program import Program, StageShape
+from hocket.program.rule import Rule
+from hocket.util import registry
+from hocket.util.compatibility import Feature, conflict
+from hocket.util.units import show_count
+
+# In one period. The search looks at shorter programs only; this is for plans by hand, and takes some ten seconds.
+MAX_FORWARDS = 2**16
+
+Stages = tuple[StageShape, ...]
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One entry of a plan's `options`: its type (tuple: a list of whole numbers >= 1), the value when it is left out, and what it does;
+    the words it may be, if only some."""
+
+    kind: type
+    default: Any
+    help: str
+    words: tuple[str, ...] = ()
+
+
+class Strategy(Protocol):
+    """The shape of a member of this room."""
+
+    PAPER: str
+    STEADY: bool
+    OPTIONS: dict[str, Option]
+
+    def rule(self, stages: Stages, microbatches: int, options: Options) -> Rule: ...
+
+    def supports(self, stages: Stages, microbatches: int, options: Options) -> str | None: ...
+
+    def in_flight(self, stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]: ...
+
+    def compile(self, stages: Stages, microbatches: int, options: Options) -> Program: ...
+
+    def choices(self, situation: Any) -> Iterable[Any]: ...
+
+
+def members() -> tuple[str, ...]:
+    """Names of all strategies."""
+    return registry.names("hocket.strategies.schedules")
+
+
+def strategy(name: str) -> Strategy:
+    """One strategy by name."""
+    module: ModuleType = registry.load("hocket.strategies.schedules", name, "strategy")
+    return cast(Strategy, module)
+
+
+def complete(name: str, options: Options) -> dict[str, Any]:
+    """Options with their defaults filled in.
+
+    Raises:
+        InputError: an unknown option, or one of the wrong type.
+    """
+    known = strategy(name).OPTIONS
+    for key, value in options.items():
+        if key not in known:
+            expected = f"one of {', '.join(known)}" if known else f"no options: {name} takes none"
+            raise InputError(f"options.{key}", "unknown option", expected, nearest(key, known))
+        kind = known[key].kind
+        if kind is tuple:
+            _whole_numbers(key, value)
+        elif value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise InputError(f"options.{key}", repr(value), f"a value of type {kind.__name__}")
+        words = known[key].words
+        if words and value is not None and value not in words:
+            raise InputError(f"options.{key}", repr(value), f"one of {', '.join(words)}", nearest(str(value), words))
+    full = {key: options.get(key, option.default) for key, option in known.items()}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in full.items()}
+
+
+def _whole_numbers(key: str, value: Any) -> None:
+    """Check an option that is a list."""
+    if not isinstance(value, list | tuple) or any(type(one) is not int or one < 1 for one in value):
+        raise InputError(f"options.{key}", repr(value), "a list of whole numbers >= 1, such as [3, 2, 1]")
+
+
+def compile_strategy(name: str, stages: Stages, microbatches: int, options: Options | None = None) -> Program:
+    """Compile one strategy to a Program.
+
+    Arguments:
+        stages: replicas, borders and buckets of each stage.
+        microbatches: per batch (for strategies that update after every microbatch: any number >= 1, unused).
+
+    Raises:
+        RefusedError: the strategy does not support this, with the reason.
+    """
+    member = strategy(name)
+    full = complete(name, options or {})
+    reason = refusal(name, stages, microbatches, full) or _too_long(stages, member.rule(stages, microbatches, full))
+    if reason:
+        raise RefusedError(f"strategy {name}", reason)
+    return member.compile(stages, microbatches, full)
+
+
+def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
+    """The reason to refuse a strategy on some stages, with all options given; None where it can be compiled."""
+    member = strategy(name)
+    reason = (
+        _always(stages, microbatches)
+        or _waves(name, stages)
+        or _bundles(name, stages)
+        or member.supports(stages, microbatches, options)
+    )
+    if reason is not None:
+        return reason
+    rule = member.rule(stages, microbatches, options)
+    return conflict(in_use(stages, rule, options)) or _whole_rounds(stages, rule)
+
+
+def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
+    """What stages, their updates and a strategy's options ask for."""
+    widths = {len(stage.devices) * stage.columns for stage in stages}
+    asked = {
+        Feature.ASYNCHRONOUS: rule.kind != "sync",
+        Feature.APART: rule.kind not in ("sync", "averaged"),
+        Feature.PIPEDREAM: rule.kind in ("stashed", "vertical", "naive"),
+        Feature.NAIVE: bool(options.get("naive")),
+        Feature.VERTICAL_SYNC: bool(options.get("vertical_sync")),
+        Feature.ROUNDS: one_stage_a_device(stages) is not None,
+        Feature.RECOMPUTE: any(stage.recompute for stage in stages),
+        Feature.REPLICAS: max(widths) > 1,
+        Feature.UNEQUAL_REPLICAS: len(widths) > 1,
+        Feature.SHARD_OPTIMIZER: any(stage.sharded and not stage.gathers for stage in stages),
+        Feature.SHARD_FULL: any(stage.gathers for stage in stages),
+        Feature.TIED: any(stage.tied for stage in stages),
+        Feature.CLIP: any(stage.clips for stage in stages),
+        Feature.LOSS_WEIGHT: any(stage.weighted for stage in stages),
+    }
+    return frozenset(feature for feature, wanted in asked.items() if wanted)
+
+
+def searched() -> tuple[str, ...]:
+    """Names of the strategies that a search looks at by itself; the others are for plans that swap."""
+    return tuple(name for name in members() if not getattr(strategy(name), "BY_HAND", False))
+
+
+def habits(name: str, options: Options) -> Habits:
+    """What its order says of tasks, for plans that swap.
+
+    Raises:
+        InputError: an unknown option, or one of the wrong type.
+    """
+    full = complete(name, options)
+    return Habits(**{key: full[key] for key in Habits._fields if key in full})
+
+
+def merges(name: str) -> bool:
+    """Whether a replica of a strategy runs its share of a batch together, as one forward and one backward."""
+    return bool(getattr(strategy(name), "MERGES", False))
+
+
+def lends(name: str) -> bool:
+    """Whether devices that a strategy does not use at the moment are free for other jobs; others keep theirs."""
+    return bool(getattr(strategy(name), "LENDS", False))
+
+
+def lacking(name: str, situation: Any) -> str:
+    """What is missing where a strategy's `choices` has none for a situation; empty where it does not say."""
+    says = getattr(strategy(name), "lacks", None)
+    return str(says(situation)) if says else ""
+
+
+def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:
+    """Which samples each microbatch of a strategy has.
+
+    Arguments:
+        size: of a microbatch at most. widths: numbers of devices of its stages.
+
+    Raises:
+        InputError: bundles cannot have whole samples.
+    """
+    return Microbatches.bundled(batch_size, size, widths) if merges(name) else Microbatches.of(batch_size, size)
+
+
+def merged(name: str, replicas: int, microbatches: int) -> int:
+    """The microbatches that one forward of a stage runs together; one where they cannot be divided among the replicas."""
+    return microbatches // replicas if merges(name) and microbatches % replicas == 0 else 1
+
+
+def waved(name: str) -> bool:
+    """Whether a strategy has several waves on the same devices, each with stages of its own that hold all of the model."""
+    return bool(getattr(strategy(name), "WAVED", False))
+
+
+def _waves(name: str, stages: Stages) -> str | None:
+    """The reason to refuse stages of a second replica of the model on the same devices."""
+    s = next((s for s, stage in enumerate(stages) if stage.wave), None)
+    return (
+        None
+        if s is None or waved(name)
+        else f"stage {s} is of wave {stages[s].wave}; {name} has one replica of the model on a device"
+    )
+
+
+def _bundles(name: str, stages: Stages) -> str | None:
+    """The reason to refuse stages that run several microbatches together."""
+    s = next((s for s, stage in enumerate(stages) if stage.merged != 1), None)
+    if s is None or merges(name):
+        return None
+    return f"stage {s} runs {stages[s].merged} microbatches together; here each has a forward and a backward of its own"
+
+
+def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
+    """The reason to refuse where weights are to be gathered for every round of a stage's replicas."""
+    for s, stage in enumerate(stages):
+        if stage.gathers and rule.batch[s] % stage.round:
+            return (
+                f"shard is full, and {show_count(rule.batch[s], 'microbatch')} a batch are no whole rounds of the "
+                f"{len(stage.devices)} replicas of stage {s}, which gather weights together"
+            )
+    return None
+
+
+def _always(stages: Stages, microbatches: int) -> str | None:
+    """What no strategy can do."""
+    if not stages:
+        return "there are no stages"
+    if microbatches < 1:
+        return f"{show_count(microbatches, 'microbatch')}; at least one is needed"
+    for s, stage in enumerate(stages):
+        if not stage.devices or len(set(stage.devices)) != len(stage.devices):
+            return f"stage {s} has devices {stage.devices}; each must be there once"
+        if any(source >= s for source in stage.sources):
+            return f"stage {s} reads from stage {max(stage.sources)}, which does not come before it"
+        for _, tied in stage.tied:
+            for other in tied:
+                shared = unlike(stages, tied, s, other)
+                if other != s and shared:
+                    return (
+                        f"stages {s} and {other} share tied weights and device {min(shared)}; all who share them must be "
+                        "one stage, or on the same devices, or each on others"
+                    )
+    return None
+
+
+def _too_long(stages: Stages, rule: Rule) -> str | None:
+    """The reason to refuse when the period, in which every batch and every replica's turn comes round, is beyond all use."""
+    microbatches = lcm(*rule.batch, *(stage.round for stage in stages))
+    if sum(microbatches // stage.merged for stage in stages) <= MAX_FORWARDS:
+        return None
+    each = f"{microbatches:,} microbatches through {show_count(len(stages), 'stage')}"
+    return f"its period has {each}; programs of more than {MAX_FORWARDS:,} forwards are not compiled: take larger microbatches"
+
+
+def one_stage_a_device(stages: Stages) -> str | None:
+    """The reason to refuse when a device hosts two stages."""
+    seen: dict[int, int] = {}
+    for s, stage in enumerate(stages):
+        for device in stage.devices:
+            if device in seen:
+                return f"device {device} hosts stages {seen[device]} and {s}; here a device hosts one stage"
+            seen[device] = s
+    return None
+
+
+def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
+    """The reason to refuse when some replica would get no microbatch of a batch."""
+    widest = max(len(stage.devices) for stage in stages)
+    if microbatches < widest:
+        return f"{show_count(microbatches, 'microbatch')} a batch for {widest} replicas of one stage; each replica needs at least one"
+    return None
+
+
+def rounds(stages: Stages) -> tuple[int, int]:
+    """(p, v): stages of one round over the devices, and the number of rounds, which is that of chunks a device.
+
+    v is 0 where stages that share devices do not go round them in turn.
+    """
+    first = stages[0].devices
+    depth = next((s for s in range(1, len(stages)) if stages[s].devices == first), len(stages))
+    regular = len(stages) % depth == 0 and all(
+        stage.devices == stages[s % depth].devices for s, stage in enumerate(stages)
+    )
+    places = [device for stage in stages[:depth] for device in stage.devices]
+    return depth, len(stages) // depth if regular and len(set(places)) == len(places) else 0
+
+
+def ring_of(stages: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Devices in the order in which waves go round them: replica r of stage s is on the (r + s)-th, and behind the last comes the
+    first again (Wavelet, figure 10). None where stages stand otherwise.
+
+    Arguments:
+        stages: their devices.
+    """
+    ring = tuple(dict.fromkeys(device for devices in stages for device in devices))
+    waves = len(stages[0])
+    for s, devices in enumerate(stages):
+        if devices != tuple(ring[(r + s) % len(ring)] for r in range(waves)):
+            return None
+    return ring
+
+
+def config(stages: Stages) -> str:
+    """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism.
+
+    Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'; all of them on the same
+    replicas are units, '4 x 8 units', or the waves of tick-tock, '4 x 2 waves'. Where replicas run their whole share at once it is the
+    devices of every stage, '4-2-1-2-4'. Stages whose replicas go round the devices are partitions of waves, '3 waves x 4 partitions'.
+    """
+    if any(stage.merged > 1 for stage in stages):
+        return "-".join(str(len(stage.devices)) for stage in stages)
+    if any(stage.wave for stage in stages):
+        return f"{len(stages[0].devices)} x {len(stages)} waves"
+    depth, chunks = rounds(stages)
+    if chunks == 0:
+        if len(stages[0].devices) > 1 and ring_of([stage.devices for stage in stages]) is not None:
+            return f"{len(stages[0].devices)} waves x {show_count(len(stages), 'partition')}"
+        devices = {device for stage in stages for device in stage.devices}
+        return f"{len(stages)} stages on {show_count(len(devices), 'device')}"
+    counts = [len(stage.devices) for stage in stages[:depth]]
+    straight = len(counts) > 1 and all(c == 1 for c in counts)
+    once = f"straight {len(counts)}" if straight else "-".join(map(str, counts))
+    return once if chunks == 1 else f"{once} x {chunks} {'chunks' if depth > 1 else 'units'}"
+
+
+def reasons(found: Iterable[str | None]) -> str | None:
+    """The first reason among several checks."""
+    return next((reason for reason in found if reason), None)
+
+
+def all_strategies() -> Iterator[tuple[str, Strategy]]:
+    """Every member with its name."""
+    for name in members():
+        yield name, strategy(name)

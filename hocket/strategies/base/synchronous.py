@@ -1,0 +1,38 @@
+"""What synchronous strategies share: one update a batch, on the newest weights. They differ in the order inside a batch."""
+
+from collections.abc import Callable
+
+from hocket.program.passes.assemble import assemble
+from hocket.program.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.program.rule import Rule
+from hocket.strategies.base import orders
+from hocket.strategies.base.strategy import Options, Stages, config, enough_microbatches, one_stage_a_device, reasons
+
+# (stage, the microbatches of one batch that one replica runs) -> its forwards and backwards
+BatchOrder = Callable[[int, list[int]], list[Task]]
+
+
+def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
+    """Synchronous: one update a batch, on the newest weights."""
+    return Rule("sync", (microbatches,) * len(stages), (0,) * len(stages))
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """One stage a device, and a microbatch for each replica."""
+    return reasons((one_stage_a_device(stages), enough_microbatches(stages, microbatches)))
+
+
+def compile_batches(name: str, stages: Stages, microbatches: int, batch_order: BatchOrder) -> Program:
+    """The program of a strategy that hosts one stage a device; its period is one batch, its update behind it."""
+
+    def order(device: int, total: int) -> list[Task]:
+        stage = orders.stage_on(stages, device)
+        tasks: list[Task] = []
+        for update in range(total // microbatches):
+            batch = range(update * microbatches, (update + 1) * microbatches)
+            tasks += batch_order(stage, orders.own(stages, stage, device, batch))
+            tasks.append(Task(Work.UPDATE, stage, update))
+        return tasks
+
+    return assemble(f"{name} {config(stages)}", stages, rule(stages, microbatches, {}), microbatches, order)

@@ -1,0 +1,1 @@
+"""The burst-parallel planner (DeepPool)."""

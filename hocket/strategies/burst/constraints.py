@@ -1,0 +1,126 @@
+"""The fastest plan under a limit of every unit, and of sums: GPU-seconds of the iteration, memory of a device.
+
+Rules of this file: what is fastest without limits of sums is looked at first, and nearly always keeps them.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.strategies.burst.costs import BurstCosts
+from hocket.strategies.burst.graph import Graph
+from hocket.strategies.burst.lagrangian import AMOUNTS
+from hocket.strategies.burst.pareto import Step, fastest_within
+from hocket.strategies.burst.placement import Placed, placed
+from hocket.strategies.burst.search import SLACK, BurstSearch
+from hocket.util.units import show_bytes
+
+
+class Found:
+    """A row's counts, and what they come to."""
+
+    def __init__(self, search: BurstSearch, counts: tuple[int, ...]) -> None:
+        self._search, self._counts = search, counts
+        self.seconds = search.seconds(counts)
+
+    @cached_property
+    def placed(self) -> list[Placed]:
+        """Every unit's place."""
+        return placed(self._search, self._counts)
+
+    def within(self, costs: BurstCosts, allowed_s: float, room: float) -> bool:
+        """Whether it keeps limits of GPU-seconds and memory."""
+        return gpu_s(costs, self.placed) <= allowed_s * SLACK and peak_bytes(costs, self.placed) <= room
+
+
+def fastest_kept(
+    costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], whole_limit: float, room: float
+) -> Found:
+    """The fastest plan under all limits.
+
+    Arguments:
+        limit: of every unit's amplification. fixed: for some units the one number of devices, an index into the counts.
+        whole_limit: of the amplification of the whole. room: bytes of a device.
+
+    Raises:
+        InputError: there is none.
+    """
+    allowed_s = whole_limit * float(costs.alone_s.sum())
+    search = BurstSearch(costs, graph.row, limit, fixed)
+    seconds, counts = search.fastest()
+    best = None
+    if seconds < inf:
+        best = Found(search, counts)
+        if not best.within(costs, allowed_s, room):
+            best = _within(costs, graph, limit, fixed, np.array([allowed_s, room]), seconds)
+    if best is not None:
+        return best
+    least_bytes = float(costs.held_bytes.min(axis=1).sum())
+    if least_bytes > room:
+        raise InputError(
+            "memory",
+            f"{show_bytes(room)} a device",
+            f"{show_bytes(least_bytes)}, what all layers take on the first device",
+            "Take a smaller batch or larger devices: burst-parallel plans do not divide weights.",
+        )
+    limits = f"{limit:g} of every layer, {whole_limit:g} of the whole, {show_bytes(room)} a device"
+    raise InputError(
+        "amplification_limit", limits, "limits that some plan keeps", "Raise one, or take a smaller batch."
+    )
+
+
+# Prices of an amount that is as large as its limit, in seconds of the fastest row: up to where nothing but amounts counts.
+_PRICES = tuple(0.25 * 32**k for k in range(8))
+_HALVINGS = 4
+
+
+def _within(
+    costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], limits: np.ndarray, fastest_s: float
+) -> Found | None:
+    """The fastest row under the limits of sums; None where there is none.
+
+    In a chain that is exact. A block of branches runs in the one way between its ends that costs least at some price of the amounts:
+    prices are raised until sums are within the limits, and lowered as far as they stay so.
+    """
+    used = np.flatnonzero(limits < inf)
+    found: list[Found] = []
+    free = BurstSearch(costs, graph.row, limit, fixed, (0.0, 0.0))
+
+    def fits(price: float) -> bool:
+        worth = np.zeros(AMOUNTS)
+        worth[used] = price * fastest_s / limits[used]
+        search = free.at_prices((float(worth[0]), float(worth[1])))
+        steps = [Step(step[0], np.where(np.isfinite(step[0]), step[1:][used], inf)) for step in search.steps()]
+        counts = fastest_within(steps, limits[used])
+        if counts is not None:
+            found.append(Found(search, counts))
+        cheapest = Found(search, search.fastest()[1])
+        return cheapest.within(costs, *(float(one) for one in limits))
+
+    if fits(0.0) or graph.is_chain:
+        return found[0] if found else None
+    high = next((k for k, price in enumerate(_PRICES) if fits(price)), None)
+    if high is not None:
+        low, up = _PRICES[high - 1] if high else 0.0, _PRICES[high]
+        for _ in range(_HALVINGS):
+            middle = (low * up) ** 0.5 if low else up / 4
+            low, up = (low, middle) if fits(middle) else (middle, up)
+    return min(found, key=lambda one: one.seconds, default=None)
+
+
+def gpu_s(costs: BurstCosts, placed: Sequence[Placed]) -> float:
+    """Seconds times devices."""
+    return sum(float((one.comm_s + costs.own_s[one.unit, one.count]) * costs.counts[one.count]) for one in placed)
+
+
+def peak_bytes(costs: BurstCosts, placed: Sequence[Placed]) -> float:
+    """What the fullest device holds."""
+    change = np.zeros(costs.cluster.devices + 1)
+    for one in placed:
+        held = costs.held_bytes[one.unit, one.count]
+        change[one.first] += held
+        change[one.first + int(costs.counts[one.count])] -= held
+    return float(change.cumsum().max())

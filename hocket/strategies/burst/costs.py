@@ -1,0 +1,202 @@
+"""What burst-parallel plans cost: seconds, bytes and GPU-seconds of every unit of a model on every number of devices.
+
+Rules of this file: a unit is a run of layers that stay together (one layer, nearly always); figures stand in arrays of shape (units,
+counts); the largest share of the batch decides; nothing here knows how units are ordered.
+Source: DeepPool section 4.1 (comp, comm, sync), with the optimizer step and memory added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hocket.cost.compute import Columns, type_factor
+from hocket.cost.transfer import collective
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.profiling.profile import ModelProfile
+from hocket.program.instruction import Kind
+from hocket.strategies.burst.redistribution import Moves, moves, moves_aside
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Bytes of one sample that go from one unit to another: activations forward, gradients back."""
+
+    forward_bytes: float
+    backward_bytes: float
+
+    def __add__(self, other: "Edge") -> "Edge":
+        return Edge(self.forward_bytes + other.forward_bytes, self.backward_bytes + other.backward_bytes)
+
+
+NOTHING = Edge(0.0, 0.0)
+
+
+class BurstCosts:
+    """The figures of one profile, batch and cluster.
+
+    Arguments:
+        counts: numbers of devices that a unit may have, ascending, from 1 to the devices and the samples that there are.
+        units: runs of layers.
+        bucket_bytes: gradients of so many bytes are reduced together; 0 where each unit's are by themselves.
+
+    Raises:
+        InputError: a layer with weights is said to take no time, or the profile is of a type that cannot be compared.
+    """
+
+    def __init__(
+        self,
+        profile: ModelProfile,
+        cluster: Cluster,
+        batch_size: int,
+        counts: Sequence[int],
+        units: Sequence[Sequence[int]],
+        bucket_bytes: float = 0.0,
+    ) -> None:
+        self._bucket_bytes = bucket_bytes
+        self.profile, self.cluster, self.batch_size = profile, cluster, batch_size
+        self.counts, self.units = np.array(counts), tuple(tuple(unit) for unit in units)
+        self.shares = -(-batch_size // self.counts)
+        self._sums = np.array([unit[0] for unit in self.units])
+        self.layer_comp_s = self._seconds_at(self.shares, tuple(int(count) for count in self.counts))
+        self.comp_s = self._per_unit(self.layer_comp_s)
+        self.alone_s = self._per_unit(self._seconds_at(np.array([batch_size]), (1,)))[:, 0]
+        self.sync_s = self._sync_s()
+        self.own_s = self.comp_s + self.sync_s
+
+    def on(self, counts: Sequence[int]) -> "BurstCosts":
+        """The same for other numbers of devices."""
+        return BurstCosts(self.profile, self.cluster, self.batch_size, counts, self.units, self._bucket_bytes)
+
+    def _per_unit(self, figures: np.ndarray) -> np.ndarray:
+        """Sums over units of a figure of every layer."""
+        whole: np.ndarray = np.add.reduceat(figures, self._sums, axis=0)
+        return whole
+
+    def _seconds_at(self, samples: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """Forward, backward and step of every layer, on the slowest type among the first devices; shape (layers, samples)."""
+        found: np.ndarray | None = None
+        for first, table in self._types:
+            own = table.at(samples)
+            if found is None:
+                found = own
+            else:
+                present = np.array([count > first for count in counts])
+                found = np.where(present, np.maximum(found, own), found)
+        assert found is not None
+        return found
+
+    @cached_property
+    def _types(self) -> "list[tuple[int, _Seconds]]":
+        """Device types by the first device that is of them, and their figures."""
+        seen: dict[str, int] = {}
+        for device in range(self.cluster.devices) if self.cluster.nodes else (0,):
+            seen.setdefault(self.cluster.node_of(device).device_type, device)
+        return [(device, _Seconds.on(self.profile, self.cluster, name)) for name, device in seen.items()]
+
+    def _sync_s(self) -> np.ndarray:
+        """A ring all-reduce of each unit's gradients; of its start-up as much as the unit has of a bucket."""
+        sizes = np.array([self._gradients_bytes(unit) for unit in self.units])
+        found = np.zeros((len(self.units), len(self.counts)))
+        begun = np.minimum(sizes / self._bucket_bytes, 1.0) if self._bucket_bytes else 1.0
+        for k, count in enumerate(self.counts):
+            latency_s, per_byte_s = _ring(self.cluster, int(count))
+            found[:, k] = np.where(sizes > 0, begun * latency_s + sizes * per_byte_s, 0.0)
+        return found
+
+    def _gradients_bytes(self, unit: Sequence[int]) -> float:
+        layers, seen, total = self.profile.layers, set[str](), 0.0
+        for i in unit:
+            if not (layers[i].parameters and seen.issuperset(layers[i].parameters)):
+                total += layers[i].gradients_bytes
+                seen.update(layers[i].parameters)
+        return total
+
+    @cached_property
+    def _moves(self) -> Moves:
+        return moves(self.cluster, self.batch_size, tuple(int(count) for count in self.counts))
+
+    @cached_property
+    def _moves_aside(self) -> Moves:
+        return moves_aside(self.cluster, self.batch_size, tuple(int(count) for count in self.counts))
+
+    def transfer_s(self, edge: Edge, aside: bool = False) -> np.ndarray:
+        """Seconds of an edge both ways, from every number of devices (rows) to every other (columns).
+
+        Arguments:
+            aside: the two sets have no device in common.
+        """
+        found = np.zeros((len(self.counts),) * 2)
+        for size_bytes in filter(None, (edge.forward_bytes, edge.backward_bytes)):
+            found = found + (self._moves_aside if aside else self._moves).seconds(size_bytes)
+        return found
+
+    @cached_property
+    def held_bytes(self) -> np.ndarray:
+        """What one device of a unit holds for it: weights, gradients, optimizer state, buffers and its share's stash."""
+        layers = self.profile.layers
+        fixed = np.array(
+            [
+                self.profile.weights_bytes(unit)
+                + self._gradients_bytes(unit)
+                + sum(layers[i].optimizer_bytes + layers[i].buffers_bytes for i in unit)
+                for unit in self.units
+            ]
+        )
+        stash = self._per_unit(_at(self.profile, "stash_bytes", self.shares))
+        whole: np.ndarray = fixed[:, None] + stash
+        return whole
+
+    @cached_property
+    def capacity_bytes(self) -> float:
+        """Memory of the smallest device."""
+        devices = range(self.cluster.devices) if self.cluster.nodes else (0,)
+        return min(self.cluster.capacity_bytes(device) for device in devices)
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """A profile's seconds on one device type: measured there, or times a factor."""
+
+    profile: ModelProfile
+    factor: float
+
+    @classmethod
+    def on(cls, profile: ModelProfile, cluster: Cluster, name: str) -> "_Seconds":
+        known = Columns(profile).on(name)
+        if known is not None:
+            return cls(known.profile, 1.0)
+        return cls(profile, type_factor(profile, cluster, name))
+
+    def at(self, samples: np.ndarray) -> np.ndarray:
+        """Forward, backward and step of every layer; shape (layers, samples)."""
+        turn = _at(self.profile, "forward_s", samples) + _at(self.profile, "backward_s", samples)
+        for i, layer in enumerate(self.profile.layers):
+            if layer.gradients_bytes > 0 and not turn[i].min() > 0:
+                size = int(samples[turn[i].argmin()])
+                raise InputError(
+                    f"layers.{i} ({layer.name})", f"0 s for {size} samples", "what a layer with weights takes"
+                )
+        steps = np.array([layer.step_s for layer in self.profile.layers])
+        whole: np.ndarray = self.factor * (turn + steps[:, None])
+        return whole
+
+
+def _at(profile: ModelProfile, name: str, samples: np.ndarray) -> np.ndarray:
+    """A figure of every layer at numbers of samples; shape (layers, samples).
+
+    Beyond the largest profiled size in proportion to it: a line through the last two sizes would make their noise large.
+    """
+    largest = profile.microbatch_sizes[-1]
+    known = {
+        int(size): profile.column(name, min(int(size), largest)) * max(1.0, size / largest) for size in set(samples)
+    }
+    return np.stack([known[int(size)] for size in samples], axis=1)
+
+
+def _ring(cluster: Cluster, count: int) -> tuple[float, float]:
+    """Seconds, and seconds a byte, of an all-reduce among the first devices."""
+    time = collective(cluster, Kind.ALL_REDUCE, tuple(range(count)), 1.0)
+    return time.latency_s, time.flow_s

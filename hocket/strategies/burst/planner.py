@@ -1,0 +1,240 @@
+"""Burst-parallel plans: for every layer the devices that it is worth.
+
+Source: Park et al., "Efficient strong scaling through burst parallel training" (DeepPool, MLSys 2022), section 4. What is printed
+there and what is exact differ: docs/burst.md.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from math import inf
+from typing import Literal
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.burst.algorithm1 import search_linear
+from hocket.strategies.burst.constraints import Found, fastest_kept, gpu_s, peak_bytes
+from hocket.strategies.burst.costs import BurstCosts
+from hocket.strategies.burst.graph import Graph, graph_of
+from hocket.strategies.burst.redistribution import device_order
+from hocket.strategies.burst.search import SLACK, BurstSearch
+from hocket.util.units import show_count, show_seconds
+
+Way = Literal["exact", "printed"]
+
+
+@dataclass(frozen=True)
+class BurstLayer:
+    """One layer of a plan.
+
+    Attributes:
+        devices: position k has the k-th piece of the batch; pieces are as equal as they can be, and the first is none of the shorter.
+        comp_s: forward, backward and step of the largest piece; comm_s: activations that come and their gradients that go back;
+            sync_s: the all-reduce of its gradients. Of layers that stay together, the first has what comes to all of them.
+        amplification: GPU-seconds over those on one device; of several transfers that come in, the largest counts.
+    """
+
+    devices: tuple[int, ...]
+    comp_s: float
+    comm_s: float
+    sync_s: float
+    amplification: float
+
+
+@dataclass(frozen=True)
+class BurstRun:
+    """Consecutive layers on the same devices: `layers` are indices into the profile."""
+
+    layers: tuple[int, ...]
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BurstPlan:
+    """What `plan_burst` found.
+
+    Attributes:
+        layers: by index in the profile.
+        iteration_s: of forward, backward, transfers, synchronisation and step of one batch, in which branches side by side count once.
+        gpu_s: seconds times devices, summed over layers; amplification: that over the seconds of one device alone.
+        data_parallel_s: seconds of an iteration with every layer on as many devices as there are for it.
+        peak_bytes: of the fullest device.
+        remarks: what a person must know.
+    """
+
+    layers: tuple[BurstLayer, ...]
+    iteration_s: float
+    gpu_s: float
+    amplification: float
+    data_parallel_s: float
+    peak_bytes: float
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> tuple[BurstRun, ...]:
+        """Layers in order, those beside each other on the same devices together."""
+        groups = groupby(range(len(self.layers)), key=lambda i: self.layers[i].devices)
+        return tuple(BurstRun(tuple(layers), devices) for devices, layers in groups)
+
+
+def plan_burst(
+    profile: ModelProfile,
+    cluster: Cluster,
+    batch_size: int,
+    amplification_limit: float | None = 2.0,
+    *,
+    whole_limit: float | None = None,
+    powers_of_two: bool = True,
+    counts: Sequence[int] | None = None,
+    least: int = 1,
+    memory_bytes: float | None = None,
+    bucket_bytes: float = 0.0,
+    way: Way = "exact",
+    only: Mapping[int, int] | None = None,
+) -> BurstPlan:
+    """The fastest numbers of devices for the layers of a job.
+
+    Arguments:
+        amplification_limit: of every layer's GPU-seconds, transfers and synchronisation counted, over its seconds on one device;
+            None for no limit.
+        whole_limit: the same of the iteration's GPU-seconds; branches are then those that are fastest between their ends.
+        powers_of_two: layers may have 1, 2, 4, ... devices, otherwise any number; `counts`: these numbers instead, and 1. least: of
+            these none that is smaller (where seconds are known of small shares alone), or this one where there is no other.
+        memory_bytes: of one device; by default what the cluster says.
+        bucket_bytes: gradients of so many bytes are all-reduced together, so that a layer pays for its share of the start-up alone;
+            0 for an all-reduce of every layer, as in the paper.
+        way: "printed" is the paper's Algorithm 1 to the letter, which regards no limit of memory or of the whole.
+        only: for some layers the number of devices that they shall have.
+
+    Raises:
+        InputError: there is no such plan, and why.
+    """
+    _check(batch_size, amplification_limit, whole_limit, memory_bytes, bucket_bytes)
+    if not 1 <= least <= _most(cluster, batch_size):
+        raise InputError("least", str(least), f"1 to {_most(cluster, batch_size)}")
+    limit = inf if amplification_limit is None else amplification_limit
+    numbers = _counts(cluster, batch_size, powers_of_two, counts, only or {})
+    numbers = tuple(number for number in numbers if number >= least or number in (only or {}).values()) or (least,)
+    graph = graph_of(profile)
+    costs = BurstCosts(profile, cluster, batch_size, numbers, graph.units, bucket_bytes)
+    fixed = _fixed(graph, numbers, only or {})
+    room = costs.capacity_bytes if memory_bytes is None else memory_bytes
+    if way == "printed":
+        search = BurstSearch(costs, graph.row, inf, fixed)
+        alone_s = [float(costs.alone_s[u]) for u in graph.row.units]
+        steps = islice(
+            (step[0] for step in search.steps()), len(alone_s)
+        )  # what is behind the last layer is no part of the algorithm
+        found = search_linear(steps, alone_s, costs.counts, limit)[1]
+        plan = Found(search, (found[0], *found, found[-1]))
+    else:
+        room = costs.capacity_bytes if memory_bytes is None else memory_bytes
+        plan = fastest_kept(costs, graph, limit, fixed, inf if whole_limit is None else whole_limit, room)
+    return _plan(costs, graph, plan, limit)
+
+
+def _check(
+    batch_size: int,
+    amplification_limit: float | None,
+    whole_limit: float | None,
+    memory_bytes: float | None,
+    bucket_bytes: float,
+) -> None:
+    if batch_size < 1:
+        raise InputError("batch_size", str(batch_size), ">= 1")
+    if memory_bytes is not None and not memory_bytes > 0:
+        raise InputError("memory_bytes", str(memory_bytes), "> 0")
+    if not bucket_bytes >= 0:
+        raise InputError("bucket_bytes", str(bucket_bytes), ">= 0")
+    for name, value in (("amplification_limit", amplification_limit), ("whole_limit", whole_limit)):
+        if value is not None and not value >= 1:
+            raise InputError(name, str(value), ">= 1: a layer on one device has 1", "Leave it out for no limit.")
+
+
+def _counts(
+    cluster: Cluster, batch_size: int, powers_of_two: bool, counts: Sequence[int] | None, only: Mapping[int, int]
+) -> tuple[int, ...]:
+    """Numbers of devices to choose from, ascending."""
+    most = _most(cluster, batch_size)
+    for place, given in (("counts", counts or ()), ("only", only.values())):
+        for count in given:
+            if not 1 <= count <= most:
+                there = f"{show_count(cluster.devices, 'device')} and {show_count(batch_size, 'sample')}"
+                raise InputError(place, str(count), f"1 to {most}: there are {there}")
+    if counts is not None:
+        return tuple(sorted({1, *counts, *only.values()}))
+    whole = (2**k for k in range(most.bit_length())) if powers_of_two else range(1, most + 1)
+    return tuple(sorted({*whole, *only.values()}))
+
+
+def _fixed(graph: Graph, numbers: tuple[int, ...], only: Mapping[int, int]) -> dict[int, int]:
+    """For units the index of the one number that they may have: of the most devices that one of their layers shall have."""
+    fixed: dict[int, int] = {}
+    for u, unit in enumerate(graph.units):
+        asked = [only[i] for i in unit if i in only]
+        if asked:
+            fixed[u] = numbers.index(max(asked))
+    return fixed
+
+
+def _plan(costs: BurstCosts, graph: Graph, found: Found, limit: float) -> BurstPlan:
+    where = {one.unit: one for one in found.placed}
+    layers: list[BurstLayer] = []
+    for u, unit in enumerate(graph.units):
+        one = where[u]
+        devices = device_order(int(costs.counts[one.count]), one.first)
+        sync_s = float(costs.sync_s[u, one.count])
+        for k, i in enumerate(unit):
+            comp_s, head = float(costs.layer_comp_s[i, one.count]), k == 0
+            layers.append(BurstLayer(devices, comp_s, one.comm_s * head, sync_s * head, one.amplification))
+    spent_s, alone_s = gpu_s(costs, found.placed), float(costs.alone_s.sum())
+    parallel_s = _data_parallel_s(costs)
+    return BurstPlan(
+        layers=tuple(layers),
+        iteration_s=found.seconds,
+        gpu_s=spent_s,
+        amplification=spent_s / alone_s if alone_s else 1.0,
+        data_parallel_s=parallel_s,
+        peak_bytes=peak_bytes(costs, found.placed),
+        remarks=tuple(_remarks(costs, graph, found, parallel_s, limit)),
+    )
+
+
+def _most(cluster: Cluster, batch_size: int) -> int:
+    """Devices that can have a sample each."""
+    return min(cluster.devices, batch_size)
+
+
+def _data_parallel_s(costs: BurstCosts) -> float:
+    most = _most(costs.cluster, costs.batch_size)
+    whole = costs.on((most,))
+    return float(whole.own_s.sum())
+
+
+def _remarks(costs: BurstCosts, graph: Graph, found: Found, parallel_s: float, limit: float) -> Iterator[str]:
+    cluster, batch_size = costs.cluster, costs.batch_size
+    if found.seconds > parallel_s * SLACK:
+        most = show_count(_most(cluster, batch_size), "device")
+        yield (
+            f"slower than data parallelism on {most}, {show_seconds(found.seconds)} an iteration and not "
+            f"{show_seconds(parallel_s)}: the limits do not allow that"
+        )
+    above = [one for one in found.placed if one.amplification > limit * SLACK]
+    if above:
+        worst = max(one.amplification for one in above)
+        yield f"{show_count(len(above), 'unit')} above the amplification limit, {worst:.3g} and not {limit:g} at most"
+    shares = sorted({int(costs.shares[one.count]) for one in found.placed})
+    profiled = costs.profile.microbatch_sizes
+    if shares[-1] > profiled[-1]:
+        yield f"{shares[-1]:,} samples on a device are more than were profiled: seconds in proportion to {profiled[-1]:,}"
+    if shares[0] < profiled[0]:
+        yield f"{shares[0]:,} samples on a device are fewer than were profiled: seconds continue the line"
+    uneven = sorted({int(costs.counts[one.count]) for one in found.placed if batch_size % costs.counts[one.count]})
+    if uneven:
+        numbers = ", ".join(map(str, uneven))
+        yield f"{numbers} devices do not divide {batch_size:,} samples: some have one more, and decide"
+    for unit in graph.units:
+        if len(unit) > 1:
+            ends = " to ".join(costs.profile.layers[i].name for i in (unit[0], unit[-1]))
+            yield f"{ends} stay together: they share weights, or are no branches that join again"

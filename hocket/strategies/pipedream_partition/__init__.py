@@ -1,0 +1,1 @@
+"""PipeDream's partitioning algorithm."""

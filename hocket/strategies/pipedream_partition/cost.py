@@ -1,0 +1,187 @@
+"""The one cost model of section 2.4.1, for any placement of stages on devices.
+
+The paper states it as a recursion over levels: a stage on m components of level k-1 takes
+`T^k = (1/m) max(A^(k-1), 2 (m-1) sum|w| / B_k)`, a border `2 a_s / B_k`, and the pipeline the maximum over all of them.
+Unrolled, for a stage with weights w and compute time c (forward and backward) on a set D of r devices:
+
+    compute     c / r
+    all-reduce  at each level k: 2 (n_k - 1) w / (B_k N_k), where N_k is how many components of level k-1 hold a
+                device of D, and n_k the most that stand in one component of level k.
+
+Proof for a stage that owns m whole components of level 2, each of m_1 devices: the paper gives
+`(1/m) max((1/m_1) max(c, 2 (m_1 - 1) w / B_1), 2 (m - 1) w / B_2)`, and here r = N_1 = m m_1, n_1 = m_1 and
+N_2 = n_2 = m: the same three numbers; by induction for more levels. On one level it is
+`(1/r) max(c, 2 (r - 1) w / B)`. The paper counts one synchronisation an *input*, though its text (each worker sends
+(m-1)/m |w|, once every m inputs) gives 1/m of that: `sync="ring"` is the text's reading, all-reduce
+2 (n_k - 1)/n_k w / B_k once in r inputs; `sync="paper"` the formula's.
+
+When several stages synchronise over the link of one component (a server's network card), the paper's sum over all
+weights below T^k adds them up; so do we, on levels that are `shared`.
+
+A border moves 2 a_s bytes an input over the innermost level at which the two stages' replicas can be paired, that is,
+whose every component holds the same share of both; N such components work at once: 2 a_s / (B N). For stages that
+own components this is the paper's term, for a pipeline that is replicated as a whole too (its 1/m). Tensors that skip
+stages are passed on through each border between; a tensor without gradient counts once. The paper divides by no
+replication, so neither do we. Latency and the batch's own input are not in the model.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.profiling.profile import ModelProfile
+
+Stages = Sequence[tuple[Sequence[int], Sequence[int]]]  # (layers, devices) from input to output
+Sync = Literal["paper", "ring"]
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """Seconds an input of one stage: its compute, the busiest all-reduce link it uses, the border behind it."""
+
+    compute_s: float
+    all_reduce_s: float
+    border_s: float
+
+
+@dataclass(frozen=True)
+class PipelineCosts:
+    """What a placement costs: per stage, and the slowest term of all, which is the time between two inputs."""
+
+    stages: tuple[StageCosts, ...]
+    bottleneck_s: float
+
+
+def evaluate(
+    profile: ModelProfile, cluster: Cluster, microbatch_size: float, stages: Stages, *, sync: Sync = "paper"
+) -> PipelineCosts:
+    """Cost of a placement under section 2.4.1.
+
+    Arguments:
+        stages: (layers, devices) from input to output: every layer once, every device at most once.
+        sync: how often a replicated stage synchronises, see above.
+
+    Raises:
+        InputError: a layer that is missing or twice, a device that is twice or unknown, a stage without either, a
+            tensor that would flow backwards.
+    """
+    stage_of = _owners(profile, cluster, stages)
+    compute = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
+    spans = level_spans(cluster.levels)
+    # Load of every component's link at every level: (level, component) -> seconds an input, per stage.
+    links: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    for s, (layers, devices) in enumerate(stages):
+        weights = profile.weights_bytes(sorted(layers))
+        for k, level in enumerate(cluster.levels):
+            units = {device // spans[k] for device in devices}
+            most = max(_counts(unit // level.width for unit in units).values())
+            load_s = sync_seconds_per_byte(level, most, len(units), len(devices), sync) * weights
+            if load_s > 0:
+                for unit in units:
+                    links[k, unit][s] = load_s
+    busiest = [0.0] * len(stages)
+    for (k, _), loads in links.items():
+        together = sum(loads.values())
+        for s, load_s in loads.items():
+            busiest[s] = max(busiest[s], together if cluster.levels[k].shared else load_s)
+    crossing = [0.0] * (len(stages) - 1)
+    sizes = profile.tensor_bytes(microbatch_size)
+    for index, source, last in journeys(profile, stage_of):
+        tensor = profile.tensors[index]
+        if any(stage_of[target] < source for target in tensor.targets):
+            raise InputError(
+                "stages", f"tensor {tensor.name} flowing backwards", "readers in the same or a later stage"
+            )
+        for s in range(source, last):
+            crossing[s] += float(sizes[index]) * (2 if tensor.gradient else 1)
+    borders = [
+        size * border_seconds_per_byte(cluster.levels, spans, before, after)
+        for size, ((_, before), (_, after)) in zip(crossing, pairwise(stages), strict=True)
+    ]
+    costs = tuple(
+        StageCosts(float(compute[list(layers)].sum()) / len(devices), busiest[s], border_s)
+        for s, ((layers, devices), border_s) in enumerate(zip(stages, [*borders, 0.0], strict=True))
+    )
+    return PipelineCosts(costs, max(max(c.compute_s, c.all_reduce_s, c.border_s) for c in costs))
+
+
+def level_spans(levels: Sequence[Level]) -> list[int]:
+    """Devices in one component below each level: 1 for the innermost, then its width, and so on."""
+    spans = [1]
+    for level in levels[:-1]:
+        spans.append(spans[-1] * level.width)
+    return spans
+
+
+def all_reduce_bandwidth(level: Level) -> float:
+    """Bytes a second of an all-reduce's steps among the components of a level."""
+    return (level.all_reduce or level).bandwidth_bytes_per_s
+
+
+def sync_seconds_per_byte(level: Level, most: int, units: int, replicas: int, sync: Sync) -> float:
+    """All-reduce seconds an input and byte of weights, on each component's link at one level."""
+    bandwidth = all_reduce_bandwidth(level)
+    if sync == "ring":
+        return 2 * (most - 1) / (most * bandwidth * replicas)
+    return 2 * (most - 1) / (bandwidth * units)
+
+
+def border_seconds_per_byte(
+    levels: Sequence[Level], spans: Sequence[int], before: Iterable[int], after: Iterable[int]
+) -> float:
+    """Seconds a byte between two stages: over the innermost level at which their replicas pair up."""
+    before, after = list(before), list(after)
+    for level, span in zip(levels, spans, strict=True):
+        ours = _counts(device // (span * level.width) for device in before)
+        theirs = _counts(device // (span * level.width) for device in after)
+        if ours.keys() == theirs.keys() and all(ours[u] * len(after) == theirs[u] * len(before) for u in ours):
+            return 1 / (level.bandwidth_bytes_per_s * len(ours))
+    raise InputError("stages", "devices outside the cluster", "devices of its outermost level")
+
+
+def journeys(profile: ModelProfile, stage_of: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Tensors that some reader in another stage needs: (index, stage of the source, last stage with a reader)."""
+    for index, tensor in enumerate(profile.tensors):
+        if tensor.source >= 0:
+            source = stage_of[tensor.source]
+            for target in tensor.targets:
+                if stage_of[target] != source:
+                    yield index, source, max(stage_of[reader] for reader in tensor.targets)
+                    break
+
+
+def owners(stages: Stages, layers: int) -> list[int]:
+    """The stage of every layer; -1 without one."""
+    found = [-1] * layers
+    for s, (own, _) in enumerate(stages):
+        for layer in own:
+            found[layer] = s
+    return found
+
+
+def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int]:
+    """The same, of a placement that can be priced."""
+    count = len(profile.layers)
+    placed = [layer for layers, _ in stages for layer in layers]
+    if sorted(placed) != list(range(count)):
+        wrong = [i for i in range(count) if placed.count(i) != 1]
+        raise InputError("stages", f"layers {wrong[:5]} not exactly once", f"layers 0 to {count - 1} once each")
+    used = _counts(device for _, devices in stages for device in devices)
+    bad = [d for d, times in used.items() if times > 1 or not 0 <= d < cluster.devices]
+    if bad:
+        raise InputError("stages", f"devices {sorted(bad)[:5]}", f"each of 0 to {cluster.devices - 1} at most once")
+    if any(not layers or not devices for layers, devices in stages):
+        raise InputError("stages", "a stage without layers or devices", "at least one of each")
+    return owners(stages, count)
+
+
+def _counts(values: Iterable[int]) -> dict[int, int]:
+    """How often each value is there; `collections.Counter` is slower on a few."""
+    found: dict[int, int] = {}
+    for value in values:
+        found[value] = found.get(value, 0) + 1
+    return found

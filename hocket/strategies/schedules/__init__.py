@@ -1,0 +1,1 @@
+"""Strategies: one file each; the interface is `strategies/base/strategy.py`."""

@@ -1,0 +1,36 @@
+"""Data parallelism: every device holds the whole model; gradient buckets are all-reduced while the backward runs."""
+
+from collections.abc import Iterable
+
+from hocket.program.program import Program
+from hocket.strategies.base.orders import one_after_the_other
+from hocket.strategies.base.search_space import Choice, Situation, replicas
+from hocket.strategies.base.strategy import Option, Options, Stages, enough_microbatches, reasons
+from hocket.strategies.base.synchronous import compile_batches, rule
+
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+
+PAPER = "dissertation section 2.2.1; bucketed and overlapped as in PyTorch DDP (Li et al. 2020)"
+STEADY = True
+OPTIONS: dict[str, Option] = {}
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """One stage, and a microbatch for each replica."""
+    single = None if len(stages) == 1 else f"{len(stages)} stages; data parallelism has one"
+    return reasons((single, enough_microbatches(stages, microbatches)))
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """One on every replica."""
+    return (1,) * len(stages)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program: forward and backward in turn for each microbatch of a replica, then the update."""
+    return compile_batches("data_parallel", stages, microbatches, one_after_the_other)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """All numbers of replicas that the cluster and the batch allow, with and without recomputation."""
+    return replicas(situation)

@@ -1,0 +1,37 @@
+"""PipeDream-Flush: 1F1B within a batch, then a flush and the update; at most `depth` stashes instead of GPipe's m."""
+
+from collections.abc import Iterable
+
+from hocket.program.passes.tasks import Task
+from hocket.program.program import Program
+from hocket.strategies.base.missing import pipeline as lacks
+from hocket.strategies.base.orders import at_most_own, one_forward_one_backward, warmup
+from hocket.strategies.base.search_space import Choice, Situation, pipelines
+from hocket.strategies.base.strategy import Option, Options, Stages
+from hocket.strategies.base.synchronous import compile_batches, rule, supports
+
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
+
+PAPER = "dissertation section 3.2.2, figures 3.3 and 4.4 (top)"
+STEADY = True
+OPTIONS: dict[str, Option] = {}
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """The warm-up: at most the depth of the pipeline behind a stage."""
+    return at_most_own(warmup(stages), stages, microbatches)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program; its period is one batch."""
+    ahead = warmup(stages)
+
+    def batch_order(stage: int, own: list[int]) -> list[Task]:
+        return one_forward_one_backward(stage, own, ahead[stage])
+
+    return compile_batches("flush", stages, microbatches, batch_order)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """Balanced pipelines of every depth and width, with and without recomputation."""
+    return pipelines(situation, recompute=True)

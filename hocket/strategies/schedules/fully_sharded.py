@@ -1,0 +1,79 @@
+"""Fully sharded: units of the model stand one behind the other on the same replicas, each whole only while it is computed with."""
+
+from collections.abc import Iterable
+
+from hocket.program.passes.assemble import assemble
+from hocket.program.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.strategies.base.missing import even
+from hocket.strategies.base.orders import own
+from hocket.strategies.base.search_space import Choice, Situation, units
+from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons
+from hocket.strategies.base.synchronous import rule
+from hocket.util.units import show_count
+
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
+
+PAPER = (
+    "ZeRO, stage 3 (Rajbhandari et al. 2020), in units with one gathered ahead as in PyTorch FSDP (Zhao et al. 2023)"
+)
+STEADY = True
+OPTIONS: dict[str, Option] = {}
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """All stages, which are its units, on the same devices, and a microbatch for each."""
+    devices = stages[0].devices
+    apart = next((s for s, stage in enumerate(stages) if stage.devices != devices), None)
+    other = f"stage {apart} is on other devices than stage 0; units of the model stand on the same" if apart else None
+    return reasons((other, enough_microbatches(stages, microbatches)))
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """One on every replica."""
+    return (1,) * len(stages)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program: forwards of all units, their backwards in turn, for each microbatch of a replica; updates among the last
+    backwards, or behind them where the norm of all gradients must be known."""
+
+    def order(device: int, total: int) -> list[Task]:
+        tasks: list[Task] = []
+        for update in range(total // microbatches):
+            batch = range(update * microbatches, (update + 1) * microbatches)
+            for m in own(stages, 0, device, batch):
+                tasks += [Task(Work.FORWARD, s, m) for s in range(len(stages))]
+                tasks += [Task(Work.BACKWARD, s, m) for s in reversed(range(len(stages)))]
+            updates = [Task(Work.UPDATE, s, update) for s in range(len(stages))]
+            if any(stage.needs_norm for stage in stages):
+                tasks += updates
+                continue
+            # Steps of units that share weights wait for each other's gradients. All others: each behind the backward of the unit before: its sum has been made meanwhile, and gradients of two units are there.
+            last = tasks[-len(stages) :]
+            del tasks[-len(stages) :]
+            for task in last:
+                tasks.append(task)
+                tasks += (one for one in updates[task.stage + 1 : task.stage + 2] if not stages[one.stage].tied)
+            tasks += (one for one in updates if one.stage == 0 or stages[one.stage].tied)
+        return tasks
+
+    replicas = show_count(len(stages[0].devices), "replica")
+    name = f"fully_sharded {config(stages)}" if len(stages) == 1 else f"fully_sharded {len(stages)} units on {replicas}"
+    return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """All numbers of replicas that the cluster and the batch allow, in few and in many units, with and without recomputation."""
+    return units(situation)
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    if situation.shard == "none":
+        return "replicas divide everything here, and shard: none was asked for"
+    if situation.cluster.devices < 2:
+        return "it takes two devices or more"
+    if len(situation.profile.layers) == 1 and situation.shard not in (None, "full"):
+        return f"the model has one layer, and one unit with shard: {situation.shard} is data parallelism"
+    return even(situation, "each of two replicas or more has as many of them")

@@ -1,0 +1,31 @@
+"""GPipe: all forwards of a batch, then all backwards, then the update."""
+
+from collections.abc import Iterable
+
+from hocket.program.program import Program
+from hocket.strategies.base.missing import pipeline as lacks
+from hocket.strategies.base.orders import forwards_then_backwards, most_own
+from hocket.strategies.base.search_space import Choice, Situation, pipelines
+from hocket.strategies.base.strategy import Option, Options, Stages
+from hocket.strategies.base.synchronous import compile_batches, rule, supports
+
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
+
+PAPER = "GPipe (Huang et al. 2019); dissertation section 4.2.2, figure 4.3"
+STEADY = False
+OPTIONS: dict[str, Option] = {}
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """A replica's whole share of the batch."""
+    return tuple(most_own(stage, microbatches) for stage in stages)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program; its period is one batch."""
+    return compile_batches("gpipe", stages, microbatches, forwards_then_backwards)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """Balanced pipelines of every depth and width, with and without recomputation."""
+    return pipelines(situation, recompute=True)

@@ -1,0 +1,144 @@
+"""Harmony: models larger than the devices' memory; packs of layers in an order in which little is swapped."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from math import ceil
+
+from hocket.program.passes.assemble import assemble
+from hocket.program.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.strategies.base.balance import Balancer, runs
+from hocket.strategies.base.missing import microbatches as too_few
+from hocket.strategies.base.orders import most_own, own
+from hocket.strategies.base.search_space import Choice, Situation, cut, recomputing
+from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons
+from hocket.strategies.base.synchronous import rule
+from hocket.strategies.swapping.tuner import Mode
+from hocket.util.units import show_count
+
+__all__ = ["BY_HAND", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
+
+PAPER = "Harmony (Li et al., HotOS 2021), section 3; what is swapped: docs/harmony.md"
+STEADY = False
+MOST_PACKS = 64  # among which a search looks
+BY_HAND = True
+OPTIONS: dict[str, Option] = {
+    "mode": Option(
+        str, "data", "data: every pack on all devices; pipeline: each on one, usually in turn", tuple(map(str, Mode))
+    ),
+    "grouping": Option(bool, True, "all microbatches of a pack before the next pack (input-batch grouping)"),
+    "just_in_time": Option(bool, True, "the update of a pack right behind its last backward, not behind all of them"),
+    "peer": Option(
+        bool,
+        True,
+        "what goes to another device goes there at once; otherwise through the host, where values are swapped",
+    ),
+    "forward": Option(
+        tuple,
+        (),
+        "stages of each forward task, in mode data, such as [3, 2, 1]: each microbatch goes through all stages of a task before the "
+        "next one does; backward tasks are the stages; left out: one each",
+    ),
+}
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """Packs on the same devices, or each on one of its own; where steps wait for the norm of all gradients, none is just in time."""
+    if options["mode"] == Mode.DATA:
+        apart = next((s for s, stage in enumerate(stages) if stage.devices != stages[0].devices), None)
+        other = f"stage {apart} is on other devices than stage 0; in data mode all are on the same" if apart else None
+    else:
+        wide = next((s for s, stage in enumerate(stages) if len(stage.devices) > 1), None)
+        other = None if wide is None else f"stage {wide} is on several devices; in pipeline mode each is on one"
+    late = "steps wait for a sum over all devices (clip_grad_norm, loss_weight), and just_in_time is true: say just_in_time: false"
+    waits = any(stage.needs_norm for stage in stages)
+    return reasons(
+        (
+            other,
+            _forward(stages, options),
+            late if waits and options["just_in_time"] else None,
+            enough_microbatches(stages, microbatches),
+        )
+    )
+
+
+def _forward(stages: Stages, options: Options) -> str | None:
+    """The reason to refuse sizes of forward tasks."""
+    sizes = options["forward"]
+    if sizes and options["mode"] != Mode.DATA:
+        return (
+            f"forward is {list(sizes)}, and mode {options['mode']}; forward tasks of several stages are for mode data"
+        )
+    if sizes and sum(sizes) != len(stages):
+        return f"forward is {list(sizes)}, {sum(sizes)} stages in all, and the plan has {len(stages)}"
+    return None
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """A replica's whole share of the batch; one in data mode where packs take turns for each microbatch."""
+    if options["mode"] == Mode.DATA and not options["grouping"]:
+        return (1,) * len(stages)
+    return tuple(most_own(stage, microbatches) for stage in stages)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program, without its swaps (program/passes/swapping/insert.py): forwards pack by pack, backwards from the last pack to the first.
+
+    Without grouping the packs take turns for each microbatch: in data mode all forwards and backwards of one before the next, in
+    pipeline mode all forwards before all backwards. Forward tasks may be of several stages, and then a microbatch goes through all of
+    them before the next one does (a plan's stages are the backward packs, and a forward pack is a union of neighbours). Steps of packs that share weights wait for each other's gradients: they come last.
+    """
+    grouping, just_in_time, data = options["grouping"], options["just_in_time"], options["mode"] == Mode.DATA
+
+    def at_once(s: int) -> bool:
+        return just_in_time and not stages[s].tied
+
+    def order(device: int, total: int) -> list[Task]:
+        hosted = [s for s, stage in enumerate(stages) if device in stage.devices]
+        tasks: list[Task] = []
+        ends = (0, *accumulate(options["forward"] or (1,) * len(hosted)))
+        packs = [hosted[a:e] for a, e in pairwise(ends)]
+        for update in range(total // microbatches):
+            mine = own(stages, hosted[0], device, range(update * microbatches, (update + 1) * microbatches))
+
+            def backward(s: int, m: int, last: int = mine[-1], update: int = update) -> list[Task]:
+                behind = [Task(Work.UPDATE, s, update)] if at_once(s) and m == last else []
+                return [Task(Work.BACKWARD, s, m), *behind]
+
+            if grouping:
+                tasks += [Task(Work.FORWARD, s, m) for pack in packs for m in mine for s in pack]
+                tasks += [task for s in reversed(hosted) for m in mine for task in backward(s, m)]
+            else:
+                for several in [[m] for m in mine] if data else [mine]:
+                    tasks += [Task(Work.FORWARD, s, m) for m in several for s in hosted]
+                    tasks += [task for m in several for s in reversed(hosted) for task in backward(s, m)]
+            tasks += [Task(Work.UPDATE, s, update) for s in hosted if not at_once(s)]
+        return tasks
+
+    name = f"harmony {options['mode']} {config(stages)}"
+    if options["forward"]:
+        name += f" forward {'-'.join(map(str, options['forward']))}"
+    return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """Data mode: the layers in 1, 2, 4, ... packs of equal cost on all devices."""
+    devices = tuple(range(situation.cluster.devices))
+    for size in situation.sizes:
+        microbatches = ceil(situation.batch_size / size)
+        found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), MOST_PACKS))
+        for count in (2**k for k in range(len(found).bit_length())):
+            if count <= len(found) and microbatches >= len(devices):
+                plain = Choice(
+                    tuple(cut(situation, layers, devices) for layers in runs(found[count - 1])), size, microbatches
+                )
+                yield replace(plain, thriftier=(recomputing(plain),))
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    devices = situation.cluster.devices
+    return too_few(
+        situation, f"each of {show_count(devices, 'device')} takes one or more", lambda count: count >= devices
+    )

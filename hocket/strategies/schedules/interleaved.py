@@ -1,0 +1,101 @@
+"""Interleaved 1F1B: every device hosts v chunks of the model, which divides the bubble by v."""
+
+from collections.abc import Iterable
+
+from hocket.program.passes.assemble import assemble
+from hocket.program.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.strategies.base.missing import even, pipeline
+from hocket.strategies.base.search_space import Choice, Situation, interleavings
+from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons, rounds
+from hocket.strategies.base.synchronous import rule
+from hocket.util.units import show_count
+
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "lacks", "rule", "supports"]
+
+PAPER = "PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)"
+STEADY = True
+OPTIONS: dict[str, Option] = {}
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """Chunks go round the devices in turn, widths are equal, and the microbatches of a pipeline divide by its depth."""
+    depth, chunks = rounds(stages)
+    width = len(stages[0].devices)
+    if chunks < 2:
+        return "stages do not go round the devices in turn at least twice (stage s belongs on the devices of stage s mod p)"
+    if any(len(stage.devices) != width for stage in stages):
+        return "stages have unequal numbers of replicas; the interleaved schedule needs equal ones"
+    if microbatches % (depth * width):
+        return (
+            f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by depth x width = {depth} x {width} (section 4.2.2); "
+            f"take {-(-microbatches // (depth * width)) * depth * width}"
+        )
+    return reasons((enough_microbatches(stages, microbatches),))
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """Of every chunk, as many as the order of its device has open at once."""
+    depth, chunks = rounds(stages)
+    each = microbatches // len(stages[0].devices)
+    found = [0] * len(stages)
+    for rank in range(depth):
+        alive = [0] * chunks
+        for work, chunk, _ in _one_batch(depth, chunks, rank, each):
+            alive[chunk] += 1 if work is Work.FORWARD else -1
+            stage = chunk * depth + rank
+            found[stage] = max(found[stage], alive[chunk])
+    return tuple(found)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program; its period is one batch."""
+    depth, chunks = rounds(stages)
+    width = len(stages[0].devices)
+
+    def order(device: int, total: int) -> list[Task]:
+        rank = next(s for s in range(depth) if device in stages[s].devices)
+        replica = stages[rank].devices.index(device)
+        each = microbatches // width
+        tasks: list[Task] = []
+        for update in range(total // microbatches):
+            for work, chunk, local in _one_batch(depth, chunks, rank, each):
+                microbatch = update * microbatches + local * width + replica
+                tasks.append(Task(work, chunk * depth + rank, microbatch))
+            tasks += [Task(Work.UPDATE, chunk * depth + rank, update) for chunk in range(chunks)]
+        return tasks
+
+    name = f"interleaved {config(stages)}"
+    return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
+
+
+def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tuple[Work, int, int]]:
+    """(work, chunk, local microbatch) for one device: groups of `depth` microbatches go through chunk after chunk."""
+    virtual = microbatches * chunks
+    group = depth * chunks
+
+    def place(k: int) -> tuple[int, int]:
+        return (k % group) // depth, (k // group) * depth + k % depth
+
+    forwards = [(Work.FORWARD, *place(k)) for k in range(virtual)]
+    backwards = [(Work.BACKWARD, chunks - 1 - place(k)[0], place(k)[1]) for k in range(virtual)]
+    # The last device can start its first backward after (chunks - 1) * depth + 1 forwards, every device before it two
+    # virtual microbatches earlier in its own list, one for the way forth and one for the way back.
+    ahead = min(virtual, 2 * (depth - rank - 1) + (chunks - 1) * depth + 1)
+    tasks = forwards[:ahead]
+    for k, backward in enumerate(backwards):
+        tasks.append(backward)
+        if ahead + k < virtual:
+            tasks.append(forwards[ahead + k])
+    return tasks
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """Every depth, width and number of chunks that the layers, devices and microbatches allow."""
+    return interleavings(situation)
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    takes = "they must divide by depth x width, which is 2 or more (section 4.2.2)"
+    return pipeline(situation, layers=4) or even(situation, takes)

@@ -1,0 +1,73 @@
+"""PipeDream: 1F1B-RR without flushes, stages replicated as needed, a stashed weight version for every input in flight."""
+
+from collections.abc import Iterable
+from math import lcm
+
+from hocket.program.passes.assemble import assemble
+from hocket.program.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.program.rule import Rule
+from hocket.strategies.base import orders
+from hocket.strategies.base.search_space import Choice, Situation, partitioned
+from hocket.strategies.base.strategy import Option, Options, Stages, config, one_stage_a_device, reasons
+
+PAPER = "PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8"
+STEADY = False
+OPTIONS = {
+    "vertical_sync": Option(bool, False, "one weight version for an input on all stages (section 2.4.3)"),
+    "naive": Option(bool, False, "for study: no stashing, the backward takes the newest weights"),
+    "in_flight": Option(int, None, "inputs in flight per replica of the first stage; by default NOAM (section 2.4.2)"),
+}
+
+
+def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
+    """An update after every round of a stage's replicas; a forward lags by the inputs in flight behind it.
+
+    Stage s with warm-up w[s] uses the version that is w[s] - 1 updates old: p - 1, p - 2, ... 0 in a straight pipeline.
+    With vertical sync all stages use the version that the first stage saw.
+    """
+    ahead = orders.warmup(stages, options.get("in_flight"))
+    batch = tuple(len(stage.devices) for stage in stages)
+    if options.get("vertical_sync"):
+        return Rule("vertical", batch, (ahead[0] - 1,) * len(stages))
+    return Rule("naive" if options.get("naive") else "stashed", batch, tuple(w - 1 for w in ahead))
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """One stage a device, and from one input in flight to NOAM."""
+    in_flight, wrong = options.get("in_flight"), None
+    if in_flight is not None and in_flight < 1:
+        wrong = f"in_flight is {in_flight}; at least one input must be in flight"
+    elif in_flight is not None and stages and in_flight > (most := orders.warmup(stages)[0]):
+        wrong = f"in_flight is {in_flight}; at most NOAM inputs are admitted, here {most}; leave in_flight out for NOAM"
+    return reasons((one_stage_a_device(stages), wrong))
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """NOAM, or fewer if so wished."""
+    return orders.warmup(stages, options.get("in_flight"))
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program; its period is one round of the stage with the most replicas (the least common multiple of all)."""
+    ahead = orders.warmup(stages, options.get("in_flight"))
+
+    def order(device: int, total: int) -> list[Task]:
+        stage = orders.stage_on(stages, device)
+        own = orders.own(stages, stage, device, range(total))
+        tasks: list[Task] = []
+        for task in orders.one_forward_one_backward(stage, own, ahead[stage]):
+            tasks.append(task)
+            if task.work is Work.BACKWARD:
+                tasks.append(Task(Work.UPDATE, stage, task.index // len(stages[stage].devices)))
+        return tasks
+
+    declared = rule(stages, microbatches, options)
+    stride = lcm(*(len(stage.devices) for stage in stages))
+    suffix = "" if declared.kind == "stashed" else f" {declared.kind}"
+    return assemble(f"pipedream {config(stages)}{suffix}", stages, declared, stride, order)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """The partitioner's plan, and plans with fewer inputs in flight where memory is short."""
+    return partitioned(situation)

@@ -1,0 +1,119 @@
+"""Waves: as many batches as devices go through the partitions of the model at once, each a device further with every partition.
+
+In cycle s every device that has a wave computes with partition s, so that devices which model parallelism leaves idle are not; which
+partitions a device holds follows from how many waves there are (StageShape.devices), and docs/wavelet.md says what either costs.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from hocket.program.order import stages_on
+from hocket.program.passes.assemble import assemble
+from hocket.program.passes.borders import StageCut
+from hocket.program.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.strategies.base.missing import even, pipeline
+from hocket.strategies.base.search_space import Choice, Situation, cut, pipelines, recomputing
+from hocket.strategies.base.strategy import Option, Options, Stages, config, ring_of
+from hocket.strategies.base.synchronous import rule
+from hocket.util.units import show_count
+
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
+
+PAPER = "Wavelet (Wang et al. 2021), section 3.3, figure 10"
+STEADY = True
+OPTIONS: dict[str, Option] = {}
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """Wave r of partition s is on device (r + s) mod N, and every wave has as many microbatches."""
+    waves = len(stages[0].devices)
+    if ring_of([stage.devices for stage in stages]) is None:
+        return (
+            "the devices of a stage are not those of the stage before, each moved on by one; with N devices wave r of stage s belongs "
+            "on device (r + s) mod N"
+        )
+    if microbatches % waves:
+        return (
+            f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by {waves} waves; take a microbatch size that makes "
+            f"{-(-microbatches // waves) * waves}, or fewer waves"
+        )
+    return None
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """One of every wave."""
+    return (1,) * len(stages)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program: for one microbatch of every wave the forwards of all partitions and their backwards in turn, then the next one's;
+    the gradients of a partition are summed behind its last backward, while the partitions before it run theirs."""
+    waves = len(stages[0].devices)
+
+    def order(device: int, total: int) -> list[Task]:
+        hosted = stages_on(stages, device)
+        tasks: list[Task] = []
+        for first in range(0, total, waves):
+            own = {s: first + stages[s].devices.index(device) for s in hosted}
+            backwards = [Task(Work.BACKWARD, s, own[s]) for s in reversed(hosted)]
+            tasks += [Task(Work.FORWARD, s, own[s]) for s in hosted]
+            if (first + waves) % microbatches:
+                tasks += backwards
+                continue
+            update = first // microbatches
+            tasks += _last(stages, backwards, [Task(Work.UPDATE, s, update) for s in hosted])
+        return tasks
+
+    return assemble(f"waves {config(stages)}", stages, rule(stages, microbatches, options), microbatches, order)
+
+
+def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterator[Task]:
+    """The last backwards of an update, and where its steps stand.
+
+    Behind all of them, so that no backward waits for a sum; but where weights are not kept whole, each behind the next backward,
+    which gives its gradients' memory back. The norm of all gradients is known behind all, and with the first step (program/passes/expand.py).
+    """
+    if stages[0].needs_norm or not any(stage.gathers for stage in stages):
+        yield from backwards
+        yield from updates if stages[0].needs_norm else reversed(updates)
+        return
+    for k, backward in enumerate(backwards):
+        yield backward
+        yield from reversed(updates[len(updates) - k : len(updates) - k + 1])
+    yield updates[0]
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """Every cut of model parallelism, with as many waves as devices; where memory is short with recomputation, and then with fewer and
+    fewer waves (appendix B: additive decrease), each of which takes its partition's weights off a device."""
+    for straight in pipelines(situation):
+        if any(len(stage.devices) > 1 for stage in straight.stages):
+            continue
+        most = len(straight.stages)
+        counts = [waves for waves in range(most, 1, -1) if straight.microbatches % waves == 0]
+        offered = [one for waves in counts for one in _both(_with_waves(situation, straight, waves))]
+        if offered:
+            yield replace(offered[0], thriftier=tuple(offered[1:]))
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    most = min(situation.cluster.devices, len(situation.profile.layers))
+    takes = "waves are two" if most == 2 else f"waves are 2 to {most}"
+    return pipeline(situation) or even(situation, f"{takes}, each with as many of them")
+
+
+def _with_waves(situation: Situation, straight: Choice, waves: int) -> Choice:
+    devices = [stage.devices[0] for stage in straight.stages]
+    count = len(devices)
+
+    def moved(s: int, stage: StageCut) -> StageCut:
+        return cut(situation, stage.layers, tuple(devices[(r + s) % count] for r in range(waves)))
+
+    stages = tuple(moved(s, stage) for s, stage in enumerate(straight.stages))
+    return Choice(stages, straight.microbatch_size, straight.microbatches)
+
+
+def _both(choice: Choice) -> tuple[Choice, Choice]:
+    return choice, recomputing(choice)

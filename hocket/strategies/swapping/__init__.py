@@ -1,0 +1,1 @@
+"""Harmony's tuner: packs and microbatches."""

@@ -1,0 +1,101 @@
+"""What Harmony's tuner counts, of a profiled job and a cluster: every figure from the cost model, as if each layer were a stage.
+
+Rules of this file: nothing is fitted. A pack's task takes less than the sum of its layers' tasks, so a sum says what fits at worst;
+what a plan of packs really needs is proved of its program.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.hardware.cluster import Cluster
+from hocket.profiling.profile import ModelProfile
+from hocket.program.instruction import Kind
+from hocket.program.passes.borders import StageCut, stage_shapes
+from hocket.program.passes.swapping.settings import StageSwap, stages_of
+from hocket.strategies.base.strategy import compile_strategy
+from hocket.strategies.swapping.costs import Array, LayerProfile, Pass, Server
+
+
+def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
+    """A cluster, or some of its devices, as the tuner sees it.
+
+    Several servers are one whose link to the host is theirs together. Of unlike devices each is as the least in memory and in what its
+    link carries. A task is over without any freeing: memory stays with the program.
+    """
+    devices = devices or tuple(range(cluster.devices))
+    peer = min(level.bandwidth_bytes_per_s for level in cluster.levels)
+    swap = len(devices) * min(_link_share(cluster, device, devices) for device in devices)
+    capacity = min(cluster.capacity_bytes(device) for device in devices)
+    return Server(len(devices), capacity, swap, peer, swap, freeing_s=cluster.instruction_s)
+
+
+def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> float:
+    """Bytes a second that a device's link to its host carries, beside those of these devices that share it."""
+    link, shared = cluster.host_link_of(device)
+    server = cluster.component(device, 1)
+    beside = sum(cluster.component(other, 1) == server for other in devices) if shared else 1
+    return link.bandwidth_bytes_per_s / beside
+
+
+def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> LayerProfile:
+    """Seconds and bytes of every layer's tasks on a device, by the profile's sizes of microbatches."""
+    cuts = tuple(StageCut((k,), (device,), recompute=True) for k in range(len(profile.layers)))
+    options = {"mode": "data", "just_in_time": not profile.needs_norm}
+    alone = tuple(
+        replace(shape, tied=()) for shape in stage_shapes(profile, cuts)
+    )  # each layer's tasks, whoever shares weights
+    program = compile_strategy("harmony", alone, 1, options)
+    instructions = [i for _, i in program.instructions()]
+    rows = []
+    for size in profile.microbatch_sizes:
+        costs = CostModel(profile, cluster, cuts, (size,), swaps=True)
+        figures = stages_of(program, PlanSizes(costs, program))
+        seconds = np.zeros((3, len(cuts)))
+        for i in instructions:
+            if i.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP):
+                row = 2 if i.kind is Kind.STEP else int(i.kind is Kind.BACKWARD or i.again)
+                seconds[row, i.stage] += costs.seconds(i)
+        rows.append((seconds, _border(profile, size), figures))
+    # Kept input lies beside: a border counts once in what a layer's task holds, see LayerProfile.
+    ahead, back = ([_held(figures, border, way) for _, border, figures in rows] for way in (False, True))
+    sizes = np.array(profile.microbatch_sizes, dtype=float)
+    seconds_of = [np.array([seconds[way] for seconds, *_ in rows]) for way in (0, 1)]
+    largest = rows[-1]
+    return LayerProfile(
+        Pass(sizes, seconds_of[0], np.array(ahead)),
+        Pass(sizes, seconds_of[1], np.array(back)),
+        largest[1] / profile.microbatch_sizes[-1],
+        np.array([stage.weights_bytes + stage.buffers_bytes for stage in largest[2]]),
+        largest[0][2],
+    )
+
+
+def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Array:
+    """What each layer's task holds, with its input once and without what leaves it."""
+    behind = np.append(border[1:], 0.0)
+    found = []
+    for k, stage in enumerate(figures):
+        if not backward:
+            found.append(stage.weights_bytes + border[k] + max(0.0, stage.forward_bytes - behind[k]))
+            continue
+        gradients = sum(stage.gradients_bytes)
+        runs = stage.stash_bytes + stage.backward_bytes
+        steps = stage.optimizer_bytes + stage.step_bytes
+        found.append(stage.weights_bytes + gradients + border[k] + max(0.0, runs - border[k], steps))
+    return np.array(found)
+
+
+def _border(profile: ModelProfile, size: int) -> Array:
+    """Bytes in front of each layer: what earlier layers have made that it or later ones read; the batch's own in front of the first."""
+    crossing = np.zeros(len(profile.layers) + 1)
+    for tensor, amount in zip(profile.tensors, profile.tensor_bytes(size), strict=True):
+        if tensor.source < 0:
+            crossing[0] += amount
+            crossing[1] -= amount
+        elif tensor.targets:
+            crossing[tensor.source + 1] += amount
+            crossing[max(tensor.targets) + 1] -= amount
+    return np.maximum(np.cumsum(crossing)[:-1], 0.0)

@@ -1,0 +1,152 @@
+"""Seconds of an iteration of Harmony, data and pipeline mode: one pass over tasks in order (HotOS 2021, section 3, Figure 4).
+
+A device has six lanes: swap in, swap out, peer in, peer out, compute and its process on the host. Nothing is fetched ahead:
+a task's weights come when its device has freed the task before, a microbatch's input when the microbatch before has left compute
+(data mode: when its output has left the device). A peer transfer needs both ends at once. Every event waits only for events of earlier
+tasks or microbatches, so one loop over tasks and microbatches meets each event after all that it waits for: no queue is needed.
+`tests/strategies/helpers/harmony_events.py` is the definition, with queues.
+
+These functions run as they stand, and compiled (`_harmony_compiled`). Hence flat arrays.
+"""
+
+from typing import Any
+
+
+def data_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any) -> float:
+    """Seconds of data mode: each device alone with its share, all alike.
+
+    Arguments:
+        forward, backward: cuts of the packs from layer 0 on, ascending, [0] for none. sizes: tables at the two microbatch sizes,
+            (forward_s, border of the forward's size, forward_s, backward_s, border of the backward's size).
+        counts: microbatches of a device, forward and backward. costs: prefix sums (weights bytes, step seconds).
+        rates: swap of one device, peer, host of one device (bytes per second), seconds of freeing, devices in use.
+    """
+    ahead_s, ahead_border, _, back_s, back_border = sizes
+    weights, steps = costs
+    swap, peer, _, freeing, devices = rates
+    now, host = 0.0, 0.0
+    packs = len(backward) - 1
+    k = 0
+    for f in range(len(forward) - 1):
+        a, e = forward[f], forward[f + 1]
+        kept = 0.0
+        while k < packs - 1 and backward[k] < e:
+            kept += ahead_border[backward[k]]
+            k += 1
+        moved = ahead_border[a] + kept + ahead_border[e]
+        now += (weights[e] - weights[a]) / swap + counts[0] * (ahead_s[e] - ahead_s[a] + moved / swap) + freeing
+    for b in range(packs - 1, -1, -1):
+        a, e = backward[b], backward[b + 1]
+        carried = (weights[e] - weights[a]) / swap
+        moved = back_border[a] + (back_border[e] if b < packs - 1 else 0.0) + (back_border[a] if a > 0 else 0.0)
+        now += carried + counts[1] * (back_s[e] - back_s[a] + moved / swap)
+        if devices > 1:
+            now += 2.0 * (devices - 1) / devices * (weights[e] - weights[a]) / peer
+        now += carried
+        host = max(host, now) + steps[e] - steps[a]
+        now += freeing
+    return max(now, host)
+
+
+def pipeline_s(
+    forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any, source: Any, room: Any
+) -> float:
+    """Seconds of pipeline mode: task t on device t mod N, each on all microbatches; arguments as for `data_s`.
+
+    Arguments:
+        source: for each backward microbatch the forward microbatch that completes it.
+        room: work space, lanes (6, devices), compute ends of a task (microbatches), stashes (packs, microbatches), last outputs.
+    """
+    ahead_s, ahead_border, again_s, back_s, back_border = sizes
+    weights, steps = costs
+    swap, peer, host_rate, freeing, devices = rates
+    lanes, done, stash, last = room
+    n_devices = int(devices)
+    packs, tasks = len(backward) - 1, len(forward) - 1
+    through_host = counts[0] != counts[1]  # two sizes of microbatches are joined and cut on the host
+    for lane in range(6):
+        for d in range(n_devices):
+            lanes[lane, d] = 0.0
+    k = 0
+    for t in range(tasks):
+        a, e, d = forward[t], forward[t + 1], t % n_devices
+        before = (t - 1) % n_devices
+        wave_end = max(lanes[0, d], lanes[4, d]) + (weights[e] - weights[a]) / swap
+        lanes[0, d] = wave_end
+        first_kept = k
+        while k < packs - 1 and backward[k] < e:
+            k += 1
+        j = 0
+        for i in range(counts[0]):
+            ready = wave_end if i == 0 else lanes[4, d]
+            if t == 0:
+                here = max(lanes[0, d], ready) + ahead_border[a] / swap
+                lanes[0, d] = here
+            else:
+                here = max(max(ready, lanes[2, d]), max(done[i], lanes[3, before])) + ahead_border[a] / peer
+                lanes[2, d] = here
+                lanes[3, before] = here
+            until = j
+            while until < counts[1] and source[until] == i:
+                until += 1
+            now, at = max(lanes[4, d], here), a
+            for kept in range(first_kept, k):  # a kept input leaves before the layers behind it run
+                layer = backward[kept]
+                now += ahead_s[layer] - ahead_s[at]
+                at = layer
+                left = max(lanes[1, d], now if layer > a else here) + ahead_border[layer] / swap
+                lanes[1, d] = left
+                now = max(now, left)
+                whose = (tasks + packs - 1 - kept) % n_devices
+                for back in range(j, until):
+                    moved = 0.0 if whose == d else 2.0 * back_border[layer] / host_rate
+                    lanes[5, d] = max(lanes[5, d], left) + moved
+                    stash[kept, back] = lanes[5, d]
+            now += ahead_s[e] - ahead_s[at]
+            lanes[4, d] = now
+            done[i] = now
+            if t == tasks - 1 and through_host:
+                left = max(lanes[1, d], now) + ahead_border[e] / swap
+                lanes[1, d] = left
+                for back in range(j, until):
+                    lanes[5, d] = max(lanes[5, d], left) + 2.0 * back_border[e] / host_rate
+                    last[back] = lanes[5, d]
+            j = until
+        lanes[4, d] += freeing
+    for b in range(packs - 1, -1, -1):
+        a, e, t = backward[b], backward[b + 1], tasks + packs - 1 - b
+        d, before = t % n_devices, (t - 1) % n_devices
+        carried = (weights[e] - weights[a]) / swap
+        wave_end = max(lanes[0, d], lanes[4, d]) + carried
+        lanes[0, d] = wave_end
+        for i in range(counts[1]):
+            ready = wave_end if i == 0 else lanes[4, d]
+            if b < packs - 1:
+                here = max(max(lanes[0, d], ready), stash[b, i]) + back_border[a] / swap
+                lanes[0, d] = here
+            elif tasks == 0 or through_host:
+                here = max(max(lanes[0, d], ready), last[i] if tasks > 0 else 0.0) + back_border[a] / swap
+                lanes[0, d] = here
+            else:
+                here = max(max(ready, lanes[2, d]), max(done[i], lanes[3, before])) + back_border[a] / peer
+                lanes[2, d] = here
+                lanes[3, before] = here
+            again = again_s[e] - again_s[a]
+            now = max(lanes[4, d], here) + again
+            if b < packs - 1:
+                here = max(max(now, lanes[2, d]), max(done[i], lanes[3, before])) + back_border[e] / peer
+                lanes[2, d] = here
+                lanes[3, before] = here
+                now = max(now, here)
+            now += back_s[e] - back_s[a] - again
+            lanes[4, d] = now
+            done[i] = now
+        left = max(lanes[1, d], lanes[4, d]) + carried
+        lanes[1, d] = left
+        lanes[4, d] = max(lanes[4, d], left) + freeing
+        lanes[5, d] = max(lanes[5, d], left) + steps[e] - steps[a]
+    end = 0.0
+    for lane in range(6):
+        for d in range(n_devices):
+            end = max(end, lanes[lane, d])
+    return end

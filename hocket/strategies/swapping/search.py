@@ -1,0 +1,245 @@
+"""The search over packs and sizes of microbatches: best first, with a lower bound of every pair of candidates.
+
+What is searched: for each size of microbatches some hundred ways to cut layers into packs (least largest pack in bytes, in seconds,
+least cost of borders under a row of limits; all there are, of few layers). No candidate depends on the memory there is, which only says which of them fit. So more memory
+can never give a slower plan. Of all pairs of a forward and a backward candidate that fit, the fastest by the clock is found:
+a pair is left out only when a lower bound says that it is no faster than what was found.
+"""
+
+from functools import cached_property
+from heapq import heapify, heappop
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.strategies.swapping import numba_kernels as compiled
+from hocket.strategies.swapping.costs import GIB, Array
+from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
+from hocket.util.units import show_bytes
+
+MOST_PACKS = 64  # of candidates that even packs out; borders under limits may have more
+EVERY_WAY = 8  # layers: so many or fewer are cut in every way there is
+LIMITS_BYTES = tuple(0.25 * GIB * 2 ** (k / 8) for k in range(64))
+SLACK = 1e-9  # relative: a bound and the clock add up in different orders
+
+
+class Cuts(NamedTuple):
+    """Candidates of one direction that fit: cuts, and seconds that each keeps the devices busy.
+
+    Attributes:
+        bytes: of each candidate's tasks, but for what forwards keep for backwards.
+        busy_s: (candidates, devices), by the task's place in the row of tasks modulo devices; data mode: one column, all seconds.
+        kept_s: of backward candidates in data mode, the seconds in which forwards swap out what they keep for them.
+    """
+
+    cuts: list[Any]
+    bytes: list[Array]
+    busy_s: Array
+    counts: Any
+    kept_s: Array
+
+
+class Tables:
+    """Candidates of one direction at one size, for every prefix of the layers."""
+
+    def __init__(self, costs: Costs, size: int, backward: bool) -> None:
+        self.costs, self.size, self.backward = costs, size, backward
+        self.at = costs.at(size)
+        self.microbatches = costs.samples // size
+        swap, peer, _, freeing, _ = costs.rates(costs.server.devices)
+        border, swaps = self.at.border, costs.weights / swap
+        if backward:
+            self.bytes, self.head, self.tail = self.at.backward_bytes, 4 * border, border.copy()
+            self.head[0] = 3 * border[0]
+            seconds = self.microbatches * self.at.backward_s + 2 * swaps
+            head_s, tail_s = self.microbatches * border / swap, self.microbatches * border / peer
+        else:
+            self.bytes, self.head, self.tail = self.at.forward_bytes, 2 * border, border.copy()
+            seconds = self.microbatches * self.at.forward_s + swaps
+            head_s, tail_s = self.microbatches * border / peer, np.zeros_like(border)
+            head_s[0] = self.microbatches * border[0] / swap
+        self.seconds, self.head_s, self.tail_s = seconds, head_s + freeing, tail_s
+        # the last step of all is the first pack's: the host does it when all devices are done
+        self.first = np.maximum(costs.steps - freeing, 0.0) if backward else np.zeros_like(border)
+        self.price = freeing + (4 if backward else 2) * self.microbatches * border / swap
+
+    @cached_property
+    def _evened(self) -> list[Any]:
+        """Where the last pack of a prefix begins, by packs: least largest bytes, least largest seconds."""
+        origins = []
+        for layers, head, tail in ((self.bytes, self.head, self.tail), (self.seconds, self.head_s, self.tail_s)):
+            shape = (min(MOST_PACKS, len(layers) - 1) + 1, len(layers))
+            best, origin = np.empty(shape), np.zeros(shape, np.int64)
+            compiled.least_maximum(layers, head, tail, best, origin)
+            origins.append(origin)
+        return origins
+
+    @cached_property
+    def _limited(self) -> list[tuple[Array, Any]]:
+        """The same by limits of bytes: costs, where the last pack begins."""
+        found = []
+        for limit in LIMITS_BYTES:
+            best, origin = np.empty(len(self.bytes)), np.zeros(len(self.bytes), np.int64)
+            compiled.least_sum(self.bytes, self.head, self.tail, self.price, self.first, limit, best, origin)
+            found.append((best, origin))
+        return found
+
+    def candidates(self, end: int) -> Cuts:
+        """All ways to cut the first `end` layers that fit, each once."""
+        ways: set[tuple[int, ...]] = {tuple(range(end + 1))}
+        if end <= EVERY_WAY:
+            inner = range(1, end)
+            ways.update((0, *between, end) for count in inner for between in combinations(inner, count - 1))
+        for origin in self._evened:
+            for packs in range(1, min(len(origin) - 1, end) + 1):
+                at, cuts = end, [end]
+                for s in range(packs, 0, -1):
+                    at = int(origin[s, at])
+                    cuts.append(at)
+                ways.add(tuple(reversed(cuts)))
+        for best, origin in self._limited:
+            if best[end] < np.inf:
+                at, cuts = end, [end]
+                while at:
+                    at = int(origin[at])
+                    cuts.append(at)
+                ways.add(tuple(reversed(cuts)))
+        kept = [np.array(cuts, np.int64) for cuts in sorted(ways)]
+        held = [self.bytes[c[1:]] - self.bytes[c[:-1]] + self.head[c[:-1]] + self.tail[c[1:]] for c in kept]
+        fits = [k for k, each in enumerate(held) if each.max() <= self.costs.server.memory_bytes]
+        return self._measured([kept[k] for k in fits], [held[k] for k in fits])
+
+    def _measured(self, ways: list[Any], held: list[Array]) -> Cuts:
+        devices, nothing = self.costs.server.devices, np.zeros(1, np.int64)
+        counts = np.array([len(cuts) - 1 for cuts in ways], np.int64)
+        if self.costs.mode is Mode.DATA:
+            pairs = [(nothing, cuts) if self.backward else (cuts, nothing) for cuts in ways]
+            busy = np.array([[self.costs.seconds(self.size, f, self.size, b)] for f, b in pairs]).reshape(-1, 1)
+            swap = self.costs.rates(devices)[0]
+            moved = self.costs.profile.border_bytes * self.costs.samples / swap
+            return Cuts(ways, held, busy, counts, np.array([float(moved[cuts[:-2]].sum()) for cuts in ways]))
+        busy = np.zeros((len(ways), devices))
+        for row, cuts in zip(busy, ways, strict=True):
+            firsts, ends = cuts[:-1], cuts[1:]
+            seconds = self.seconds[ends] - self.seconds[firsts] + self.head_s[firsts]
+            if self.backward:
+                seconds[:-1] += self.tail_s[ends[:-1]]
+                seconds[-1] -= self.head_s[firsts[-1]] - self.costs.server.freeing_s  # its input may come from a peer
+                seconds = seconds[::-1]
+            np.add.at(row, np.arange(len(seconds)) % devices, seconds)
+        return Cuts(ways, held, busy, counts, np.zeros(len(ways)))
+
+
+def search(costs: Costs) -> HarmonyPlan:
+    """The fastest pair of candidates that fits.
+
+    Raises:
+        InputError: none fits.
+    """
+    found = Found(costs)
+    rows = []
+    for back in costs.sizes:
+        if not costs.profile.backward.sizes[0] <= back <= costs.profile.backward.sizes[-1]:
+            continue
+        behind = Tables(costs, back, True).candidates(costs.profile.layers)
+        rows += [found.row(back, behind, index) for index in range(len(behind.cuts))]
+    heap = [(row.bound_s, k) for k, row in enumerate(rows)]
+    heapify(heap)
+    while heap:
+        bound, k = heappop(heap)
+        if bound >= found.best_s * (1 - SLACK):
+            break
+        found.expand(rows[k])
+    if found.plan is None:
+        raise InputError(
+            "memory",
+            f"{show_bytes(costs.server.memory_bytes)} a device",
+            "enough for the largest layer with one sample",
+            "Take devices with more memory, or cut the layer.",
+        )
+    return costs.plan(*found.plan)
+
+
+class Row(NamedTuple):
+    """One backward candidate, with a bound of all plans that have it."""
+
+    back: int
+    behind: Cuts
+    place: int
+    bound_s: float
+
+
+class Found:
+    """The best so far, and forward candidates by size and end."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self.best_s = float("inf")
+        self.plan: tuple[int, Any, int, Any] | None = None
+        self._tables: dict[int, Tables] = {}
+        self._ahead: dict[tuple[int, int], Cuts] = {}
+
+    def ahead(self, back: int) -> list[int]:
+        """Sizes of forward microbatches that go with a backward size: none is smaller."""
+        profiled = self.costs.profile.forward.sizes
+        return [u for u in self.costs.sizes if max(back, profiled[0]) <= u <= profiled[-1]]
+
+    def row(self, back: int, behind: Cuts, index: int) -> Row:
+        """A backward candidate, bounded by its own seconds and a forward without borders, spread evenly."""
+        end, (swap, _, _, freeing, _) = int(behind.cuts[index][-2]), self.costs.rates(self.costs.server.devices)
+        devices = behind.busy_s.shape[1]
+        own_s = float(behind.busy_s[index].sum() + behind.kept_s[index])
+        if devices > 1 and behind.counts[index] < devices:
+            return Row(back, behind, index, 0.0)
+        least_s = 0.0
+        if end:
+            sizes = self.ahead(back)
+            seconds = [self.costs.samples // u * self.costs.at(u).forward_s[end] for u in sizes]
+            least_s = min(seconds, default=0.0) + self.costs.weights[end] / swap + freeing
+        return Row(back, behind, index, float((own_s + least_s) / devices))
+
+    def expand(self, row: Row) -> None:
+        """All plans with this backward candidate."""
+        backward = row.behind.cuts[row.place]
+        end = int(backward[-2])
+        if end == 0:
+            self._take(row.back, np.zeros(1, np.int64), row.back, backward)
+            return
+        begins = np.zeros(len(self.costs.weights))
+        begins[backward[:-2] + 1] = 1.0
+        for size in self.ahead(row.back):
+            ahead = self._candidates(size, end)
+            if not ahead.cuts:
+                continue
+            bounds, border = self._bounds(ahead, row), self.costs.at(size).border
+            kept = np.cumsum(begins * np.append(0.0, border[:-1]))
+            for k in np.argsort(bounds, kind="stable"):
+                if bounds[k] >= self.best_s * (1 - SLACK):
+                    break
+                cuts = ahead.cuts[k]
+                if (ahead.bytes[k] + np.diff(kept[cuts])).max() <= self.costs.server.memory_bytes:
+                    self._take(size, cuts, row.back, backward)
+
+    def _bounds(self, ahead: Cuts, row: Row) -> Array:
+        busy = row.behind.busy_s[row.place]
+        devices = len(busy)
+        if devices == 1:
+            return ahead.busy_s[:, 0] + busy[0] + row.behind.kept_s[row.place]
+        places = (np.arange(devices)[None, :] - ahead.counts[:, None]) % devices
+        bounds = (ahead.busy_s + busy[places]).max(axis=1)
+        bounds[ahead.counts + row.behind.counts[row.place] < devices] = 0.0  # fewer devices share the links
+        return bounds
+
+    def _candidates(self, size: int, end: int) -> Cuts:
+        if (size, end) not in self._ahead:
+            if size not in self._tables:
+                self._tables[size] = Tables(self.costs, size, False)
+            self._ahead[size, end] = self._tables[size].candidates(end)
+        return self._ahead[size, end]
+
+    def _take(self, size: int, forward: Any, back: int, backward: Any) -> None:
+        seconds = self.costs.seconds(size, forward, back, backward)
+        if seconds < self.best_s:
+            self.best_s, self.plan = seconds, (size, forward, back, backward)

@@ -1,0 +1,71 @@
+"""Harmony's tuner where a program's stages are the backward packs: forward packs are the same, or unions of neighbours.
+
+Rules of this file: the candidates are the search's own (search.py), and so is the clock; what it says orders them, and whoever
+simulates them decides.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.strategies.swapping import numba_kernels as compiled
+from hocket.strategies.swapping.costs import LayerProfile, Server
+from hocket.strategies.swapping.search import Tables
+from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
+
+
+def equal_plans(
+    profile: LayerProfile, server: Server, batch: int, mode: Mode, sizes: Sequence[int], nested: bool = False
+) -> list[HarmonyPlan]:
+    """Plans of equal packs that fit by the tuner's count, quickest first: of each size and number of packs the quickest.
+
+    The last pack runs forward as part of its backward for the clock; in a program it runs forward by itself as well.
+
+    Arguments:
+        sizes: of microbatches; those that do not divide what a device sees are left out.
+        nested: a forward pack is a union of backward packs, as large as fits; for data mode, where all stages are on the same devices.
+
+    Raises:
+        InputError: the batch cannot be divided among the devices.
+    """
+    costs = Costs(profile, server, batch, mode)
+    found: dict[tuple[int, int], tuple[float, int, tuple[int, ...], tuple[int, ...]]] = {}
+    largest = min(profile.forward.sizes[-1], profile.backward.sizes[-1])
+    for size in (size for size in sizes if costs.samples % size == 0 and size <= largest):
+        for cuts in Tables(costs, size, True).candidates(profile.layers).cuts:
+            forward = joined(costs, size, cuts) if nested else cuts[:-1]
+            seconds = costs.seconds(size, forward, size, cuts)
+            one = (seconds, size, tuple(forward.tolist()), tuple(cuts.tolist()))
+            key = (size, len(cuts))
+            found[key] = min(found.get(key, one), one)
+    return [costs.plan(size, forward, size, cuts) for _, size, forward, cuts in sorted(found.values())]
+
+
+def joined(costs: Costs, size: int, cuts: Any) -> Any:
+    """Cuts of the forward packs: of all unions of these backward packs (but the last) that fit, those that swap least at their borders.
+
+    Arguments:
+        cuts: ends of the backward packs, 0 first.
+    """
+    at, ends = costs.at(size), cuts[:-1]
+    border = at.border[ends]
+    kept = np.append(0.0, np.cumsum(border[:-1]))  # inputs of backward packs, which their forward keeps
+    price = 2 * (costs.samples // size) * border / costs.rates(1)[0] + costs.server.freeing_s
+    best, origin = np.empty(len(ends)), np.zeros(len(ends), np.int64)
+    compiled.least_sum(
+        at.forward_bytes[ends] + kept,
+        2 * border,
+        border,
+        price,
+        np.zeros(len(ends)),
+        costs.server.memory_bytes,
+        best,
+        origin,
+    )
+    if not np.isfinite(best[-1]):
+        return ends
+    found = [len(ends) - 1]
+    while found[-1]:
+        found.append(int(origin[found[-1]]))
+    return ends[found[::-1]]

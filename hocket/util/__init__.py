@@ -1,0 +1,1 @@
+"""Utilities without knowledge of training: files, documents, units, registry."""

@@ -1,0 +1,215 @@
+"""Documents: JSON and YAML are read strictly and never evaluated, with the line of a mistake; and what a document seems to be."""
+
+import json
+import re
+import sys
+from contextlib import suppress
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.util.files import odd_byte
+from hocket.util.source_lines import line_of
+from hocket.util.units import read_rate, read_size
+
+_MAX_SHOWN = 40  # characters of a document, in an error about it
+_MAX_GUESSED = 2**16  # characters of a document that is read once more to tell what else it is
+
+
+_TOO_DEEP = "lists or objects inside each other, too deep"
+
+
+def _too_long() -> str:
+    return f"a number of more than {sys.get_int_max_str_digits()} digits"
+
+
+def parse_json(text: bytes | str, place: str) -> Any:
+    """Parse JSON as RFC 8259 has it: no NaN or Infinity, no key twice in one object.
+
+    Raises:
+        InputError: with the line of the first mistake and what stands there, where it has one.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+    except json.JSONDecodeError as error:
+        rest = error.doc[error.pos :].strip()
+        if not error.doc.strip():
+            raise InputError(place, "an empty file", "a JSON document") from None
+        cut_off = not rest or error.msg.startswith("Unterminated string")
+        found = "an end inside the document" if cut_off else repr(rest.splitlines()[0][:_MAX_SHOWN])
+        step = "It may have been cut off." if cut_off else ""
+        raise InputError(f"{place}, line {error.lineno}", found, "a JSON document", step) from None
+    except UnicodeDecodeError as error:
+        raise InputError(place, odd_byte(error), "a JSON document") from None
+    except RecursionError:
+        raise InputError(place, _TOO_DEEP, "a JSON document") from None
+    except _Refused as error:
+        raise InputError(_odd_place(text, place), str(error), "a JSON document") from None
+    except ValueError:
+        raise InputError(_odd_place(text, place), _too_long(), "a JSON document") from None
+
+
+class _Refused(ValueError):
+    """What the parser would take, and RFC 8259 does not have."""
+
+
+def _refuse_constant(name: str) -> Any:
+    raise _Refused(f"{name} is not a number that JSON knows")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    whole = dict(pairs)
+    if len(whole) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Refused(f"the key {next(key for key in whole if keys.count(key) > 1)!r} stands twice in one object")
+    return whole
+
+
+class _Odd:
+    """Stands where a document has what `parse_json` refuses."""
+
+
+def _int_of(digits: str) -> Any:
+    try:
+        return int(digits)
+    except ValueError:  # too many
+        return _Odd()
+
+
+def _odd_place(text: bytes | str, place: str) -> str:
+    """The place with the line and the keys of what is refused, if it can be found: for that the text is read once more."""
+
+    def pairs_of(pairs: list[tuple[str, Any]]) -> Any:
+        whole = dict(pairs)
+        return whole if len(whole) == len(pairs) else _Odd()
+
+    try:
+        data = json.loads(text, parse_constant=lambda _: _Odd(), parse_int=_int_of, object_pairs_hook=pairs_of)
+    except (ValueError, RecursionError):
+        return place
+    waiting: list[tuple[Any, tuple[str | int, ...]]] = [(data, ())]
+    while waiting:
+        value, path = waiting.pop()
+        if isinstance(value, _Odd):
+            keys = "".join(f".{part}" if re.fullmatch(r"\w+", str(part)) else f": {part}" for part in path)
+            keys = keys if keys.startswith(": ") or not keys else f": {keys[1:]}"
+            return f"{place}, line {line_of(text, path)}{keys}"
+        inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        waiting.extend([(part, (*path, key)) for key, part in inside][::-1])
+    return place
+
+
+def parse_yaml(text: bytes | str, place: str) -> Any:
+    """Parse YAML 1.2, plain data only: no tags, no objects, no duplicate keys, aliases bounded by the file's size.
+
+    Raises:
+        InputError: with the line of the first mistake and what stands there, where it has one.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
+
+    if text[:1] in ("{", b"{"):  # JSON is YAML, and read a hundred times as fast as such
+        with suppress(InputError):
+            return parse_json(text, place)
+    try:
+        data = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, RecursionError, ValueError, TypeError) as error:  # TypeError: a key that is itself a collection
+        if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
+            lines = (text if isinstance(text, str) else text.decode(errors="replace")).splitlines()
+            at = error.problem_mark.line
+            shown = lines[at].strip()[:_MAX_SHOWN] if at < len(lines) else "the end of the file"
+            problem = " ".join(str(error.problem).split()).removeprefix("found ")
+            raise InputError(f"{place}, line {at + 1}", f"{shown!r}: {problem}", "a YAML document") from None
+        if isinstance(error, RecursionError):
+            raise InputError(place, _TOO_DEEP, "a YAML document") from None
+        if str(error).startswith("Exceeds the limit"):
+            raise InputError(place, _too_long(), "a YAML document") from None
+        found = re.sub(r' in "<\w+ string>",', "", " ".join(str(error).split()))
+        found = f"a binary file, or no text in UTF-8: {found}" if isinstance(error, ReaderError) else found
+        raise InputError(place, found, "a YAML document") from None
+    _bound_aliases(data, len(text), place)
+    return data
+
+
+def with_amounts(data: Any, place: str) -> Any:
+    """Plain data, changed in place: sizes and rates with units, such as 2GB and 11.5GiB/s, are numbers in the values of keys that end in
+    `_bytes` and `_bytes_per_s`, and in lists there.
+
+    Raises:
+        InputError: one of them is another text.
+    """
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(data, ())]
+    while waiting:
+        node, path = waiting.pop()
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            where = (*path, str(key))
+            name = str(key) if isinstance(node, dict) else "".join(path[-1:])
+            if isinstance(value, dict | list):
+                waiting.append((value, where))
+            elif isinstance(value, str) and name.endswith(("_bytes", "_bytes_per_s")):
+                read = read_size if name.endswith("_bytes") else read_rate
+                node[key] = read(value, f"{place}: {'.'.join(where)}")
+    return data
+
+
+def _bound_aliases(data: Any, limit: int, place: str) -> None:
+    """Refuse a document that aliases blow up: a tree written out has no more nodes than its text has characters."""
+    waiting, seen = [data], 0
+    while waiting:
+        node = waiting.pop()
+        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        seen += 1 + len(children)
+        if seen > 2 * limit + 1:
+            raise InputError(place, "aliases that repeat without bound", "a document that is a tree", "Write it out.")
+        waiting.extend(children)
+
+
+def write_yaml(data: Any) -> str:
+    """Write plain data as YAML: blocks outside, short lists of numbers and names inside one line."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.width = 110
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    out = io.StringIO()
+    yaml.dump(data, out)
+    return out.getvalue()
+
+
+def seems(data: Any) -> str:
+    """What a document is, as far as its `format` or its keys tell: "a cluster", "a profile", "an empty file", ..."""
+    if data is None:
+        return "an empty file"
+    if isinstance(data, list | str):
+        return "a list" if isinstance(data, list) else "a text"
+    if isinstance(data, int | float) and not isinstance(data, bool):
+        return "a number"
+    if not isinstance(data, dict):
+        return f"a {type(data).__name__}"
+    form = str(data.get("format", ""))
+    marks = {
+        "plan": {"strategy", "stages"},
+        "profile": {"layers", "tensors"},
+        "cluster": {"levels"},
+        "trace": {"traceEvents"},
+    }
+    for name, keys in marks.items():
+        if form.startswith(f"hocket-{name}") or (not form and keys <= set(data)):
+            return f"what seems to be a {name}"
+    if form:
+        return f"a file of format {form[:40]!r}"
+    return f"keys {', '.join(repr(key)[:40] for key in list(data)[:4])}" if data else "no keys"
+
+
+def seems_instead(text: bytes | str) -> str:
+    """What a document that is no JSON is instead: a file of ours in YAML, or empty; otherwise an empty text."""
+    if text.lstrip()[:1] in ("{", b"{") or len(text) >= _MAX_GUESSED:  # JSON with a mistake in it, which is to be told
+        return ""
+    try:
+        data = parse_yaml(text, "")
+    except InputError:
+        return ""
+    return seems(data) if data is None or (isinstance(data, dict) and "seems" in seems(data)) else ""

@@ -1,0 +1,347 @@
+"""The cluster's commands, from a generated workload to figures and a report."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.scheduler.core.events import Event
+from hocket.scheduler.journal.journal import Journal
+from tests.cli.conftest import Result, Run
+
+
+def ask(run: Run, words: str) -> Result:
+    """One of the cluster's commands."""
+    return run("cluster", *words.split())
+
+
+def test_simulate_prints_the_figures(run: Run, shared: Path) -> None:
+    """As the documentation promises them to programs."""
+    told = run(*["cluster", "simulate", "jobs.json", "workers.yaml", "--json"])
+    assert told.code == 0, told.err
+    found = told.json
+    assert found["finished"] == found["jobs"] == 12
+    assert {"avg_jct_s", "makespan_s", "utilization", "cost_usd", "rounds", "preemptions"} <= set(found)
+    assert 0 < found["utilization"] <= 1
+
+
+def test_compare_lays_policies_side_by_side(run: Run, shared: Path) -> None:
+    """A row each, the same jobs in all; and the same report to the byte from another run."""
+    pages = []
+    for name in ("one.html", "two.html"):
+        told = run(
+            *["cluster", "compare", "jobs.json", "workers.yaml", "-p", "fifo", "-p", "max_min_fairness"],
+            *f"-p max_min_fairness:agnostic --round 3600 --report {name} --json".split(),
+        )
+        assert told.code == 0, told.err
+        rows = told.json
+        assert [row["policy"] for row in rows] == ["fifo", "max_min_fairness", "max_min_fairness (agnostic)"]
+        assert {row["jobs"] for row in rows} == {12}
+        pages.append(Path(name).read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_solve_says_what_each_job_gets_and_why(run: Run, shared: Path) -> None:
+    """From a snapshot in the public format."""
+    told = ask(run, "solve snapshot.json --policy max_min_fairness --json")
+    assert told.code == 0, told.err
+    found = told.json
+    assert found["gap"] <= 1e-6
+    assert {"objective", "allocation", "reasons"} <= set(found)
+    assert sum(row["fraction"] for row in found["allocation"] if row["on"] == "v100") <= 1 + 1e-9
+    assert run("cluster", "solve", "snapshot.json").code == 0
+
+
+def test_solve_shows_what_would_change_it_where_there_is_room(
+    run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says where it is, where there is none."""
+    monkeypatch.setenv("COLUMNS", "160")
+    wide = ask(run, "solve snapshot.json").out
+    assert "what would give it more" in wide
+    assert "a wider terminal" not in wide
+    monkeypatch.setenv("COLUMNS", "60")
+    assert (
+        "a wider terminal shows what would give it more as well; so does --json, as `change`"
+        in ask(run, "solve snapshot.json").out
+    )
+
+
+def test_types_without_a_price_are_named_below_the_table_once(run: Run, shared: Path) -> None:
+    """And in the report, and to programs; where all have one, nothing is said."""
+    words = "compare jobs.json workers.yaml -p fifo -p max_min_fairness --report page.html"
+    assert "no price" not in ask(run, words).out
+    text = Path("workers.yaml").read_text()
+    Path("workers.yaml").write_text(text.replace(", price_usd_per_hour: 0.5", ""))
+    assert ask(run, words).out.count("no price for k80: counted as 0") == 1
+    assert Path("page.html").read_text().count("<b>all policies</b>: no price for k80: counted as 0") == 1
+    told = ask(run, "simulate jobs.json workers.yaml --json").json
+    assert told["notes"] == ["no price for k80: counted as 0"]
+
+
+def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Path) -> None:
+    """Of a workload and of a snapshot; where there are some, nothing is said."""
+    both = ask(run, "compare jobs.json workers.yaml -p min_cost -p min_cost_slo").out
+    assert "min_cost_slo: no job has an SLO: it is min_cost" in both
+    assert "note: no job has an SLO: it is min_cost" in ask(run, "solve snapshot.json -p min_cost_slo").out
+    told = ask(run, "solve snapshot.json -p min_cost_slo --json").json
+    assert told["note"] == "no job has an SLO: it is min_cost"
+    assert ask(run, "generate continuous-single --rate 20 --jobs 3 --slos -o late.json").code == 0
+    assert ask(run, "simulate late.json workers.yaml -p min_cost_slo --json").json["notes"] == []
+
+
+def test_policies_are_listed(run: Run) -> None:
+    """All that the room has."""
+    found = run("cluster", "policies", "--json")
+    assert "water_filling" in {row["policy"] for row in found.json}
+
+
+def test_prices_of_the_sample(run: Run) -> None:
+    """Without a folder the packaged sample; a moment can be chosen, and must be one."""
+    found = run("cluster", "prices", "--at", "2020-03-10", "--json").json
+    assert {row["accelerator"] for row in found["accelerators"]} == {"k80", "p100", "v100"}
+    assert all(0 < row["cheapest_usd_per_hour"] <= row["dearest_usd_per_hour"] for row in found["accelerators"])
+    assert run("cluster", "prices").code == 0
+    assert run("cluster", "prices", "--at", "today").code == 2
+
+
+def test_entities_of_a_workload_count(run: Run, shared: Path) -> None:
+    """One worker and two teams of one job: whose weight is eight times as much has it nearly all the time until it is done."""
+    work = {"job_type": "ResNet-50 (batch size 32)", "steps": 1e5}
+    names = ("research", "product")
+    jobs = [{"id": name, **work, "entity": name} for name in names]
+    teams = [{"name": "research", "weight": 1.0, "policy": "fifo"}, {"name": "product", "weight": 8.0}]
+    document = {"format": "hocket-workload-1", "entities": teams, "jobs": jobs}
+    Path("teams.json").write_text(json.dumps(document), encoding="utf-8")
+    Path("one.yaml").write_text("workers: [{name: v100, workers: 1}]", encoding="utf-8")
+    found = run(
+        "cluster", "simulate", "teams.json", "one.yaml", "-p", "hierarchical", "--journal", "j.log", "--json"
+    ).json
+    document["entities"] = []
+    Path("teams.json").write_text(json.dumps(document), encoding="utf-8")
+    alike = run("cluster", "simulate", "teams.json", "one.yaml", "-p", "hierarchical", "--json").json
+    assert found["makespan_s"] == pytest.approx(alike["makespan_s"])
+    assert found["avg_jct_s"] < 0.9 * alike["avg_jct_s"]
+    assert run("cluster", "replay", "j.log").code == 0
+
+
+def test_an_agnostic_run_is_named_so(run: Run, shared: Path) -> None:
+    """Alone as among others."""
+    assert run("cluster", "simulate", "jobs.json", "workers.yaml", "--agnostic", "--json").json["policy"] == (
+        "max_min_fairness (agnostic)"
+    )
+
+
+def test_the_example_snapshot_is_the_dissertations(run: Run) -> None:
+    """Section 5.4.1: its three jobs have some 10 % more than a third of each worker."""
+    path = Path(__file__).parents[3] / "examples" / "snapshots" / "three-jobs.json"
+    found = run("cluster", "solve", path, "--json").json
+    assert found["objective"] / (2 / 3) == pytest.approx(1.09, abs=0.02)
+
+
+def test_workloads_are_drawn_of_a_table_without_v100(run: Run, shared: Path) -> None:
+    """How long jobs take is drawn for its first type: of two tables with the same figures, the same jobs."""
+    made = []
+    for name in ("v100", "h100"):
+        Path("table.json").write_text(json.dumps({name: {"('A3C', 1)": {"null": 2.0}}}))
+        assert ask(run, "generate continuous-single --jobs 5 --throughputs table.json -o made.json").code == 0
+        made.append(Path("made.json").read_text())
+    assert made[0] == made[1]
+
+
+def test_how_many_workers_are_in_use_is_told(run: Run) -> None:
+    """Of the example all; parts of time times workers of a job, each type by itself."""
+    path = Path(__file__).parents[3] / "examples" / "snapshots" / "three-jobs.json"
+    assert "in use: 1.0 of 1 v100, 1.0 of 1 k80" in run("cluster", "solve", path).out
+
+
+def test_the_workers_of_a_pair_are_in_use_once(run: Run, shared: Path) -> None:
+    """Never more than there are, and those of jobs of several workers are all of them."""
+    told = ask(run, "solve snapshot.json --space-sharing").out
+    used = re.findall(r"([0-9.]+) of ([0-9]+) (v100|k80)", told.partition("in use: ")[2])
+    assert len(used) == 2
+    assert sum(float(part) for part, _, _ in used) > 0
+    assert all(float(part) <= float(whole) for part, whole, _ in used)
+
+
+def test_the_example_of_a_cluster_of_ones_own_runs_as_the_page_says(run: Run) -> None:
+    """Jobs, workers and throughputs that are written by hand, under three policies."""
+    folder = Path(__file__).parents[3] / "examples" / "own-cluster"
+    page = (folder.parents[1] / "docs" / "cluster.md").read_text()
+    (words,) = re.findall(r"^cd examples/own-cluster\nhocket (.*)$", page, re.M)
+    files = [str(folder / word) if (folder / word).exists() else word for word in words.split()]
+    found = run(*files, "--json").json
+    assert [one["finished"] for one in found] == [10, 10, 10]
+    by_policy = {one["policy"]: one for one in found}
+    assert min(by_policy, key=lambda name: by_policy[name]["cost_usd"]) == "min_cost"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "simulate jobs.json workers.yaml --round 3600 --report one.html",
+        "compare jobs.json workers.yaml -p fifo -p gandiva --space-sharing --round 3600 --seed 5 --json",
+        "simulate jobs.json workers.yaml -p water_filling --round 3600 --json",
+        "solve snapshot.json",
+        "solve snapshot.json --json",
+        "generate static-single --jobs 9 --seed 2 -o /dev/stdout",
+        "policies",
+        "prices",
+    ],
+)
+def test_two_runs_are_identical_to_the_byte(run: Run, shared: Path, words: str) -> None:
+    """What is printed, and the report."""
+    told = []
+    for _ in range(2):
+        found = ask(run, words)
+        assert found.code == 0, found.err
+        page = Path("one.html")
+        told.append((found.out, page.read_bytes() if page.exists() else b""))
+    assert told[0] == told[1]
+
+
+def test_times_are_told_if_asked_for(run: Run, shared: Path) -> None:
+    """By the commands that compute for long."""
+    assert ask(run, "simulate jobs.json workers.yaml --jobs 2 --times --json").json["wall_s"] > 0
+    assert ask(run, "compare jobs.json workers.yaml -p fifo --jobs 2 --times --json").json[0]["wall_s"] > 0
+    assert ask(run, "solve snapshot.json --times --json").json["solve_s"] > 0
+    assert " took" in ask(run, "simulate jobs.json workers.yaml --jobs 2 --times").out
+    assert " took" not in ask(run, "simulate jobs.json workers.yaml --jobs 2").out
+
+
+def test_a_journal_replays_to_the_state_that_it_was_written_in(run: Run, shared: Path) -> None:
+    """Also up to a record that was cut off, which is told; nothing but the journal is needed."""
+    words = "simulate jobs.json workers.yaml -p fifo:agnostic --space-sharing --round 3600 --journal journal.log"
+    assert "wrote journal.log" in ask(run, words).out
+    whole = run("cluster", "replay", "journal.log", "--json").json
+    assert (whole["policy"], whole["torn_bytes"]) == ("fifo:agnostic", 0)
+    assert whole["state"]["jobs"] == {}
+    assert whole["events"] > 24
+    Path("journal.log").write_bytes(Path("journal.log").read_bytes()[:-7])
+    torn = run("cluster", "replay", "journal.log", "--json").json
+    assert torn["events"] == whole["events"] - 1
+    assert len(torn["state"]["jobs"]) == 1
+    shown = run("cluster", "replay", "journal.log").out
+    assert "jobs left" in shown
+    assert f"journal.log, line {whole['events'] + 1}: the record is cut off" in shown
+
+
+def test_a_simulation_that_cannot_be_leaves_no_journal(run: Run, shared: Path) -> None:
+    """Neither does one whose name is taken change what is there."""
+    words = "simulate jobs.json workers.yaml -p makespan_budget --budget-usd 0 --journal journal.log"
+    assert ask(run, words).code == 2
+    assert not Path("journal.log").exists()
+    Path("journal.log").write_text("precious")
+    assert ask(run, "simulate jobs.json workers.yaml --journal journal.log").code == 2
+    assert Path("journal.log").read_text() == "precious"
+
+
+def test_a_budget_goes_with_its_policy(run: Run, shared: Path) -> None:
+    """For one moment as for a whole trace: the less money, the later."""
+    words = "solve snapshot.json -p makespan_budget --json --budget-usd"
+    rich, poor = (ask(run, f"{words} {usd}").json["objective"] for usd in (1000, 0.022))
+    assert poor > rich
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare jobs.json workers.yaml -p fifo -p max_min_fairness:agnostic --jobs 3",
+        "solve snapshot.json",
+        "policies",
+        "prices",
+        "replay journal.log",
+    ],
+)
+def test_tables_fit_the_terminal(
+    run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch, words: str, columns: int
+) -> None:
+    """No table is wider; what had no room is named."""
+    assert ask(run, "simulate jobs.json workers.yaml --jobs 3 --journal journal.log").code == 0
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = ask(run, words)
+    table = [line for line in found.out.splitlines() if not line.startswith(("  note: ", "  a wider"))]
+    assert max(map(len, table)) <= columns
+    if words.startswith("compare"):
+        assert "a wider terminal shows" in found.out
+        assert "SLOs missed" not in found.out  # no job has one
+
+
+def test_progress_is_shown_on_a_terminal(run: Run, shared: Path, told: list[tuple[float, float, str]]) -> None:
+    """How many jobs are finished, by policy; never to machines."""
+    ask(run, "compare jobs.json workers.yaml -p fifo -p isolated --round 3600")
+    assert [done for done, _, _ in told] == list(range(1, 25))
+    assert {total for _, total, _ in told} == {24}
+    assert told[-1][2] == "isolated, 12 jobs finished"
+    told.clear()
+    ask(run, "simulate jobs.json workers.yaml --json")
+    assert not told
+
+
+def test_policies_say_what_they_are_for(run: Run) -> None:
+    """Each of them."""
+    assert all(row["purpose"] and row["paper"] for row in run("cluster", "policies", "--json").json)
+
+
+def test_generate_tells_machines_what_it_wrote(run: Run, shared: Path) -> None:
+    """As every command does."""
+    found = ask(run, "generate static-multiple --jobs 3 --seed 9 -o made.json --json").json
+    assert found == {"output": "made.json", "jobs": 3, "origin": "static, several workers, seed 9"}
+
+
+def test_prices_are_of_a_moment_that_is_known(run: Run) -> None:
+    """Before the first price there is nothing to show; after the last one it is said so."""
+    found = ask(run, "prices --at 1800-01-01")
+    assert (found.code, found.out) == (2, "")
+    assert "--at: found 1800-01-01 00:00 UTC; expected a moment from 2020-02-2" in found.err
+    assert "prices are taken to stay" in ask(run, "prices --at 2030-01-01").out
+
+
+def test_who_is_refused_is_told_why(run: Run, shared: Path) -> None:
+    """And the others get theirs."""
+    Path("workers.yaml").write_text("workers:\n  - {name: v100, workers: 2, per_server: 2}\n")
+    words = "simulate jobs.json workers.yaml --round 3600"
+    found = ask(run, f"{words} --json").json
+    assert 0 < found["refused"] == len(found["refusals"]) < 12 == found["jobs"]
+    assert found["finished"] == 12 - found["refused"]
+    name, why = next(iter(found["refusals"].items()))
+    assert why
+    shown = ask(run, words).out
+    assert f"such as job {name}: {why}" in shown
+
+
+def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that replays, and nothing else."""
+    events, record = [], Journal.record
+
+    def interrupted(self: Journal, event: Event, now_s: float) -> None:
+        record(self, event, now_s)
+        events.append(event)
+        if len(events) == 30:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "record", interrupted)
+    before = set(Path().iterdir())
+    found = ask(run, "simulate jobs.json workers.yaml --report page.html --journal journal.log")
+    assert (found.code, found.out) == (130, "")
+    assert set(Path().iterdir()) - before == {Path("journal.log")}
+    assert ask(run, "replay journal.log --json").json["events"] == 30
+
+
+@pytest.mark.parametrize("words", ["policies", "prices --json", "solve snapshot.json"])
+def test_output_that_nobody_takes(run: Run, shared: Path, words: str) -> None:
+    """A full disk is one error; a reader who has seen enough is none."""
+    command = [sys.executable, "-m", "hocket", "cluster", *words.split()]
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (found.returncode, found.stderr) == (2, "error: standard output: No space left on device\n")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""

@@ -1,0 +1,64 @@
+"""hocket overlap writes the cluster of a plan with what was measured, or says why not."""
+
+from pathlib import Path
+
+import pytest
+
+from hocket.cost.buckets.fit import Fitted
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.overlap import OverlapModel, Rate
+from hocket.planning.search.search import search
+from hocket.profiling.profile import ModelProfile
+from hocket.runtime.calibrate.buckets.fit import Alone, Measured
+from hocket.runtime.calibrate.buckets.fit import Run as Backward
+from tests.cli.conftest import Run
+
+MODEL = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2, (1, 2), 1, 2e-4)
+
+
+@pytest.fixture
+def replicated(folder: Path) -> Path:
+    """A folder whose plan sums gradients."""
+    profile, cluster = ModelProfile.read("profile.json"), Cluster.read("cluster.yaml")
+    search(profile, cluster, 8, strategies=("data_parallel",), shard="none").best.plan.save("plan.yaml")
+    Path("cluster.yaml").unlink()
+    return folder
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, predicted_s: float) -> None:
+    """What workers would have found: backwards of 100 ms, foretold like this."""
+    one = Backward(2, (1, 2), 0.1, predicted_s)
+    found = Measured(Fitted(MODEL, 0.01, 0.02, 0.03), (one,), (one,), (Alone({}, 0.09),))
+    monkeypatch.setattr("hocket.runtime.calibrate.buckets.measure.measure_overlap", lambda *_, **__: found)
+
+
+def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each number of threads, how far the model is off, and a cluster that knows it; what it wrote it replaces."""
+    measured(monkeypatch, 0.105)
+    told = run("overlap", "job.py", "plan.yaml")
+    assert told.code == 0, told.err
+    for words in (
+        "computation keeps",
+        "85.0%",
+        "80.0%",
+        "off by 1.0% of computations",
+        "by 5.0% of backwards of 1 draw",
+    ):
+        assert words in told.out
+    assert Cluster.read("cluster.yaml").levels[0].overlap == MODEL
+    found = run("overlap", "job.py", "plan.yaml", "--json").json
+    assert found["path"] == "cluster.yaml"
+    assert found["overlap"]["threads"] == [1, 2]
+
+
+def test_what_is_not_written(replicated: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that foretells nothing, and over a file that somebody edited: neither touches the file."""
+    measured(monkeypatch, 0.2)
+    refused = run("overlap", "job.py", "plan.yaml", "--json")
+    assert (refused.code, refused.json["error"]["place"]) == (2, "measurements")
+    assert not Path("cluster.yaml").exists()
+    assert "The other way round: hocket overlap job.py plan.yaml" in run("overlap", "plan.yaml", "job.py").err
+    Path("cluster.yaml").write_text("mine\n")
+    measured(monkeypatch, 0.1)
+    assert run("overlap", "job.py", "plan.yaml").code == 2
+    assert Path("cluster.yaml").read_text() == "mine\n"

@@ -1,0 +1,122 @@
+"""What long commands say of where they are."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from hocket.cli.output.progress import Bar, Lines, Progress
+from hocket.cli.plan.explain import explained_profile
+from hocket.hardware.cluster import Cluster
+from hocket.planning.goals.for_model import plan_sizes
+from hocket.planning.goals.goal import Goal
+from hocket.planning.search.search import search
+from hocket.planning.swapping.max_depth import largest
+from hocket.profiling.analytic.sizes import published
+from tests.planning.swapping.test_search import MODEL, cluster
+
+CLUSTER = Path(__file__).parents[3] / "examples" / "clusters" / "a100-servers.yaml"
+
+
+def test_where_there_is_no_terminal_a_line_comes_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while nothing is reported, too, and each says where it is."""
+    written, twice = list[str](), threading.Event()
+
+    class Err:
+        def isatty(self) -> bool:
+            return False
+
+        def write(self, text: str) -> None:
+            written.append(text)
+            if "".join(written).count("\n") >= 2:
+                twice.set()
+
+        def flush(self) -> None:
+            pass
+
+    monkeypatch.setattr("hocket.cli.output.progress.EVERY_S", 0.001)
+    monkeypatch.setattr("sys.stderr", Err())
+    with Progress("planning", True) as report:
+        report(3, 12, "flush")
+        assert twice.wait(60)
+    said = "".join(written)
+    assert all(line.startswith("planning: ") for line in said.splitlines())
+    assert "planning: flush, 25% done after " in said
+
+
+def test_what_is_short_and_what_is_for_machines_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first line comes after some time."""
+    with Progress("planning", True) as report:
+        report(0, 2, "gpipe")
+    with Progress("planning", False) as report:
+        assert report is None
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_says_what_is_known() -> None:
+    """The title, what is looked at, how much of it is done, and for how long."""
+    seconds = iter([0.0, 10.0, 20.0, 150.0])
+    lines = Lines("planning", every_s=1e6, clock=lambda: next(seconds))
+    lines.start()
+    assert lines.line() == "planning: after 10 s"
+    lines.report(0, 0, "ways to divide 8 devices")
+    assert lines.line() == "planning: ways to divide 8 devices, after 20 s"
+    lines.report(120, 1000, "flush")
+    assert lines.line() == "planning: flush, 12% done after 150 s"
+    lines.stop()
+
+
+def test_a_bar_forgets_a_share_that_is_not_known_any_more() -> None:
+    """What follows a search that is done is no longer 100 % of anything."""
+    bar = Bar("planning")
+    bar.start()
+    bar.report(12, 12, "flush")
+    bar.report(0, 0, "buckets of gradients")
+    (task,) = bar.tasks
+    bar.stop()
+    assert (task.completed, task.total, task.description) == (0, None, "planning: buckets of gradients")
+
+
+def test_a_search_by_sizes_says_what_it_looks_at() -> None:
+    """It knows no share of what is done."""
+    said: list[tuple[float, float, str]] = []
+    cluster = Cluster.read(CLUSTER)
+    plan_sizes(
+        published("gpt2-xl"), cluster, 128, Goal(), lambda *one: said.append(one), tensors=(1,), shards=("none",)
+    )
+    assert said == [(0, 0, f"ways to divide {cluster.devices} devices for a batch of 128")]
+
+
+def test_a_search_says_what_it_is_at_to_its_end() -> None:
+    """And never that it is done before it is: choices, buckets, then each plan that swaps; of baselines each plan, too."""
+    said: list[tuple[float, float, str]] = []
+    search(MODEL, cluster(700e6), 4, progress=lambda *one: said.append(one))
+    words = [one[-1] for one in said]
+    assert words.index("buckets of gradients") < words.index("packs of layers that swap")
+    assert words[0].startswith("choices of ")
+    assert words[-1].endswith(": stashes kept, values ahead")
+    assert any(one.startswith("swapping, pipeline ") and " packs b" in one for one in words)
+    assert all(done < total or not total for done, total, _ in said)
+    said.clear()
+    search(MODEL, cluster(700e6), 4, strategies=("gpipe",), swap="lru", progress=lambda *one: said.append(one))
+    assert said[0][-1] == "choices of gpipe"
+    assert any("swap lru" in one[-1] for one in said)
+
+
+def test_how_deep_says_each_depth() -> None:
+    """Of the strategy that is looked at, the last one as well."""
+    said: list[tuple[float, float, str]] = []
+    largest(MODEL, cluster(700e6), 4, ("flush",), lambda *one: said.append(one))
+    words = [one[-1] for one in said]
+    assert "flush, 3 blocks" in words
+    assert [one for one in words if one.startswith("harmony, what hosts need for ")] == words[-2:]
+
+
+def test_what_explains_says_what_it_asks() -> None:
+    """Each question, and the choices of the searches for it."""
+    said: list[tuple[float, float, str]] = []
+    found = search(MODEL, cluster(700e6), 4)
+    explained_profile({"": MODEL}, found, {}, lambda *one: said.append(one))
+    words = [one[-1] for one in said]
+    assert any(one.startswith("what if ") for one in words)
+    assert any(one.startswith("plans with old weights: choices of ") for one in words)

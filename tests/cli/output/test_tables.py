@@ -1,0 +1,84 @@
+"""Tables fit the terminal, and figures read well."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.cli.output.tables import print_search
+from hocket.cli.plan.explain import _runner_up
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.result import Search
+from hocket.planning.search.search import search
+from hocket.profiling.analytic.synthetic import chain
+from hocket.strategies.base.strategy import members
+
+
+@pytest.fixture(scope="module")
+def found() -> Search:
+    """A search in which every strategy has its say, on four devices."""
+    profile = chain(6, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
+    return search(profile, Cluster("four", (Level("server", 4, 1e9, 1e-6),), "cpu-core"), 30, synchronous=False)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_table_of_plans_never_breaks_a_word(found: Search, width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """At any usual width each candidate has one line, whole, and the columns left out are named."""
+    print_search(found, 12, width)
+    out = capsys.readouterr().out
+    rows = [line.strip() for line in out.splitlines() if line.strip().split(" ")[0] in members()]
+    assert len(rows) == min(12, len(found.candidates))
+    first, *others = found.candidates
+    told = [first, *sorted(others, key=lambda one: one.iteration_s)]  # the best twelve
+    for row, candidate in zip(rows, told, strict=False):
+        assert row.startswith(f"{candidate.strategy} "), row
+        assert candidate.updates.text in row
+    header = next(line for line in out.splitlines() if "strategy" in line and "config" in line)
+    assert ("a wider terminal shows" in out) == ("bubble" not in header)
+    assert width in range(81, 140) or ("bubble" in header) == (width >= 140)
+    assert max(len(line.rstrip()) for line in out.splitlines() if "note:" not in line and "wider" not in line) <= width
+
+
+def test_figures_have_no_exponents(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    """Thousands of samples a second are written with commas."""
+    fast = replace(found, candidates=(replace(found.candidates[0], samples_per_s=34390.4),))
+    print_search(fast, 1, 140)
+    out = capsys.readouterr().out
+    assert "34,390" in out
+    assert "e+" not in out
+
+
+def test_rows_can_be_told_apart(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of candidates that would read alike the best has a row, which is said; the runner-up is one that reads otherwise, or is called so."""
+    best, *others = found.candidates
+    twin = replace(best, iteration_s=best.iteration_s * 1.02)
+    alike = replace(found, candidates=(best, twin, *others[:2]))
+    print_search(alike, 3, 140)
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.strip().split(" ")[0] in members()]
+    assert len(rows) == 3
+    assert len({" ".join(row.split()[:3]) for row in rows}) == 3
+    assert "of cuts that read alike" in out
+    assert "runner-up: the same with another cut or other options takes 2.0% more" in _runner_up(alike)
+    print_search(replace(found, candidates=(best, *others[:2])), 3, 140)
+    assert "of cuts that read alike" not in capsys.readouterr().out
+
+
+def test_the_chosen_row_is_marked(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    """The chosen plan is first and marked, the others stand by time, and it is said why the first need not be the quickest."""
+    best, *others = found.candidates
+    quicker = replace(others[0], iteration_s=best.iteration_s * 0.995)
+    for rest, reason in (
+        ((others[-1], *others[:2]), "the quickest; the others"),
+        ((others[1], quicker), "the simplest"),
+    ):
+        print_search(replace(found, candidates=(best, *rest)), 4, 140)
+        out = capsys.readouterr().out
+        rows = [line.strip() for line in out.splitlines() if line.strip().split(" ")[0] in members()]
+        assert [row.split()[1] == "←" for row in rows] == [True, *[False] * (len(rows) - 1)]
+        assert rows[0].startswith(best.strategy)
+        assert [row.split()[0] for row in rows[1:]] == [
+            one.strategy for one in sorted(rest, key=lambda one: one.iteration_s)
+        ]
+        assert f"←: the plan that was chosen, {reason}" in out
+    print_search(replace(found, candidates=(best,)), 4, 140)
+    assert "←" not in capsys.readouterr().out

@@ -1,0 +1,76 @@
+"""hocket simulate tells what overlap gains, and lays a run into its report."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.hardware.cluster import Cluster
+from hocket.planning.load import open_plan
+from hocket.planning.plan import Plan
+from hocket.planning.search.search import search
+from hocket.profiling.profile import ModelProfile
+from hocket.program.trace.trace import Trace
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def summing(folder: Path) -> Path:
+    """A folder whose plan sums gradients, with the trace of a run that takes twice as long."""
+    found = search(
+        ModelProfile.read("profile.json"),
+        Cluster.read("cluster.yaml"),
+        8,
+        strategies=("data_parallel",),
+        profile_path="profile.json",
+    )
+    found.best.plan.save("plan.yaml")
+    opened = open_plan("plan.yaml")
+    trace, _ = opened.simulate()
+    events = [replace(e, start_s=2 * e.start_s, end_s=2 * e.end_s) for e in trace.events]
+    Trace.of(events, meta={"source": "measured", "program": opened.program.name}).save("run.json")
+    trace.save("predicted.json")
+    return folder
+
+
+def test_what_overlap_gains_is_told(summing: Path, run: Run) -> None:
+    """The text's figures are the document's; a plan that sums nothing has none of them."""
+    told = run("simulate", "plan.yaml").out
+    found = run("simulate", "plan.yaml", "--json").json["overlap"]
+    gained = 1 - found["iteration_s"] / found["apart_iteration_s"]
+    assert "overlap gains nothing" in told if gained < 5e-4 else f"overlap gains {gained:.1%}" in told
+    for words in ("devices that compute", "iteration without overlap", "with overlap", "of its gradients"):
+        assert words in told
+    (one,) = found["devices"]
+    assert one["beside"]["sums"][0]["size_bytes"] > 0
+    plan = Plan.read("plan.yaml")
+    alone = replace(plan, stages=(replace(plan.stages[0], devices=(0,)),))
+    alone.save("alone.yaml")
+    assert "without overlap" not in run("simulate", "alone.yaml").out
+    assert run("simulate", "alone.yaml", "--json").json["overlap"] is None
+
+
+def test_a_run_is_laid_into_the_report(summing: Path, run: Run) -> None:
+    """Both timelines, both staircases, and the measured sums below the predicted ones."""
+    assert run("simulate", "plan.yaml", "--report", "page.html", "--measured", "run.json").code == 0
+    page = Path("page.html").read_text()
+    for words in ("Measured: iteration", ">measured</text>", "<h3>Measured</h3>", "prediction -50.0%"):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("simulate plan.yaml --measured run.json", "--measured"),
+        ("simulate plan.yaml --report page.html --measured predicted.json", "predicted.json: source"),
+        ("simulate other.yaml --report page.html --measured run.json", "run.json: program"),
+    ],
+)
+def test_what_is_no_run_of_the_plan_is_refused(summing: Path, run: Run, words: str, place: str) -> None:
+    """A run without a report, a simulation, a run of another plan."""
+    plan = Plan.read("plan.yaml")
+    replace(plan, stages=(replace(plan.stages[0], devices=(0,)),)).save("other.yaml")
+    found = run(*words.split(), "--json")
+    assert found.code == 2
+    assert found.json["error"]["place"] == place
+    assert not Path("page.html").exists()

@@ -1,0 +1,37 @@
+"""The demo's choice of plans; the whole of it runs for minutes and is what `hocket demo` shows."""
+
+import pytest
+
+from hocket.cli.train.demo import _one_each
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.result import Candidate
+from hocket.planning.search.search import search
+from hocket.profiling.analytic.synthetic import chain
+
+PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
+CANDIDATES = search(
+    PROFILE, Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core"), 8, synchronous=False
+).candidates
+
+
+def usable(candidate: Candidate) -> bool:
+    """Whether both workers are busy, in a pipeline where the strategy makes one."""
+    stages = candidate.plan.stages
+    pipeline = len(stages) > 1 or candidate.strategy == "data_parallel"
+    return pipeline and len({device for stage in stages for device in stage.devices}) == 2
+
+
+def test_one_plan_of_each_strategy() -> None:
+    """The best that keeps all workers busy."""
+    best = _one_each(CANDIDATES, 2)
+    assert set(best) == {candidate.strategy for candidate in CANDIDATES if usable(candidate)}
+    for name, chosen in best.items():
+        first = next(candidate for candidate in CANDIDATES if candidate.strategy == name and usable(candidate))
+        assert chosen is first
+
+
+def test_more_workers_than_any_plan_takes() -> None:
+    """It is told, with what to do."""
+    with pytest.raises(InputError, match="--workers: found 3, and no plan that keeps all of them busy"):
+        _one_each(CANDIDATES, 3)

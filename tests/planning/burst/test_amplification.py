@@ -1,0 +1,136 @@
+"""Amplification: what plans use of devices, limits of it in the search, and runs beside their plans."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hocket
+from hocket.errors import InputError, RefusedError
+from hocket.planning.burst.amplification import alone_s, amplification_of
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import predict_choice, proven_peaks
+from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.result import TIE
+from hocket.planning.search.search import search, search_widths
+from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.strategy import strategy
+from hocket.strategies.burst.planner import plan_burst
+from tests.strategies.helpers import burst_models
+
+# A wide layer that every device makes quicker, and one that none does.
+UNLIKE = burst_models.chain([[1, 2, 4, 8], [1, 2, 4, 8], [5, 5, 5, 5]], [1.0, 1.0])
+FAST = burst_models.flat(8, bandwidth=1e9)
+NAMES = ("data_parallel", "flush", "burst_parallel")
+
+
+def burst(found, profile, cluster, batch=8) -> Plan:
+    """The plan of what `plan_burst` has found for powers of two."""
+    names = [layer.name for layer in profile.layers]
+    stages = tuple(PlanStage(tuple(names[i] for i in run.layers), run.devices) for run in found.runs)
+    most = max(len(run.devices) for run in found.runs)
+    return Plan("burst_parallel", profile.name, batch, -(-batch // most), stages, cluster)
+
+
+def test_one_device_takes_the_batch_at_once() -> None:
+    """Sums over layers, beyond the profile in proportion to its largest size; of several profiles that of one device."""
+    assert alone_s((UNLIKE,), FAST, 8) == pytest.approx(2 * (8 + 8 + 5))
+    assert alone_s((UNLIKE,), FAST, 16) == pytest.approx(2 * 2 * (8 + 8 + 5))
+    pair = replace(UNLIKE, tensor=2)
+    assert alone_s((pair, UNLIKE), FAST, 8) == alone_s((UNLIKE,), FAST, 8)
+    assert alone_s((pair,), FAST, 8) == 2 * alone_s((UNLIKE,), FAST, 8)
+    with pytest.raises(InputError, match="seconds of one device, to compare with"):
+        alone_s((burst_models.chain([[0, 0, 0, 0]], []),), FAST, 8)
+
+
+@settings(max_examples=25)
+@given(data=st.data(), layers=st.integers(1, 4), limit=st.sampled_from([1.0, 1.25, 1.5, 2.0]))
+def test_it_is_the_planners_where_links_take_no_time(data: st.DataObject, layers: int, limit: float) -> None:
+    """The simulated program uses what `plan_burst` counts, under a limit of the whole."""
+    profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
+    cluster = burst_models.flat(4, bandwidth=1e30)
+    found = plan_burst(profile, cluster, 8, None, whole_limit=limit)
+    own = amplification_of(burst(found, profile, cluster), profile)
+    assert own.planned == pytest.approx(found.amplification)
+    assert own.planned <= limit * (1 + 1e-9)
+
+
+def test_who_keeps_devices_pays_for_them_all_the_time() -> None:
+    """Two stages that wait for each other use two devices for the whole iteration."""
+    stages = (PlanStage(("layer0", "layer1"), (0,)), PlanStage(("layer2",), (1,)))
+    plan = Plan("model_parallel", "toy", 8, 8, stages, FAST)
+    assert amplification_of(plan, UNLIKE).planned == pytest.approx(2.0)
+
+
+@settings(max_examples=8)
+@given(data=st.data(), layers=st.integers(2, 3), limit=st.sampled_from([1.0, 1.2, 1.5, 2.0, 4.0]))
+def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int, limit: float) -> None:
+    """Of all choices of all strategies, whose plans are accounted for one by one; and what is refused says by how much."""
+    profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1), [1.0] * layers)
+    cluster = burst_models.flat(4, data.draw(st.sampled_from((0.5, 50.0))), memory_bytes=1e6)
+    situation = Situation(profile, cluster, 8, amplification_limit=limit)
+    kept = []
+    for name in NAMES:
+        try:
+            offered = list(strategy(name).choices(situation))
+            for choice in offered:
+                seconds = predict_choice(situation, name, choice).iteration_s
+                own = amplification_of(make_plan(situation, name, choice), profile).planned
+                peaks = proven_peaks(situation, name, choice)
+                if own <= limit * (1 + 1e-9) and max(peaks.values()) <= 1e6:
+                    kept.append(seconds)
+        except RefusedError:
+            continue
+    found = search(profile, cluster, 8, amplification_limit=limit, strategies=NAMES)
+    for one in found.candidates:
+        assert one.amplification == pytest.approx(amplification_of(one.plan, profile).planned)
+        assert one.amplification <= limit * (1 + 1e-9)
+    assert bool(kept) == bool(found.candidates)
+    if kept:
+        assert min(one.iteration_s for one in found.candidates) <= min(kept) * (1 + TIE)
+    assert all("above the limit of" in one.reason for one in found.refused if "amplification" in one.reason)
+
+
+def test_burst_plans_win_where_layers_are_unlike() -> None:
+    """Eight devices for all layers use too much; the wide ones alone get them. Without a limit nothing is counted."""
+    free, found = search(UNLIKE, FAST, 8), search(UNLIKE, FAST, 8, amplification_limit=1.2)
+    assert free.best.amplification is None
+    assert free.best.strategy == "data_parallel"
+    assert (found.best.strategy, found.best.config) == ("burst_parallel", "8-1")
+    reasons = {one.strategy: one.reason for one in found.refused if one.config == "8 b1"}
+    assert reasons["data_parallel"] == (
+        "amplification of at least 2.67, above the limit of 1.2: 112 s of devices, 42 s of one alone"
+    )
+
+
+def test_shares_that_were_not_measured_are_left_out() -> None:
+    """Of 32 samples four devices have eight each, which were measured, whatever the limit; of 80 no number of them has so few."""
+    cluster = burst_models.flat(4, bandwidth=1e9)
+    found = search(UNLIKE, cluster, 32, amplification_limit=4.0, strategies=("burst_parallel",))
+    assert {len(stage.devices) for one in found.candidates for stage in one.plan.stages} == {4}
+    with pytest.raises(
+        RefusedError, match="80 samples for 4 devices; expected 8, which were measured, on each at most"
+    ):
+        _ = search(UNLIKE, cluster, 80, amplification_limit=4.0, strategies=("burst_parallel",)).best
+
+
+@pytest.mark.parametrize("limit", [0.5, -1.0, float("nan")])
+def test_a_limit_below_one_device_is_refused(limit: float) -> None:
+    """As is one for a model by its sizes, whose plans are for all devices."""
+    with pytest.raises(InputError, match="expected >= 1: one device alone has 1"):
+        search(UNLIKE, FAST, 8, amplification_limit=limit)
+    with pytest.raises(InputError, match="a model by its sizes, whose plans are for all devices"):
+        hocket.plan("gpt2-xl", FAST, 8, amplification_limit=1.5)
+
+
+def test_groups_are_counted_by_their_devices() -> None:
+    """A group of two that takes as long as one device uses twice as much; the one device is that of the job's own profile."""
+    profiles = {"one": UNLIKE, "two": replace(UNLIKE, tensor=2)}
+
+    def used(limit: float) -> set[tuple[int, float]]:
+        found = search_widths(profiles, FAST, 8, strategies=("data_parallel",), amplification_limit=limit)
+        return {(one.plan.tensor, round(one.amplification or 0.0, 6)) for one in found.candidates}
+
+    assert used(1.0) == {(1, 1.0)}
+    assert (2, 2.0) in used(2.0)

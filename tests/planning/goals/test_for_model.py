@@ -1,0 +1,121 @@
+"""Goals of models by their sizes, and of profiles: the part that is chosen, as searching each part alone has it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster, Level, Node
+from hocket.hardware.parts import parts
+from hocket.planning.goals.for_model import by_equation_4_4_s, plan_sizes
+from hocket.planning.goals.for_profile import plan_profile
+from hocket.planning.goals.goal import Goal
+from hocket.planning.goals.subclusters import Planned
+from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
+from hocket.planning.plan import Plan
+from hocket.planning.search.result import Search
+from hocket.planning.search.search import search_widths
+from hocket.profiling.analytic.synthetic import chain
+from tests.planning.mesh.test_layout import GPT, SERVERS
+
+PRICED = replace(SERVERS, price_usd_per_hour=5.0)
+SAMPLES = 10_000.0
+
+
+def each_part() -> dict[int, float]:
+    """Seconds of the best iteration by devices, each part searched alone."""
+    found = {}
+    for part in parts(PRICED):
+        try:
+            found[part.devices] = search_sizes(GPT, part.cluster, 16).best.iteration_s
+        except RefusedError:
+            continue
+    return found
+
+
+def test_each_goal_is_the_best_of_all_parts() -> None:
+    """Fewest devices for several deadlines, and least cost."""
+    seconds = each_part()
+    assert len(seconds) > 3
+    for deadline_s in sorted(625 * s for s in seconds.values())[::2]:
+        planned = plan_sizes(GPT, PRICED, 16, Goal("devices", SAMPLES, deadline_s * (1 + 1e-9)))
+        assert planned.part.devices == min(n for n, s in seconds.items() if 625 * s <= deadline_s)
+        assert planned.worth.training_s == pytest.approx(625 * seconds[planned.part.devices])
+    planned = plan_sizes(GPT, PRICED, 16, Goal("cost"))
+    assert planned.worth.iteration_s * planned.part.devices <= 1.01 * min(n * s for n, s in seconds.items())
+
+
+def test_the_closed_form_is_near_ours() -> None:
+    """Equation 4.4 leaves attention and the words out: with few of both it gives our time."""
+    model = replace(GPT, layers=24, hidden=2048, vocabulary=512, sequence=64)
+    planned = plan_sizes(model, PRICED, 16, Goal("time", samples=1e6))
+    assert by_equation_4_4_s(planned) == pytest.approx(planned.worth.training_s, rel=0.05)
+    assert by_equation_4_4_s(plan_sizes(model, PRICED, 16, Goal())) is None
+
+
+def test_kinds_that_cannot_be_planned_together() -> None:
+    """A part of one kind may serve where the whole is refused."""
+    for usd, kind in ((1.0, "h100"), (50.0, "a100-80gb")):
+        nodes = (Node("a100-80gb", 4), Node("h100", 4, price_usd_per_hour=usd))
+        planned = plan_sizes(GPT, replace(PRICED, device_type="", nodes=nodes), 16, Goal("cost"))
+        assert {node.device_type for node in planned.part.cluster.nodes} == {kind}
+
+
+def test_widths_that_fit_some_parts() -> None:
+    """Groups of four are not asked of three devices; of no part where the whole has none."""
+    planned = plan_sizes(GPT, PRICED, 16, Goal("cost"), tensors=(4,))
+    assert planned.part.devices % 4 == 0
+    with pytest.raises(InputError, match="tensor: found 16"):
+        plan_sizes(GPT, PRICED, 16, Goal("cost"), tensors=(16,))
+
+
+def test_in_python(tmp_path: Path) -> None:
+    """By sizes and from a profile, with goals and without."""
+    found = hocket.plan(GPT, PRICED, 16)
+    assert isinstance(found, SizedSearch)
+    found.save(tmp_path / "plan.yaml")
+    assert Plan.read(tmp_path / "plan.yaml").profile == "plan.profile.json"
+    assert hocket.simulate(tmp_path / "plan.yaml")[1].iteration_s == pytest.approx(found.best.iteration_s)
+    planned = hocket.plan(GPT, PRICED, 16, tokens=1e6, objective="cost")
+    assert isinstance(planned, Planned)
+    assert planned.goal.samples == 1e6 / 512
+    stale = hocket.plan(GPT, PRICED, 16, ["two_bw"])
+    assert stale.best.mesh.strategy == "two_bw"
+    stale.save(tmp_path / "stale.yaml")
+    assert hocket.simulate(tmp_path / "stale.yaml")[1].iteration_s == pytest.approx(stale.best.iteration_s)
+    profile = chain(4, forward_s=0.001, backward_s=0.002, device_type="v100-16gb")
+    server = Cluster("server", (Level("server", 4, 1e9, 1e-5),), "v100-16gb", price_usd_per_hour=3.0)
+    assert isinstance(hocket.plan(profile, server, 8), Search)
+    cheap = hocket.plan(profile, server, 8, objective="cost", samples=800)
+    assert cheap.part.devices == 1
+    assert cheap.found.best.plan.cluster.devices == 1
+    assert cheap.worth.training_s == pytest.approx(100 * cheap.found.best.iteration_s)
+
+
+def test_a_profile_for_a_deadline() -> None:
+    """The fewest devices whose best plan is quick enough, as searching each part alone has it."""
+    profile = chain(8, forward_s=0.001, backward_s=0.002, device_type="v100-16gb")
+    server = Cluster("server", (Level("server", 4, 1e9, 1e-5),), "v100-16gb")
+    alone = [hocket.plan(profile, part.cluster, 8).best.iteration_s for part in parts(server)]
+    goal = Goal("devices", 80, 10 * alone[1] * 1.001)
+    planned = plan_profile({"": profile}, server, 8, goal)
+    assert planned.part.devices == next(n for n, seconds in enumerate(alone, 1) if seconds <= alone[1] * 1.001)
+
+
+def test_of_equal_plans_the_one_that_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that count as equal differ where a deadline lies between them; without one the first of them is best, as ever."""
+    profile = chain(4, forward_s=0.001, backward_s=0.002, device_type="v100-16gb")
+    server = Cluster("server", (Level("server", 1, 1e9, 1e-5),), "v100-16gb")
+
+    def with_a_twin(*arguments: Any, **options: Any) -> Search:
+        found = search_widths(*arguments, **options)
+        return replace(found, candidates=(found.best, replace(found.best, iteration_s=0.995 * found.best.iteration_s)))
+
+    monkeypatch.setattr("hocket.planning.goals.for_profile.search_widths", with_a_twin)
+    first_s = search_widths({"": profile}, server, 8).best.iteration_s
+    for share, expected in ((0.997, 0.995), (1.001, 1.0)):
+        planned = plan_profile({"": profile}, server, 8, Goal("devices", 80, 10 * first_s * share))
+        assert planned.found.best.iteration_s == pytest.approx(expected * first_s, rel=1e-9)

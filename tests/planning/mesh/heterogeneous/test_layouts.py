@@ -1,0 +1,220 @@
+"""Unlike devices: as exhaustive simulation has it, and better than plans that take them for alike."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations
+
+import pytest
+
+from hocket.cost.analytic.transformer import analytic
+from hocket.hardware import catalog
+from hocket.hardware.cluster import Cluster, Level, Link, Node
+from hocket.planning.explain.bottlenecks import limits_of
+from hocket.planning.load import Opened, problems_of
+from hocket.planning.mesh.heterogeneous.layouts import alone, mixes, turned
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
+from hocket.planning.mesh.recompute_cut import Tailor
+from hocket.planning.mesh.simulated import proven, simulated
+from hocket.planning.predict.predict import predict_choice
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.program.passes.borders import StageCut
+from hocket.strategies.base.search_space import Choice, Situation
+from tests.planning.mesh.test_layout import A100, GPT
+
+SMALL = Transformer("small", 3, 1024, 16, 8192, 512)
+TWO = Cluster(
+    "two",
+    (Level("server", 2, 300e9, 3e-6, False, Link(230e9, 3e-6)), Level("cluster", 2, 25e9, 5e-6, False)),
+    nodes=(Node("a100-80gb", 2), Node("v100-32gb", 2)),
+)
+EIGHT = replace(
+    TWO,
+    levels=(replace(TWO.levels[0], width=4), replace(TWO.levels[1], width=2)),
+    nodes=(Node("a100-80gb", 4), Node("v100-32gb", 4)),
+)
+
+
+def every(plane: Plane, batch: int) -> Iterator[Mesh]:
+    """Every order of stages on disjoint groups of devices, whatever their types, and all borders between them."""
+    devices, layers = range(plane.group.cluster.devices), len(plane.profile.layers)
+    for used in range(1, len(devices) + 1):
+        for order in permutations(devices, used):
+            for depth in range(1, used + 1):
+                for splits in combinations(range(1, used), depth - 1):
+                    places = tuple(order[a:b] for a, b in zip((0, *splits), (*splits, used), strict=True))
+                    if any(list(p) != sorted(p) or batch % len(p) for p in places):
+                        continue
+                    widths = {len(p) for p in places}
+                    width = len(places[0]) if len(widths) == 1 else 1
+                    for cut in combinations(range(1, layers), depth - 1):
+                        ends = (*cut, layers)
+                        yield Mesh(1, depth, width, 1, 1, batch // width, "none", ends, (), places)
+
+
+@pytest.mark.parametrize("link", [25e9, 0.5e9])
+def test_as_good_as_the_best_of_all(link: float) -> None:
+    """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
+    cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
+    found = search_sizes(SMALL, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, cluster, 1, "none", (1,))
+    best = min((simulated(plane, mesh) for mesh in every(plane, 8)), key=lambda one: one.iteration_s)
+    assert found.best.iteration_s <= 1.05 * best.iteration_s, best.mesh
+
+
+def test_unlike_devices_have_unlike_stages() -> None:
+    """More layers on the quicker ones; quicker than what takes all for alike, or uses one type; its plan is proved."""
+    found = search_sizes(GPT, EIGHT, 32, microbatch_sizes=(1,))
+    best, simple = found.best, found.meshes.simple
+    assert simple is not None
+    assert best.iteration_s < 0.95 * simple.iteration_s
+    names, kinds = best.plane.types
+    of = {names[k]: 0.0 for k in kinds}
+    for s, (begin, end) in enumerate(pairwise((0, *best.mesh.ends))):
+        place = best.mesh.stands[s % best.mesh.depth]
+        of[names[kinds[place[0]]]] += (end - begin) / len(place)
+    assert of["a100-80gb"] > of["v100-32gb"] > 0
+    plan, profile = found.plan(best, "p.json"), found.profile_of(best)
+    opened = Opened(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
+    assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert problems_of(opened, opened.program) == ()
+    shares = limits_of(found, best).shares()
+    assert min(shares.values()) >= -1e-12
+
+
+def test_the_simple_ones() -> None:
+    """Equal stages, or one type: as searches on the parts have it."""
+    options = {"microbatch_sizes": (1,), "tensors": (1,)}
+    found = search_sizes(GPT, EIGHT, 32, **options)  # type: ignore[arg-type]
+    one = replace(EIGHT, levels=EIGHT.levels[:1], nodes=(Node("a100-80gb", 4),))
+    quick = search_sizes(GPT, one, 32, **options).best  # type: ignore[arg-type]
+    assert found.meshes.simple is not None
+    assert found.meshes.simple.iteration_s <= 1.03 * quick.iteration_s
+
+
+def test_every_type_is_worked_out() -> None:
+    """Layer by layer, as on a cluster of that type alone."""
+    found = SizedSearch(GPT, EIGHT, 8, search_sizes(GPT, EIGHT, 8, tensors=(4,)).precision)
+    profile = found.profile(2, "full", (1, 2))
+    there = analytic(GPT, catalog.device_type("v100-32gb"), tensor=2, recompute="full", microbatch_sizes=(1, 2))
+    assert profile.on("v100-32gb").layers == there.layers
+    assert profile.device_type == "a100-80gb"
+    assert profile.layers[1].forward_s == analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2)).layers[1].forward_s
+
+
+@pytest.mark.parametrize(("link", "shared"), [(25e9, False), (0.5e9, False), (0.5e9, True)])
+def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
+    """Of seconds and bytes, never above what is simulated; nor are the least seconds of what has no layers yet."""
+    level = replace(EIGHT.levels[1], bandwidth_bytes_per_s=link, shared=shared)
+    cluster = replace(EIGHT, levels=(EIGHT.levels[0], level))
+    found = search_sizes(GPT, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, cluster, 1, "none", (1,), shards=("none", "optimizer"))
+    tailor, seen = Tailor([plane]), 0
+    for mesh, least_s in mixes(tailor, 8):
+        cut = tailor.fitted(mesh)
+        if cut is None:
+            continue
+        for one in filter(None, (cut, turned(cut, plane))):
+            took, bound = simulated(tailor, one), tailor.bound(one)
+            assert least_s <= took.iteration_s * (1 + 1e-9)
+            assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
+            assert bound.bytes <= took.bytes + 1
+            assert alone(one, plane) == (len({plane.types[1][g] for place in one.stands for g in place}) == 1)
+            seen += 1
+    assert seen > 20
+
+
+@pytest.mark.parametrize("widths", [(4, 2, 1), (2, 4), (1, 3), (2, 6)])
+def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
+    """Foreseen from shorter ones, as the whole takes."""
+    devices = sum(widths)
+    cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb")
+    profile = analytic(replace(GPT, layers=10), A100, microbatch_sizes=(1,))
+    begins = [sum(widths[:k]) for k in range(len(widths))]
+    layers = [12 * sum(widths[:k]) // devices for k in range(len(widths))]
+    stages = tuple(
+        StageCut(tuple(range(a, b)), tuple(range(first, first + width)), False)
+        for a, b, first, width in zip(layers, (*layers[1:], 12), begins, widths, strict=True)
+    )
+    situation, choice = Situation(profile, cluster, 240, (1,)), Choice(stages, 1, 240)
+    whole = predict_choice(situation, "flush", choice, most_forwards=10**9)
+    found = predict_choice(situation, "flush", choice, most_forwards=0)
+    assert found.iteration_s == pytest.approx(whole.iteration_s, rel=2e-3)
+    assert found.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
+
+
+@pytest.mark.parametrize("room", [1.0, 1.001, 1.01])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> None:
+    """Of many replicas and few stages, too: the plan fits whatever the timing."""
+    options = {"tensors": (tensor,), "recomputes": ("none",), "microbatch_sizes": (2,)}
+    free = search_sizes(GPT, EIGHT, 64, **options).best  # type: ignore[arg-type]
+    tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=room * free.bytes) for node in EIGHT.nodes))
+    found = search_sizes(GPT, tight, 64, **options)  # type: ignore[arg-type]
+    opened = Opened(found.plan(found.best), found.profile_of(found.best))
+    assert problems_of(opened, opened.program) == ()
+
+
+def test_every_way_can_be_proved() -> None:
+    """However many replicas stages have, and wherever they stand."""
+    found = search_sizes(GPT, EIGHT, 16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, EIGHT, 1, "none", (1,))
+    tailor = Tailor([plane])
+    for mesh, _ in mixes(tailor, 16):
+        cut = tailor.fitted(mesh)
+        for one in filter(None, (cut, turned(cut, plane) if cut else None)):
+            whole = simulated(tailor, one)
+            tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=whole.bytes) for node in EIGHT.nodes))
+            near = replace(whole, plane=Tailor([Plane(found.profile, tight, 1, "none", (1,))]))
+            peaks = proven(near)
+            assert max(peaks.values()) >= 0.9 * whole.bytes, one
+
+
+def test_chunks_of_unlike_lengths() -> None:
+    """A slower device's chunks have fewer layers: none of all borders is quicker by more than some percent, nor are types in turn."""
+    model, batch = replace(SMALL, layers=8), 4
+    options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("none",)}
+    found = search_sizes(model, TWO, batch, strategies=("interleaved",), **options)  # type: ignore[arg-type]
+    plane = Plane(found.profile, TWO, 1, "none", (1,))
+    alike = [
+        order for order in permutations(range(4)) if order.index(0) < order.index(1) and order.index(2) < order.index(3)
+    ]
+    together = [(0, 1, 2, 3), (2, 3, 0, 1)]
+    every = [
+        simulated(plane, Mesh(1, depth, width, chunks, 1, batch // width, "none", (*cut, 10), (), places))
+        for depth, width, chunks, orders in (
+            (2, 1, 2, [(0, 1), (0, 2), (2, 0), (2, 3)]),
+            (4, 1, 2, alike),
+            (2, 2, 2, together),
+            (2, 2, 3, together),
+        )
+        for order in orders
+        for places in (tuple(tuple(order[k * width : (k + 1) * width]) for k in range(depth)),)
+        for cut in combinations(range(1, 10), depth * chunks - 1)
+    ]
+    found_s, best = found.best.iteration_s, min(every, key=lambda one: one.iteration_s)
+    ours = [one for one in every if one.mesh.depth < 4 or sum(one.mesh.places, ()) in together]
+    assert found.best.mesh.chunks > 1
+    assert found_s <= 1.05 * min(one.iteration_s for one in ours)
+    assert found_s <= 1.08 * best.iteration_s, best.mesh
+
+
+def test_chunks_are_longer_on_quicker_devices() -> None:
+    """Where the pipeline is short of microbatches they are quicker than any other way; the plan is proved and predicted."""
+    options = {"tensors": (1,), "microbatch_sizes": (1,), "shards": ("none",)}
+    model = replace(GPT, layers=24)
+    found = search_sizes(model, TWO, 8, strategies=("interleaved",), **options)  # type: ignore[arg-type]
+    best = found.best
+    kinds = best.plane.types[1]
+    layers = {int(kind): 0 for kind in kinds}
+    for s, (begin, end) in enumerate(pairwise((0, *best.mesh.ends))):
+        layers[int(kinds[best.mesh.stands[s % best.mesh.depth][0]])] += end - begin
+    assert best.mesh.chunks > 1
+    assert layers[0] > layers[1] > 0
+    bound = best.plane.bound(best.mesh)
+    assert bound.seconds <= best.plane.closer_s(best.mesh) <= best.iteration_s * (1 + 1e-9)
+    plan, profile = found.plan(best, "p.json"), found.profile_of(best)
+    opened = Opened(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
+    assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert problems_of(opened, opened.program) == ()

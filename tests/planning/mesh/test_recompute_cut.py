@@ -1,0 +1,168 @@
+"""Stages cut to measure: as exhaustive simulation has it, and no more made again than memory asks for."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from hocket.cost.analytic.transformer import RECOMPUTE
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.explain.bottlenecks import limits_of
+from hocket.planning.load import Opened, problems_of
+from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.plan_model import search_sizes
+from hocket.planning.mesh.recompute_cut import SOME, Tailor, woven
+from hocket.planning.mesh.search import search_meshes
+from hocket.planning.mesh.simulated import Meshed, simulated
+from hocket.profiling.analytic.transformer import Transformer
+from tests.planning.mesh.test_layout import source
+
+GPT = Transformer("gpt", 6, 1024, 16, 8192, 512)
+BLOCKS = 6
+
+
+def tailor(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> Tailor:
+    """Of the small GPT, on devices with so much memory."""
+    cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb", memory_bytes=memory_bytes)
+    return Tailor([Plane(source, cluster, 1, word, (1, 2)) for word in words])
+
+
+def pipeline(of: Tailor, depth: int, chunks: int, batch: int) -> Mesh:
+    """Straight, with nothing made again."""
+    every = of.ways[0].meshes(batch)
+    return next(m for m in every if (m.depth, m.chunks, m.width, m.samples) == (depth, chunks, 1, 1))
+
+
+def every_cut(of: Tailor, mesh: Mesh) -> Iterator[Mesh]:
+    """All borders (of chunks those of the mesh), and all numbers of blocks that each stage makes again in each way."""
+    stages = mesh.depth * mesh.chunks
+    shares = [
+        tuple(min(end, BLOCKS + 1) - max(begin, 1) for begin, end in zip((0, *mesh.ends), mesh.ends, strict=False))
+    ]
+    if mesh.chunks == 1:
+        shares = [s for s in product(range(BLOCKS + 1), repeat=stages) if sum(s) == BLOCKS and all(s[1:-1])]
+    words = [way.recompute for way in of.ways]
+    for share in shares:
+        ends = [sum(share[: s + 1]) + 1 for s in range(stages)]
+        ends[-1] += 1
+        stage_words = [
+            [
+                (words[2],) * full + (words[1],) * some + (words[0],) * (n - full - some)
+                for full in range(n + 1)
+                for some in range(n + 1 - full)
+            ]
+            if len(words) == 3
+            else [(words[1],) * full + (words[0],) * (n - full) for full in range(n + 1)]
+            for n in share
+        ]
+        for each in product(*stage_words):
+            again = (words[0], *(word for own in each for word in own), words[0])
+            yield replace(mesh, ends=tuple(ends), recompute=SOME, again=again)
+
+
+@pytest.mark.parametrize(
+    ("depth", "chunks", "words"),
+    [(2, 1, RECOMPUTE), (3, 1, ("none", "full")), (2, 2, ("none", "full"))],
+)
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_as_good_as_the_best_of_all(depth: int, chunks: int, words: tuple[str, ...], share: float) -> None:
+    """With memory between what all and what nothing made again needs: none that fits is quicker by more than some percent."""
+    batch = 12
+    free = tailor(depth, 80e9, words)
+    mesh = pipeline(free, depth, chunks, batch)
+    every = [simulated(free, one) for one in every_cut(free, mesh)]
+    least, most = (
+        simulated(way, replace(mesh, recompute=way.recompute)).bytes for way in (free.ways[-1], free.ways[0])
+    )
+    room = least + share * (most - least)
+    best_s = min(one.iteration_s for one in every if one.bytes <= room)
+    of = tailor(depth, room, words)
+    found = search_one(of, mesh)
+    assert found.lacking_bytes <= 0
+    assert found.mesh.again.count("none") < 8
+    assert found.iteration_s <= (1.02 if chunks == 1 else 1.08) * best_s
+    bound = of.bound(found.mesh)
+    assert bound.seconds <= found.iteration_s * (1 + 1e-9)
+    assert bound.bytes <= found.bytes + 1
+
+
+def search_one(of: Tailor, mesh: Mesh) -> Meshed:
+    """One mesh cut to measure, as the search does it."""
+    excess_bytes = 0.0
+    for _ in range(4):
+        cut = of.fitted(mesh, excess_bytes)
+        assert cut is not None
+        found = simulated(of, cut)
+        if found.lacking_bytes <= 0:
+            break
+        excess_bytes += found.lacking_bytes
+    return found
+
+
+def test_no_bound_is_above_the_simulation() -> None:
+    """Of stages that are unequal in their layers and in what they make again."""
+    for depth, chunks in ((2, 1), (3, 1), (2, 2)):
+        of = tailor(depth, 80e9, ("none", "full"))
+        for batch in (depth, 4 * depth):
+            mesh = pipeline(of, depth, chunks, batch)
+            for k, one in enumerate(every_cut(of, mesh)):
+                if k % 7 == 0:
+                    bound, found = of.bound(one), simulated(of, one)
+                    assert bound.seconds <= found.iteration_s * (1 + 1e-9), one
+                    assert bound.bytes <= found.bytes + 1, one
+
+
+def test_what_makes_nothing_again_where_all_fits() -> None:
+    """With memory to spare the cut is as quick as the balanced one."""
+    of = tailor(2, 80e9)
+    mesh = pipeline(of, 2, 1, 12)
+    found = of.fitted(mesh)
+    assert found is not None
+    assert set(found.again) == {"none"}
+    assert simulated(of, found).iteration_s <= 1.001 * simulated(of.ways[0], mesh).iteration_s
+    assert of.profile_of(found).layers == of.ways[0].profile.layers
+
+
+def test_nothing_fits_at_all() -> None:
+    """Then nothing is cut, with chunks and without."""
+    of = tailor(2, 1e8)
+    for chunks in (1, 2):
+        assert of.fitted(pipeline(of, 2, chunks, 12)) is None
+
+
+def test_a_profile_is_woven_of_its_ways() -> None:
+    """Each layer as its word says."""
+    again = ("none", "full", "selective", "none", "none", "full", "full", "none")
+    found = woven(lambda word: source(1, word, (1, 2)), again)
+    for k, word in enumerate(again):
+        assert found.layers[k] == source(1, word, (1, 2)).layers[k]
+
+
+def test_the_search_takes_what_is_cut_to_measure() -> None:
+    """Where nothing fits without, it is quicker than making all of it again, and its plan is proved and predicted."""
+    cluster = Cluster("c", (Level("server", 2, 300e9, 3e-6, False),), "a100-80gb")
+    options = {"tensors": (1,), "microbatch_sizes": (4,), "shards": ("none",)}
+    full = search_sizes(GPT, cluster, 32, **options, recomputes=("full",))  # type: ignore[arg-type]
+    small = replace(cluster, memory_bytes=1.02 * full.best.bytes)
+    found = search_sizes(GPT, small, 32, **options)  # type: ignore[arg-type]
+    best = found.best
+    assert best.mesh.again
+    assert best.mesh.recompute == SOME
+    assert "recompute selective 3" in str(best.mesh)
+    assert sum(stage.get("selective", 0) for stage in best.mesh.again_by_stage) == 3
+    assert best.iteration_s < full.best.iteration_s
+    plan, profile = found.plan(best, "p.json"), found.profile_of(best)
+    opened = Opened(type(plan).from_yaml(plan.to_yaml()), profile)
+    assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert problems_of(opened, opened.program) == ()
+    limits = limits_of(found, best)
+    assert 0 < limits.recompute_s < limits.compute_s / 3
+
+
+def test_one_way_for_all_goes_first() -> None:
+    """Of what is equally good, what is the same in all blocks."""
+    of = tailor(2, 80e9)
+    every = search_meshes(of.ways, 16).found
+    assert not every[0].mesh.again

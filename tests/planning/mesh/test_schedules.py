@@ -1,0 +1,222 @@
+"""Schedules of meshes: 2BW, which computes with weights of the update before, and GPipe."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hocket.cost.analytic.transformer import RECOMPUTE
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.explain.baseline_comparison import of_sizes
+from hocket.planning.explain.bottlenecks import limits_of
+from hocket.planning.explain.what_if import ask_plan_of_sizes, ask_sizes, usual
+from hocket.planning.load import Opened, problems_of
+from hocket.planning.mesh.heterogeneous.layouts import mixes, turned
+from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
+from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
+from hocket.planning.mesh.recompute_cut import Tailor
+from hocket.planning.mesh.simulated import proven, simulated
+from hocket.planning.predict.update_semantics import synchronous_strategies
+from hocket.planning.search.result import TIE
+from hocket.profiling.analytic.sizes import published
+from tests.planning.mesh.heterogeneous.test_layouts import EIGHT
+from tests.planning.mesh.test_layout import GPT, SERVERS, source, untied
+from tests.planning.mesh.test_recompute_cut import every_cut, pipeline, search_one, tailor
+
+DIVIDED = ("none", "optimizer")
+
+
+def test_what_is_open_where_nothing_is_named() -> None:
+    """What has the mathematics of one process, without GPipe; with old weights admitted 2BW as well."""
+    assert set(USUAL) | {"gpipe"} == set(STRATEGIES) & set(synchronous_strategies())
+    assert set(STRATEGIES) - set(synchronous_strategies()) == set(STALE)
+    for synchronous, extra in ((None, ()), (True, ()), (False, STALE)):
+        found = SizedSearch(GPT, SERVERS, 16, search_sizes(GPT, SERVERS, 16).precision)
+        planes = list(found.planes(SERVERS, (1, 2), synchronous=synchronous))
+        assert {plane.strategies for plane in planes} == {(*USUAL, *extra)}
+    with pytest.raises(
+        InputError, match="two_bw, which is not synchronous; expected one of data_parallel, fully_sharded"
+    ):
+        search_sizes(GPT, SERVERS, 16, strategies=("flush", "two_bw"), synchronous=True)
+
+
+def test_as_many_microbatches_as_stages() -> None:
+    """2BW needs them (section 3.2.1); every other mesh without chunks of several stages has its twins."""
+    plane = Plane(source, SERVERS, 1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
+    every = list(plane.meshes(8))
+    flush = [mesh for mesh in every if mesh.strategy == "flush"]
+    for schedule in ("gpipe", "two_bw"):
+        own = [replace(mesh, schedule="flush") for mesh in every if mesh.strategy == schedule]
+        assert own == [mesh for mesh in flush if schedule == "gpipe" or mesh.microbatches >= mesh.depth]
+    assert {mesh.schedule for mesh in every if mesh.depth == 1 or mesh.chunks > 1} == {"flush"}
+    assert any(mesh.microbatches < mesh.depth for mesh in flush)
+    assert str(replace(flush[0], schedule="two_bw")) == f"{flush[0].config} two_bw b1"
+
+
+@pytest.mark.parametrize("profiles", [source, untied])
+def test_two_versions(profiles: Any) -> None:
+    """What a device holds beyond 1F1B with a flush: another version of the weights, and where devices sum gradients, another sum of
+    them; the last of them has no use for the old version."""
+    plane = Plane(profiles, SERVERS, 1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
+    seen = set()
+    for mesh in plane.meshes(64):
+        if mesh.strategy != "two_bw":
+            continue
+        two, one = (
+            simulated(plane, each).predicted.peak_memory_bytes for each in (mesh, replace(mesh, schedule="flush"))
+        )
+        layers = plane.profile.layers
+        for s, (begin, end) in enumerate(zip((0, *mesh.ends), mesh.ends, strict=False)):
+            summed = mesh.width > 1 or (profiles is source and s in (0, mesh.depth - 1))
+            more = 0.0
+            if not summed or s < mesh.depth - 1:
+                more += sum(layer.weights_bytes for layer in layers[begin:end])
+            if summed:
+                more += sum(layer.gradients_bytes for layer in layers[begin:end])
+            group = mesh.stands[s][0]
+            assert two[group] - one[group] == pytest.approx(more, rel=0.07), (mesh, s)
+            seen.add((summed, s == mesh.depth - 1))
+    assert len(seen) == (4 if profiles is untied else 3)
+
+
+def test_nothing_is_filled_or_drained() -> None:
+    """A batch takes no longer than its slowest device computes and steps, but for messages; 1F1B with a flush takes its bubble more."""
+    quick = replace(SERVERS, levels=tuple(Level(x.name, x.width, 1e15, 0.0, False) for x in SERVERS.levels))
+    plane = Plane(untied, quick, 1, "none", (1,), strategies=("flush", "two_bw"))
+    for mesh in plane.meshes(16):
+        if mesh.strategy == "two_bw":
+            found, flushed = simulated(plane, mesh), simulated(plane, replace(mesh, schedule="flush"))
+            assert found.iteration_s == pytest.approx(plane.bound(mesh).seconds, rel=0.02)
+            assert found.iteration_s < flushed.iteration_s
+            situation, choice = plane.choice(mesh, 16)
+            assert choice.microbatches * mesh.samples == situation.batch_size
+
+
+def test_gpipe_gains_only_what_messages_take() -> None:
+    """So that it is considered by its name alone: it never holds less than 1F1B, and over links that take no time it is no quicker."""
+    quick = replace(SERVERS, levels=tuple(Level(x.name, x.width, 1e15, 0.0, False) for x in SERVERS.levels))
+    seen = 0
+    for cluster in (quick, SERVERS):
+        for word in ("none", "full"):
+            plane = Plane(source, cluster, 1, word, (1, 2), shards=DIVIDED, strategies=("gpipe",))
+            for mesh in plane.meshes(32):
+                found, flushed = simulated(plane, mesh), simulated(plane, replace(mesh, schedule="flush"))
+                assert found.bytes >= flushed.bytes * (1 - 1e-9), mesh
+                if cluster is quick:
+                    assert found.iteration_s >= flushed.iteration_s * (1 - 1e-6), mesh
+                else:
+                    seen += found.iteration_s < flushed.iteration_s
+    assert seen
+
+
+@pytest.mark.parametrize("cluster", [SERVERS, EIGHT])
+@pytest.mark.parametrize("memory_gb", [80.0, 1.2, 0.7])
+@pytest.mark.parametrize("options", [{"synchronous": False}, {"strategies": ("two_bw",)}, {"strategies": ("gpipe",)}])
+def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options: dict[str, Any]) -> None:
+    """Of devices alike and unlike, with room and cut to measure: it is proved, and takes what the mesh took."""
+    nodes = tuple(replace(node, memory_bytes=memory_gb * 1e9) for node in cluster.nodes)
+    found = search_sizes(GPT, replace(cluster, nodes=nodes, memory_bytes=memory_gb * 1e9), 16, **options)
+    best = found.best
+    assert best.mesh.stale == ("gpipe" not in options.get("strategies", ()))
+    plan, profile = found.plan(best, "p.json"), found.profile_of(best)
+    assert plan.strategy == best.mesh.schedule
+    opened = Opened(type(plan).from_yaml(plan.to_yaml()), profile)
+    assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert problems_of(opened, opened.program) == ()
+    assert opened.updates == found.updates(best)
+    assert opened.updates.age == ("1 update old" if best.mesh.stale else "")
+    shares = limits_of(found, best).shares()
+    assert (shares["bubble"] == 0) == best.mesh.stale
+    assert min(shares.values()) >= -1e-12
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_of_equals_the_newest_weights_go_first() -> None:
+    """Where the bubble is little, nobody needs old weights; where it is much, they gain what the search without them says."""
+    long = search_sizes(GPT, SERVERS, 4096, synchronous=False, tensors=(4,), microbatch_sizes=(1,))
+    assert not long.best.mesh.stale
+    assert of_sizes(long, {"synchronous": False, "tensors": (4,), "microbatch_sizes": (1,)}).stale == ""
+    exact, both = (search_sizes(GPT, SERVERS, 16, synchronous=word) for word in (None, False))
+    verdict = of_sizes(exact, {})
+    assert verdict.stale == both.best.label
+    assert verdict.stale_gains == pytest.approx(1 - both.best.iteration_s / exact.best.iteration_s)
+    assert verdict.stale_gains > TIE
+    assert verdict.stale_text.endswith("; two_bw computes gradients on weights 1 update old")
+    for options in ({"synchronous": True}, {"strategies": ("flush", "interleaved")}):
+        assert of_sizes(exact, options).stale == ""
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("schedule", ["two_bw", "gpipe"])
+def test_cut_to_measure(schedule: str, share: float) -> None:
+    """With memory between what all and what nothing made again needs: none of all cuts that fit is quicker by more than 2 percent."""
+    words = ("none", "full")
+    free = tailor(3, 80e9, words)
+    mesh = replace(pipeline(free, 3, 1, 12), schedule=schedule)
+    every = [simulated(free, one) for one in every_cut(free, mesh)]
+    for k, one in enumerate(every):
+        if k % 7 == 0:
+            bound = free.bound(one.mesh)
+            assert bound.seconds <= one.iteration_s * (1 + 1e-9), one.mesh
+            assert bound.bytes <= one.bytes + 1, one.mesh
+    least, most = (
+        simulated(way, replace(mesh, recompute=way.recompute)).bytes for way in (free.ways[-1], free.ways[0])
+    )
+    room = least + share * (most - least)
+    best_s = min(one.iteration_s for one in every if one.bytes <= room)
+    found = search_one(tailor(3, room, words), mesh)
+    assert found.lacking_bytes <= 0
+    assert found.mesh.schedule == schedule
+    assert found.iteration_s <= 1.02 * best_s
+
+
+@pytest.mark.parametrize("network", [25e9, 1e9])
+@pytest.mark.parametrize("strategy", ["two_bw", "gpipe"])
+def test_unequal_replicas(strategy: str, network: float) -> None:
+    """Bounds of seconds and bytes are never above what is simulated, and every way can be proved."""
+    inside, outside = EIGHT.levels
+    cluster = replace(EIGHT, levels=(inside, replace(outside, bandwidth_bytes_per_s=network)))
+    found = search_sizes(GPT, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
+    cutter, seen = Tailor([plane]), 0
+    for mesh, least_s in mixes(cutter, 16):
+        assert mesh.strategy == strategy
+        cut = cutter.fitted(mesh)
+        for one in filter(None, (cut, turned(cut, plane) if cut else None)):
+            took, bound = simulated(cutter, one), cutter.bound(one)
+            assert least_s <= took.iteration_s * (1 + 1e-9)
+            assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
+            assert bound.bytes <= took.bytes + 1
+            tight = replace(cluster, nodes=tuple(replace(node, memory_bytes=took.bytes) for node in EIGHT.nodes))
+            near = replace(took, plane=Tailor([Plane(found.profile, tight, 1, "none", (1,))]))
+            assert max(proven(near).values()) >= 0.9 * took.bytes, one
+            seen += len({len(place) for place in one.places}) > 1
+    assert seen > 10
+
+
+def test_what_would_help() -> None:
+    """The same plan and the best there, with old weights where the search had them; half a batch is too few microbatches."""
+    options = {"synchronous": False, "recomputes": RECOMPUTE[:1]}
+    found = search_sizes(GPT, SERVERS, 16, **options)  # type: ignore[arg-type]
+    assert found.best.mesh.stale
+    for question in usual(SERVERS):
+        answer = ask_sizes(found, question, options)
+        assert answer.anew is not None
+        assert answer.anew >= (answer.same or 0.0)
+    deep = search_sizes(GPT, SERVERS, 4, strategies=("two_bw",), tensors=(2,), microbatch_sizes=(1,))
+    half = ask_sizes(deep, replace(usual(SERVERS)[-2], batch=0.25), {"strategies": ("two_bw",)}, search=False)
+    assert half.same is None
+    assert half.why
+
+
+def test_a_plan_asked_anew_searches_with_old_weights() -> None:
+    """As its own search did."""
+    model, cluster = published("bert-large"), Cluster("c", (Level("server", 4, 5e9, 3e-6, False),), "a100-40gb")
+    found = search_sizes(model, cluster, 16, strategies=("two_bw",), recomputes=RECOMPUTE[:1])
+    plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)
+    answer = ask_plan_of_sizes(plan, profile, model, usual(cluster)[-1])
+    assert answer.anew is not None
+    assert answer.same is not None
+    assert answer.anew >= answer.same

@@ -1,0 +1,115 @@
+"""The search over meshes: as exhaustive simulation has it, and long batches as short ones foresee them."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.mesh.heterogeneous.layouts import turned
+from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
+from hocket.planning.mesh.layout_space import Plane, Source, planes
+from hocket.planning.mesh.plan_model import search_sizes
+from hocket.planning.mesh.search import search_meshes
+from hocket.planning.mesh.simulated import simulated
+from hocket.planning.predict.predict import predict_choice, proven_peaks
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.program.program import SHARDS
+from tests.planning.mesh.test_layout import SERVERS, plane, source, untied
+
+
+@pytest.mark.parametrize("strategies", [USUAL, STRATEGIES, STALE])
+@pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
+def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategies: tuple[str, ...]) -> None:
+    """No mesh that fits is faster than the best found by more than the tolerance of a tie, whatever schedules are open."""
+    cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)
+    words, sizes = ("none", "full"), (1, 2, 4)
+    all_planes = list(planes(profiles, cluster, (1, 2, 4, 8), words, sizes, shards=SHARDS, strategies=strategies))
+    found = search_meshes(all_planes, 16)
+    every = [simulated(plane, mesh) for plane in all_planes for mesh in plane.meshes(16)]
+    fitting = [one for one in every if one.bytes <= memory_gb * 1e9]
+    assert found.considered == len(every)
+    assert found.found[0].iteration_s <= min(one.iteration_s for one in fitting) * 1.01
+    assert found.too_large <= len(every) - len(fitting)
+    assert (len(fitting) < len(every)) == (memory_gb < 2)
+    assert len(found.found) < len(fitting)
+    assert {one.mesh.strategy for one in every} == set(strategies) - (
+        {"fully_sharded"} if profiles is source else set()
+    )
+
+
+def test_neighbours_of_all_have_no_other_orientation() -> None:
+    """On one level of alike devices replicas stand side by side: where they do not it takes as long, and is no runner-up."""
+    flat = Cluster("flat", (Level("box", 8, 5e9, 1e-5),), "a100-80gb")
+    own = Plane(source, flat, 1, "none", (1, 2))
+    for mesh in own.meshes(8):
+        if min(mesh.depth, mesh.width) > 1 and mesh.chunks < 3:
+            places = tuple(tuple(range(s, 8, mesh.depth)) for s in range(mesh.depth))
+            apart = simulated(own, replace(mesh, places=places))
+            assert apart.iteration_s == pytest.approx(simulated(own, mesh).iteration_s, rel=1e-9)
+            assert turned(mesh, own) is None
+
+
+def test_equally_good_ones_in_the_order_of_their_stages() -> None:
+    """Within the tolerance of the best fewer stages go first, behind it all are in the order of their seconds."""
+    found = search_meshes(planes(source, SERVERS, (4,), ("none",), (1,)), 16).found
+    best_s = min(one.iteration_s for one in found)
+    near = [one for one in found if one.iteration_s <= 1.01 * best_s]
+    assert list(found[: len(near)]) == near
+    assert [one.mesh.depth * one.mesh.chunks for one in near] == sorted(
+        one.mesh.depth * one.mesh.chunks for one in near
+    )
+    rest = [one.iteration_s for one in found[len(near) :]]
+    assert rest == sorted(rest)
+    assert len(near) > 1
+    assert rest
+
+
+def test_stages_are_side_by_side_where_that_is_quicker() -> None:
+    """Over a slow network between servers: long samples cross it no more, and what replicas sum does; no other way is quicker."""
+    model = Transformer("long", layers=4, hidden=1024, heads=16, sequence=8192, vocabulary=1000)
+    levels = (Level("server", 2, 300e9, 5e-6, shared=False), Level("network", 2, 1e9, 2e-5))
+    cluster = Cluster("slow", levels, "a100-80gb")
+    options = {"tensors": (1,), "strategies": ("flush",), "shards": ("none",)}
+    found = search_sizes(model, cluster, 64, microbatch_sizes=(1, 2), **options)
+    assert found.best.mesh.config == "p2 t1 d2 across"
+    assert found.best.mesh.stands == ((0, 2), (1, 3))
+    both = [
+        simulated(plane, one).iteration_s
+        for plane in found.planes(cluster, (1, 2), **options)
+        for mesh in plane.meshes(64)
+        for one in (mesh, turned(mesh, plane) or mesh)
+    ]
+    assert found.best.iteration_s <= min(both) * 1.01
+    assert found.best.iteration_s < 0.7 * min(one.iteration_s for one in found.candidates if not one.mesh.places)
+
+
+@pytest.mark.parametrize(("strategy", "chunks"), [("flush", 1), ("two_bw", 1), ("interleaved", 2)])
+def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
+    """Of a uniform model: what the whole batch takes."""
+    plane = Plane(source, SERVERS, 2, "none", (1,), strategies=(strategy,))
+    mesh = next(mesh for mesh in plane.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
+    assert mesh.microbatches == 34
+    situation, choice = plane.choice(mesh, 68)
+    whole = predict_choice(situation, mesh.strategy, choice)
+    found = simulated(plane, mesh)
+    assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
+    assert found.bytes == pytest.approx(max(whole.peak_memory_bytes.values()), rel=1e-6)
+
+
+@pytest.mark.parametrize("strategies", [USUAL, STALE, ("gpipe",)])
+@pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (2, True)])
+def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool, strategies: tuple[str, ...]) -> None:
+    """So that plans which are too long to be proved in a search are proved by `check` afterwards."""
+    own = plane(tensor, sequence_parallel=along, strategies=strategies)
+    seen = 0
+    for mesh in own.meshes(32):
+        if mesh.depth == 1:
+            continue
+        situation, choice = own.choice(mesh, 32)
+        waiting = own.waiting_bytes(mesh)
+        most = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
+        held = predict_choice(situation, mesh.strategy, choice).peak_memory_bytes
+        for group, size in proven_peaks(situation, mesh.strategy, choice).items():
+            assert size <= held[group] + most[group], (mesh, group)
+            seen += size > held[group]
+    assert seen

@@ -1,0 +1,113 @@
+"""Long batches: foreseen from shorter ones, as long as simulated whole, whatever takes longest."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.plan import Plan, PlanStage, Predicted
+from hocket.planning.predict.extrapolate import foreseen, shorter
+from hocket.planning.predict.predict import critical_path_of, predict_choice, predict_iteration
+from hocket.profiling.analytic.synthetic import chain
+from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.strategy import members, strategy
+
+ROUNDS = 60
+
+
+def cases(name: str, seed: int) -> Iterator[tuple[Situation, Choice]]:
+    """Long batches of a strategy's choices, for random layers on links that may be slower than compute."""
+    random = Random(seed)
+    like = random.random() < 0.5
+
+    def figures(least: float, most: float) -> list[float]:
+        base = random.uniform(least, most)
+        return [10 ** (base + (0.0 if like else random.uniform(-0.5, 0.5))) for _ in range(8)]
+
+    profile = chain(
+        8, forward_s=figures(-3, -3), backward_s=figures(-2.7, -2.7), activation_bytes=figures(3, 6), stash_bytes=1e6,
+        weights_bytes=figures(5, 8), microbatch_sizes=(1,), device_type="v100-16gb",
+    )  # fmt: skip
+    fast = 10 ** random.uniform(7, 10)
+    slow = fast * 10 ** random.uniform(-2, 0)
+    levels = Level("server", 2, fast, 1e-5, random.random() < 0.5), Level("net", 2, slow, 1e-5, random.random() < 0.7)
+    cluster = Cluster("servers", levels, "v100-16gb")
+    for choice in strategy(name).choices(Situation(profile, cluster, 8)):
+        batch = ROUNDS * len(choice.stages[0].devices)
+        if shorter(name, choice.stages, (batch, 1)) is not None:
+            yield Situation(profile, cluster, batch), choice
+
+
+@pytest.mark.parametrize("seed", [3, 10, 27])
+@pytest.mark.parametrize("name", [name for name in members() if strategy(name).STEADY])
+def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -> None:
+    """Compute, links between stages with a rhythm of their own, or all-reduces beside a whole batch; memory within a message."""
+    found = list(cases(name, seed))
+    assert found
+    for situation, choice in found:
+        whole = predict_choice(situation, name, choice, most_forwards=10**9)
+        told = predict_choice(situation, name, choice, most_forwards=0)
+        assert told.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6), (seed, choice)
+        # A message that arrives in the moment in which another one is freed is counted beside it or not, as times are rounded.
+        message = max(situation.profile.tensor_bytes(1))
+        assert told.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes, rel=1e-9, abs=1.01 * message), (
+            seed,
+            choice,
+        )
+
+
+@pytest.mark.parametrize("bytes_per_s", [2e7, 1e8, 1e9])
+def test_a_long_critical_path_sums_to_the_iteration(bytes_per_s: float) -> None:
+    """2BW on two servers: gradients cross the network beside the next batch's compute, and take longer than it or not."""
+    profile = chain(
+        4, forward_s=1e-3, backward_s=2e-3, activation_bytes=1e3, microbatch_sizes=(1,), device_type="v100-16gb"
+    )
+    levels = Level("server", 2, 1e10, 0, False), Level("net", 2, bytes_per_s, 0, False)
+    layers = [layer.name for layer in profile.layers]
+    stages = PlanStage(tuple(layers[:2]), (0, 2)), PlanStage(tuple(layers[2:]), (1, 3))
+    plan = Plan("two_bw", profile.name, 256, 1, stages, Cluster("c", levels, "v100-16gb"))
+    path, whole = critical_path_of(plan, profile), predict_iteration(plan, profile)
+    assert path.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
+
+
+def predicted(seconds: float) -> Predicted:
+    """An iteration of so many seconds on one device."""
+    return Predicted(seconds, 1 / seconds, {0: 1.0})
+
+
+@pytest.mark.parametrize(
+    "seconds_of",
+    [
+        lambda n: 5.0 + n,
+        lambda n: max(100.0, 5.0 + n),  # an all-reduce beside compute
+        lambda n: 5.0 + n + (n % 2) / 2,  # waiting for links, in a rhythm of two and of three rounds
+        lambda n: 5.0 + 2 * n + (n % 3 == 0),
+        lambda n: max(4000.0, 5.0 + n),  # no shorter batch shows it
+    ],
+)
+@pytest.mark.parametrize("rounds", [600, 601, 602])
+def test_batches_are_lengthened_until_they_lie_on_a_line(seconds_of: Callable[[int], float], rounds: int) -> None:
+    """Compute of a second a round; the whole is simulated where it must be."""
+    found = foreseen(rounds, (4 + rounds % 4, 8 + rounds % 4), 10**6, lambda n: predicted(seconds_of(n)), 4.0)
+    if seconds_of(rounds) == seconds_of(rounds - 1):
+        assert found is None
+    else:
+        assert found is not None
+        assert found[0].iteration_s == pytest.approx(seconds_of(rounds), rel=1e-9)
+
+
+def test_a_batch_too_long_to_simulate_is_as_long_as_its_compute_at_least() -> None:
+    """Where the line does not show in batches that are short enough, none of which is simulated again."""
+    asked: list[int] = []
+
+    def simulated(n: int) -> Predicted:
+        asked.append(n)
+        return predicted(max(4000.0, 5.0 + n))
+
+    found = foreseen(6000, (4, 8), 1000, simulated, 4.0)
+    assert found is not None
+    assert found[0].iteration_s == pytest.approx(4000 + 6000 - found[1][0])
+    assert found[0].iteration_s >= 6005
+    assert max(asked) <= 1000
+    assert len(asked) == len(set(asked))

@@ -1,0 +1,72 @@
+"""One column stands for all: what it gives is what the whole gives."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level, Node
+from hocket.planning.predict import predict
+from hocket.planning.predict.symmetry import column_of
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.borders import StageCut
+from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.strategy import members, strategy
+from tests.planning.helpers.situations import clusters, profiles
+
+
+@pytest.mark.parametrize("name", members())
+@settings(max_examples=40)
+@given(profile=profiles(), cluster=clusters(), batch_size=st.integers(2, 12), data=st.data())
+def test_a_column_gives_what_the_whole_gives(
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
+) -> None:
+    """Seconds, and bytes on every device, of every strategy's choices that have columns alike."""
+    situation = Situation(profile, cluster, batch_size)
+    try:
+        offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
+    except RefusedError:
+        return
+    offered = [c for c in offered if column_of(profile, cluster, c.stages, batch_size, c.microbatch_size)]
+    for choice in data.draw(st.lists(st.sampled_from(offered), max_size=4)) if offered else ():
+        try:
+            found = predict.predict_choice(situation, name, choice)
+        except RefusedError:
+            continue
+        with patch.object(predict, "column_of", lambda *_: None):
+            whole = predict.predict_choice(situation, name, choice)
+        assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-9)
+        assert found.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
+        assert found.bubble_fraction == pytest.approx(whole.bubble_fraction, abs=1e-9)
+
+
+PROFILE = chain(4, microbatch_sizes=(1,), device_type="cpu-core")
+CUTS = (StageCut((0, 1), (0, 1)), StageCut((2, 3), (2, 3)))
+CLUSTER = Cluster("four", (Level("server", 4, 1e9, shared=False),), "cpu-core")
+
+
+def test_the_first_column() -> None:
+    """Its devices, those beside them, and its part of the batch; figures of one are those of the others."""
+    column = column_of(PROFILE, CLUSTER, CUTS, 8, 2)
+    assert column is not None
+    assert [(cut.devices, cut.beside) for cut in column.cuts] == [((0,), (1,)), ((2,), (3,))]
+    assert column.batch_size == 4
+    assert column.everywhere({0: 1.0, 2: 2.0}) == {0: 1.0, 1: 1.0, 2: 2.0, 3: 2.0}
+
+
+def test_where_one_does_not_stand_for_all() -> None:
+    """Unequal widths or microbatches, unlike devices, links or cores that two use, columns that change places."""
+    wide = (CUTS[0], StageCut((2, 3), (2,)))
+    assert column_of(PROFILE, CLUSTER, wide, 8, 2) is None
+    assert column_of(PROFILE, CLUSTER, CUTS, 6, 2) is None
+    mixed = replace(CLUSTER, device_type="", nodes=(Node("cpu-core", 1), Node("k80", 3)))
+    assert column_of(PROFILE, mixed, CUTS, 8, 2) is None
+    servers = Cluster("two", (Level("server", 2, 1e9), Level("all", 2, 1e9)), "cpu-core")
+    assert column_of(PROFILE, servers, CUTS, 8, 2) is None  # both send over their server's card
+    assert column_of(PROFILE, replace(CLUSTER, host_cores=2.0), CUTS, 8, 2) is None
+    crossed = (CUTS[0], StageCut((2,), (2, 3)), StageCut((3,), (1, 0)))
+    assert column_of(PROFILE, CLUSTER, crossed, 8, 2) is None

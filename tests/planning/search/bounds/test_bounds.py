@@ -1,0 +1,118 @@
+"""Bounds: never above what the simulation gives, and close to it where there is nothing else to wait for."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.overlap import OverlapModel, Rate
+from hocket.planning.predict.predict import predict_choice
+from hocket.planning.search.bounds.bounds import Bounds
+from hocket.planning.search.result import TIE
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.borders import StageCut
+from hocket.strategies.base.search_space import Choice, Situation, shared
+from hocket.strategies.base.strategy import complete, members, strategy
+from tests.planning.helpers.situations import clusters, profiles
+
+
+def supported(situation: Situation, name: str, bounds: Bounds, choice: Choice) -> bool:
+    """Whether the strategy takes the choice."""
+    options = complete(name, choice.options)
+    microbatches = -(-situation.batch_size // choice.microbatch_size)
+    return strategy(name).supports(bounds.shapes(choice), microbatches, options) is None
+
+
+@pytest.mark.parametrize("name", members())
+@settings(max_examples=15)
+@given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
+def test_a_bound_is_never_above_the_simulation(
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
+) -> None:
+    """Seconds and bytes, for every strategy's choices with their thriftier forms, on every kind of cluster."""
+    situation = Situation(profile, cluster, batch_size)
+    bounds = Bounds(situation)
+    try:
+        offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
+    except RefusedError:
+        return
+    offered = [choice for choice in offered if supported(situation, name, bounds, choice)]
+    for choice in data.draw(st.lists(st.sampled_from(offered), max_size=6)) if offered else ():
+        found = predict_choice(situation, name, choice)
+        said = bounds.seconds(name, bounds.shapes(choice), choice)
+        # The pace of an asynchronous program is read off few periods, between which shared cores may be ahead.
+        flushed = strategy(name).rule(bounds.shapes(choice), 1, complete(name, choice.options)).synchronous
+        limit = found.iteration_s * (1 + (1e-9 if flushed else TIE))
+        assert bounds.quick_s(choice) <= limit
+        assert said <= limit
+        least = bounds.peak_bytes(name, bounds.shapes(choice), choice)
+        assert all(least[device] <= found.peak_memory_bytes[device] + 1e-6 for device in least)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
+    """Two replicas send to one stage, and nothing comes back: their link to it is shared, their processors are not."""
+    profile = chain(
+        2, forward_s=1e-3, backward_s=1e-3, weights_bytes=0.0, microbatch_sizes=(1,), device_type="cpu-core"
+    )
+    profile = replace(profile, tensors=tuple(replace(one, gradient=False) for one in profile.tensors))
+    cluster = Cluster("machine", (Level("cores", 3, 1e8, shared=True),), "cpu-core", sender_copies=copies)
+    choice = Choice((StageCut((0,), (0, 1)), StageCut((1,), (2,))), 1, 16)
+    situation = Situation(profile, cluster, 16)
+    bounds, found = Bounds(situation), predict_choice(situation, "flush", choice)
+    assert bounds.seconds("flush", bounds.shapes(choice), choice) <= found.iteration_s
+    assert (found.iteration_s < 16 * 0.01) == copies  # seconds of the messages, one after the other
+
+
+def test_what_is_scattered_takes_what_is_known_of_it() -> None:
+    """Replicas that divide the optimizer's state scatter and gather, each as long as was measured of it."""
+    slow = OverlapModel(1.0, 0.0, Rate(1e7, 0.0, 0.0), Rate(1e7, 0.0, 0.0), 0.0, 2)
+    known = Level("server", 2, 1e10, overlap=slow, reduce_scatter=1.5, all_gather=0.5)
+    profile = chain(2, forward_s=1e-3, backward_s=1e-3, microbatch_sizes=(1,), device_type="cpu-core")
+    situation = Situation(profile, Cluster("known", (known,), "cpu-core"), 2)
+    whole = Choice((StageCut((0, 1), (0, 1), buckets=((1, 0),)),), 1, 2)
+    divided = shared(whole)
+    assert divided is not None
+    bounds = Bounds(situation)
+    for choice, least_s in ((whole, 0.8), (divided, 1.6)):
+        found = predict_choice(situation, "data_parallel", choice).iteration_s
+        assert least_s <= bounds.seconds("data_parallel", bounds.shapes(choice), choice) <= found * (1 + 1e-9)
+
+
+@settings(max_examples=15)
+@given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
+def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
+    profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
+) -> None:
+    """Any buckets, moved by any threads that they may be given; of sums that replicas divide any buckets."""
+    levels = tuple(
+        replace(level, overlap=level.overlap and replace(level.overlap, threads=(1, 16, 256)))
+        for level in cluster.levels
+    )
+    situation = Situation(profile, replace(cluster, levels=levels), batch_size, rebuckets=True)
+    name = data.draw(st.sampled_from(("data_parallel", "flush", "gpipe", "fully_sharded")))
+    situation = (
+        situation
+        if name == "fully_sharded"
+        else replace(situation, shard=data.draw(st.sampled_from((None, "optimizer"))))
+    )
+    bounds, offered = Bounds(situation), list(strategy(name).choices(situation))
+    offered = [choice for choice in offered if supported(situation, name, bounds, choice)]
+    for choice in data.draw(st.lists(st.sampled_from(offered), max_size=4)) if offered else ():
+        stages = []
+        for cut in choice.stages:
+            inner = data.draw(st.sets(st.integers(1, len(cut.layers) - 1))) if len(cut.layers) > 1 else set[int]()
+            layers, ends = cut.layers[::-1], (0, *sorted(inner), len(cut.layers))
+            buckets = tuple(layers[a:b] for a, b in pairwise(ends))
+            threads = tuple(data.draw(st.sampled_from((1, 16, 256))) for _ in buckets)
+            if len(cut.devices) > 1:
+                known = situation.cluster.levels[situation.cluster.level_of(cut.devices)].overlap
+                cut = replace(cut, buckets=buckets, threads=threads if known and not cut.sharded else ())
+            stages.append(cut)
+        found = predict_choice(situation, name, replace(choice, stages=tuple(stages)))
+        assert bounds.seconds(name, bounds.shapes(choice), choice) <= found.iteration_s * (1 + 1e-9)

@@ -1,0 +1,58 @@
+"""Baselines with virtual memory: asked for by name, they swap by the policy that is asked for, and nothing else is considered."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.errors import InputError, RefusedError
+from hocket.planning.explain.baseline_comparison import SWAPPED, of_profile
+from hocket.planning.predict.predict import predict
+from hocket.planning.search.search import search
+from hocket.util.compatibility import Feature, conflict
+from tests.planning.swapping.test_search import MODEL, cluster, proved
+
+FITS = cluster(1.5e9)  # a stage of half of the layers, with its gradients, or its optimizer state
+
+
+@pytest.mark.parametrize("policy", ["lru", "next_use"])
+def test_the_usual_ones(policy: str) -> None:
+    """Each proved to fit; a strategy's own stages where they do, and the order of data parallelism and GPipe in packs of a layer."""
+    found = search(MODEL, FITS, 4, swap=policy)
+    assert {"gpipe", "flush", "model_parallel", "harmony"} == {one.strategy for one in found.candidates}
+    orders = {one.config.split(",")[0] for one in found.candidates if one.strategy == "harmony"}
+    assert orders == {"in the order of data_parallel", "in the order of gpipe"}
+    for one in found.candidates:
+        assert one.plan.swap is not None
+        assert one.plan.swap.policy == policy
+    for one in found.candidates[:2]:
+        proved(one.plan, MODEL)
+    verdict = of_profile(found)
+    assert verdict.winner == SWAPPED
+    assert verdict.text == "swapping: nothing else was considered"
+
+
+def test_by_name_and_as_a_memory_that_writes_all() -> None:
+    """One strategy alone; one that evicts what was used least recently swaps more, and takes longer."""
+    found = {
+        policy: search(MODEL, cluster(700e6), 4, strategies=("data_parallel",), microbatch_sizes=(1,), swap=policy)
+        for policy in ("lru", "next_use")
+    }
+    swapped = {policy: predict(one.best.plan, MODEL)[1].swapped_bytes for policy, one in found.items()}
+    assert found["lru"].best.iteration_s > found["next_use"].best.iteration_s
+    assert swapped["lru"] > swapped["next_use"] > 0
+    reasons = {one.strategy: one.reason for one in found["lru"].refused}  # the whole model is one stage
+    assert set(reasons) == {"data_parallel"}
+    assert "too few" in reasons["data_parallel"]
+
+
+def test_what_cannot_be_asked_for() -> None:
+    """A policy that no memory has, divided state, a host of unknown size, groups of devices."""
+    with pytest.raises(InputError, match=r"'task'.*one of next_use, lru"):
+        search(MODEL, FITS, 4, swap="task")
+    with pytest.raises(RefusedError) as caught:
+        search(MODEL, FITS, 4, swap="lru", shard="full")
+    assert caught.value.found == conflict((Feature.SWAP, Feature.SHARD_FULL))
+    with pytest.raises(RefusedError, match="host_memory_bytes"):
+        _ = search(MODEL, cluster(700e6, None), 4, swap="lru").best
+    with pytest.raises(InputError, match="whole devices"):
+        search(replace(MODEL, tensor=2), FITS, 4, swap="lru")

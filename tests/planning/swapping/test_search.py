@@ -1,0 +1,298 @@
+"""Plans that swap: what fits nowhere gets one, proved and simulated; what fits without is taken where it is quicker."""
+
+import re
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.explain.baseline_comparison import SWAPPED, of_profile
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.search.search import search
+from hocket.planning.swapping import search as packs
+from hocket.planning.swapping.candidates import on_hosts
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
+from hocket.program.check.check import check
+from hocket.program.memory_bound.footprint import footprints
+from hocket.strategies.swapping import numba_kernels as compiled
+from hocket.strategies.swapping.from_profile import layer_profile, server_of
+from hocket.strategies.swapping.shared_packs import equal_plans
+from hocket.strategies.swapping.tuner import Costs, Mode
+from hocket.util.units import read_size
+
+MODEL = chain(
+    6,
+    forward_s=0.01,
+    backward_s=0.02,
+    weights_bytes=100e6,
+    activation_bytes=2e6,
+    microbatch_sizes=(1, 2),
+    device_type="v100-16gb",
+)
+LEAST = 410e6  # weights, gradient, its sum or optimizer state of a layer of 100 MB, and activations
+
+
+def cluster(memory_bytes: float, host_memory_bytes: float | None = 64e9, devices: int = 2) -> Cluster:
+    """One server."""
+    levels = (Level("server", devices, 10e9),)
+    return Cluster("one", levels, "v100-16gb", memory_bytes=memory_bytes, host_memory_bytes=host_memory_bytes)
+
+
+def proved(plan: Plan, profile: ModelProfile) -> None:
+    """A legal program within every device's memory, and its host's."""
+    program = plan.compile(profile)
+    costs = CostModel(profile, plan.cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
+    sizes = PlanSizes(costs, program)
+    assert check(program, value_bytes=sizes, capacity_bytes=dict.fromkeys(range(8), plan.cluster.memory_bytes)) == ()
+    assert sum(one.bytes for one in footprints(program, sizes, host=True).values()) <= plan.cluster.host_memory_bytes
+
+
+def test_what_fits_nowhere_swaps() -> None:
+    """The best plan is Harmony's; it is what it says it is, and nothing else fits."""
+    found = search(MODEL, cluster(700e6), 4)
+    assert {one.strategy for one in found.candidates} == {"harmony"}
+    assert {one.plan.options["mode"] for one in found.candidates} == {"data", "pipeline"}
+    for one in found.candidates:
+        proved(one.plan, MODEL)
+        again = Plan.from_yaml(one.plan.to_yaml())
+        assert again.swap is not None
+        assert again.compile(MODEL) == one.plan.compile(MODEL)
+        assert predict_iteration(again, MODEL).iteration_s == pytest.approx(one.iteration_s)
+    assert found.best.plan.swap is not None
+    assert found.best.plan.swap.prefetch == 2
+    assert " ahead 2 " in found.best.label
+    verdict = of_profile(found)
+    assert verdict.winner == SWAPPED
+    assert verdict.text.startswith("swapping wins: nothing that stays on the devices, for ")
+
+
+def test_what_is_quicker_is_taken() -> None:
+    """And the verdict says how much longer the other takes, which is simulated as well: with less room what stays is the slower one."""
+    for memory_bytes, swaps in ((1.6e9, False), (1.4e9, True)):
+        found = search(MODEL, cluster(memory_bytes), 4)
+        swapping = [one for one in found.candidates if one.plan.swap is not None]
+        staying = [one for one in found.candidates if one.plan.swap is None]
+        assert (found.best.plan.swap is not None) == swaps
+        least = [min(one.iteration_s for one in own) for own in (swapping, staying)]
+        assert (least[0] < least[1]) == swaps
+        assert ("; swapping, harmony " if not swaps else "swapping wins: ") in of_profile(found).text
+
+
+def test_stashes_are_kept_where_that_is_quicker() -> None:
+    """With the same memory, in the same packs; large ones, which would be swapped, are made again."""
+    found = search(MODEL, cluster(700e6), 4, strategies=("harmony",))
+    again = [one for one in found.candidates if all(stage.recompute for stage in one.plan.stages)]
+    assert not any(stage.recompute for stage in found.best.plan.stages)
+    assert " packs all kept ahead 2 " in found.best.label
+    assert found.best.iteration_s < 0.75 * min(one.iteration_s for one in again)
+    proved(found.best.plan, MODEL)
+    large = chain(
+        6, forward_s=0.01, backward_s=0.02, weights_bytes=100e6, activation_bytes=2e6, stash_bytes=300e6,
+        microbatch_sizes=(1, 2), device_type="v100-16gb",
+    )  # fmt: skip
+    best = search(large, cluster(1e9), 4, strategies=("harmony",)).best.plan
+    assert all(stage.recompute for stage in best.stages)
+
+
+def test_with_room_for_all_nothing_is_swapped() -> None:
+    """No such plan is even looked at."""
+    found = search(MODEL, cluster(16e9), 4)
+    assert all(one.plan.swap is None for one in found.candidates)
+    assert "swapping" not in of_profile(found).text
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "host_memory_bytes", "reason"),
+    [
+        (700e6, None, "the cluster file does not say host_memory_bytes"),
+        (700e6, 1e9, r"the host of server 0 needs 1\.\d+ GiB of 953\.67 MiB for what is swapped"),
+        (200e6, 64e9, r"layer layer\d alone needs .* MiB of 190\.73 MiB; .* subtask_bytes"),
+    ],
+)
+def test_where_nothing_helps(memory_bytes: float, host_memory_bytes: float | None, reason: str) -> None:
+    """The refusal says what lacks for swapping."""
+    with pytest.raises(RefusedError, match=reason):
+        _ = search(MODEL, cluster(memory_bytes, host_memory_bytes), 4).best
+
+
+def test_a_host_of_what_is_asked_for_is_enough() -> None:
+    """The advice says how much memory a host must have, and with it there is a plan; where nothing is said of hosts, that is asked for."""
+    with pytest.raises(RefusedError) as caught:
+        _ = search(MODEL, cluster(700e6, 1e9), 4).best
+    (told,) = re.findall(r"host_memory_bytes: ([\d.]+[KMG]iB)", caught.value.next_step)
+    assert search(MODEL, cluster(700e6, read_size(told, "")), 4).best.plan.swap is not None
+    with pytest.raises(RefusedError) as caught:
+        _ = search(MODEL, cluster(700e6, None), 4).best
+    assert "host_memory_bytes" in caught.value.next_step
+
+
+def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
+    """A plan may say that it has just that on its host, where several tensors come in one message as well."""
+    profile = chain(
+        8,
+        forward_s=0.01,
+        backward_s=0.02,
+        weights_bytes=20e6,
+        activation_bytes=5e6,
+        microbatch_sizes=(1, 2),
+        skips=[(k, k + 2) for k in range(6)],
+        device_type="v100-16gb",
+    )
+    room = cluster(250e6)
+    found = [one.plan for one in search(profile, room, 8, strategies=("harmony",)).candidates]
+    assert any(len(stage.layers) > 1 for plan in found for stage in plan.stages)
+    for plan in found:
+        assert plan.swap is not None
+        most = max(on_hosts(plan, profile).values())
+        replace(plan, swap=replace(plan.swap, host_bytes=most)).compile(profile)
+
+
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(560e6, False), (700e6, True)])
+def test_where_the_tuner_counts_too_much(memory_bytes: float, fits: bool) -> None:
+    """Of large activations its sum says that not even one layer fits: the finest packs are proved, and what they lack is said."""
+    profile = chain(
+        5,
+        forward_s=0.01,
+        backward_s=0.02,
+        weights_bytes=100e6,
+        activation_bytes=50e6,
+        microbatch_sizes=(1, 2),
+        skips=[(k, k + 2) for k in range(3)],
+        device_type="v100-16gb",
+    )
+    found = search(profile, cluster(memory_bytes), 8, strategies=("harmony",))
+    swapping = [one for one in found.candidates if one.plan.swap is not None]
+    assert bool(swapping) == fits
+    for one in swapping:
+        proved(one.plan, profile)
+    reasons = {one.reason for one in found.refused if one.swaps}
+    assert fits or any("too few: " in reason for reason in reasons)
+    assert not any("divides a batch" in reason for reason in reasons)
+
+
+def test_what_needs_least_is_looked_at_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none of the quickest by the tuner's clock fits, here of the fewest packs, the finest packs do."""
+    monkeypatch.setattr(packs, "_few", lambda plans, most: sorted(plans, key=lambda one: len(one.backward.packs))[:1])
+    monkeypatch.setattr(packs, "ROOMS", (1.5,))
+    found = search(MODEL, cluster(600e6), 4, strategies=("harmony",))
+    assert any(one.swaps and "too few" in one.reason for one in found.refused)
+    assert {len(one.plan.stages) for one in found.candidates} == {6}
+    proved(found.best.plan, MODEL)
+
+
+def test_a_plan_with_too_little_of_its_host() -> None:
+    """It is told how much it needs there, and no more than that is enough."""
+    best = search(MODEL, cluster(700e6), 4, strategies=("harmony",)).best.plan
+    assert best.swap is not None
+    small = replace(best, swap=replace(best.swap, host_bytes=1e6))
+    with pytest.raises(RefusedError, match=r"swap\.host_bytes of device \d") as caught:
+        small.compile(MODEL)
+    needed = read_size(caught.value.next_step.split("host_bytes: ")[1].split()[0], "")
+    replace(best, swap=replace(best.swap, host_bytes=needed)).compile(MODEL)
+
+
+def test_more_memory_is_hardly_slower() -> None:
+    """Of the plans that swap, down to what one layer takes."""
+    best = [search(MODEL, cluster(room), 4, strategies=("harmony",)).best.iteration_s for room in (LEAST, 1e9)]
+    assert best[1] <= best[0] * 1.01
+
+
+def test_clipped_gradients() -> None:
+    """The norm of all gradients leaves no update to its own moment."""
+    clipped = replace(MODEL, clip_grad_norm=1.0)
+    best = search(clipped, cluster(700e6), 4).best
+    assert best.plan.options["just_in_time"] is False
+    proved(best.plan, clipped)
+
+
+def test_figures_of_the_tuner_are_the_cost_models() -> None:
+    """Of a chain: seconds as profiled, a backward's with its forward; bytes of a layer's values."""
+    found = layer_profile(MODEL, cluster(700e6))
+    assert found.forward.seconds[1].tolist() == pytest.approx([0.02] * 6)
+    assert found.backward.seconds[1].tolist() == pytest.approx([0.06] * 6)
+    assert found.input_bytes.tolist() == [2e6] * 6
+    assert found.weights_bytes.tolist() == [100e6] * 6
+    held = found.backward.bytes[0]
+    assert (held >= 300e6).all()  # weights, gradient, optimizer state
+    assert (held <= LEAST).all()
+    server = server_of(cluster(700e6))
+    assert (server.devices, server.memory_bytes, server.peer_bytes_per_s) == (2, 700e6, 10e9)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_equal_packs(mode: Mode) -> None:
+    """Forward packs are the backward's but the last, of one size; quickest first; each fits by the tuner's own count."""
+    plans = equal_plans(layer_profile(MODEL, cluster(700e6)), server_of(cluster(700e6)), 4, mode, (1, 2))
+    assert plans
+    assert [one.iteration_s for one in plans] == sorted(one.iteration_s for one in plans)
+    for one in plans:
+        assert one.forward.packs == one.backward.packs[:-1]
+        assert one.forward.size == one.backward.size
+        assert one.peak_bytes <= 700e6
+        assert [layer for pack in one.backward.packs for layer in range(*pack)] == list(range(6))
+
+
+def test_the_clock_is_compiled_once() -> None:
+    """And not for each number of packs: that took minutes in a first plan."""
+    for mode in Mode:
+        equal_plans(layer_profile(MODEL, cluster(700e6)), server_of(cluster(700e6)), 4, mode, (1, 2))
+    for clock in (compiled.data_s, compiled.pipeline_s):
+        assert clock.signatures
+        assert {str(kind) for one in clock.signatures for kind in one[:2]} == {"array(int64, 1d, C)"}
+
+
+def test_larger_packs_forward() -> None:
+    """Of all unions of the backward packs that fit, none is quicker by the clock."""
+    layers, server = layer_profile(MODEL, cluster(700e6)), replace(server_of(cluster(700e6)), memory_bytes=650e6)
+    plain = equal_plans(layers, server, 8, Mode.DATA, (1, 2))
+    plans = equal_plans(layers, server, 8, Mode.DATA, (1, 2), nested=True)
+    assert plans[0].iteration_s < plain[0].iteration_s
+    costs = Costs(layers, server, 8, Mode.DATA)
+    for one in plans:
+        size, cuts = one.backward.size, np.array([0, *(pack.end for pack in one.backward.packs)])
+        inner, best = range(1, len(cuts) - 2), float("inf")
+        for kept in (kept for count in range(len(cuts)) for kept in combinations(inner, count)):
+            forward = cuts[[0, *kept, len(cuts) - 2]] if len(cuts) > 2 else cuts[:1]
+            if costs.peak_bytes(size, forward, size, cuts) <= 650e6:
+                best = min(best, costs.seconds(size, forward, size, cuts))
+        assert one.iteration_s == pytest.approx(best, rel=1e-12)
+
+
+def test_larger_packs_forward_are_tried() -> None:
+    """And win where all microbatches of what goes from pack to pack have no room on the device: their swaps are saved."""
+    model = chain(
+        6, forward_s=0.005, backward_s=0.01, weights_bytes=20e6, activation_bytes=20e6, stash_bytes=80e6,
+        microbatch_sizes=(1,), device_type="v100-16gb",
+    )  # fmt: skip
+    found = search(model, cluster(300e6, devices=1), 24, strategies=("harmony",))
+    forward = found.best.plan.options["forward"]
+    assert sum(forward) == len(found.best.plan.stages) > len(forward)
+    assert f"{len(forward)} packs forward" in found.best.config
+    assert (
+        min(one.iteration_s for one in found.candidates if "forward" not in one.plan.options) > found.best.iteration_s
+    )
+    proved(found.best.plan, model)
+    assert Plan.from_yaml(found.best.plan.to_yaml()).compile(model) == found.best.plan.compile(model)
+
+
+def test_packs_may_share_weights() -> None:
+    """The first layer and the last, on one device or on two, in both modes; their steps come last."""
+    layers = tuple(replace(layer, parameters=(f"w{k % 5}",)) for k, layer in enumerate(MODEL.layers))
+    tied = replace(MODEL, layers=layers, ties=((0, 5),))
+    found = [one.plan for one in search(tied, cluster(900e6), 4).candidates]
+    assert {plan.options["mode"] for plan in found} == {"data", "pipeline"}
+    for plan in found:
+        proved(plan, tied)
+    assert any(_first_and_last_meet(plan) for plan in found)
+
+
+def _first_and_last_meet(plan: Plan) -> bool:
+    first, last = plan.stages[0], plan.stages[-1]
+    return first is not last and set(first.devices) == set(last.devices)

@@ -1,0 +1,119 @@
+"""Why waves are not taken: found by a search in which they compete, told in a line."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.explain.baseline_comparison import WAVES, of_profile
+from hocket.planning.search.result import Search
+from hocket.planning.search.search import search
+from hocket.planning.waves import explain
+from hocket.planning.waves.explain import why_not
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
+from hocket.profiling.readers import pipedream
+from tests.planning.waves.test_room import VGG16, ethernet, half_used
+
+FOUR = Cluster("four", (Level("nvlink", 4, 25e9, 5e-6),), "v100-16gb")
+NAMES = ("data_parallel", "model_parallel", "gpipe", "flush", "waves")
+LIGHT = chain(8, activation_bytes=1e7, microbatch_sizes=(1, 2, 4), device_type="v100-16gb", forward_s=1e-2)
+
+
+def told(profile: ModelProfile, cluster: Cluster, batch_size: int, **options: object) -> tuple[Search, list[str]]:
+    """A search, and what is said of waves."""
+    found = search(profile, cluster, batch_size, **{"strategies": NAMES, **options})  # type: ignore[arg-type]
+    return found, list(why_not(found, {"p.json": profile}))
+
+
+def test_data_parallelism_leaves_nothing_to_fill() -> None:
+    """Compute is full already: waves do the same in as long, and send activations besides. Model parallelism and GPipe, with which the
+    paper compares, are far behind both: 4.2.1."""
+    found, lines = told(LIGHT, FOUR, 16)
+    assert found.best.strategy == "data_parallel"
+    (line,) = lines
+    assert line.startswith("waves: 4 waves x 4 partitions b")
+    assert "data_parallel computes " in line
+    assert "on every device, which leaves waves nothing to fill, and it sends " in line
+    quickest = {name: min(c.iteration_s for c in found.candidates if c.strategy == name) for name in NAMES}
+    assert quickest["waves"] < 1.1 * quickest["data_parallel"]
+    assert quickest["waves"] < 0.3 * quickest["model_parallel"]
+    assert quickest["waves"] < 0.9 * quickest["gpipe"]
+
+
+def test_a_slow_network() -> None:
+    """VGG-16 on servers of one GPU and 1 Gb/s: what is summed costs more than what is gained. A pipeline of two sends less."""
+    vgg16 = pipedream.read(VGG16)
+    slow = Cluster("slow", (Level("ethernet", 4, 1e9 / 8, 2e-5, shared=True),), "v100-16gb")
+    found, (line,) = told(vgg16, slow, 512)
+    assert found.best.strategy == "flush"
+    assert " more: it sends " in line
+    assert float(line.split(" takes ")[1].split("%")[0]) > 20
+
+
+def test_too_little_memory() -> None:
+    """Waves are refused with what the nearest of them lacks."""
+    heavy = replace(FOUR, memory_bytes=0.12e9)
+    found, (line,) = told(LIGHT, heavy, 4, microbatch_sizes=(1,))
+    assert found.best.strategy in ("flush", "model_parallel", "gpipe")
+    assert line.startswith("waves: ")
+    assert "waves" not in {one.strategy for one in found.candidates}
+    assert line.startswith("waves: refused, ")
+    assert " needs " in line
+
+
+def test_two_waves_on_a_device_that_is_full() -> None:
+    """VGG-16 with samples that use all of a device: data parallelism is taken, and why is told."""
+    vgg16 = pipedream.read(VGG16)
+    samples, room = vgg16.microbatch_sizes[0], replace(ethernet(1, 4), memory_bytes=1e12)
+    names = ("data_parallel", "tick_tock")
+    found, (line,) = told(vgg16, room, 8 * samples, strategies=names, microbatch_sizes=(samples,))
+    assert found.best.strategy == "data_parallel"
+    assert line.startswith("tick_tock: 4 x 2 waves ")
+    assert "on every device, which leaves waves nothing to fill, and it sends " in line
+
+
+def test_two_waves_over_a_slow_network() -> None:
+    """Section 4.1.2: of samples that use half of a device, two waves on 4 + 4 GPUs over 25 Gb/s are slower than data parallelism on the
+    same, for a second sum; inside of one server they are quicker than both, and taken."""
+    profile, both = half_used(pipedream.read(VGG16), 32), ethernet(2, 4)
+    found, _ = told(profile, both, 512, strategies=("data_parallel", "tick_tock"), microbatch_sizes=(32,))
+    wide = {
+        name: min(
+            c.iteration_s
+            for c in found.candidates
+            if c.strategy == name and c.plan.stages[0].devices == tuple(range(8))
+        )
+        for name in ("data_parallel", "tick_tock")
+    }
+    assert wide["tick_tock"] > 1.1 * wide["data_parallel"]
+    assert found.best.strategy == "tick_tock"
+    assert found.best.plan.stages[0].devices == (0, 1, 2, 3)
+
+
+def test_fewer_waves_fit_where_replicas_do_not() -> None:
+    """With memory for half of the model on a device two waves of four partitions fit, which data parallelism does not: of what is left
+    the quicker is taken, and nothing is said of waves where they are."""
+    profile = chain(
+        8, weights_bytes=1e9, activation_bytes=1e6, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1.0
+    )
+    found, lines = told(profile, FOUR, 4, strategies=("data_parallel", "model_parallel", "waves"), shard="none")
+    assert {one.strategy for one in found.candidates} == {"model_parallel", "waves"}
+    assert found.best.label == "waves 2 waves x 4 partitions b1"
+    assert of_profile(found).winner == WAVES
+    assert lines == []
+    straight = min(one.iteration_s for one in found.candidates if one.strategy == "model_parallel")
+    assert found.best.iteration_s == pytest.approx(straight / 2, rel=0.1)
+
+
+def test_nothing_is_said_of_what_nobody_asked_for() -> None:
+    """A search of other strategies."""
+    assert told(LIGHT, FOUR, 16, strategies=("data_parallel", "flush"))[1] == []
+
+
+def test_of_long_plans_bubbles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take long to simulate once more."""
+    monkeypatch.setattr(explain, "MAX_FORWARDS", 1)
+    _, (line,) = told(LIGHT, FOUR, 16, strategies=("data_parallel", "waves"))
+    assert re.search(r": its bubble is \d+\.\d%, that of data_parallel \d+\.\d%$", line)

@@ -1,0 +1,83 @@
+"""Layers of transformers as operators: what is published of operations and bytes."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.profiling.analytic.operators import Pass, Product, flops_of
+from hocket.profiling.analytic.transformer import Transformer
+from hocket.profiling.analytic.transformer_blocks import Block, blocks_of
+
+GPT3 = Transformer("gpt3", 96, 12288, 96, 51200, 2048)
+
+
+def flops(blocks: tuple[Block, ...], again: bool) -> float:
+    """Of a forward and a backward, blocks' forwards twice where they are recomputed."""
+    return sum(
+        flops_of(block.forward) * (2 if again and block.kind == "block" else 1) + flops_of(block.backward)
+        for block in blocks
+    )
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), st.booleans())
+def test_operations_are_those_of_equation_4_2(samples: int, tensor: int, again: bool) -> None:
+    """With recomputation and without, divided evenly."""
+    found = flops(blocks_of(GPT3, samples, tensor), again) * tensor
+    assert found == pytest.approx(GPT3.model_flops(samples, again), rel=1e-12)
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 2, 4, 8]))
+def test_what_a_block_keeps(samples: int, tensor: int) -> None:
+    """Korthikanti et al. 2022, equations 2 and 4, and 6 for what selective recomputation leaves."""
+    s, h, heads = GPT3.sequence, GPT3.hidden, GPT3.heads
+    block = blocks_of(GPT3, samples, tensor)[1]
+    assert block.stash_bytes == samples * s * h * (10 + 24 / tensor + 5 * heads * s / (h * tensor))
+    block = blocks_of(GPT3, samples, tensor, sequence_parallel=True)[1]
+    assert block.stash_bytes == samples * s * h / tensor * (34 + 5 * heads * s / h)
+    assert block.stash_bytes - block.again_bytes == 34 * samples * s * h / tensor
+
+
+def test_reductions() -> None:
+    """Two forward and two backward of a block (4.2.3), one of the embedding, one of the output; none of a device alone."""
+    assert [block.reductions for block in blocks_of(replace(GPT3, layers=2), 1, 4)] == [(1, 0), (2, 2), (2, 2), (0, 1)]
+    assert {block.reductions for block in blocks_of(GPT3, 1)} == {(0, 0)}
+
+
+def test_a_backward_has_two_products_for_each() -> None:
+    """And twice the operations; a fused attention makes its scores once more."""
+    for block in blocks_of(GPT3, 1):
+        forward, backward = (
+            [one for one in part if isinstance(one, Product)] for part in (block.forward, block.backward)
+        )
+        assert len(backward) == 2 * len(forward)
+        assert flops_of(backward) == 2 * flops_of(forward)
+    fused = blocks_of(replace(GPT3, fused_attention=True, causal=False), 1)[1]
+    scores = 2.0 * GPT3.sequence**2 * GPT3.hidden
+    assert flops_of(fused.backward) - 2 * flops_of(fused.forward) == scores
+
+
+def test_what_fusing_saves() -> None:
+    """Unfused, more passes over more bytes; a fused attention moves no scores, and keeps none."""
+
+    def moved(model: Transformer) -> float:
+        block = blocks_of(model, 1)[1]
+        return sum(one.moved_bytes for one in (*block.forward, *block.backward) if isinstance(one, Pass))
+
+    fused, unfused = moved(GPT3), moved(replace(GPT3, fused_passes=False))
+    attention = moved(replace(GPT3, fused_attention=True))
+    assert attention < fused < unfused
+    scores = GPT3.heads * GPT3.sequence**2
+    assert fused - attention >= scores * 2 * 2
+    kept = [blocks_of(model, 1)[1].stash_bytes for model in (GPT3, replace(GPT3, fused_attention=True))]
+    assert kept[0] - kept[1] == 5 * scores - 4 * GPT3.heads * GPT3.sequence  # but one exact number a row
+
+
+def test_a_network_with_gates() -> None:
+    """Three products of a feed-forward network instead of two, and fewer keys than queries."""
+    llama = Transformer("70b", 80, 8192, 64, 32000, 4096, 8, 28672, True, False, False, False, False)
+    block = blocks_of(llama, 1)[1]
+    tokens, h = llama.sequence, llama.hidden
+    attention = 2 * tokens * h * (h + 2 * 1024) + 2 * tokens * h * h + 4 * tokens**2 * h
+    assert flops_of(block.forward) == attention + 3 * 2 * tokens * h * 28672

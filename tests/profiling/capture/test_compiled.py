@@ -1,0 +1,103 @@
+"""Stages as compiled code: what comes out of them is what comes out of the same operations as they are written."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hocket.errors import CaptureError, RefusedError
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.capture.compiled import Piece
+from hocket.profiling.capture.stage import Stage
+from hocket.profiling.capture.storage_tracker import StorageTracker
+from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.verify.reference_loop import rule_loop
+from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
+
+CASES = [
+    Case("data_parallel", (1,)),
+    Case("flush", (2, 1), batch_size=7, recompute=True),
+    Case("pipedream", (1, 1)),
+    Case("fully_sharded", (2,), rounds=2, shard="full"),
+]
+
+
+def check(model: str, case: Case, backend: str, repeats: int = 2) -> None:
+    """Losses and weights of a plan with compiled stages are those of the plain loop."""
+    graph = captured(model)
+    plan = replace(case, compile=backend).plan(graph)
+    program = plan.compile(graph)
+    found = run_inline(graph, plan, program, repeats)
+    assert all(stage.cold_s > 0 for device in found.devices.values() for stage in device.stages.values())
+    expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
+    assert_same_losses(found.losses, expected.losses, 1e-8)
+    for weights in found.weights.values():
+        assert_same_weights(weights, expected.weights, 1e-8)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_losses_are_those_of_one_process(case: Case) -> None:
+    """With dropout, a ragged microbatch, recomputation, versions of weights, and weights that are gathered: to 1e-8."""
+    check("gpt untied", case, "aot_eager")
+
+
+def test_running_statistics() -> None:
+    """A branching model with batch normalisation."""
+    check("inception", Case("flush", (1, 1), batch_size=4, recompute=True), "aot_eager", 1)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor makes C++, and there is no compiler")
+def test_code_of_inductor_draws_the_same_masks() -> None:
+    """Its own random numbers would be others."""
+    check("gpt one block", Case("flush", (1, 1)), "inductor")
+
+
+def test_a_piece_for_each_seed() -> None:
+    """A layer that draws random numbers begins a piece, for its seed is set in front of it; without such there is one."""
+    for model, pieces in (("gpt untied", 1 + 7), ("gpt plain untied", 1)):
+        graph = captured(model)
+        stage = Stage(graph, range(len(graph.layers)), compile="aot_eager")
+        steps = [step for _, _, steps in stage._program for step in steps]
+        assert all(isinstance(step, Piece) for step in steps)
+        assert len(steps) == pieces == 1 + sum(layer.random for layer in graph.layers)
+
+
+def test_memory_is_seen() -> None:
+    """What compiled code keeps for its backward counts where storages are followed, as what operations keep does."""
+    graph = captured("gpt plain untied")
+    batch = {
+        graph.batch_names[key]: value for key, value in graph.job.batch([0, 1]).items() if key in graph.batch_names
+    }
+    held = []
+    for how in ("", "aot_eager"):
+        stage = Stage(graph, range(4, 10), compile=how)
+        given = Stage(graph, range(4)).run(batch)
+        leaves = {name: given[name].detach().requires_grad_() for name in stage.inputs}
+        tracker = StorageTracker()
+        with tracker:
+            made = stage.run(leaves)
+            held.append(tracker.live_bytes)
+        assert made
+    assert 0.5 * held[0] < held[1] < 2 * held[0]
+
+
+def test_no_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of what is missing, before anything is compiled."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    graph = captured("gpt plain")
+    with pytest.raises(RefusedError, match=r"compile: found inductor, and no C\+\+ compiler"):
+        Stage(graph, [0], compile="inductor")
+
+
+def test_what_torch_cannot_compile_is_named() -> None:
+    """torch leaves recurrent layers out."""
+    graph = capture(captured("lstm plain").job, 2)
+    stage = Stage(graph, range(len(graph.layers)), compile="aot_eager")
+    batch = {
+        graph.batch_names[key]: value for key, value in graph.job.batch([0, 1]).items() if key in graph.batch_names
+    }
+    with pytest.raises(CaptureError, match=r"layer encoder.*LSTM.*Leave compile out of the plan"):
+        stage.run(batch)
+    assert torch.is_grad_enabled()

@@ -1,0 +1,126 @@
+"""A capture that computes something else than the model is found."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hocket import models
+from hocket.errors import CaptureError
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.capture.recorded_graph import Context
+from hocket.profiling.checks.verify import verify
+from hocket.profiling.job.job import Job
+
+
+@pytest.mark.parametrize("name", list(models.SMALL))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_zoo_is_captured_truly(name, dtype):
+    """Every model passes, with its dropout, and is left as it was."""
+    job = models.job(name, small=True, dtype=dtype, **({"dropout": 0.1} if name not in ("resnet", "xception") else {}))
+    state = {key: value.clone() for key, value in job.model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    assert verify(capture(job, 4))
+    assert torch.equal(random_state, torch.get_rng_state())
+    assert all(torch.equal(value, state[key]) for key, value in job.model.state_dict().items())
+    assert all(p.grad is None for p in job.model.parameters())
+
+
+CHANGES = {
+    "no effect": (lambda y, calls: y + 0 * calls, ""),
+    "other numbers": (lambda y, calls: y * calls, "other results of operation `mul`, at call 2 beside the first"),
+    "another operation": (
+        lambda y, calls: torch.relu(y) if calls % 2 else torch.tanh(y),
+        "operation `tanh` instead of `relu`, at call 2 beside the first",
+    ),
+    "one more": (
+        lambda y, calls: y if calls % 2 else torch.tanh(y),
+        "operation `tanh` of the model itself instead of `linear`, at call 2 beside the first",
+    ),
+    "numpy's numbers": (
+        lambda y, calls: y * np.random.rand(),
+        "other results of operation `mul`, at call 2 beside the first",
+    ),
+}
+
+
+class Hidden(nn.Module):
+    """Counts its calls in a plain attribute, which no record can show."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.a, self.b, self.calls, self.change = nn.Linear(6, 6), nn.Linear(6, 3), 0, CHANGES[kind][0]
+
+    def forward(self, x):
+        self.calls += 1
+        return self.b(self.change(self.a(x), self.calls))
+
+
+def job_of(model):
+    data = [(torch.randn(6), torch.tensor(k % 3)) for k in range(8)]
+    return Job(model, functional.cross_entropy, data, models.sgd, 4)
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_hidden_state_is_found(kind):
+    """A forward that changes from call to call is told so, with the first operation that differs; to no effect it passes."""
+    model = Hidden(kind)
+    if not CHANGES[kind][1]:
+        assert verify(capture(job_of(model)))
+        return
+    with pytest.raises(CaptureError) as caught:
+        verify(capture(job_of(model)))
+    assert caught.value.found == CHANGES[kind][1]
+    assert "at every call" in caught.value.expected
+    assert "calls outside of the model" in caught.value.next_step
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+def test_a_forward_that_counts_samples():
+    """It is told with which operation it differs from other numbers of samples, and is not said to change from call to call."""
+
+    class Counts(nn.Sequential):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.tanh(y) if len(x) == 3 else torch.relu(y)
+
+    with pytest.raises(CaptureError, match="`tanh` instead of `relu` with other samples") as caught:
+        capture(job_of(Counts(nn.Linear(6, 3))))
+    assert "every number of samples" in caught.value.next_step
+
+
+def test_a_wrong_gradient_is_found():
+    """A branch without its gradient leaves the loss right; the parameter is named."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.branch, self.b = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.b(self.a(x) + self.branch(x))
+
+    captured = capture(job_of(Model()))
+    assert verify(captured)
+    node = next(n for n in captured.trace.nodes if n.target == "branch")
+    node.context = Context(gradients=False, autocast=False, device="cpu", dtype=torch.bfloat16)
+    with pytest.raises(CaptureError) as caught:
+        verify(captured)
+    assert caught.value.place.startswith("gradient of branch.")
+
+
+def test_random_numbers_without_influence():
+    """Then a comparison would prove nothing, and it says so."""
+
+    class Wasteful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(6, 3)
+
+        def forward(self, x):
+            functional.dropout(x)
+            return functional.dropout(self.a(x))
+
+    assert not verify(capture(job_of(Wasteful())))

@@ -1,0 +1,204 @@
+"""What data[i] may return, and what is said of a sample that fails or changes."""
+
+import itertools
+import os
+import traceback
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hocket.errors import InputError
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.checks.index_errors import refusal
+from hocket.profiling.data.repeatable import check_reads, check_repeatable, reads_of
+from hocket.profiling.job.job import Job
+from hocket.profiling.measure.worker_costs import Rehearsal
+from tests.runtime.helpers.plans import momentum
+
+
+class Data:
+    """Sample i is what a function makes of it."""
+
+    def __init__(self, make, samples=40):
+        self.make, self.samples = make, samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, i):
+        return self.make(i)
+
+
+def good(i):
+    return torch.full((3,), float(i)), torch.tensor(i % 4)
+
+
+def job_of(make, **options):
+    return Job(nn.Linear(3, 4), functional.cross_entropy, Data(make, **options), momentum, 4)
+
+
+def refused(call):
+    with pytest.raises(InputError) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("boom"), IndexError("list index out of range"), StopIteration(), KeyError("a")]
+)
+def test_an_error_inside_a_sample_names_it(error):
+    """One error: the sample, what was raised, and the user's own line."""
+
+    def make(i):
+        if i == 5:
+            raise error
+        return good(i)
+
+    found = refused(lambda: job_of(make).batch([3, 5]))
+    assert found.place == "Job.data[5]"
+    assert found.found.startswith(type(error).__name__)
+    assert 'test_samples.py", line' in found.next_step
+    assert "raise error" in found.next_step
+    assert "hocket/profile" not in found.next_step
+    assert str(found).count(found.found) == 1
+    assert ("len(data) says 40 samples" in found.next_step) == (not isinstance(error, ValueError))
+
+
+@pytest.mark.parametrize(
+    ("value", "found", "advice"),
+    [
+        ((np.zeros(3), torch.tensor(0)), "item0 of type ndarray", "torch.as_tensor"),
+        ((torch.zeros(3), np.int64(3)), "item1 of type int64", ".item()"),
+        ((torch.zeros(3), True), "item1 of type bool", "int(flag)"),
+        ((torch.zeros(3), None), "item1 of type NoneType", "Leave it out"),
+        ((torch.zeros(3), "cat"), "item1 of type str", "numbers"),
+        ({"x": [1, 2]}, "x of type list", "torch.tensor(values)"),
+        (np.zeros(3), "a value of type ndarray", "torch.as_tensor"),
+        (3, "a value of type int", ""),
+        ("ab", "a value of type str", "numbers"),
+        ((), "nothing", ""),
+    ],
+)
+def test_what_is_no_sample(value, found, advice):
+    """Its type is named, with what makes a tensor of it."""
+    error = refused(lambda: job_of(lambda i: value).batch([7]))
+    assert (error.place, error.found) == ("Job.data[7]", found)
+    assert advice in error.next_step
+
+
+def test_images_have_an_advice():
+    """A PIL image is no tensor; the type's module tells."""
+    image = type("Image", (), {"__module__": "PIL.Image"})()
+    assert "pil_to_tensor" in refused(lambda: job_of(lambda i: (image,)).batch([0])).next_step
+
+
+def test_data_whose_length_changes():
+    """The order of samples follows from the length, so another one is refused."""
+    job = job_of(good)
+    job.data.samples = 41
+    error = refused(lambda: job.batch_at(0, 2))
+    assert (error.place, error.found, error.expected[:2]) == ("Job.data", "41 samples", "40")
+
+
+def counting():
+    numbers = itertools.count()
+    return lambda i: (torch.full((3,), float(next(numbers))), torch.tensor(0))
+
+
+def reusing():
+    """One tensor for all samples, changed in place."""
+    kept = torch.zeros(3)
+    return lambda i: (kept.fill_(i), torch.tensor(0))
+
+
+BAD = {
+    "system": lambda i: (torch.tensor(list(os.urandom(3))).float(), torch.tensor(0)),
+    "label": lambda i: (torch.zeros(3), torch.tensor(int(np.random.default_rng().integers(2**62)))),
+    "nan": lambda i: (
+        torch.zeros(3).masked_fill_(torch.tensor(list(os.urandom(3))) > 127, float("nan")),
+        torch.tensor(0),
+    ),
+    "counter": counting(),
+    "in place": reusing(),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_sample_that_changes_is_found(kind):
+    """Read twice it differs, and is named, in inputs and in labels."""
+    error = refused(lambda: check_repeatable(job_of(BAD[kind])))
+    assert error.place.startswith("Job.data[")
+    assert error.found == f"other values of item{int(kind == 'label')} when it was read again"
+    assert "global generators" in error.next_step
+
+
+def test_samples_that_stay():
+    """Plain data and seeded draws pass, of every type; so do ones that differ by rounding between two kinds of machines."""
+
+    def make(i):
+        return (
+            torch.randn(3),
+            torch.rand(2, dtype=torch.bfloat16),
+            torch.randn(2, dtype=torch.cfloat),
+            torch.rand(()) > 0.5,
+        )
+
+    check_repeatable(job_of(good))
+    check_repeatable(job_of(make))
+    other = job_of(lambda i: tuple(t if t.dtype == torch.bool else t * (1 + 1e-7) for t in make(i)))
+    check_reads(other, [reads_of(job_of(make)), reads_of(other, backwards=True)])
+
+
+def test_data_that_two_workers_made_otherwise():
+    """Each worker alone is consistent; beside each other they are not, in values, in order, or in number."""
+    jobs = [job_of(lambda i, k=k: (torch.zeros(3), torch.tensor((i + k) % 4))) for k in range(2)]
+    error = refused(lambda: check_reads(jobs[0], [reads_of(job) for job in (jobs[0], jobs[0], jobs[1])]))
+    assert error.found == "other values of item1 on worker 2 than on worker 0"
+    assert "manual_seed" in error.next_step
+    kept = [{}, {}]  # of the first read, with the draws of that place
+    jobs = [job_of(lambda i, k=k: k.setdefault(i, (torch.rand(3), torch.tensor(0)))) for k in kept]
+    error = refused(lambda: check_reads(jobs[0], [reads_of(jobs[0]), reads_of(jobs[1], backwards=True)]))
+    assert error.found == "other values of item0 on worker 1 than on worker 0"
+    jobs = [job_of(good, samples=n) for n in (40, 41)]
+    assert refused(lambda: check_reads(jobs[0], [reads_of(job) for job in jobs])).found == "41 samples on worker 1"
+
+
+@pytest.mark.parametrize("bad", [1, 30])
+def test_a_target_out_of_range_names_its_sample(bad):
+    """Whether the capture meets it first or the measurement, the sample, its item and its value are named."""
+
+    def make(i):
+        return good(i)[0], torch.tensor(9 if i == bad else 1)
+
+    job = job_of(make)
+
+    def train():
+        loop = Rehearsal(capture(job, 4), 4, torch.device("cpu"))
+        for _ in range(10):
+            loop.once(float)
+
+    error = refused(train)
+    assert error.place == f"Job.data[{bad}]"
+    assert error.found == "9 in item1 (IndexError: Target 9 is out of bounds.)"
+
+
+def test_where_torch_does_not_say_the_value():
+    """Then the samples are listed, with the extremes of their integers; other errors are none of the data's."""
+    batch = {"x": torch.tensor([[0, 2], [7, 1]]), "y": torch.rand(2)}
+    error = refusal(IndexError("index out of range in self"), [4, 6], batch)
+    assert error is not None
+    assert error.place == "Job.data, samples 4, 6"
+    assert "x from 0 in sample 4 to 7 in sample 6" in error.found
+    assert refusal(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), [4, 6], batch) is None
+    assert refusal(IndexError("index out of range in self"), [4, 6], {"y": torch.rand(2)}) is None
+
+
+def test_only_own_frames_are_shown():
+    """A cause inside a library is told by its name, with the line of the user that called it."""
+    found = refused(lambda: job_of(lambda i: torch.zeros(2).reshape(3)).batch([0]))
+    assert found.found.startswith("RuntimeError: shape '[3]' is invalid")
+    assert len(traceback.format_exception(found)) > 2
+    assert "torch.zeros(2).reshape(3)" in found.next_step

@@ -1,0 +1,113 @@
+"""Jobs as compute sees them in another precision."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hocket import models
+from hocket.errors import InputError, RefusedError
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.checks.verify import verify
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.precision import computed
+from hocket.profiling.measure.measure import measure
+
+SHORT = torch.bfloat16
+
+
+class Model(nn.Module):
+    """A tied weight, a normalisation with running statistics, a floating buffer, a parameter that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.norm = nn.BatchNorm1d(4)
+        self.last = nn.Linear(4, 4, bias=False)
+        self.last.weight = self.first.weight
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.register_buffer("shift", torch.full((4,), 0.1))
+
+    def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
+        """(samples, 4) and (samples,) to (samples, 4)."""
+        return self.last(self.norm(self.first(x) * self.frozen)) + self.shift + numbers[:, None]
+
+
+def job(loss: Any = None, **options: Any) -> Job:
+    """Samples of floating and whole numbers, and a floating target."""
+    torch.manual_seed(0)
+    data = [(torch.randn(4), torch.tensor(k), torch.randn(4)) for k in range(16)]
+    loss = loss or nn.MSELoss()
+    return Job(Model(), loss, data, lambda p: torch.optim.SGD(p, lr=0.1), 8, inputs=2, **options)
+
+
+def test_what_is_cast_and_what_is_not() -> None:
+    """Weights, buffers, and what of the batch goes to the model; not normalisation, whole numbers and targets."""
+    own = job(precision="bfloat16")
+    seen = computed(own)
+    types = {name: p.dtype for name, p in seen.model.named_parameters()}
+    floats = dict.fromkeys(("norm.weight", "norm.bias"), torch.float32)
+    assert types == {**dict.fromkeys(("first.weight", "frozen"), SHORT), **floats}
+    buffers = {name: b.dtype for name, b in seen.model.named_buffers()}
+    assert buffers["shift"] is SHORT
+    assert buffers["norm.running_mean"] is torch.float32
+    assert [t.dtype for t in seen.batch([0, 1]).values()] == [SHORT, torch.int64, torch.float32]
+    assert seen.model.first.weight is seen.model.last.weight
+    assert seen.model.first.weight.grad_dtype is torch.float32
+    assert seen.own is own
+    assert {p.dtype for p in own.model.parameters()} == {torch.float32}
+    assert own.batch([0])["item0"].dtype is torch.float32
+    assert computed(seen) is seen
+
+
+def test_a_job_in_its_own_type_is_itself() -> None:
+    """Nothing is copied where nothing is asked for."""
+    own = job()
+    assert computed(own) is own
+    assert capture(own).job is own
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.functional.mse_loss], ids=["module", "function"])
+def test_layers_are_those_of_the_job_itself(loss: Any) -> None:
+    """The same names, so that a plan fits both; the loss in the model's type; and it computes what the model computes."""
+    plain, short = capture(job(loss)), capture(job(loss, precision="bfloat16"))
+    assert [layer.name for layer in short.layers] == [layer.name for layer in plain.layers]
+    assert [layer.parameters for layer in short.layers] == [layer.parameters for layer in plain.layers]
+    between = [t for t in short.tensors if t.source >= 0]
+    assert {t.dtype for t in between if t.gradient} == {SHORT}
+    assert short.trace.values[short.trace.loss].dtype is torch.float32
+    assert verify(short)
+
+
+def test_a_profile_in_another_precision() -> None:
+    """Versions of weights and messages take half, sums of gradients the same, the optimizer has the masters besides."""
+    adam = torch.optim.Adam
+    plain, short = (
+        measure(models.job("gpt", small=True, optimizer=adam, precision=p), (2,), budget_s=0.1)
+        for p in (None, "bfloat16")
+    )
+    assert (plain.dtype, short.dtype) == ("float32", "bfloat16")
+    assert short.digest_of_model == plain.digest_of_model
+    for a, b in zip(plain.layers, short.layers, strict=True):
+        assert b.weights_bytes == a.weights_bytes / 2
+        assert b.gradients_bytes == a.gradients_bytes
+        assert b.optimizer_bytes == a.optimizer_bytes + a.weights_bytes
+    for one, other in zip(plain.tensors, short.tensors, strict=True):
+        assert other.size_bytes[0] == one.size_bytes[0] / (1 if one.source < 0 else 2)
+
+
+@pytest.mark.parametrize("precision", ["float16", "fp8", 16])
+def test_other_types_are_refused(precision: Any) -> None:
+    """float16 with the reason."""
+    with pytest.raises(InputError, match=r"Job\.precision") as found:
+        job(precision=precision)
+    assert ("scaled" in str(found.value)) == (precision == "float16")
+
+
+def test_a_model_that_has_nothing_longer() -> None:
+    """A model in bfloat16 keeps no weights of float32."""
+    own = job(precision="bfloat16")
+    with pytest.raises(RefusedError, match=r"of a model of torch.bfloat16"):
+        computed(replace(own, model=Model().bfloat16()))

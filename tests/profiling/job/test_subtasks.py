@@ -1,0 +1,136 @@
+"""Subtasks: a linear layer in parts gives what it gives undivided."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import InputError, RefusedError
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.capture.stage import Stage
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.subtasks import TOGETHER, Part, decomposed
+from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, Position, save
+from hocket.runtime.checkpoint.manager import flat, in_parts, nested, wanted
+from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.prepared import check_subtasks
+from tests.runtime.checkpoint.test_checkpoint import together
+from tests.runtime.helpers.plans import Case
+
+LARGE_BYTES = 400 * 25 * 4
+
+
+def job(subtask_bytes: float | None, **more: Any) -> Job:
+    """A small layer, one of 40 kB, and a small one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 400), nn.Tanh(), nn.Linear(400, 2))
+    data = [(torch.randn(16), torch.tensor(i % 2)) for i in range(32)]
+    loss = nn.functional.cross_entropy
+    return Job(model, loss, data, lambda p: torch.optim.Adam(p, lr=0.01), 8, subtask_bytes=subtask_bytes, **more)
+
+
+def gradients(graph: Captured) -> tuple[float, dict[str, Tensor]]:
+    """The loss of one microbatch and all gradients, of whole weights."""
+    stage = Stage(graph, range(len(graph.layers)))
+    batch = graph.job.batch([0, 1])
+    loss = stage.run({name: batch[key] for key, name in graph.batch_names.items()})[graph.loss_tensor]
+    weights = stage.parameters()
+    found = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+    wholes: dict[str, list[Tensor]] = {}
+    for name, own in found.items():
+        wholes.setdefault(graph.parts[name].name if name in graph.parts else name, []).append(own)
+    return loss.item(), {name: torch.cat(parts) for name, parts in wholes.items()}
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_a_layer_in_parts_is_the_layer(parts: int) -> None:
+    """The loss and the gradient of every weight from the layer on are the same bits; before it they are the same but for rounding."""
+    whole, divided = capture(job(None), 2), capture(job(LARGE_BYTES / parts), 2)
+    assert [layer.name for layer in divided.layers if layer.name.startswith("2.")] == [f"2.{k}" for k in range(parts)]
+    weights = dict(divided.job.model.named_parameters())
+    largest = max(sum(weights[name].nbytes for name in layer.parameters) for layer in divided.layers)
+    assert largest <= LARGE_BYTES / parts + TOGETHER * 25 * 4
+    (loss, expected), (found_loss, found) = gradients(whole), gradients(divided)
+    assert found_loss == loss
+    assert found.keys() == expected.keys()
+    for name in ("2.weight", "2.bias", "4.weight", "4.bias"):
+        assert torch.equal(found[name], expected[name]), name
+    for name in ("0.weight", "0.bias"):
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-7)
+
+
+def test_no_plan_changes_a_bit() -> None:
+    """Parts on one stage, on two and on one each: the same losses, which are those of the undivided layer but for rounding."""
+    graph, losses = capture(job(LARGE_BYTES / 3), 2), []
+    for widths in ((1,), (1, 1), (1,) * 8):
+        plan = Case("flush" if len(widths) > 1 else "data_parallel", widths).plan(graph)
+        losses.append(run_inline(graph, plan, plan.compile(graph), 4).losses)
+    assert losses[0] == losses[1] == losses[2]
+    whole = capture(job(None), 2)
+    plan = Case("data_parallel", (1,)).plan(whole)
+    expected = [loss for _, loss, _ in run_inline(whole, plan, plan.compile(whole), 4).losses]
+    assert [loss for _, loss, _ in losses[0]] == pytest.approx(expected, rel=1e-5)
+    assert expected[0] == losses[0][0][1]
+
+
+def test_layers_that_stay_whole() -> None:
+    """One whose weight another has as well, and classes that are not `nn.Linear` itself; and the model is as it was."""
+    made = job(LARGE_BYTES / 2)
+    names = [name for name, _ in made.model.named_parameters()]
+    assert decomposed(made) is not made
+    assert [name for name, _ in made.model.named_parameters()] == names
+    tied = nn.Linear(24, 400)
+    tied.weight = made.model[2].weight
+    made.model.add_module("tied", tied)
+    assert decomposed(made) is made
+    with pytest.raises(InputError, match=r"Job\.subtask_bytes"):
+        job(0.0)
+
+
+def test_a_checkpoint_has_whole_weights(tmp_path: Path) -> None:
+    """What is saved in parts by two workers is read whole, optimizer state as well, and in parts of any size."""
+    weight, moment, step = torch.randn(6, 3), torch.randn(6, 3), torch.tensor(5.0)
+
+    def parts(ends: tuple[int, ...]) -> dict[str, Part]:
+        return {f"fc.{k}.weight": Part("fc.weight", a, (6, 3)) for k, a in enumerate(ends)}
+
+    def work(board: Board) -> Path:
+        own = (slice(0, 4), slice(4, 6))[board.rank]
+        entries = {f"fc.{board.rank}.weight": {"exp_avg": moment[own], "step": step}}
+        weights = {f"fc.{board.rank}.weight": weight[own]}
+        state, wholes = flat({"weights": weights, "buffers": {}, "optimizer": entries}, parts((0, 4)))
+        return save(tmp_path, Position(1, 8), state, board, wholes=wholes)
+
+    path = together(2, work)[0]
+    found = Checkpoint(path, Manifest.read(path)).load(lambda name: True)
+    assert torch.equal(found["model.fc.weight"], weight)
+    assert torch.equal(found["optimizer.fc.weight.exp_avg"], moment)
+    others = parts((0, 2, 3))
+    held = {"weights": {"fc.1.weight": torch.empty(1, 3, device="meta")}, "buffers": {}}
+    assert all(map(wanted(held, others), found))
+    state = nested(in_parts(found, held, others), held)
+    assert torch.equal(state["weights"]["fc.1.weight"], weight[2:3])
+    assert torch.equal(state["optimizer"]["fc.1.weight"]["exp_avg"], moment[2:3])
+    assert state["optimizer"]["fc.1.weight"]["step"] == 5
+
+
+def test_what_is_refused_with_it() -> None:
+    """Groups of members that have parts of weights already, and an optimizer that looks at whole weights, before the first step."""
+
+    class ByNorm(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            for p in (p for group in self.param_groups for p in group["params"]):
+                p.grad /= p.grad.norm()
+            return super().step(closure)
+
+    graph = capture(job(None), 2)
+    plan = Case("data_parallel", (1,)).plan(graph)
+    check_subtasks(job(LARGE_BYTES / 2), plan)
+    with pytest.raises(RefusedError, match="subtask_bytes with tensor: members of a group"):
+        check_subtasks(job(LARGE_BYTES / 2), replace(plan, tensor=2))
+    with pytest.raises(RefusedError, match="ByNorm: subtask_bytes with an optimizer"):
+        check_subtasks(replace(job(LARGE_BYTES / 2), optimizer=lambda p: ByNorm(p, lr=0.1)), plan)

@@ -1,0 +1,94 @@
+"""A rehearsal does what a worker does: it loads, trains and steps."""
+
+import itertools
+
+import pytest
+import torch
+
+from hocket import models
+from hocket.cost.compute import step_s
+from hocket.errors import InputError
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import Job
+from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.worker_costs import Rehearsal, Way
+
+CPU = torch.device("cpu")
+
+
+def rehearsal(job: Job, size: int = 2) -> Rehearsal:
+    """A worker for microbatches of some samples."""
+    return Rehearsal(capture(job).for_size(size), size, CPU)
+
+
+def ticks() -> float:
+    """A clock that nobody reads."""
+    return 0.0
+
+
+def test_steps_train_and_the_model_stays() -> None:
+    """A step in place changes the weights that the next forward uses; one that keeps them changes a copy."""
+    job = models.job("gpt", small=True)
+    before = {name: p.detach().clone() for name, p in job.model.named_parameters()}
+    worker = rehearsal(job)
+    worker.once(ticks, Way.COPYING)
+    found = worker.stage.parameters()
+    assert all(torch.equal(found[name], p) for name, p in before.items())
+    copied = {name: p.detach().clone() for name, p in worker.masters.items()}
+    assert any(not torch.equal(copied[name], p) for name, p in before.items())
+    worker.once(ticks)
+    assert any(not torch.equal(found[name], p) for name, p in before.items())
+    assert all(worker.masters[name].data_ptr() == p.data_ptr() for name, p in found.items())
+    assert all(torch.equal(p, before[name]) for name, p in job.model.named_parameters())
+
+
+def test_the_least_step() -> None:
+    """It changes the smallest parameter and no other."""
+    worker = rehearsal(models.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=1.0)))
+    before = {name: p.detach().clone() for name, p in worker.masters.items()}
+    worker.once(ticks, Way.LEAST)
+    changed = [name for name, p in worker.masters.items() if not torch.equal(p, before[name])]
+    assert [before[name].numel() for name in changed] == [min(p.numel() for p in before.values())]
+
+
+def test_the_gradient_of_each_step_is_its_own() -> None:
+    """Plain SGD moves by the rate times this microbatch's gradient, however many came before."""
+    job = models.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    worker = rehearsal(job)
+    seen: list[float] = []
+    step = worker.optimizer.step
+
+    def looked() -> None:
+        grads = [p.grad for p in worker.masters.values() if p.grad is not None]
+        seen.append(float(torch.stack([g.norm() for g in grads]).norm()))
+        step()
+
+    worker.optimizer.step = looked  # type: ignore[method-assign]
+    worker._loaded = 0
+    worker.once(ticks)
+    worker._loaded = 0
+    worker.once(ticks)
+    assert seen[0] > 0
+    assert seen[1] == pytest.approx(seen[0], rel=1e-5)
+
+
+def test_every_part_is_timed() -> None:
+    """With a clock that moves on by one a look, each part takes one second."""
+    count = itertools.count()
+    seconds = rehearsal(models.job("gpt", small=True)).once(lambda: float(next(count)))
+    assert (seconds.load, seconds.forward, seconds.backward, seconds.step) == (1.0, 1.0, 1.0, 1.0)
+    profile = measure(models.job("gpt", small=True), (1, 2), clock=lambda: float(next(count)))
+    assert profile.load_s == (1.0, 1.0)
+    assert step_s(profile, range(len(profile.layers)), copies=True) == pytest.approx(1.0)
+    # A step of one parameter takes a second as well: all of it is the call's.
+    assert profile.step_call_s == 1.0
+    assert all(layer.copy_s == layer.step_s == 0.0 for layer in profile.layers)
+
+
+def test_nothing_to_train() -> None:
+    """A model whose parameters are all frozen."""
+    job = models.job("gpt", small=True)
+    for p in job.model.parameters():
+        p.requires_grad_(False)
+    with pytest.raises(InputError, match="requires a gradient"):
+        rehearsal(job)

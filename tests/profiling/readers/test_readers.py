@@ -1,0 +1,23 @@
+"""Conformance of the room of readers: every member keeps the contract."""
+
+import inspect
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.profiling.profile import ModelProfile
+from hocket.util import registry
+
+
+@pytest.mark.parametrize("name", registry.names("hocket.profiling.readers"))
+def test_every_reader_reads_a_path_and_refuses_nonsense(name, tmp_path):
+    """Each member has read(path) -> ModelProfile and refuses an empty file and a wrong one as the user's error."""
+    member = registry.load("hocket.profiling.readers", name, "reader")
+    signature = inspect.signature(member.read)
+    assert next(iter(signature.parameters)) == "path"
+    assert signature.return_annotation is ModelProfile
+    for content in (b"", b"{}", b"\x00\x01", b"a -- b\n" * 3):
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="file"):
+            member.read(path)

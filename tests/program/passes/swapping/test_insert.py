@@ -1,0 +1,391 @@
+"""Swaps of compiled programs: their bytes are the formulas of docs/harmony.md, their memory is within budgets, and they are legal."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from hocket.cost.swapping.volumes import (
+    Layer,
+    Scheme,
+    Tensor,
+    data_parallel,
+    harmony_data,
+    harmony_pipeline,
+    pipeline_parallel,
+    swap_volumes,
+)
+from hocket.errors import RefusedError
+from hocket.program.check.check import check
+from hocket.program.instruction import SWAPS, Kind, What
+from hocket.program.memory_bound import happens_before
+from hocket.program.memory_bound.footprint import Plain, footprints
+from hocket.program.passes.swapping.insert import sizes_of, with_swaps
+from hocket.program.passes.swapping.settings import Swapping, stages_of
+from hocket.program.program import Program, StageShape
+from hocket.program.text.printer import parse_program, print_program
+from hocket.strategies.base.strategy import compile_strategy, habits
+from tests.paths import golden
+from tests.program.helpers.programs import stages_on
+from tests.program.helpers.symbolic import Run, Symbols
+
+KINDS = {
+    What.WEIGHTS: Tensor.WEIGHTS,
+    What.ACCUMULATOR: Tensor.GRADIENTS,
+    What.REDUCED: Tensor.GRADIENTS,
+    What.OPTIMIZER: Tensor.OPTIMIZER,
+    What.STASH: Tensor.STASH,
+    What.GRADIENT: Tensor.ACTIVATION_GRADIENTS,
+}
+
+
+def shapes(scheme: Scheme, layers: int, recompute: bool) -> tuple[StageShape, ...]:
+    """Stages of one layer each, on the devices of a scheme; the first reads the batch."""
+    everywhere = tuple(range(scheme.devices))
+    devices = [(scheme.forward_device(k, layers),) if scheme.pipeline else everywhere for k in range(layers)]
+    made = stages_on(devices, recompute=range(layers) if recompute else ())
+    return tuple(replace(stage, batch=s == 0) for s, stage in enumerate(made))
+
+
+def compiled(scheme: Scheme, layers: int, recompute: bool, forward: tuple[int, ...] = ()) -> Program:
+    """A scheme's program with the swaps of policy `task`; forward: stages of each forward task."""
+    options: dict[str, Any] = {
+        "mode": "pipeline" if scheme.pipeline else "data",
+        "grouping": scheme.grouped,
+        "just_in_time": scheme.just_in_time,
+        "peer": scheme.peer,
+        "forward": forward,
+    }
+    microbatches = scheme.microbatches * scheme.devices
+    program = compile_strategy("harmony", shapes(scheme, layers, recompute), microbatches, options)
+    swapping = Swapping("task", writes_clean=scheme.writes_clean)
+    return with_swaps(program, swapping, habits("harmony", options))
+
+
+def counted(program: Program, layers: list[Layer], forward: tuple[int, ...] = ()) -> dict[Tensor, tuple[float, float]]:
+    """Bytes to and from hosts, and between devices, by kind.
+
+    What a backward needs of its stage's input is its stash: an input that is swapped once its forward has had it, be it in the forward
+    task (of so many stages each) that made it.
+    """
+    task = [t for t, size in enumerate(forward or (1,) * len(layers)) for _ in range(size)]
+    host: Counter[Tensor] = Counter()
+    peer: Counter[Tensor] = Counter()
+    for _, i in program.instructions():
+        if i.kind in SWAPS or i.kind in (Kind.SEND, Kind.LOAD):
+            value = i.writes[0] if i.kind is not Kind.SEND else i.reads[0]
+            if value.what is What.INPUT:
+                kind = Tensor.ACTIVATIONS if i.kind is Kind.LOAD else Tensor.STASH
+                size = layers[value.stage].input_bytes
+            elif value.what in (What.ACTIVATION, What.GRADIENT):
+                apart = task[value.stage] != task[value.part]
+                moved = Tensor.ACTIVATIONS if value.copy <= 2 and apart else Tensor.STASH
+                kind = moved if value.what is What.ACTIVATION else Tensor.ACTIVATION_GRADIENTS
+                size = layers[value.part].input_bytes
+            else:
+                kind, layer = KINDS[value.what], layers[value.stage]
+                stash = layer.stash_bytes - layer.input_bytes
+                size = (layer.weights_bytes, layer.gradients_bytes, layer.optimizer_bytes, stash)[
+                    list(Tensor).index(kind)
+                ]
+            if i.kind is not Kind.SEND:
+                host[kind] += size
+            elif not value.copy:
+                peer[kind] += size
+    return {kind: (host[kind], peer[kind]) for kind in Tensor}
+
+
+SIZES = some.integers(0, 50).map(float)
+
+
+@given(
+    some.lists(some.tuples(SIZES, SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=5),
+    some.integers(1, 3), some.integers(1, 3), some.booleans(), some.booleans(), some.booleans(), some.booleans(), some.booleans(),
+    some.booleans(), some.booleans(),
+)  # fmt: skip
+@settings(max_examples=50, deadline=None)
+def test_bytes_of_swaps_equal_the_formulas(
+    sizes: list[tuple[float, ...]], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
+    just_in_time: bool, peer: bool, clean: bool, recompute: bool,
+) -> None:  # fmt: skip
+    """Every switch on and off, any bytes, with and without recomputation: equal, for every kind, to hosts and to peers; and legal."""
+    layers = [Layer(w, g, k, x + (0.0 if recompute else s), x) for w, g, k, s, x in sizes]
+    scheme = Scheme(devices, microbatches, pipeline, in_turn, grouped, just_in_time, peer, writes_clean=clean)
+    program = compiled(scheme, len(layers), recompute)
+    assert check(program) == ()
+    assert counted(program, layers) == swap_volumes(layers, scheme)
+
+
+@given(
+    some.lists(some.tuples(SIZES, SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=6), some.integers(1, 3), some.integers(1, 3),
+    some.sets(some.integers(1, 5)), some.sets(some.integers(1, 5)), some.booleans(), some.booleans(), some.booleans(), some.booleans(),
+)  # fmt: skip
+@settings(max_examples=50, deadline=None)
+def test_bytes_of_unequal_packs_equal_the_formulas(
+    sizes: list[tuple[float, ...]], devices: int, microbatches: int, inner: set[int], outer: set[int], grouped: bool,
+    just_in_time: bool, clean: bool, recompute: bool,
+) -> None:  # fmt: skip
+    """Stages are the backward packs, of any numbers of layers; a forward task is any union of neighbours: equal for every kind."""
+    packs = (0, *sorted(k for k in inner | outer if k < len(sizes)))
+    forward = (0, *sorted(k for k in outer if k < len(sizes)))
+    kept = [
+        x if k in packs else 0.0 for k, (*_, x) in enumerate(sizes)
+    ]  # a stage's input; and all inside where nothing is made again
+    layers = [
+        Layer(w, g, k, (0.0 if recompute else s) + own, x) for (w, g, k, s, x), own in zip(sizes, kept, strict=True)
+    ]
+    stages = [_together(layers[a:e]) for a, e in pairwise((*packs, len(layers)))]
+    each = tuple(sum(a <= k < e for k in packs) for a, e in pairwise((*forward, len(layers))))
+    scheme = Scheme(
+        devices,
+        microbatches,
+        grouped=grouped,
+        just_in_time=just_in_time,
+        packs=packs,
+        writes_clean=clean,
+        forward=forward,
+    )
+    program = compiled(scheme, len(stages), recompute, each)
+    assert check(program) == ()
+    assert counted(program, stages, each) == swap_volumes(layers, scheme)
+
+
+def _together(layers: Sequence[Layer]) -> Layer:
+    """A pack as one layer."""
+    sums = (sum(column) for column in zip(*(vars(layer).values() for layer in layers), strict=True))
+    return replace(Layer(*sums), input_bytes=layers[0].input_bytes)
+
+
+@pytest.mark.parametrize(("devices", "m"), [(1, 1), (2, 3), (4, 2)])
+def test_weights_of_compiled_programs_as_printed(devices: int, m: int) -> None:
+    """(4m + 2)N|W| for data parallelism, 3N|W| for Harmony-DP, 3|W| for Harmony-PP (section 3), of programs that can run."""
+    layers = [Layer(w, 1, 1, 1, 1) for w in (5.0, 7.0, 11.0, 2.0)]
+    for scheme, times in (
+        (data_parallel(devices, m), (4 * m + 2) * devices),
+        (harmony_data(devices, m), 3 * devices),
+        (harmony_pipeline(devices, m), 3),
+        (pipeline_parallel(devices, m), 4 * m * devices + 2),
+    ):
+        assert counted(compiled(scheme, 4, False), layers)[Tensor.WEIGHTS] == (times * 25.0, 0.0)
+
+
+@pytest.mark.parametrize(("devices", "m", "layers"), [(1, 1, 3), (2, 3, 5)])
+def test_least_recently_used_swaps_what_is_printed_but_for_turns(devices: int, m: int, layers: int) -> None:
+    """Room for one layer's weights: (4m + 2)N|W|, less 4m of one layer's on each device, which are still there where directions turn."""
+    options: dict[str, Any] = {"grouping": False, "just_in_time": False}
+    program = compile_strategy("harmony", shapes(data_parallel(devices, m), layers, False), m * devices, options)
+    sizes = Plain(lambda value: float(value.what is What.WEIGHTS))
+    found = with_swaps(program, Swapping("lru", device_bytes=1.0), habits("harmony", options), sizes)
+    swapped = [i for _, i in found.instructions() if i.kind in SWAPS and i.writes[0].what is What.WEIGHTS]
+    assert len(swapped) == devices * ((4 * m + 2) * layers - 4 * m)
+    assert {one.bytes for one in footprints(found, sizes).values()} == {1.0}
+
+
+def test_knowing_the_order_swaps_less() -> None:
+    """Of the same budget, whoever evicts what is used last and drops what is clean swaps less than who evicts what was used first."""
+    options: dict[str, Any] = {"grouping": False, "just_in_time": False}
+    program = compile_strategy("harmony", shapes(data_parallel(1, 4), 4, False), 4, options)
+    sizes = Plain(lambda value: {What.WEIGHTS: 8.0, What.OPTIMIZER: 8.0}.get(value.what, 1.0))
+    counts = {}
+    for policy in ("lru", "next_use"):
+        found = with_swaps(program, Swapping(policy, device_bytes=40.0), habits("harmony", options), sizes)
+        assert check(found, value_bytes=sizes, capacity_bytes={0: 40.0}) == ()
+        counts[policy] = sum(sizes.value(i.writes[0], 0) for _, i in found.instructions() if i.kind in SWAPS)
+    assert counts["next_use"] < 0.7 * counts["lru"], counts
+
+
+CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
+    ("data_parallel", [(0, 1)], {}),
+    ("gpipe", [(0,), (1,)], {}),
+    ("flush", [(0,), (1,), (2, 3)], {}),
+    ("interleaved", [(0,), (1,), (0,), (1,)], {}),
+    ("fully_sharded", [(0, 1)] * 3, {}),
+    ("harmony", [(0, 1)] * 3, {}),
+    ("harmony", [(0, 1)] * 3, {"grouping": False, "just_in_time": False}),
+    ("harmony", [(0, 1)] * 3, {"forward": [2, 1]}),
+    ("harmony", [(0,), (1,)] * 2, {"mode": "pipeline"}),
+    ("harmony", [(0,), (1,)] * 2, {"mode": "pipeline", "peer": False}),
+    ("harmony", [(0,), (0,), (1,), (1,)], {"mode": "pipeline", "grouping": False}),
+]
+
+
+@given(
+    some.sampled_from(CASES), some.sampled_from(["task", "next_use", "lru"]), some.integers(0, 3), some.floats(0.2, 1.2),
+    some.booleans(), some.booleans(), some.sampled_from([{}, {"skips": ((0, 2),)}, {"buckets": 2}, {"clips": True}, {"tied": ((0, 2),)}]),
+    some.lists(some.integers(0, 40), min_size=len(What), max_size=len(What)),
+    some.sampled_from([0.0, 0.5]), some.integers(0, 999),
+)  # fmt: skip
+@settings(max_examples=20, deadline=None)
+def test_any_budget_is_kept_or_refused(
+    case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, share: float, recompute: bool,
+    writes_clean: bool, more: dict[str, Any], amounts: list[int], unlike: float, seed: int,
+) -> None:  # fmt: skip
+    """Any strategy, policy, budget of all devices or of each its own, and depth of prefetching: refused, or legal, read as printed, proved to be within the
+    budget whatever the timing; and played on symbols in any order it makes the weights of the rule, within the budget."""
+    name, devices, options = case
+    if (more.get("skips") or more.get("tied")) and len(devices) < 3:
+        more = {}
+    if more.get("clips") and name == "harmony":
+        options = options | {"just_in_time": False}
+    program = compile_strategy(
+        name, stages_on(devices, recompute=range(len(devices)) if recompute else (), **more), 4, options
+    )
+    of_kind = dict(zip(What, map(float, amounts), strict=True)) | {What.MARK: 0.0}
+    # What takes the place of something is as large.
+    of_kind |= {What.REDUCED: of_kind[What.ACCUMULATOR], What.NORM: of_kind[What.SQUARES]}
+    sizes = Plain(lambda value: of_kind[value.what])
+    budget = share * max(one.bytes for one in footprints(program, sizes).values()) + 1.0
+    budgets = tuple(budget * (1 + unlike * k) for k in range(max(program.devices) + 1))
+    swapping = Swapping(policy, budgets if unlike else budget, prefetch=prefetch, writes_clean=writes_clean)
+    try:
+        found = with_swaps(program, swapping, habits(name, options), sizes)
+    except RefusedError:
+        assert share < 1.0 or prefetch  # what everything fits into is never refused but for what is fetched ahead
+        return
+    assert check(found, value_bytes=sizes, capacity_bytes=dict(enumerate(budgets))) == ()
+    assert parse_program(print_program(found)) == found
+    assert all(value.on_host for value in found.initial(0) + found.final(0, 2))
+    run = Run(found, 1, Random(seed), Symbols(), lambda value: 0.0 if value.on_host else sizes.value(value, 0))
+    run.finish()
+    assert all(size <= budgets[device] for device, size in run.peak_bytes.items())
+
+
+@given(
+    some.sampled_from(CASES), some.sampled_from(["task", "next_use"]), some.integers(0, 2), some.integers(0, 999),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None)
+def test_few_periods_stand_for_all(
+    case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, seed: int
+) -> None:
+    """What is proved of a program that swaps from one period or two, where these are enough, is what more of them say."""
+    name, devices, options = case
+    program = compile_strategy(name, stages_on(devices), 4, options)
+    rng = Random(seed)
+    of_kind = {what: float(rng.randrange(40)) for what in What} | {What.MARK: 0.0}
+    of_kind |= {What.REDUCED: of_kind[What.ACCUMULATOR], What.NORM: of_kind[What.SQUARES]}
+    sizes = Plain(lambda value: of_kind[value.what])
+    budget = max(one.bytes for one in footprints(program, sizes).values())
+    try:
+        found = with_swaps(program, Swapping(policy, budget, prefetch=prefetch), habits(name, options), sizes)
+    except RefusedError:
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        quick = [footprints(found, sizes, host) for host in (False, True)]
+        patched.setattr(happens_before, "_few_periods", lambda program: None)
+        patched.setattr(happens_before, "_last", None)
+        assert [footprints(found, sizes, host) for host in (False, True)] == quick
+
+
+def test_the_figures_of_a_plan_are_bounds() -> None:
+    """What a plan says of its stages decides as the values' own bytes do, where microbatches are alike."""
+    stages = shapes(harmony_data(2, 2), 3, False)
+    program = compile_strategy("harmony", stages, 4, {})
+    sizes = Plain(lambda value: {What.WEIGHTS: 8.0, What.OPTIMIZER: 16.0, What.STASH: 3.0}.get(value.what, 1.0))
+    swapping = Swapping("next_use", 40.0, stages=stages_of(program, sizes))
+    known = sizes_of(program, swapping)
+    assert known is not None
+    plain, own = (with_swaps(program, swapping, habits("harmony", {}), one) for one in (sizes, known))
+    for device, one in footprints(own, known).items():
+        assert footprints(own, sizes)[device].bytes <= one.bytes <= 40.0
+    assert counted_bytes(own, sizes) >= counted_bytes(plain, sizes)
+
+
+def counted_bytes(program: Program, sizes: Plain) -> float:
+    """Bytes of all swaps."""
+    return sum(sizes.value(i.writes[0], 0) for _, i in program.instructions() if i.kind in SWAPS)
+
+
+def test_too_little_is_refused_with_what_is_missing() -> None:
+    """The operation, its largest value and how many bytes are missing are named; so is a plan without the bytes to decide by."""
+    program = compile_strategy("harmony", shapes(harmony_data(1, 2), 2, False), 2, {})
+    sizes = Plain(lambda value: 1000.0 if value.what is What.WEIGHTS else 10.0)
+    with pytest.raises(RefusedError, match=r"forward 0 #0 needs .*largest: w.0v0"):
+        with_swaps(program, Swapping("next_use", 900.0), habits("harmony", {}), sizes)
+    with pytest.raises(RefusedError, match="bytes of 0 stages"):
+        with_swaps(program, Swapping("next_use", 900.0), habits("harmony", {}))
+    with pytest.raises(RefusedError, match="lie there at once"):
+        with_swaps(program, Swapping("next_use", 5000.0, host_bytes=10.0), habits("harmony", {}), sizes)
+
+
+def test_more_than_is_enough_is_enough() -> None:
+    """Where taking off what is over changes nothing that leaves, more is taken off: budgets above one that is kept are kept."""
+    options = {"mode": "pipeline"}
+    program = compile_strategy("harmony", stages_on([(k % 3,) for k in range(12)]), 6, options)
+    state = {What.WEIGHTS: 90.0, What.OPTIMIZER: 180.0, What.ACCUMULATOR: 90.0, What.REDUCED: 90.0}
+    draw = Random(1)
+    more = [float(draw.randrange(30)) for _ in range(12)]
+    sizes = Plain(lambda value: state.get(value.what, 7.0) + more[value.stage])
+    for budget in range(730, 900, 10):
+        with_swaps(program, Swapping("next_use", float(budget)), habits("harmony", options), sizes)
+
+
+@pytest.mark.parametrize("policy", ["task", "next_use", "lru"])
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> None:
+    """Weights that the first stage shares with the last, on another device: their sum is there when the first one's backward is over,
+    for which what is behind the last one's must not wait to make room."""
+    program = compile_strategy(
+        "harmony", stages_on([(0,), (1,)] * 3, tied=((0, 5),), recompute=range(6)), 4, {"mode": "pipeline"}
+    )
+    sizes = Plain(lambda value: 0.0 if value.what is What.MARK else 10.0)
+    for budget in range(60, 200, 10):
+        try:
+            found = with_swaps(
+                program,
+                Swapping(policy, float(budget), prefetch=prefetch),
+                habits("harmony", {"mode": "pipeline"}),
+                sizes,
+            )
+        except RefusedError:
+            continue
+        assert check(found, value_bytes=sizes, capacity_bytes=dict.fromkeys(found.devices, float(budget))) == ()
+        Run(found, 1, Random(budget), Symbols(), lambda value: 0.0).finish()
+    assert budget == 190
+    assert found.swaps
+
+
+def test_what_is_late_or_divided_is_refused() -> None:
+    """Only synchronous strategies with whole state swap."""
+    for name, stages in (("two_bw", stages_on([(0,), (1,)])), ("fully_sharded", stages_on([(0, 1)], shard="full"))):
+        with pytest.raises(
+            RefusedError, match=r"swap with (pipedream, two_bw or tick_tock: .*newest version|shard: full: .*whole)"
+        ):
+            with_swaps(compile_strategy(name, stages, 2), Swapping("task"), habits(name, {}))
+
+
+def test_prefetching_gives_swaps_lanes_of_their_own() -> None:
+    """Swaps stand in compute's lane without it; with it all but the first, which nothing comes before."""
+    program = compile_strategy("harmony", shapes(harmony_data(1, 2), 3, False), 2, {})
+    for prefetch in (0, 1):
+        found = with_swaps(program, Swapping("task", prefetch=prefetch), habits("harmony", {}))
+        lanes = Counter(i.lane for _, i in found.instructions() if i.kind in SWAPS)
+        assert (set(lanes) == {"compute"}) == (prefetch == 0)
+        assert (lanes["compute"] == 1) == (prefetch == 1)
+
+
+def test_the_text_of_a_forward_task_of_two_stages(update_golden: bool) -> None:
+    """To be read: inside of the task weights stay and what goes to the next stage is there; it leaves once, for the backward."""
+    options = {"forward": [2, 1]}
+    program = compile_strategy("harmony", stages_on([(0,)] * 3, recompute=range(3)), 2, options)
+    text = print_program(with_swaps(program, Swapping("task"), habits("harmony", options)))
+    path = golden("swaps-harmony-data-forward")
+    if update_golden:
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def test_the_text_of_a_program_that_swaps(update_golden: bool) -> None:
+    """Harmony-PP on two devices, with and without prefetching, to be read: what is swapped, dropped, sent, and who waits for whom."""
+    program = compile_strategy("harmony", stages_on([(0,), (1,)] * 2, recompute=range(4)), 2, {"mode": "pipeline"})
+    for prefetch in (0, 1):
+        text = print_program(with_swaps(program, Swapping("task", prefetch=prefetch), habits("harmony", {})))
+        path = golden(f"swaps-harmony-pipeline-prefetch-{prefetch}")
+        if update_golden:
+            path.write_text(text)
+        assert path.read_text() == text

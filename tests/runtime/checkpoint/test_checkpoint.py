@@ -1,0 +1,283 @@
+"""Tests of checkpoint folders: whole or not there, shared between workers, readable by any plan."""
+
+import os
+import pickle
+import resource
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hocket.errors import InputError
+from hocket.runtime.checkpoint import checkpoint
+from hocket.runtime.checkpoint.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    Manifest,
+    Position,
+    names_in,
+    newest,
+    save,
+    verify,
+)
+from hocket.runtime.worker.kv_exchange import Board
+
+T = TypeVar("T")
+
+STATE = {
+    "model.a": torch.arange(4.0),
+    "model.b": torch.ones(2, 2, dtype=torch.float64),
+    "optimizer.a.step": torch.tensor(3.0),
+    "optimizer.a.rate": 0.125,
+}
+
+
+def alone() -> Board:
+    """The board of a single worker."""
+    return Board(None, 0, 1)
+
+
+def position(step: int) -> Position:
+    """Somewhere."""
+    return Position(step, step * 8, "job", "p", "q", "sync", (step, step))
+
+
+def together(workers: int, work: Callable[[Board], T]) -> list[T]:
+    """Run `work` as so many workers (threads), which meet at one store; their results by rank."""
+    store = dist.HashStore()
+    results: dict[int, Any] = {}
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = work(Board(store, rank, workers, timeout_s=60))
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[rank] for rank in range(workers)]
+
+
+def load_all(found: Checkpoint | None) -> dict[str, Any]:
+    """Everything in a checkpoint."""
+    assert found is not None
+    return found.load(lambda name: True)
+
+
+def assert_same(found: dict[str, Any], state: dict[str, Any]) -> None:
+    """Two states are the same, bit for bit."""
+    assert found.keys() == state.keys()
+    for name, value in state.items():
+        same = torch.equal(found[name], value) if isinstance(value, torch.Tensor) else found[name] == value
+        assert same, name
+
+
+def silent(text: str) -> None:
+    """No warning is expected."""
+    raise AssertionError(text)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    """Tensors, plain values and the position come back as they were."""
+    path = save(tmp_path, position(12), STATE, alone())
+    assert path == tmp_path / "step-00000012"
+    found = newest(tmp_path, alone(), silent)
+    assert found is not None
+    assert found.position == position(12)
+    assert_same(load_all(found), STATE)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000012"]
+
+
+def test_workers_save_their_parts_and_replicas_once(tmp_path: Path) -> None:
+    """Three workers, two of them replicas: every name is in one file, and any worker reads any of them."""
+    parts = [{"model.a": STATE["model.a"]}, {"model.b": STATE["model.b"]}, {"model.b": STATE["model.b"]}]
+    paths = together(3, lambda board: save(tmp_path, position(1), parts[board.rank], board))
+    assert paths == [tmp_path / "step-00000001"] * 3
+    assert len(Manifest.read(paths[0]).files) == 2
+    found = together(3, lambda board: newest(tmp_path, board, silent))
+    assert found[0] == found[1] == found[2]
+    assert_same(load_all(found[0]), {"model.a": STATE["model.a"], "model.b": STATE["model.b"]})
+
+
+def test_only_what_is_wanted_is_loaded(tmp_path: Path) -> None:
+    """Loading is by name, from whatever layout."""
+    save(tmp_path, position(1), STATE, alone())
+    found = newest(tmp_path, alone(), silent)
+    assert found is not None
+    assert_same(found.load(lambda name: name == "model.b"), {"model.b": STATE["model.b"]})
+
+
+def test_the_last_few_are_kept(tmp_path: Path) -> None:
+    """Older checkpoints go once the new one is there, and nothing else in the folder does."""
+    (tmp_path / "notes.txt").write_text("mine")
+    for step in range(1, 6):
+        save(tmp_path, position(step), STATE, alone(), keep=2)
+    assert names_in(tmp_path) == ["step-00000004", "step-00000005"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "step-00000004", "step-00000005"]
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "worker-0.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def cut_a_file(folder: Path) -> None:
+    path = folder / "worker-0.safetensors"
+    os.truncate(path, path.stat().st_size - 8)
+
+
+def change_the_manifest(folder: Path) -> None:
+    path = folder / MANIFEST
+    path.write_text(path.read_text().replace('"samples": 16', '"samples": 24'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (flip_a_bit, "SHA-256"),
+        (cut_a_file, "bytes with SHA-256"),
+        (lambda folder: (folder / "worker-0.safetensors").unlink(), "No such file"),
+        (lambda folder: (folder / MANIFEST).unlink(), "no such file"),
+        (lambda folder: (folder / MANIFEST).write_text("{"), "JSON"),
+        (change_the_manifest, "another content than was written"),
+    ],
+    ids=["bit", "cut", "missing", "no-manifest", "half-manifest", "changed-manifest"],
+)
+def test_a_damaged_one_is_skipped_for_the_one_before(
+    tmp_path: Path, damage: Callable[[Path], None], words: str
+) -> None:
+    """Whatever is wrong with the newest, the one before is taken, with one warning that says what; saving goes on."""
+    save(tmp_path, position(1), STATE, alone())
+    damage(save(tmp_path, position(2), STATE, alone()))
+    said: list[str] = []
+    found = newest(tmp_path, alone(), said.append)
+    assert found is not None
+    assert found.position.step == 1
+    assert len(said) == 1
+    assert "step-00000002" in said[0]
+    assert words in said[0]
+    save(tmp_path, position(2), STATE, alone())
+    assert verify(tmp_path / "step-00000002").position.step == 2
+
+
+def test_all_workers_skip_what_one_finds_damaged(tmp_path: Path) -> None:
+    """A file that only one worker looks at counts for all of them."""
+    parts = [{"model.a": STATE["model.a"]}, {"model.b": STATE["model.b"]}]
+    for step in (1, 2):
+        together(2, lambda board, step=step: save(tmp_path, position(step), parts[board.rank], board))
+    (tmp_path / "step-00000002" / "worker-1.safetensors").write_bytes(b"nothing")
+    found = together(2, lambda board: newest(tmp_path, board, lambda text: None))
+    assert [one.position.step for one in found if isinstance(one, Checkpoint)] == [1, 1]
+
+
+def test_what_a_death_left_is_ignored_and_removed(tmp_path: Path) -> None:
+    """A folder that was being written does not count, and the next save takes it away."""
+    save(tmp_path, position(1), STATE, alone())
+    torn = tmp_path / ".step-00000002.part"
+    torn.mkdir()
+    (torn / "worker-0.safetensors").write_bytes(b"half")
+    found = newest(tmp_path, alone(), silent)
+    assert found is not None
+    assert found.position.step == 1
+    save(tmp_path, position(3), STATE, alone())
+    assert not torn.exists()
+
+
+@contextmanager
+def disk_full(limit_bytes: int) -> Iterator[None]:
+    """Writes beyond so many bytes a file fail, as on a full disk (EFBIG instead of ENOSPC)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 100, 500])
+def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit_bytes: int) -> None:
+    """One clear error on every worker; the checkpoint before is whole; nothing half-written is left."""
+    state = {"model.a": torch.zeros(64)}  # the file of tensors has some 350 bytes, the manifest more than 500
+    save(tmp_path, position(1), state, alone())
+    parts = [state, {"model.b": torch.zeros(2)}]
+    with disk_full(limit_bytes):
+        results = together(2, lambda board: save(tmp_path, position(2), parts[board.rank], board))
+    assert all(isinstance(one, InputError) for one in results)
+    assert str(results[0]) == str(results[1])
+    assert "File too large" in str(results[0])
+    assert "untouched" in str(results[0])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000001"]
+    assert_same(load_all(newest(tmp_path, alone(), silent)), state)
+
+
+def test_two_threads_do_not_hear_each_others_warnings() -> None:
+    """A thread that has done its saving does not bring back, for one that is at it, the warning that DCP always gives."""
+    inside, over = threading.Event(), threading.Event()
+    heard: list[Warning] = []
+
+    def late() -> None:
+        try:
+            with checkpoint._dcp():
+                inside.set()
+                over.wait(60)
+                warnings.warn("torch.distributed is disabled, unavailable or uninitialized, and so on", stacklevel=1)
+        except Warning as warning:
+            heard.append(warning)
+
+    thread = threading.Thread(target=late)
+    with checkpoint._dcp():
+        thread.start()
+        inside.wait(0.2)  # long enough to get in, were there no lock
+    over.set()
+    thread.join()
+    assert heard == []
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    """A place that cannot be a folder gives one clear error."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"exists|Not a directory"):
+        save(tmp_path / "file", position(1), STATE, alone())
+
+
+def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saving and loading never call an unpickler; DCP's own metadata file, a pickle, is not even looked at."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("unpickled")
+
+    path = save(tmp_path, position(1), STATE, alone())
+    (path / ".metadata").write_bytes(pickle.dumps(print))
+    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
+        monkeypatch.setattr(module, name, refuse)
+    assert_same(load_all(newest(tmp_path, alone(), silent)), STATE)
+
+
+def test_state_that_is_neither_tensor_nor_number(tmp_path: Path) -> None:
+    """An optimizer that keeps an object is named; nothing is written."""
+    with pytest.raises(InputError, match=r"optimizer\.a\.memo is a dict"):
+        save(tmp_path, position(1), {**STATE, "optimizer.a.memo": {}}, alone())
+    assert names_in(tmp_path) == []
+
+
+def test_no_checkpoint_yet(tmp_path: Path) -> None:
+    """A folder that is empty or not there has none."""
+    assert newest(tmp_path, alone(), silent) is None
+    assert newest(tmp_path / "nowhere", alone(), silent) is None
+
+
+def test_a_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    """A manifest cannot point at files elsewhere."""
+    with pytest.raises(InputError, match="name of a file"):
+        Manifest(position(1), (checkpoint.StoredFile("../secret", 1, ""),))

@@ -1,0 +1,75 @@
+"""From which checkpoint a run goes on, and what it refuses: without any worker."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.profiling.job.job import load_job
+from hocket.runtime.checkpoint.checkpoint import MANIFEST, Position, names_in, save
+from hocket.runtime.checkpoint.manager import Keeper
+from hocket.runtime.worker.kv_exchange import Board
+from tests.system.tiny import plan, write_job
+
+
+def saved(folder: Path, *steps: int, keep: int = 9) -> None:
+    """Whole checkpoints of these steps."""
+    for step in steps:
+        save(folder, Position(step, 8 * step, "tiny"), {"model.a": 1.0}, Board(None, 0, 1), keep)
+
+
+def damaged(folder: Path, *steps: int) -> None:
+    """The checkpoints of these steps lose their manifests."""
+    for step in steps:
+        (folder / f"step-{step:08d}" / MANIFEST).write_text("torn")
+
+
+def found(folder: Path, resume: bool | Literal["auto"]) -> tuple[Any, list[str]]:
+    """The step that a run goes on from (None: from nothing), and its notes."""
+    folder.mkdir(exist_ok=True)
+    notes: list[str] = []
+    job = load_job(write_job(folder.parent))
+    keeper = Keeper(job, plan("gpipe", (7, (0,))), folder, Board(None, 0, 1), resume, 3)
+    checkpoint = keeper._found(lambda event: notes.append(event["text"]))
+    return checkpoint and checkpoint.position.step, notes
+
+
+@pytest.mark.parametrize("resume", [True, "auto"])
+def test_only_damaged_checkpoints_are_refused_and_kept(tmp_path: Path, resume: bool | Literal["auto"]) -> None:
+    """A run neither goes on from them nor begins anew in their folder; the error names each with its fault."""
+    folder = tmp_path / "saved"
+    saved(folder, 1, 2)
+    damaged(folder, 1, 2)
+    with pytest.raises(InputError) as caught:
+        found(folder, resume)
+    assert caught.value.place == f"checkpoint in {folder}"
+    assert all(f"{name} is damaged: " in caught.value.found for name in ("step-00000001", "step-00000002"))
+    assert caught.value.expected == "a whole checkpoint to go on from"
+    assert names_in(folder) == ["step-00000001", "step-00000002"]
+
+
+def test_damaged_checkpoints_are_set_aside_and_outlive_the_ones_that_are_kept(tmp_path: Path) -> None:
+    """Newer damaged ones count neither as ones to keep, which would cost the next whole one, nor are they replaced or deleted."""
+    folder = tmp_path / "saved"
+    saved(folder, 1, 5, 6, 7)
+    damaged(folder, 5, 6, 7)
+    step, notes = found(folder, True)
+    assert step == 1
+    assert sum("is damaged: " in note and ".damaged behind its name" in note for note in notes) == 3
+    saved(folder, 2, 3, 4, 5, keep=3)
+    assert names_in(folder) == [f"step-0000000{step}" for step in (3, 4, 5)]
+    damaged(folder, 5)
+    assert found(folder, "auto")[0] == 4
+    aside = sorted(path.name for path in folder.glob("*.damaged*"))
+    assert aside == [f"step-0000000{name}" for name in ("5.damaged", "5.damaged-1", "6.damaged", "7.damaged")]
+
+
+def test_nothing_to_go_on_from(tmp_path: Path) -> None:
+    """It is refused where a checkpoint is demanded; "auto" starts at step 0 and says so."""
+    folder = tmp_path / "saved"
+    with pytest.raises(InputError, match="found an empty folder; expected a checkpoint to go on from"):
+        found(folder, True)
+    assert found(folder, "auto") == (None, [f"no checkpoint in {folder}: starting from step 0"])
+    saved(folder, 4)
+    assert found(folder, "auto")[0] == found(folder, True)[0] == 4

@@ -1,0 +1,56 @@
+"""Gradient accumulation: microbatches of one replica are what a plain loop accumulates over before it steps."""
+
+import copy
+
+import pytest
+from torch import Tensor
+
+from hocket.profiling.data.order import order
+from hocket.runtime.engine.inline import run_inline
+from tests.runtime.helpers.plans import Case, assert_same_weights, captured
+
+STEPS = 6
+MODEL = "gpt plain"
+
+
+def accumulated(batch_size: int, size: int) -> tuple[list[float], dict[str, Tensor]]:
+    """The loop as one writes it by hand: losses of each microbatch weighted by its samples, one step a batch."""
+    job = captured(MODEL).job
+    model = copy.deepcopy(job.model)
+    optimizer = job.optimizer(model.parameters())
+    losses = []
+    for step in range(STEPS):
+        indices = order(step, batch_size, len(job.data), job.seed)
+        optimizer.zero_grad()
+        whole = 0.0
+        for first in range(0, batch_size, size):
+            own = indices[first : first + size]
+            args, _, targets, _ = job.split(job.batch(own))
+            loss = job.loss(model(*args), *targets) * (len(own) / batch_size)
+            loss.backward()
+            whole += float(loss.detach())
+        optimizer.step()
+        losses.append(whole)
+    return losses, {name: p.detach() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("batch_size", "size"), [(8, 2), (8, 4), (7, 2), (7, 3)])
+@pytest.mark.parametrize(
+    ("strategy", "widths"), [("data_parallel", (1,)), ("data_parallel", (2,)), ("flush", (1, 1)), ("gpipe", (2, 1))]
+)
+def test_every_plan_accumulates_as_one_process(
+    strategy: str, widths: tuple[int, ...], batch_size: int, size: int
+) -> None:
+    """One replica and several, alone and with stages, with a last microbatch that is smaller: losses and weights to 1e-9."""
+    graph = captured(MODEL)
+    plan = Case(strategy, widths, batch_size, size).plan(graph)
+    program = plan.compile(graph)
+    found = run_inline(graph, plan, program, STEPS * plan.microbatches // program.stride)
+    assert found.position == STEPS * batch_size
+    losses, weights = accumulated(batch_size, size)
+    each = [0.0] * STEPS
+    for microbatch, loss, samples in found.losses:
+        each[microbatch // plan.microbatches] += loss * samples / batch_size
+    assert each == pytest.approx(losses, rel=1e-9)
+    for device in found.weights.values():
+        assert_same_weights(device, weights, 1e-9)

@@ -1,0 +1,155 @@
+"""The distributed engine with real workers over gloo gives what the inline engine gives."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hocket.program.instruction import COMPUTE, REDUCE, Kind
+from hocket.runtime.engine.inline import Result, run_inline
+from tests.runtime.engine.helpers.workers import OVER_GLOO, RUNS, start
+from tests.runtime.helpers.plans import assert_same_losses, assert_same_weights, captured, program_of
+
+pytestmark = pytest.mark.workers
+
+CASES = [(workers, number) for workers, runs in RUNS.items() for number in range(len(runs))]
+NAMES = [f"{workers} workers {RUNS[workers][number][0]}" for workers, number in CASES]
+Results = dict[tuple[int, int], list[tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Facts, weights and weights after one more segment, by rank, of every case; each number of workers starts once."""
+    found: Results = {}
+    for workers, runs in RUNS.items():
+        folder = tmp_path_factory.mktemp(f"workers-{workers}")
+        processes = start("run_all", folder, workers)
+        assert [process.wait(timeout=300) for process in processes] == [0] * workers
+        for number in range(len(runs)):
+            found[workers, number] = [_of_rank(folder, f"{number}-{rank}") for rank in range(workers)]
+    return found
+
+
+def _of_rank(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    facts = json.loads((folder / f"{name}.json").read_text())
+    weights = torch.load(folder / f"{name}.pt", weights_only=True)
+    return facts, weights, torch.load(folder / f"{name}-more.pt", weights_only=True)
+
+
+@cache
+def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tensor]]]:
+    """What the inline engine gives, and its weights after one more segment."""
+    case, model, optimizer, repeats, end = RUNS[workers][number]
+    graph = captured(model, optimizer)
+    if graph.job.precision:  # whole masters: the inline engine gathers none of which devices have parts
+        case = replace(case, shard="none")
+    plan = case.plan(graph)
+    program = program_of(case, graph)
+    first = run_inline(graph, plan, program, end or repeats)
+    weights = {d: {n: t.clone() for n, t in tensors.items()} for d, tensors in first.weights.items()}
+    more = run_inline(graph, plan, program, 1, first.position, first.devices)
+    return Result(first.losses, weights, first.position, {}), more.weights
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_messages_go_through_memory_unless_told_otherwise(results, workers, number):
+    """Workers of one machine share it; so both ways are run here."""
+    case = RUNS[workers][number][0]
+    for facts, _, _ in results[workers, number]:
+        assert facts["over_gloo"] == (case.strategy != "data_parallel" and number in OVER_GLOO[workers])
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_weights_and_losses_equal_the_inline_engine(results, workers, number):
+    """Every worker has the inline engine's weights, and every microbatch's loss is reported once, by a last stage."""
+    expected, _ = inline(workers, number)
+    losses = []
+    for facts, weights, _ in results[workers, number]:
+        assert_same_weights(weights, expected.weights[facts["device"]], 1e-12)
+        assert weights.keys() == expected.weights[facts["device"]].keys()
+        assert facts["position"] == expected.position
+        losses += [(m, loss, n) for m, loss, n in facts["losses"]]
+    assert_same_losses(sorted(losses), expected.losses, 1e-12)
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_another_segment_goes_on(results, workers, number):
+    """A second segment, after saving and loading the state, gives what it gives inline."""
+    _, expected = inline(workers, number)
+    for facts, _, weights in results[workers, number]:
+        assert_same_weights(weights, expected[facts["device"]], 1e-12)
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_the_observer_is_asked_once_a_period(results, workers, number):
+    """Workers run as many periods as the observer lets them, and ask it for each number once, ascending."""
+    *_, repeats, end = RUNS[workers][number]
+    for facts, _, _ in results[workers, number]:
+        assert facts["periods"] == (end or repeats)
+        assert facts["asked"] == list(range((end or repeats) + 1))
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_every_instruction_is_recorded_in_lane_order(results, workers, number):
+    """The measured trace has every instruction of the program, lane by lane in order; none overlaps on compute."""
+    case, model, optimizer, repeats, end = RUNS[workers][number]
+    graph = captured(model, optimizer)
+    lanes = program_of(case, graph).unrolled(end or repeats)
+    for facts, _, _ in results[workers, number]:
+        for (device, lane), instructions in lanes.items():
+            if device == facts["device"]:
+                events = [e for e in facts["events"] if e[0] == lane]
+                assert [e[1] for e in events] == [i.name for i in instructions]
+                starts = [e[2] for e in events]
+                assert starts == sorted(starts)
+                assert all(e[2] <= e[3] for e in events)
+                if lane == "compute":  # of the other lanes several may have begun
+                    times = [t for e in events for t in e[2:]]
+                    assert times == sorted(times)
+
+
+def test_all_reduces_begin_during_the_backward(results):
+    """A replicated stage's first gradient bucket is given to its all-reduce before the backward that made it ends."""
+    early = 0
+    for facts, _, _ in results[2, next(n for n, r in enumerate(RUNS[2]) if r[0].strategy == "data_parallel")]:
+        ends = {e[1]: e[3] for e in facts["events"] if e[0] == COMPUTE and e[1].startswith(Kind.BACKWARD)}
+        for name, start_s in [(e[1], e[2]) for e in facts["events"] if e[1].startswith(Kind.ALL_REDUCE)]:
+            update, bucket = name.split(" u")[1].split(" ")[0], name[-1]
+            last = [end for name, end in ends.items() if int(name.split("#")[1]) // 4 == int(update)][-1]
+            early += bucket == "0" and start_s < last
+    assert early > 0
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_sums_of_a_lane_run_one_after_the_other(results, workers, number):
+    """However many threads move each."""
+    for facts, _, _ in results[workers, number]:
+        for lane in {e[0] for e in facts["events"] if e[0].startswith(REDUCE)}:
+            times = [t for e in facts["events"] if e[0] == lane for t in e[2:]]
+            assert times == sorted(times)
+
+
+def test_one_forward_one_backward_holds_less_than_gpipe(results):
+    """With 16 microbatches GPipe's first stage holds more bytes than 1F1B's: freed stashes are really gone."""
+    of = {r[0].strategy: n for n, r in enumerate(RUNS[2]) if r[0].batch_size == 32}
+    gpipe, flush = (results[2, of[name]][0][0]["peak_memory_bytes"] for name in ("gpipe", "flush"))
+    assert 0 < flush < 0.7 * gpipe
+
+
+def test_a_killed_worker_ends_the_others(tmp_path):
+    """When a worker is killed, each of the others ends within 10 s with an error that names peer, step and instruction."""
+    processes = start("be_killed", tmp_path, 3)
+    codes = [process.wait(timeout=120) for process in processes]
+    assert codes == [3, 3, -9]
+    died_s = float((tmp_path / "died").read_text())
+    for rank, peer in ((1, 2), (0, 1)):
+        fact = json.loads((tmp_path / f"error-{rank}.json").read_text())
+        assert fact["kind"] == "PeerLost"
+        assert fact["at_s"] - died_s < 10
+        assert f"device {rank}: lost device {peer} at step " in fact["text"]
+        assert "` on lane " in fact["text"]

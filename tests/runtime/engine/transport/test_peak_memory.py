@@ -1,0 +1,154 @@
+"""Peak tensor memory of real workers against what is predicted for them."""
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hocket import models
+from hocket.planning.predict.predict import predict_iteration, proven_peaks
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import Job
+from hocket.profiling.measure.measure import measure
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.engine.transport import process_groups, transfers
+from hocket.strategies.base.search_space import Choice, Situation
+from tests.runtime.helpers.plans import Case, adam
+from tests.runtime.helpers.starting import finish, start
+
+pytestmark = pytest.mark.workers
+
+WAVES = Case("tick_tock", (2,), 8, 2)
+CASES = (
+    Case("flush", (1, 1), 8, 2),
+    Case("two_bw", (1, 1), 8, 2),
+    Case("gpipe", (1, 1), 8, 2, recompute=True),
+    Case("data_parallel", (2,), 8, 2),
+    Case("interleaved", (1, 1), 8, 2, rounds=2),
+    Case("pipedream", (1, 1), 8, 2),
+    Case("data_parallel", (2,), 8, 2, shard="optimizer"),
+    Case("fully_sharded", (2,), 8, 2, rounds=6, shard="full"),
+    Case("waves", (2, 2), 8, 2),
+    WAVES,
+    Case("tick_tock", (2,), 8, 2, recompute=True),
+    Case("tick_tock", (2,), 8, 2, options={"align": "forwards"}),
+    Case("burst_parallel", (2, 1, 2), 8, 4),
+    Case("burst_parallel", (1, 2, 1), 8, 4, recompute=True),
+)
+RUNS = [*((None, case) for case in CASES), *(("bfloat16", case) for case in CASES[:4])]
+NAMES = [str(case) if precision is None else f"{case} {precision}" for precision, case in RUNS]
+LATE_S = 0.03
+STALLED_S = 0.15  # many forwards
+backward = torch.autograd.backward
+# Cases that run once more, in segments of one period each, as with a checkpoint at every step; under these numbers.
+CUT, CUT_FROM = (0, 3, 6), 1000
+
+
+def job(precision: str | None = None) -> Job:
+    """A GPT whose weights, activations and optimizer state all weigh in."""
+    found = models.job("gpt", batch_size=8, n_layer=3, d_model=64, n_head=2, seq=64, optimizer=adam, tied=False)
+    return replace(found, precision=precision)
+
+
+def late(work: dist.Work) -> None:
+    """A transfer is over; a thread other than compute's comes to say so a good while later, as on a busy machine."""
+    process_groups.finish(work)
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(LATE_S)
+
+
+def stalled(roots: Sequence[Any], gradients: Sequence[torch.Tensor]) -> None:
+    """A backward whose thread gets no core for a while when it has begun, so that the other wave's goes on alone."""
+    handle = roots[0].node.register_hook(lambda *_: time.sleep(STALLED_S))
+    backward(roots, gradients)
+    handle.remove()
+
+
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
+    """One worker: all cases, one after the other."""
+    folder, rank, busy = Path(arguments[0]), int(arguments[1]), arguments[2]
+    torch.set_num_threads(1)
+    found: dict[int, int] = {}
+    if busy == "busy":
+        transfers.finish = late
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=(folder / "meet").as_uri(), rank=rank, world_size=2, timeout=timeout)
+    graphs = {precision: capture(job(precision), 2) for precision in (None, "bfloat16")}
+    for number, (precision, case) in enumerate(RUNS):
+        captured = graphs[precision]
+        plan = case.plan(captured)
+        worker = Worker(captured, plan, plan.compile(captured), rank)
+        torch.autograd.backward = stalled if busy == "busy" and case == WAVES else backward
+        worker.run(5)
+        found[number] = worker.peak_memory_bytes
+        if number in CUT:
+            worker = Worker(captured, plan, plan.compile(captured), rank)
+            for _ in range(3):
+                worker.run(1, worker.position)
+            found[number + CUT_FROM] = worker.peak_memory_bytes
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=["idle", "busy"])
+def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[tuple[int, int], int]:
+    """Bytes by case and device, on a machine as it is and on one whose threads come late."""
+    folder: Path = tmp_path_factory.mktemp("peaks")
+    finish(
+        start("tests.runtime.engine.transport.test_peak_memory", *((folder, rank, request.param) for rank in range(2)))
+    )
+    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {(int(number), rank): size for rank in range(2) for number, size in found[rank].items()}
+
+
+Bytes = list[dict[int, float]]  # of every case, by device
+
+
+@pytest.fixture(scope="module")
+def predicted() -> tuple[Bytes, Bytes]:
+    """What is predicted, and what is proven whatever the timing."""
+    profiles = {precision: measure(job(precision), (1, 2, 4), budget_s=1.0) for precision in (None, "bfloat16")}
+    plans = [(profiles[precision], case.plan(capture(job(precision), 2))) for precision, case in RUNS]
+    proven = [
+        proven_peaks(
+            Situation(profile, plan.cluster, plan.batch_size),
+            plan.strategy,
+            Choice(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options),
+        )
+        for profile, plan in plans
+    ]
+    return [predict_iteration(plan, profile).peak_memory_bytes for profile, plan in plans], proven
+
+
+@pytest.mark.parametrize("number", range(len(RUNS)), ids=NAMES)
+def test_peak_memory_is_predicted_and_never_under(
+    number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
+) -> None:
+    """On each of two workers what is predicted is at least what was measured, and at most 5 % more; what is proven is so
+    even where threads come late. Of two waves both are one number, up to 30 % more: nothing orders a forward beside the other wave's
+    backward, and where one backward's thread stands still when it has begun there is as much, to 10 %."""
+    likely, proven = predicted
+    case, busy = RUNS[number][1], "busy" in request.node.callspec.id
+    for device in range(2):
+        peak = measured[number, device]
+        assert proven[number][device] >= peak
+        if busy and case == WAVES:
+            assert peak >= 0.9 * proven[number][device]
+        if not busy:
+            assert 0 <= likely[number][device] / peak - 1 <= (0.3 if case.strategy == "tick_tock" else 0.05)
+
+
+@pytest.mark.parametrize("number", CUT, ids=[NAMES[number] for number in CUT])
+def test_peak_memory_of_short_segments(number: int, measured: dict[tuple[int, int], int]) -> None:
+    """A checkpoint at every step makes segments of one period: the optimizer's state of the second is not missed."""
+    for device in range(2):
+        assert measured[number + CUT_FROM, device] == pytest.approx(measured[number, device], rel=0.01)

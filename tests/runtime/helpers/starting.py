@@ -1,0 +1,22 @@
+"""Worker processes of tests: forks of the nursery that the runs of a test session share, so that torch is loaded once for all."""
+
+import os
+from collections.abc import Sequence
+
+from hocket.runtime.launch import fork_server
+
+
+def start(module: str, *arguments: Sequence[object]) -> list[fork_server.Child]:
+    """A process for each list of arguments that calls `main(arguments, handles, parent)` of a module of the tests."""
+    # As runs have it, so that theirs is used.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return [fork_server.start(module, [str(word) for word in own], environment, out=2) for own in arguments]
+
+
+def finish(started: Sequence[fork_server.Child]) -> None:
+    """Wait until all have ended well; none is left however that goes."""
+    try:
+        assert [process.wait(timeout=300) for process in started] == [0] * len(started)
+    finally:
+        for process in started:
+            process.kill()

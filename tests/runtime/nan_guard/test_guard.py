@@ -1,0 +1,247 @@
+"""Losses, gradients and weights that are not finite: found, kept out of the weights, and traced to where they arose."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from math import inf, isfinite, nan
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import RefusedError
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.nan_guard.guard import MOST_SKIPS, Finding, Guard, faults, judged_together
+from hocket.runtime.nan_guard.not_finite import origin
+from hocket.runtime.stage.data_stream import Stream
+from hocket.strategies.base.strategy import members
+from hocket.util.compatibility import REFUSED, Feature
+from tests.runtime.helpers.plans import Case
+
+BATCH, SIZE, STEPS = 8, 2, 5
+BAD_STEP = 2
+CASES = [
+    Case("data_parallel", (1,)),
+    Case("data_parallel", (2,), shard="optimizer"),
+    Case("data_parallel", (2,), swap="task"),
+    Case("fully_sharded", (2,), shard="full"),
+    Case("gpipe", (1, 1), recompute=True),
+    Case("flush", (2, 1)),
+    Case("interleaved", (1, 1), rounds=2),
+    Case("model_parallel", (1, 1)),
+    Case("harmony", (1,)),
+    Case("waves", (1, 1)),
+    Case("burst_parallel", (2, 1)),
+    Case("pipedream", (1, 1)),
+    Case("pipedream", (2, 1)),
+    Case("two_bw", (1, 1)),
+    Case("tick_tock", (1,)),
+]
+APART = [case for case in CASES if case.strategy in ("pipedream", "two_bw", "tick_tock")]
+# Steps that wait for the norm of all gradients are not made just in time.
+SYNCHRONOUS = [
+    replace(case, options={"just_in_time": False}) if case.strategy == "harmony" else case
+    for case in CASES
+    if case not in APART
+]
+
+
+class Cube(nn.Module):
+    """Overflows for large numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """To the third power."""
+        return x * x * x
+
+
+class Root(nn.Module):
+    """Has no derivative at 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Root of the absolute value."""
+        return x.abs().sqrt()
+
+
+@cache
+def job(bad: str, at: int = 0) -> Job:
+    """A chain whose sample number `at` of the data makes a number that is not finite: in a forward, a backward or by itself."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(4, 6, bias=False), Root(), nn.Linear(6, 6)]
+    layers += [Cube(), nn.BatchNorm1d(6) if bad == "statistics" else nn.LayerNorm(6), nn.Dropout(0.1), nn.Linear(6, 6)]
+    model = nn.Sequential(*layers, nn.Tanh(), nn.Linear(6, 3)).double()
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 4, generator=draw, dtype=torch.float64)
+    if bad != "none":
+        x[at] = {"forward": 1e300, "statistics": 1e300, "backward": 0.0, "input": nan}[bad]
+    data = [(x[i], torch.tensor(i % 3)) for i in range(64)]
+    return Job(model, nn.functional.cross_entropy, data, lambda p: torch.optim.Adam(p, lr=0.01), BATCH)
+
+
+def bad_sample() -> int:
+    """The third sample of the step that is to go wrong."""
+    made = job("none")
+    return Stream(made, Case("data_parallel", (1,), BATCH, SIZE).plan(capture(made, SIZE))).indices(BAD_STEP * 4 + 1)[0]
+
+
+@cache
+def graph(bad: str) -> Captured:
+    """Captured, with the bad sample in the third step."""
+    return capture(job(bad, bad_sample() if bad != "none" else 0), SIZE)
+
+
+def run(case: Case, captured: Captured, policy: str, steps: int = STEPS) -> tuple[Result, dict[int, Guard], list[Any]]:
+    """Train a few steps under guards of each device; what these told."""
+    plan = case.plan(captured)
+    if policy == "skip":
+        captured = judged_together(captured, plan)
+    program = plan.compile(captured)
+    told: list[Any] = []
+    guards = {d: Guard(policy, told.append) for d in program.devices}
+    repeats = -(-steps * plan.microbatches // program.stride)
+    return run_inline(captured, plan, program, repeats, guards=guards), guards, told
+
+
+def weights_of(result: Result) -> Iterator[Tensor]:
+    """Of all devices."""
+    return (tensor for weights in result.weights.values() for tensor in weights.values())
+
+
+def test_every_strategy_is_tried() -> None:
+    """A new strategy has to be added to the cases."""
+    assert {case.strategy for case in CASES} == set(members())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    ("bad", "place"),
+    [("forward", "the output of layer '3'"), ("backward", "in the backward of layer '1'"), ("input", "the input '")],
+)
+def test_the_first_one_is_named_and_no_weight_takes_it(case: Case, bad: str, place: str) -> None:
+    """Under every strategy: the step, the layer and the samples; every weight of every device stays finite."""
+    captured = graph(bad)
+    result, guards, told = run(case, captured, "stop")
+    found = [guard.found for guard in guards.values() if guard.found is not None]
+    assert found
+    assert min(finding.step for finding in found) == BAD_STEP
+    assert all(event["halt"] for event in told)
+    assert all(bool(tensor.isfinite().all()) for tensor in weights_of(result))
+    inspectors = [device.inspect() for device in result.devices.values()]
+    plan = case.plan(captured)
+    program = plan.compile(captured)
+    before = [tensor.clone() for tensor in weights_of(result)]
+    repeats = max(1, -(-plan.microbatches // program.stride))
+    again = run_inline(captured, plan, program, repeats, BAD_STEP * BATCH, result.devices)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(again), strict=True))
+    said = origin(captured, [fact for one in inspectors for fact in one.facts.values()])
+    assert said is not None
+    assert place in said
+    assert str(bad_sample()) in said
+
+
+@pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
+def test_a_step_that_is_skipped_is_as_if_it_were_not(case: Case) -> None:
+    """All devices leave the same update out, whichever has the bad gradients: weights are those of the other steps' updates."""
+    bad, guards, told = run(case, graph("backward"), "skip")
+    assert {guard.skipped for guard in guards.values()} == {1}
+    assert {event["step"] for event in told} == {BAD_STEP}
+    first = run(case, graph("backward"), "skip", BAD_STEP)[0]
+    plan = case.plan(graph("backward"))
+    program = plan.compile(graph("backward"))
+    repeats = -(-(STEPS - BAD_STEP - 1) * plan.microbatches // program.stride)
+    rest = run_inline(graph("backward"), plan, program, repeats, (BAD_STEP + 1) * BATCH, first.devices)
+    for device, weights in bad.weights.items():
+        for name, tensor in weights.items():
+            assert torch.equal(tensor, rest.weights[device][name]), name
+
+
+def test_running_statistics_of_a_skipped_step_are_left_out() -> None:
+    """They would be saved, and are what a model is evaluated with."""
+    case = Case("flush", (1, 1), BATCH, SIZE)
+    result, guards, _ = run(case, graph("statistics"), "skip")
+    assert {guard.skipped for guard in guards.values()} == {1}
+    buffers = [b for device in result.devices.values() for b in device.model.buffers().values()]
+    assert buffers
+    assert all(bool(buffer.isfinite().all()) for buffer in buffers)
+
+
+@pytest.mark.parametrize("case", APART, ids=str)
+def test_skip_is_refused_where_updates_are_at_different_moments(case: Case) -> None:
+    """With the reason of the table."""
+    with pytest.raises(RefusedError) as caught:
+        judged_together(graph("none"), case.plan(graph("none")))
+    assert REFUSED[Feature.SKIP, Feature.ASYNCHRONOUS] in caught.value.found
+
+
+def test_a_run_that_only_skips_ends() -> None:
+    """After so many updates in a row, on all devices alike."""
+    made = replace(job("none"), data=[(torch.zeros(4, dtype=torch.float64), torch.tensor(0))] * 64)
+    result, guards, _ = run(Case("flush", (1, 1)), capture(made, SIZE), "skip", MOST_SKIPS + 2)
+    assert {guard.skipped for guard in guards.values()} == {MOST_SKIPS}
+    assert {guard.found for guard in guards.values()} == {
+        Finding(MOST_SKIPS - 1, f"gradients are not finite for {MOST_SKIPS} steps, one behind the other")
+    }
+    assert all(bool(tensor.isfinite().all()) for tensor in weights_of(result))
+
+
+def test_go_goes_on_with_one_warning() -> None:
+    """Losses go on as they do without a guard."""
+    result, guards, told = run(Case("flush", (1, 1)), graph("forward"), "go")
+    assert [(event["step"], event["halt"]) for event in told] == [(BAD_STEP, False)]
+    assert guards[0].found is None
+    assert not isfinite(result.losses[-1][1])
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_a_guard_that_finds_nothing_changes_nothing(policy: str) -> None:
+    """To the bit, also where the norm is summed up for it."""
+    case = Case("flush", (2, 1))
+    plain, guarded = run(case, graph("none"), "go")[0], run(case, graph("none"), policy)[0]
+    assert plain.losses == guarded.losses
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(plain), weights_of(guarded), strict=True))
+
+
+def test_gradients_whose_norm_alone_is_too_large_are_finite() -> None:
+    """The norm of float32 overflows long before its numbers do: no run is ended for that."""
+    guard = Guard("stop")
+    guard.begin(run(Case("data_parallel", (1,)), graph("none"), "go", 1)[0].devices[0].stream)
+    large = torch.full((4,), 1e30)
+    assert guard.lets(0, [large], lambda: [("w", large)], None)
+    assert not guard.lets(0, [large * 1e10], lambda: [("w", large * 1e10)], None)
+    assert guard.found == Finding(0, "the gradients of w (4 infinite of 4) are not finite")
+
+
+def test_faults() -> None:
+    """Counted; integers have none."""
+    assert faults(torch.tensor([1.0, nan, inf, -inf])) == "1 nan and 2 infinite of 4"
+    assert faults(torch.ones(3)) == faults(torch.ones(3, dtype=torch.int64)) == ""
+
+
+def test_a_mask_of_infinities_is_not_where_it_arose() -> None:
+    """Infinities that a later layer makes finite again are followed by nothing that is lost."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.soft, self.cube, self.last = nn.Linear(4, 4), nn.Softmax(-1), Cube(), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores = self.inner(x).masked_fill(torch.arange(4) > 2, -inf)
+            return self.last(self.cube(self.soft(scores) * 1e200))
+
+    torch.manual_seed(0)
+    data = [(torch.ones(4, dtype=torch.float64), torch.tensor(0))] * 8
+    made = Job(Masked().double(), nn.functional.cross_entropy, data, lambda p: torch.optim.SGD(p, lr=0.1), 4)
+    captured, case = capture(made, SIZE), Case("gpipe", (1, 1), 4)
+    plan = case.plan(captured)
+    program = plan.compile(captured)
+    devices = run_inline(captured, plan, program, 1, guards={d: Guard("stop") for d in program.devices}).devices
+    inspectors = [device.inspect() for device in devices.values()]
+    run_inline(captured, plan, program, 1, 0, devices)
+    facts = [fact for one in inspectors for fact in one.facts.values()]
+    assert any("infinite" in fact.faults and "cube" not in fact.name for fact in facts)
+    said = origin(captured, facts)
+    assert said is not None
+    assert "'cube'" in said

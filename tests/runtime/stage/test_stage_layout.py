@@ -1,0 +1,88 @@
+"""What one device learns of its stages: layers, parameters by bucket, batch tensors and border tensors."""
+
+import pytest
+
+from hocket import models
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import capture
+from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.stage_layout import split
+from hocket.runtime.verify.reference_loop import rule_loop
+from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, captured
+
+
+@pytest.mark.parametrize("model", ["gpt", "lstm", "inception"])
+@pytest.mark.parametrize(
+    "case", [Case("flush", (1, 1, 1)), Case("flush", (2, 1)), Case("interleaved", (1, 1), rounds=2)], ids=str
+)
+def test_everything_has_a_home(model, case):
+    """Stages together hold all layers and parameters, each trainable one in one bucket; borders agree on both sides."""
+    graph = captured(model)
+    plan = case.plan(graph)
+    parts = {p.number: p for d in plan.compile(graph).devices for p in split(graph, plan, d)}
+    assert sorted(layer for p in parts.values() for layer in p.layers) == list(range(len(graph.layers)))
+    assert {n for p in parts.values() for n in p.parameters} == {n for n, _ in graph.job.model.named_parameters()}
+    for part in parts.values():
+        assert sorted(n for bucket in part.buckets for n in bucket) == sorted(part.parameters)
+        assert len(part.buckets) == part.shape.buckets == len(part.summed)
+        assert part.makes_loss == (part.number == len(parts) - 1)
+        for target, names in part.leaving.items():
+            assert names == parts[target].arriving[part.number]
+            assert part.leaving_gradients[target] == parts[target].arriving_gradients[part.number]
+
+
+def test_tied_parameters_have_a_bucket_of_their_own():
+    """A parameter of two stages is in the last bucket of both, which is summed even where stages are not replicated."""
+    graph = captured("gpt")
+    plan = Case("flush", (1, 1)).plan(graph)
+    first, last = (split(graph, plan, d)[0] for d in (0, 1))
+    assert first.buckets[-1] == last.buckets[-1] == ("tok.weight",)
+    assert first.summed == last.summed == (False, True)
+
+
+def test_the_bucket_of_a_parameter_used_twice_is_the_later_one():
+    """Inside one stage a tied parameter's gradient is complete when the first layer's backward is: the last bucket."""
+    graph = captured("gpt")
+    part = split(graph, Case("data_parallel", (2,)).plan(graph), 0)[0]
+    assert "tok.weight" in part.buckets[1]
+    assert "tok.weight" not in part.buckets[0]
+
+
+def test_two_tied_stages_on_one_device_have_a_weight_each():
+    """Of one device nothing is summed over devices: the bucket of the tie is none of flat memory."""
+    graph = captured("gpt")
+    names = [layer.name for layer in graph.layers]
+    cuts = [0, 4, 8, len(names)]
+    stages = [PlanStage(tuple(names[a:b]), (d,)) for a, b, d in zip(cuts, cuts[1:], (0, 1, 0), strict=False)]
+    plan = Plan("harmony", "test", 8, 2, tuple(stages), CLUSTER, {"mode": "pipeline"})
+    first, last = split(graph, plan, 0)
+    assert first.buckets[-1] == last.buckets[-1] == ("tok.weight",)
+    assert not any(first.summed + last.summed)
+
+
+def test_stages_of_branching_models_need_not_be_runs_of_layers():
+    """A stage that holds some branches of a block, and layers before and after others', trains like one process."""
+    job = models.job(
+        "inception", small=True, batch_size=4, samples=20, dtype=captured("gpt").tensors[-1].dtype, blocks=(1, 0, 0)
+    )
+    graph = capture(job, 2)
+    readers = {t.source: t.targets for t in graph.tensors if t.source >= 0}
+    fork = next(k for k in range(len(graph.layers)) if len(readers.get(k, ())) >= 3)
+    # The first branch goes to the second stage although later branches, with higher numbers, stay in the first.
+    branch = [readers[fork][0]]
+    join = next(t for k, t in ((k, t[0]) for k, t in readers.items() if k > fork) if t > readers[fork][-1] + 1)
+    stage_of = [1 if k in branch or k >= join else 0 for k in range(len(graph.layers))]
+    for tensor in graph.tensors:
+        for target in tensor.targets:
+            if tensor.source >= 0 and stage_of[tensor.source] > stage_of[target]:
+                stage_of[target] = 1
+    names = [[graph.layers[k].name for k, s in enumerate(stage_of) if s == stage] for stage in (0, 1)]
+    second = [k for k, s in enumerate(stage_of) if s == 1]
+    assert second != list(range(second[0], second[-1] + 1))
+    plan = Plan("flush", "test", 4, 2, tuple(PlanStage(tuple(n), (d,)) for d, n in enumerate(names)), CLUSTER)
+    program = plan.compile(graph)
+    result = run_inline(graph, plan, program, 4)
+    expected = rule_loop(graph, plan, program.rule, len(result.losses))
+    assert_same_losses(result.losses, expected.losses, 1e-9)
+    for weights in result.weights.values():
+        assert_same_weights(weights, expected.weights, 1e-9)

@@ -1,0 +1,32 @@
+"""The shaped host link: two who swap at once have half of it each, and directions do not meet."""
+
+import threading
+import time
+
+from hocket.runtime.swapping.host_link import host_link
+from hocket.runtime.worker.kv_exchange import Board
+
+RATE = 1e6
+
+
+def seconds(*works) -> float:
+    """That some works, side by side, take."""
+    start_s = time.monotonic()
+    threads = [threading.Thread(target=lambda work=work: [work(5_000) for _ in range(10)]) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.monotonic() - start_s
+
+
+def test_bytes_of_all_workers_share_each_direction():
+    """Fifty kilobytes at a megabyte a second take 50 ms; those of two workers 100, in both directions at once still."""
+    board = Board(None, 0, 1)
+    link = host_link(RATE, board, 0)
+    alone = seconds(link.out)
+    assert alone >= 0.05
+    both = seconds(link.out, link.out)
+    assert both >= 0.1
+    ways = seconds(link.out, link.back)
+    assert 0.05 <= ways < both

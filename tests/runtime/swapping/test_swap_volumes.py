@@ -1,0 +1,116 @@
+"""What memory managers count while a model trains is what docs/harmony.md derives: equal, for every tensor of Figure 5(a)."""
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hocket.cost.swapping.volumes import (
+    Layer,
+    Scheme,
+    Tensor,
+    data_parallel,
+    harmony_data,
+    harmony_pipeline,
+    pipeline_parallel,
+    swap_volumes,
+)
+from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.program.instruction import What
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.device import Device
+from tests.runtime.helpers.plans import CLUSTER, momentum
+
+WIDTHS = (12, 20, 8, 16, 4)  # of what goes from layer to layer
+SAMPLES = 2
+KINDS = {
+    What.WEIGHTS: Tensor.WEIGHTS,
+    What.ACCUMULATOR: Tensor.GRADIENTS,
+    What.REDUCED: Tensor.GRADIENTS,
+    What.OPTIMIZER: Tensor.OPTIMIZER,
+    What.GRADIENT: Tensor.ACTIVATION_GRADIENTS,
+}
+
+
+def model(batch_size: int) -> Captured:
+    """Linear layers."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(WIDTHS)))
+    data = [(torch.randn(WIDTHS[0]), torch.randn(WIDTHS[-1])) for _ in range(32)]
+    return capture(Job(layers, nn.MSELoss(), data, momentum, batch_size), SAMPLES)
+
+
+def moved(devices: dict[int, Device]) -> Counter[What]:
+    """Bytes that have gone to hosts and come from them so far."""
+    found = Counter[What]()
+    for device in devices.values():
+        assert device.memory is not None
+        found += device.memory.in_bytes + device.memory.out_bytes
+    return found
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("scheme", "times"),
+    [
+        (data_parallel(1, 3), 14),  # (4m + 2)N
+        (data_parallel(2, 2), 20),
+        (harmony_data(2, 2), 6),  # 3N
+        (pipeline_parallel(2, 2), 18),  # 4mN + 2
+        (harmony_pipeline(2, 2), 3),
+        (harmony_pipeline(3, 1), 3),
+    ],
+    ids=str,
+)
+def test_what_managers_count_is_the_formulas(scheme: Scheme, times: int, recompute: bool) -> None:
+    """Of a run that trains, under the paper's assumptions: weights as printed, (4m + 2)N|W|, 3N|W| and 3|W|, and all other kinds as
+    derived. A manager does not know what for an activation is swapped, so that stash and activations are one sum; the batch comes
+    without it."""
+    own, count = len(WIDTHS) - 1, scheme.microbatches * scheme.devices
+    graph = model(SAMPLES * count)
+    names = [str(k) for k in range(own)]
+    places = [(scheme.forward_device(k, own),) if scheme.pipeline else tuple(range(scheme.devices)) for k in range(own)]
+    stages = tuple(
+        PlanStage((name, "loss") if name == names[-1] else (name,), where, recompute)
+        for name, where in zip(names, places, strict=True)
+    )
+    options: dict[str, Any] = {
+        "mode": "pipeline" if scheme.pipeline else "data",
+        "grouping": scheme.grouped,
+        "just_in_time": scheme.just_in_time,
+    }
+    swap = Swapping("task", writes_clean=scheme.writes_clean)
+    plan = Plan("harmony", "test", SAMPLES * count, SAMPLES, stages, CLUSTER, options, swap=swap)
+    program = plan.compile(graph)
+    first = run_inline(graph, plan, program, 1)  # before its first step an optimizer has no state
+    before = moved(first.devices)
+    second = run_inline(graph, plan, program, 1, first.position, first.devices)
+    found = Counter[Tensor]()
+    for what, size in (moved(second.devices) - before).items():
+        found[KINDS.get(what, Tensor.STASH)] += size
+    expected = {kind: volume.host_bytes for kind, volume in swap_volumes(layers(recompute), scheme).items()}
+    expected[Tensor.STASH] += expected.pop(Tensor.ACTIVATIONS) - count * bytes_of(WIDTHS[0])
+    assert expected == {kind: found[kind] for kind in expected}
+    assert found[Tensor.WEIGHTS] == times * sum(p.nbytes for p in graph.job.model.parameters())
+
+
+def layers(recompute: bool) -> list[Layer]:
+    """As formulas ask for them, of single precision: a layer keeps its input, and the last what the loss compares."""
+    found = []
+    for k, (a, b) in enumerate(pairwise(WIDTHS)):
+        state, kept = 4.0 * (a + 1) * b, bytes_of(a)
+        if k == len(WIDTHS) - 2:
+            kept += bytes_of(b) * (1 if recompute else 2)  # the target, and what it is compared with
+        found.append(Layer(state, state, state, kept, bytes_of(a)))
+    return found
+
+
+def bytes_of(width: int) -> float:
+    """Of a microbatch of so many numbers a sample."""
+    return 4.0 * SAMPLES * width

@@ -1,0 +1,55 @@
+"""Programs that swap train as those that do not, bit for bit: inline, with everything out between any two instructions."""
+
+import pytest
+import torch
+
+from hocket.profiling.capture.capture import Captured
+from hocket.program.instruction import What
+from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.stage.device import Device
+from tests.runtime.helpers.everything_out import everything_out
+from tests.runtime.helpers.plans import Case, captured
+
+CASES = [
+    ("gpt", "adam", Case("data_parallel", (1,), 4)),
+    ("gpt bfloat16", "adam", Case("data_parallel", (2,), 4)),
+    ("gpt clipped", "momentum", Case("flush", (1, 1), 4)),
+    ("gpt", "momentum", Case("gpipe", (2, 1), recompute=True)),
+    ("lstm", "momentum", Case("interleaved", (1, 1), 4, rounds=2)),
+    ("inception", "gentle", Case("data_parallel", (2,), 4)),
+]
+
+
+def both(graph: Captured, case: Case, repeats: int = 3) -> tuple[Result, Result]:
+    """A case as it is, and with everything out."""
+    plan = case.plan(graph)
+    program = plan.compile(graph)
+    return run_inline(graph, plan, program, repeats), run_inline(graph, plan, everything_out(program), repeats)
+
+
+@pytest.mark.parametrize(("model", "optimizer", "case"), CASES, ids=str)
+def test_swapped_training_is_the_same_to_the_bit(model, optimizer, case):
+    """Losses, weights and optimizer state: dropout, tied weights, clipping, longer masters, what autograd keeps, all of it."""
+    plain, swapped = both(captured(model, optimizer, torch.float32), case)
+    assert swapped.losses == plain.losses
+    for device, weights in plain.weights.items():
+        assert set(swapped.weights[device]) == set(weights)
+        for name, tensor in weights.items():
+            assert torch.equal(swapped.weights[device][name], tensor), name
+    for number, device in plain.devices.items():
+        _same(device, swapped.devices[number])
+
+
+def _same(plain: Device, swapped: Device) -> None:
+    expected, found = plain.model.state()["optimizer"], swapped.model.state()["optimizer"]
+    for name, entries in expected.items():
+        assert set(found[name]) == set(entries)
+        for key, value in entries.items():
+            same = (
+                torch.equal(found[name][key], value) if isinstance(value, torch.Tensor) else found[name][key] == value
+            )
+            assert same, f"{name}: {key}"
+    assert swapped.swapping is not None
+    moved = swapped.swapping.memory.in_bytes
+    kinds = {What.WEIGHTS, What.OPTIMIZER, What.STASH}
+    assert all(moved[what] for what in kinds), "so much was swapped"

@@ -1,0 +1,138 @@
+"""Profiles of members of tensor-parallel groups: what they count, and plans that are made of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket import models
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.search import search_widths
+from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.profile import ModelProfile
+from hocket.runtime.tensor_parallel.measure_rank import measure_member
+from hocket.runtime.train import train
+
+pytestmark = pytest.mark.workers
+
+JOB = """
+from hocket import zoo
+
+job = zoo.job("gpt", small=True, batch_size=8, samples=50)
+"""
+LINKS = Level("local", 2, 1e9, 1e-4)
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job file of a small GPT."""
+    path = tmp_path_factory.mktemp("job") / "job.py"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.fixture(scope="module")
+def profiles(gpt: Path) -> dict[str, ModelProfile]:
+    """Of one device, of one of two, and of one of two on slices of the sequence."""
+    job = load_job(gpt)
+    found = {f"{width}.json": measure_member(job, width, (1, 2), budget_s=0.0) for width in (1, 2)}
+    found["2s.json"] = measure_member(job, 2, (1, 2), True, budget_s=0.0)
+    for name, profile in found.items():
+        profile.save(gpt.parent / name)
+    return found
+
+
+def test_a_member_has_its_part_and_reduces_two_and_two(profiles: dict[str, ModelProfile]) -> None:
+    """Layers are the whole's, matrices of blocks half as large; of each block two reductions forward and two backward."""
+    whole, member, _ = profiles.values()
+    assert member.tensor == 2
+    assert member.digest_of_model == whole.digest_of_model
+    assert [layer.name for layer in member.layers] == [layer.name for layer in whole.layers]
+    blocks = {layer.name.split(".")[1] for layer in whole.layers if layer.name.startswith("blocks.")}
+    assert blocks
+    for block in sorted(blocks):
+        own = [layer for layer in member.layers if layer.name.startswith(f"blocks.{block}.")]
+        assert tuple(sum(layer.reductions[k] for layer in own) for k in (0, 1)) == (2, 2)
+    assert not any(layer.reductions != (0, 0) for layer in whole.layers)
+    up, half = (next(x for x in p.layers if x.name == "blocks.0.mlp.up") for p in (whole, member))
+    assert half.weights_bytes == up.weights_bytes / 2
+    down = next(layer for layer in member.layers if layer.name == "blocks.0.mlp.down")
+    tensor = next(t for t in whole.tensors if whole.layers[t.source].name == "blocks.0.mlp.down")
+    assert down.reduced_bytes == tensor.size_bytes
+
+
+def test_a_member_has_some_words(profiles: dict[str, ModelProfile]) -> None:
+    """Half of the weight that embedding and output layer have; what was looked up is summed, and so is the gradient of what the
+    output layer read; the loss needs three numbers of each member for each token."""
+    whole, member, along = profiles.values()
+    hidden = next(t.size_bytes for t in whole.tensors if t.name == "ln")
+    for profile in (member, along):
+        tok, head, loss = (next(x for x in profile.layers if x.name == name) for name in ("tok", "head", "loss"))
+        assert (tok.reductions, head.reductions, loss.reductions) == ((1, 0), (0, 1), (0, 0))
+        assert (loss.gathers, head.gathers) == ((1, 0), (0, 0))
+        assert tok.reduced_bytes == head.reduced_bytes == hidden
+        tokens = [samples * 16 for samples in (1, 2)]
+        assert loss.gathered_bytes == tuple(2 * 3 * 4 * each for each in tokens)
+        assert tok.weights_bytes == next(x for x in whole.layers if x.name == "tok").weights_bytes / 2
+        logits = [next(t.size_bytes for t in one.tensors if t.name == "head") for one in (whole, profile)]
+        assert logits[1] == tuple(size / 2 for size in logits[0])
+        assert next(t for t in profile.tensors if t.name == "head").own
+
+
+def test_a_member_works_on_slices(profiles: dict[str, ModelProfile]) -> None:
+    """Of each block four gathers and reduce-scatters forward, as many and two more in the backward, and the norms' gradients; what
+    goes between layers from the first block to the last is a part, and so is what they keep."""
+    _, member, along = profiles.values()
+    assert (along.tensor, along.sequence_parallel) == (2, True)
+    assert [layer.name for layer in along.layers] == [layer.name for layer in member.layers]
+    own = [k for k, layer in enumerate(along.layers) if layer.name.startswith("blocks.0.")]
+    assert tuple(sum(along.layers[k].gathers[way] for k in own) for way in (0, 1)) == (4, 6)
+    assert tuple(sum(along.layers[k].reductions[way] for k in own) for way in (0, 1)) == (0, 2)
+    up, down = (next(x for x in along.layers if x.name == f"blocks.0.mlp.{name}") for name in ("up", "down"))
+    hidden = {p: {t.name: t.size_bytes for t in p.tensors} for p in (member, along)}
+    assert up.gathered_bytes == down.gathered_bytes == hidden[member]["blocks.0.mlp.down"]
+    for name in ("add", "blocks.0.ln1", "blocks.0.attn.proj", "blocks.1.mlp.down"):
+        assert hidden[along][name] == tuple(size / 2 for size in hidden[member][name])
+    assert hidden[along]["ln"] == hidden[member]["ln"]
+    kept = [sum(p.layers[k].stash_bytes[-1] for k in own) for p in (member, along)]
+    assert kept[1] < 0.8 * kept[0]
+    assert ModelProfile.from_json(along.to_json()) == along
+
+
+@pytest.mark.parametrize("name", ["2", "2s"])
+def test_a_plan_of_groups_from_profiles_is_trained(
+    gpt: Path, profiles: dict[str, ModelProfile], tmp_path: Path, name: str
+) -> None:
+    """All kinds are candidates; those of groups train, and their memory is what was predicted."""
+    cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
+    paths = {str(gpt.parent / name): profile for name, profile in profiles.items()}
+    found = search_widths(paths, cluster, 8)
+    assert {one.plan.tensor for one in found.candidates} == {1, 2}
+    assert found.considered > len(found.candidates)
+    group = next(one for one in found.candidates if one.config.endswith(f" t{name}"))
+    assert (group.plan.tensor, group.plan.sequence_parallel) == (2, name == "2s")
+    assert group.plan.profile == str(gpt.parent / f"{name}.json")
+    group.plan.save(tmp_path / "plan.yaml")
+    trained = train(gpt, tmp_path / "plan.yaml", steps=3)
+    assert len(trained.peak_memory_bytes) == 2
+    for peak in trained.peak_memory_bytes.values():
+        assert peak <= group.peak_memory_bytes[0] <= 1.05 * peak
+
+
+def test_profiles_that_do_not_go_together(profiles: dict[str, ModelProfile]) -> None:
+    """Of one width twice, of another model: each by its name."""
+    whole, member, _ = profiles.values()
+    cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
+    with pytest.raises(InputError, match=r"again\.json: found of one of 2 tensor-parallel devices, as member\.json is"):
+        search_widths({"whole.json": whole, "member.json": member, "again.json": member}, cluster, 8)
+    other = measure_member(models.job("vgg", small=True, batch_size=2), 1, (1,), budget_s=0.0)
+    with pytest.raises(InputError, match=r"other\.json: found a profile of another model"):
+        search_widths({"member.json": member, "other.json": other}, cluster, 8)
+
+
+def test_a_model_without_blocks_has_no_members() -> None:
+    """Refused as by a run."""
+    job = Job(torch.nn.Linear(4, 4), torch.nn.MSELoss(), [(torch.zeros(4), torch.zeros(4))] * 4, torch.optim.SGD, 2)
+    with pytest.raises(RefusedError):
+        measure_member(job, 2, (1,), budget_s=0.0)

@@ -1,0 +1,261 @@
+"""Two waves on every device: the product against figure 9 of Wavelet, written out in a loop, and its lemma 1."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hocket.errors import RefusedError
+from hocket.planning.predict.update_semantics import updates_of
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.program.check.check import check
+from hocket.program.instruction import Kind
+from hocket.program.memory_bound.untimed_run import Untimed
+from hocket.program.text.parser import parse_program
+from hocket.program.text.printer import print_program
+from hocket.runtime.engine.inline import Interpreter, run_inline
+from hocket.runtime.stage.device import Device
+from hocket.runtime.verify.reference_loop import rule_loop
+from hocket.strategies.base.strategy import compile_strategy
+from hocket.strategies.schedules.tick_tock import ALIGN
+from tests.program.helpers.programs import two_waves
+from tests.program.helpers.symbolic import Run, Symbols
+from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
+
+ONE_EACH = Case("tick_tock", (2,), batch_size=8, microbatch_size=2)  # a microbatch for each replica of a wave
+CASES = [
+    Case("tick_tock", (1,)),
+    Case("tick_tock", (2,), batch_size=15),  # the second wave has a sample less
+    Case("tick_tock", (2,), batch_size=16),
+    Case("tick_tock", (3,), batch_size=12),
+    Case("tick_tock", (4,), batch_size=16),
+    Case("tick_tock", (2,), batch_size=16, options={"align": "forwards"}),
+    Case("tick_tock", (2,), batch_size=15, recompute=True),
+]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_devices_give_the_very_bits_of_the_declared_rule(optimizer, dtype):
+    """A microbatch a replica, halves of equal size: what differs from the loop is a power of two, so that nothing is rounded otherwise."""
+    graph = captured("gpt", optimizer, dtype)
+    plan = ONE_EACH.plan(graph)
+    program = plan.compile(graph)
+    result = run_inline(graph, plan, program, 4)
+    expected = rule_loop(graph, plan, program.rule, len(result.losses))
+    assert result.losses == expected.losses
+    for weights in result.weights.values():
+        for name, tensor in weights.items():
+            assert torch.equal(tensor, expected.weights[name]), name
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "tolerance", "case"),
+    [
+        *(("gpt", "adam", 1e-9, case) for case in CASES),
+        *(("gpt clipped", "adam", 1e-9, case) for case in (CASES[0], CASES[-1])),
+        ("inception", "gentle", 1e-9, CASES[1]),
+        ("gpt untied bfloat16", "adam", 2e-2, CASES[2]),
+    ],
+    ids=str,
+)
+def test_any_number_of_devices_and_microbatches_follows_the_rule(model, optimizer, tolerance, case):
+    """Losses and weights of the loop, dropout and running statistics of batches included; and clipped by the norm of what is stepped
+    with."""
+    graph = captured(model, optimizer, torch.float32 if "bfloat16" in model else torch.float64)
+    plan = case.plan(graph)
+    program = plan.compile(graph)
+    result = run_inline(graph, plan, program, 3)
+    expected = rule_loop(graph, plan, program.rule, len(result.losses))
+    assert_same_losses(result.losses, expected.losses, tolerance)
+    for weights in result.weights.values():
+        assert_same_weights(weights, expected.weights, tolerance)
+
+
+class Noting(torch.optim.SGD):
+    """SGD that keeps the gradients of every step."""
+
+    def __init__(self, parameters, lr: float, notes: list[list[Tensor]]) -> None:
+        super().__init__(parameters, lr=lr)
+        self.notes = notes
+
+    def step(self, closure=None):
+        """As SGD's."""
+        self.notes.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+        return super().step(closure)
+
+
+def small(lr: float) -> tuple[Captured, list[list[Tensor]]]:
+    """A small model in double precision, and the gradients that its optimizers step with: those of each wave of each device."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    draw = torch.Generator().manual_seed(1)
+    data = [(torch.randn(4, generator=draw).double(), torch.randn(2, generator=draw).double()) for _ in range(64)]
+    notes: list[list[Tensor]] = []
+    return capture(Job(model, nn.MSELoss(), data, partial(Noting, lr=lr, notes=notes), 8), 2), notes
+
+
+def test_lemma_1():
+    """What wave m's devices step with is the mean over the 2 N tasks of iterations m - 1 and m, as if 2 N devices had trained them."""
+    graph, notes = small(lr=0.0)  # all tasks with the same weights: one process can compute any of them
+    plan = ONE_EACH.plan(graph)
+    program = plan.compile(graph)
+    run_inline(graph, plan, program, 1)
+    found = list(notes)
+    notes.clear()
+    rule = replace(program.rule, kind="sync", batch=(1, 1))
+    rule_loop(
+        graph,
+        replace(plan, strategy="data_parallel", stages=plan.stages[:1]),
+        replace(rule, batch=(1,), delay=(0,)),
+        12,
+    )
+    alone = notes  # the gradient of each microbatch
+    for m in range(6):
+        tasks = alone[max(0, 2 * m - 2) : 2 * m + 2]
+        expected = [torch.stack(each).mean(0) for each in zip(*tasks, strict=True)]
+        same = [
+            grads
+            for grads in found
+            if all(torch.allclose(a, b, rtol=1e-12, atol=1e-15) for a, b in zip(grads, expected, strict=True))
+        ]
+        assert len(same) == 2, f"on both devices, iteration {m}"
+    assert len(found) == 12
+
+
+def test_waves_stay_half_a_gradient_apart():
+    """With plain SGD the sums of all that two waves have stepped with differ by half of the first and half of the last gradient, however
+    long they train: they do not drift apart."""
+    graph, notes = small(lr=0.05)
+    plan = Case("tick_tock", (1,), 8, 4).plan(graph)
+    program = plan.compile(graph)
+    device = Device(graph, plan, program, 0)
+    Interpreter(program, {0: device}, 6, 0).run()
+    own = [notes[0]]
+    for stepped in notes[1:]:  # g' of each iteration, by equation 1
+        own.append([2 * together - before for together, before in zip(stepped, own[-1], strict=True)])
+    assert len(own) == 16
+    tick, tock = (device.stages[s].weights.newest.data for s in (0, 1))
+    for a, b, first, last in zip(tick, tock, own[0], own[-1], strict=True):
+        assert torch.allclose(a - b, -0.05 * (first - last) / 2, rtol=0, atol=1e-13)
+        assert float((a - b).abs().max()) > 1e-5
+
+
+def test_a_segment_ends_with_one_model_from_which_any_device_goes_on():
+    """Both waves' weights and optimizer states become their mean; going on from them and from a loaded state is the same to the bit."""
+    graph = captured("gpt", "adam")
+    plan = ONE_EACH.plan(graph)
+    program = plan.compile(graph)
+    first = run_inline(graph, plan, program, 1)
+    state = {
+        key: {n: _copied(t) for n, t in entries.items()} for key, entries in first.devices[0].model.state().items()
+    }
+    more = run_inline(graph, plan, program, 1, first.position, first.devices)
+    others = {d: Device(graph, plan, program, d) for d in program.devices}
+    for device in others.values():
+        device.model.load(state)
+    again = run_inline(graph, plan, program, 1, first.position, others)
+    assert again.losses == more.losses
+    for device, weights in again.weights.items():
+        assert all(torch.equal(tensor, more.weights[device][name]) for name, tensor in weights.items())
+    alone = Case("data_parallel", (1,)).plan(graph)
+    another = Device(graph, alone, alone.compile(graph), 0)
+    another.model.load(state)
+    assert all(torch.equal(tensor, state["weights"][name]) for name, tensor in another.model.tensors().items())
+
+
+def _copied(thing):
+    if isinstance(thing, dict):
+        return {key: _copied(value) for key, value in thing.items()}
+    return thing.clone() if isinstance(thing, Tensor) else thing
+
+
+@settings(max_examples=10)
+@given(
+    count=st.integers(1, 3),
+    turns=st.integers(1, 3),
+    buckets=st.integers(1, 3),
+    repeats=st.integers(0, 3),
+    align=st.sampled_from(ALIGN),
+    recompute=st.booleans(),
+    clips=st.booleans(),
+    rng=st.randoms(),
+)
+def test_any_interleaving_of_any_program_is_figure_9(count, turns, buckets, repeats, align, recompute, clips, rng):
+    """Proven legal, and the weights of the loop on symbols, whatever lane is the quicker one."""
+    stages = tuple(replace(one, recompute=recompute, clips=clips) for one in two_waves(count, buckets))
+    program = compile_strategy("tick_tock", stages, 2 * count * turns, {"align": align})
+    assert check(program) == ()
+    assert parse_program(print_program(program)) == program
+    Run(program, repeats, rng, Symbols()).finish()
+
+
+@pytest.mark.parametrize("align", ALIGN)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_no_two_instructions_of_a_device_draw_random_numbers_at_once(align, recompute):
+    """Of any two forwards of a device, those that are made again among them, one is over before the other begins: threads share one
+    generator. So are two backwards and what is made again for them, in the paper's alignment."""
+    stages = tuple(replace(one, recompute=recompute) for one in two_waves(2))
+    program = compile_strategy("tick_tock", stages, 8, {"align": align})
+    run = Untimed.start(program)
+    for part, repetition in (("prologue", 0), ("period", 0), ("period", 1), ("epilogue", 2)):
+        run.run(part, repetition)
+    before: list[set[int]] = []
+    for earlier in run.before:
+        before.append(set(earlier).union(*(before[event] for event in earlier)))
+    own = [(e, one) for e, ran in enumerate(run.ran) for one in ran if one.device == 0]
+    drawing = [e for e, one in own if one.kind is Kind.FORWARD]
+    assert len(drawing) == (2 if recompute else 1) * program.microbatches(2) // 2
+    assert all(a in before[b] or b in before[a] for a, b in combinations(drawing, 2))
+    stashes = [e for e, one in own if one.kind is Kind.BACKWARD or one.again]
+    assert all(a in before[b] or b in before[a] for a, b in combinations(stashes, 2)) == (align == "both")
+
+
+def test_a_forward_runs_beside_the_other_waves_backward_and_none_beside_its_like():
+    """Appendix B.1.1 by the names of values: F of an iteration waits for F of the one before, B for B, and F for no B of the other wave."""
+    program = compile_strategy("tick_tock", two_waves(2), 4)
+    for _, one in program.instructions():
+        ended = [value for value in one.reads if value.what == "end"]
+        if one.kind in (Kind.FORWARD, Kind.BACKWARD) and one.index > 1:
+            assert [(value.stage, value.part) for value in ended] == [(1 - one.stage, int(one.kind is Kind.BACKWARD))]
+            assert ended[0].index == one.index - 2
+        elif one.kind is not Kind.DROP:
+            assert not ended
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (Case("tick_tock", (2,), 8, 4), "every replica of a wave has as many: take a multiple of 4"),
+        (Case("tick_tock", (2,), 8, 2, shard="optimizer"), "shard: none"),
+        (Case("tick_tock", (1, 1), 8, 2), "two that are alike"),
+    ],
+    ids=str,
+)
+def test_what_tick_tock_refuses(case, words):
+    """With the reason."""
+    graph = captured("gpt plain", "adam")
+    with pytest.raises(RefusedError, match=words):
+        case.plan(graph).compile(graph)
+
+
+def test_other_strategies_refuse_a_second_wave():
+    """They have one replica of the model on a device."""
+    graph = captured("gpt plain", "adam")
+    with pytest.raises(RefusedError, match="stage 1 is of wave 1; flush has one replica"):
+        replace(ONE_EACH.plan(graph), strategy="flush").compile(graph)
+
+
+def test_its_mathematics_are_not_called_those_of_one_process():
+    """What `hocket plan` says beside it, and before a run."""
+    graph = captured("gpt plain", "adam")
+    updates = updates_of("tick_tock", ONE_EACH.plan(graph).shapes(graph), 8, 2, {})
+    assert not updates.same
+    assert updates.text == "two waves"
+    assert "two replicas in turn" in updates.sentence("tick_tock")

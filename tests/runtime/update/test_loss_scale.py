@@ -1,0 +1,32 @@
+"""Whatever the batches of the stages, each update is the mean over its samples."""
+
+from math import isclose
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.program.rule import Rule
+from hocket.runtime.update.loss_scale import Scale
+from tests.runtime.helpers.plans import Case, captured
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 5))
+def test_weights_of_an_update_sum_to_one(batch_size, size, batches, update):
+    """The factors of a stage's microbatches are their shares of the update's samples: loss factor times stage factor."""
+    plan = Case("pipedream", (1, 1), batch_size, min(size, batch_size)).plan(captured("gpt untied"))
+    rule = Rule("stashed", tuple(batches), (0,) * len(batches))
+    scale = Scale(plan, rule)
+    for stage in range(len(batches)):
+        microbatches = rule.microbatches(stage, update)
+        shares = [scale.loss(m) * scale.gradient(stage, update) for m in microbatches]
+        total = sum(plan.samples(m) for m in microbatches)
+        assert all(isclose(s, plan.samples(m) / total) for s, m in zip(shares, microbatches, strict=True))
+        assert isclose(sum(shares), 1.0)
+
+
+def test_one_factor_is_enough_where_stages_agree():
+    """With equal batches the stages' factor is exactly one, so that nothing is multiplied at the step."""
+    plan = Case("gpipe", (1, 1), 7, 2).plan(captured("gpt"))
+    scale = Scale(plan, Rule("sync", (4, 4), (0, 0)))
+    assert scale.gradient(0, 3) == scale.gradient(1, 3) == 1.0
+    assert [scale.loss(m) for m in range(4)] == [2 / 7, 2 / 7, 2 / 7, 1 / 7]

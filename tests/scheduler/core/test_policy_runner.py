@@ -1,0 +1,89 @@
+"""Asking: when a policy is asked, and what it is told."""
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.scheduler.core.job_table import Roster
+from hocket.scheduler.core.lease_table import Floor
+from hocket.scheduler.core.policy_runner import Asking
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.solver.lp.linear_program import SolverTrouble
+from tests.scheduler.helpers.drive import cluster, even
+
+NONE = np.zeros(0, dtype=np.int64)
+
+
+def asking(kept: np.ndarray | None = None, **how: Any) -> Asking:
+    """Of a policy that divides evenly."""
+    return Asking(even, Settings(**how), kept, (), None)
+
+
+def answer(holds_s: float = inf, fill: bool = True) -> Allocation:
+    """To nobody."""
+    return Allocation(NONE, NONE, NONE, np.zeros(0), 0.0, holds_s=holds_s, fill=fill)
+
+
+@pytest.mark.parametrize(
+    ("how", "holds_s", "state", "due"),
+    [
+        ({}, inf, "", [False, False, False]),
+        ({}, inf, "stale", [True, True, True]),
+        ({"recompute": "rounds"}, inf, "", [True, True, True]),
+        ({"recompute_after_s": 1000.0}, inf, "stale", [False, False, True]),
+        ({"recompute_after_s": 1000.0}, inf, "must", [True, True, True]),
+        ({}, 500.0, "", [False, True, True]),
+        ({"recompute_after_s": 1000.0}, 500.0, "", [False, False, True]),
+    ],
+)
+def test_when_an_answer_has_aged(how: dict[str, Any], holds_s: float, state: str, due: list[bool]) -> None:
+    """One that was made at 100 s, asked about at 200, 700 and 1,200 s: by what changed, and by how long it is to hold."""
+    one = asking(**how)
+    assert one.due(0.0) is (how.get("recompute") == "rounds")  # nothing came yet
+    one.holds(answer(holds_s), 100.0)
+    if state:
+        setattr(one, state, True)
+    assert [one.due(now_s) for now_s in (200.0, 700.0, 1200.0)] == due
+    assert one.waits is (state == "stale" or holds_s < inf)
+
+
+def test_an_answer_that_holds_ends_what_was_asked_for() -> None:
+    """It is fresh, and what it says of free workers counts until the next."""
+    one = asking()
+    one.stale = one.must = True
+    one.holds(answer(fill=False), 0.0)
+    assert (one.stale, one.must, one.fills) == (False, False, False)
+
+
+def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
+    """Without jobs there is no answer; of a solver that fails there is what it says."""
+
+    def fails(snapshot: Snapshot) -> Allocation:
+        raise SolverTrouble("fairness: time limit")
+
+    types, columns = cluster(2)
+    roster, floor = Roster(1), Floor(types, columns)
+    one = Asking(fails, Settings(), None, (), None)
+    one.must = True
+    assert one.ask(roster, floor, 0.0) == (None, "")
+    roster.add(Job("a", "any", 10.0), (1.0,), -1)
+    found, trouble = one.ask(roster, floor, 0.0)
+    assert found is None
+    assert trouble == "fairness: time limit; the last allocation holds on"
+
+
+def test_who_shares_with_nobody_has_a_class_of_its_own() -> None:
+    """One class more than was given keeps nothing beside anybody."""
+    types, columns = cluster(2)
+    roster = Roster(1)
+    roster.add(Job("a", "any", 10.0), (1.0,), 0)
+    roster.add(Job("b", "any", 10.0), (1.0,), -1)
+    pairs = asking(np.full((1, 1, 1), 0.6)).snapshot(roster, Floor(types, columns), 5.0).pairs
+    assert pairs is not None
+    assert pairs.classes.tolist() == [0, 1]
+    assert pairs.kept[:, :, 0].tolist() == [[0.6, 0.0], [0.0, 0.0]]

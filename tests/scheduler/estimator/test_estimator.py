@@ -1,0 +1,183 @@
+"""Estimates of shared throughputs, held against the public table."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from bench.bench_estimator import errors, without
+from hocket.errors import InputError
+from hocket.scheduler.estimator.estimator import Estimator, Measured
+from hocket.scheduler.estimator.fingerprint import Fitting
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Snapshot
+from hocket.scheduler.model.throughputs import Kind, ThroughputTable
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.policies import max_min_fairness
+from hocket.scheduler.readers import throughputs_json
+
+NEW, OTHER, V100 = ("CycleGAN", 1), ("A3C", 1), ("v100", True)
+
+
+@cache
+def truth() -> ThroughputTable:
+    """Kinds of one worker."""
+    return without(throughputs_json.packaged(), set())
+
+
+@cache
+def start(kind: Kind = NEW) -> Estimator:
+    """One kind is new, and nothing measured of it."""
+    return Estimator.of(without(truth(), {kind}), 0).with_kind(kind, truth().alone[truth().row[kind]])
+
+
+def measured(first: Kind, second: Kind, place: tuple[str, bool] = V100) -> Measured:
+    """As it is."""
+    a, b, c = truth().row[first], truth().row[second], truth().column[place]
+    return Measured(first, second, place, truth().beside[a, b, c], truth().beside[b, a, c])
+
+
+def test_few_measured_pairs_beat_guesses_and_more_are_better() -> None:
+    """Of seven models: estimates beat the mean, the job nearest alone and the paper's nearest fingerprint, from 4 pairs on."""
+    kinds = [k for k in truth().kinds if k[0] in ("A3C", "CycleGAN") or "256" in k[0] or "512" in k[0] or "40" in k[0]]
+    rows = errors(2, False, (0, 4, 16), kinds)
+    assert len(kinds) >= 6
+    for row in rows[1:]:
+        assert row["estimate"] < min(row["mean"], row["alone"], row["nearest"])
+    assert rows[0]["estimate"] > rows[1]["estimate"] > rows[2]["estimate"]
+    assert rows[1]["told"] < rows[1]["estimate"]  # pairs that the estimator asks for tell more than random ones
+
+
+def test_what_was_measured_replaces_the_estimate() -> None:
+    """Both ways, at that place; of several measurements the mean; an instance that did not fit is 0 both ways."""
+    one = measured(NEW, OTHER)
+    found = start().with_measured([one]).table
+    a, b, c = found.row[NEW], found.row[OTHER], found.column[V100]
+    assert found.beside[a, b, c] == pytest.approx(one.first_steps_per_s)
+    assert found.beside[b, a, c] == pytest.approx(one.second_steps_per_s)
+    twice = (
+        start().with_measured([one]).with_measured([one._replace(first_steps_per_s=0.5 * one.first_steps_per_s)]).table
+    )
+    assert twice.beside[a, b, c] == pytest.approx(0.75 * one.first_steps_per_s)
+    never = start().with_measured([Measured(OTHER, NEW, V100, 0.0, 0.0)]).table
+    assert never.beside[a, b, c] == never.beside[b, a, c] == 0
+
+
+def test_a_measurement_changes_what_is_estimated_elsewhere() -> None:
+    """And brings it nearer to the truth, here."""
+    row = truth().row[NEW]
+    others = [truth().row[k] for k in start().reference.kinds]
+    wanted = truth().kept[row, others][:, start().fingerprints.places]
+
+    def error(estimator: Estimator) -> float:
+        return float(np.abs(estimator.table.kept[-1, :-1][:, estimator.fingerprints.places] - wanted).mean())
+
+    pairs = [measured(NEW, kind, place) for kind, place in start().to_measure(NEW, 8)]
+    assert error(start().with_measured(pairs)) < 0.8 * error(start())
+
+
+def test_spread_workers_are_the_same_to_a_job_of_one() -> None:
+    """What is estimated for workers that stand together is so for spread ones."""
+    table = start().table
+    own = table.row[NEW]
+    together, spread = table.column[V100], table.column["v100", False]
+    assert table.kept[own, :, together].any()
+    assert np.allclose(table.kept[own, :-1, spread], table.kept[own, :-1, together])
+
+
+def test_reference_jobs_stay_as_they_were_profiled() -> None:
+    """Until they are measured again."""
+    known = len(start().reference.kinds)
+    assert np.allclose(start().table.kept[:known, :known], start().reference.kept)
+    one = Measured(OTHER, ("ResNet-18 (batch size 16)", 1), V100, 1.0, 2.0)
+    again = start().with_measured([one]).table
+    assert again.beside[again.row[OTHER], again.row[one.second], again.column[V100]] == pytest.approx(1.0)
+
+
+def test_the_nearest_job_is_one_of_its_model() -> None:
+    """Language models with batches of 40 are most like those with 20 or 80."""
+    kind = ("LM (batch size 40)", 1)
+    estimator = start(kind).with_measured(measured(kind, k, p) for k, p in start(kind).to_measure(kind, 6))
+    assert estimator.nearest(kind)[0] in ("LM (batch size 20)", "LM (batch size 80)")
+
+
+def test_pairs_that_are_asked_for_are_new_and_depend_on_no_luck() -> None:
+    """Nothing twice, nothing that was measured, and the same every time; never more than there are."""
+    asked = start().to_measure(NEW, 10)
+    assert len(set(asked)) == 10
+    assert asked == start().to_measure(NEW, 10)
+    rest = start().with_measured([measured(NEW, *asked[0])]).to_measure(NEW, 10_000)
+    assert asked[0] not in rest
+    assert len(rest) == 25 * 3 - 1
+
+
+def test_two_new_jobs_get_estimates_beside_each_other_and_themselves() -> None:
+    """Both ways, between nothing and all of their throughput."""
+    second = ("ResNet-50 (batch size 64)", 1)
+    reference = without(truth(), {NEW, second})
+    both = Estimator.of(reference, 3)
+    for kind in (NEW, second):
+        both = both.with_kind(kind, truth().alone[truth().row[kind]])
+    kept = both.table.kept[-2:, -2:][:, :, both.fingerprints.places]
+    assert ((kept > 0) & (kept <= 1)).all()
+
+
+def test_a_job_that_does_not_run_somewhere_shares_nothing_there() -> None:
+    """Nor is it to be measured there; and a job of several workers shares nowhere."""
+    alone = truth().alone[truth().row[NEW]].copy()
+    alone[truth().column["k80", True]] = 0.0
+    estimator = Estimator.of(without(truth(), {NEW}), 0).with_kind(NEW, alone).with_kind(("CycleGAN", 4), 3 * alone)
+    table = estimator.table
+    assert not table.beside[table.row[NEW], :, table.column["k80", True]].any()
+    assert not table.beside[:, table.row[NEW], table.column["k80", True]].any()
+    assert table.beside[table.row[NEW], :, table.column[V100]].any()
+    assert not table.beside[table.row["CycleGAN", 4]].any()
+    assert all(place != ("k80", True) for _, place in estimator.to_measure(NEW, 100))
+    with pytest.raises(InputError, match="not a new kind"):
+        estimator.nearest(("CycleGAN", 4))
+
+
+def test_the_table_goes_into_a_snapshot() -> None:
+    """A policy shares workers by estimates, and does at least as well in its own eyes as without sharing."""
+    table = start().table
+    types = (WorkerType("v100", 1), WorkerType("k80", 1))
+    jobs = tuple(Job(f"{k}", kind[0], 1e4) for k, kind in enumerate((NEW, OTHER, NEW, ("LM (batch size 20)", 1))))
+    rows, columns = table.rows(jobs), table.columns(types)
+    alone = Snapshot(types, columns, tuple(Active(j, j.steps) for j in jobs), table.throughputs(rows, types, columns))
+    shared = replace(alone, pairs=table.pairs(rows, types, columns))
+    assert max_min_fairness.allocate(shared).objective >= max_min_fairness.allocate(alone).objective - 1e-9
+
+
+def test_the_same_seed_gives_the_same_estimates() -> None:
+    """And another seed nearly the same: the first guess of the completion is forgotten."""
+    alone = truth().alone[truth().row[NEW]]
+    first, again, other = (
+        Estimator.of(start().reference, seed).with_kind(NEW, alone).table.beside for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first, again)
+    assert np.allclose(first, other, rtol=0.1, atol=0.05 * first.max())
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """A kind that is known or unknown, a place that is not, throughputs that are none, a reference that shares nothing."""
+    alone = truth().alone[truth().row[NEW]]
+    with pytest.raises(InputError, match="known already"):
+        start().with_kind(NEW, alone)
+    with pytest.raises(InputError, match="throughputs >= 0"):
+        start().with_kind(("x", 1), alone[:2])
+    with pytest.raises(InputError, match="throughputs >= 0"):
+        start().with_kind(("x", 1), -alone)
+    with pytest.raises(InputError, match="a kind that is not known"):
+        start().with_measured([Measured(("x", 1), OTHER, V100, 1.0, 1.0)])
+    with pytest.raises(InputError, match="a place that is not known"):
+        start().with_measured([Measured(NEW, OTHER, ("h100", True), 1.0, 1.0)])
+    with pytest.raises(InputError, match="numbers >= 0"):
+        start().with_measured([Measured(NEW, OTHER, V100, float("nan"), 1.0)])
+    with pytest.raises(InputError, match="not a new kind"):
+        start().to_measure(OTHER, 1)
+    with pytest.raises(InputError, match="no jobs that share workers"):
+        Estimator.of(replace(truth(), beside=np.zeros_like(truth().beside)), 0)
+    for wrong in ({"nearest_share": 1.1}, {"alone_weight": -1.0}):
+        with pytest.raises(InputError, match="fitting"):
+            Fitting(**wrong)

@@ -1,0 +1,158 @@
+"""What a simulation is told of pairs: estimates at first, and the truth of what ran."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hocket.errors import InputError
+from hocket.scheduler.core.events import SharingMeasured
+from hocket.scheduler.core.policy_by_name import policy_named
+from hocket.scheduler.core.settings import Settings
+from hocket.scheduler.estimator.simulated_estimates import Estimating, Learner, profiled
+from hocket.scheduler.model.allocation import Allocation
+from hocket.scheduler.model.snapshot import Snapshot
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.readers.throughputs_json import packaged
+from hocket.scheduler.simulation.metrics import Run, summary
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.trace_generator import continuous
+
+TYPES = tuple(WorkerType(name, 2, 2) for name in ("v100", "k80"))
+COLUMNS = packaged().columns(TYPES)
+
+
+@cache
+def before(references: int = 8, pairs: int = 2) -> Learner:
+    """One that measured nothing in rounds; not to be taught."""
+    return Learner(packaged(), TYPES, COLUMNS, Estimating(references, pairs))
+
+
+def new_rows(learner: Learner) -> list[int]:
+    """Kinds of one worker that are no reference jobs."""
+    truth, known = learner.truth, learner.estimator.reference.row
+    return [row for row, kind in enumerate(truth.kinds) if kind not in known]
+
+
+def did(row: int, beside: int, column: int) -> tuple[int, int, int, tuple[float, float]]:
+    """As it is."""
+    truth = packaged()
+    place = truth.places_of(TYPES, COLUMNS)[column]
+    return row, beside, column, (float(truth.beside[row, beside, place]), float(truth.beside[beside, row, place]))
+
+
+def test_reference_jobs_are_known_and_others_are_profiled() -> None:
+    """So many kinds are drawn; of each other so many pairs are measured, with reference jobs and as they are."""
+    found = profiled(packaged(), Estimating(8, 2, seed=3))
+    sharing = [k for k, _ in enumerate(packaged().kinds) if packaged().beside[k].any()]
+    assert len(found.new) == len(sharing) - 8
+    assert len(found.measured) == 2 * len(found.new)
+    for one in found.measured:
+        assert one.second in found.reference.row
+        a, b, c = packaged().row[one.first], packaged().row[one.second], packaged().column[one.place]
+        assert (one.first_steps_per_s, one.second_steps_per_s) == (
+            packaged().beside[a, b, c],
+            packaged().beside[b, a, c],
+        )
+    other = profiled(packaged(), Estimating(8, 2, seed=4))
+    assert {kind for kind, _ in other.new} != {kind for kind, _ in found.new}
+
+
+def test_reference_jobs_beside_each_other_are_as_they_are() -> None:
+    """The table that is told is the true one there, and all of it where all are reference jobs."""
+    learner = before()
+    known = [row for row, kind in enumerate(learner.truth.kinds) if kind in learner.estimator.reference.row]
+    at = np.ix_(known, known)
+    assert np.allclose(learner.known.kept[at], learner.truth.kept[at])
+    assert learner.error(learner.known, new_rows(learner)) > 0.03
+    everything = Learner(packaged(), TYPES, COLUMNS, Estimating(26, 0))
+    assert np.allclose(everything.known.kept, packaged().kept)
+
+
+def test_rounds_put_estimates_right_and_others_with_them() -> None:
+    """Pairs that ran are true from then on, and what was not measured comes nearer to the truth; a pair that ran before says
+    nothing new."""
+    learner = Learner(packaged(), TYPES, COLUMNS, Estimating(8, 0))
+    rows = new_rows(learner)
+    others = [r for r in rows if r != rows[0]]
+    beside = [learner.truth.row[kind] for kind in learner.estimator.reference.kinds if kind[1] == 1]
+    ran = [did(rows[0], b, c) for b in beside[:6] for c in (0, 1)]
+    mine = np.ix_([rows[0]], beside[6:], sorted({learner.truth.places_of(TYPES, COLUMNS)[c] for c in (0, 1)}))
+    was = np.abs(learner.known.kept[mine] - learner.truth.kept[mine]).mean()
+    events = learner.learn(ran)
+    assert len(learner.measured) == 12
+    for a, b, c, _ in ran:
+        place = learner.truth.places_of(TYPES, COLUMNS)[c]
+        assert learner.known.kept[a, b, place] == pytest.approx(learner.truth.kept[a, b, place])
+    assert np.abs(learner.known.kept[mine] - learner.truth.kept[mine]).mean() < was
+    assert any({e.sharing, e.beside} == {rows[0], others[0]} for e in events)  # never ran, thought of anew
+    assert learner.learn(ran) == []
+    assert learner.learn([did(b, a, c) for a, b, c, _ in ran]) == []
+
+
+def test_events_say_all_that_changed() -> None:
+    """Who was told the first table and every event has the last table, on this cluster's columns."""
+    learner = Learner(packaged(), TYPES, COLUMNS, Estimating(8, 1))
+    at = learner.truth.places_of(TYPES, COLUMNS)
+    told = learner.first.kept[:, :, at].copy()
+    rows = new_rows(learner)
+    for a, b in pairwise(rows):
+        for event in learner.learn([did(a, b, 0)]):
+            assert isinstance(event, SharingMeasured)
+            told[event.sharing, event.beside, event.column] = event.kept
+            told[event.beside, event.sharing, event.column] = event.kept_beside
+    assert np.allclose(told, learner.known.kept[:, :, at], atol=1e-8)
+
+
+def run(estimating: Estimating | None, sharing: bool = True) -> tuple[Run, list[Snapshot]]:
+    """Forty jobs on four workers, and what the policy was told."""
+    seen: list[Snapshot] = []
+    policy = policy_named("max_min_fairness")
+
+    def asked(snapshot: Snapshot) -> Allocation:
+        seen.append(snapshot)
+        return policy(snapshot)
+
+    work = continuous(packaged(), 40, 0.6, 0)
+    options = Options(Settings(), sharing, estimating=estimating)
+    return simulate(work, TYPES, packaged(), asked, options), seen
+
+
+def wrong(snapshot: Snapshot) -> float:
+    """How far what is told of pairs is from what they do."""
+    assert snapshot.pairs is not None
+    at = packaged().places_of(TYPES, COLUMNS)
+    return float(np.abs(snapshot.pairs.kept[:-1, :-1] - packaged().kept[:, :, at]).mean())
+
+
+def test_policies_see_estimates_that_rounds_refine_and_jobs_do_what_is_true() -> None:
+    """What is told comes nearer to the truth; the job completion time lies between that of knowing and that of not sharing; the
+    run says how far estimates were off; two runs are identical."""
+    found, seen = run(Estimating(8, 2))
+    assert wrong(seen[0]) > 0.01
+    assert wrong(seen[-1]) < 0.9 * wrong(seen[0])
+    assert any("off on average before the first round" in note for note in found.notes)
+    for record in found.records:
+        assert record.finished_s is not None
+        assert record.finished_s - record.job.arrived_s >= record.job.steps / max(record.throughputs) * (1 - 1e-9)
+    jct = summary(found).avg_jct_s
+    assert summary(run(None)[0]).avg_jct_s * 0.98 < jct < summary(run(None, sharing=False)[0]).avg_jct_s
+    assert run(Estimating(8, 2))[0].records == found.records
+
+
+def test_without_refining_nothing_is_learned() -> None:
+    """Policies go on seeing what was thought before the first round."""
+    _, seen = run(Estimating(8, 2, refine=False))
+    assert wrong(seen[-1]) == wrong(seen[0]) > 0
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    """Numbers of nothing, and estimates for nobody."""
+    with pytest.raises(InputError, match="estimating: references"):
+        Estimating(0)
+    with pytest.raises(InputError, match="estimating: pairs"):
+        Estimating(3, -1)
+    with pytest.raises(InputError, match="space sharing is off"):
+        run(Estimating(), sharing=False)

@@ -1,0 +1,34 @@
+"""The published prices, where they are beside the repository."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hocket.scheduler.prices.market import Market
+from hocket.scheduler.prices.readers import public, throughputs
+
+FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "prices"
+EXAMPLES = Path(__file__).resolve().parents[3] / "hocket" / "scheduler" / "prices" / "examples"
+
+
+def folder() -> Path:
+    """Skips where there is none."""
+    if not FOLDER.is_dir():
+        pytest.skip("needs the published prices: they are not beside the repository")
+    return FOLDER
+
+
+@cache
+def _market(path: Path) -> Market:
+    return public.read_market(path)
+
+
+def market() -> Market:
+    """Read once for all tests."""
+    return _market(folder())
+
+
+def steps() -> dict[str, dict[str, float]]:
+    """Of each model on each accelerator."""
+    return throughputs.read(folder() / "oracle_throughputs.json")

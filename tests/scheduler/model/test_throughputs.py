@@ -1,0 +1,62 @@
+"""The throughput table: what it knows, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from hocket.errors import InputError
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.readers import throughputs_json
+
+V100, K80 = ("v100", True), ("k80", True)
+
+
+def small(alone: list[list[float]] | None = None) -> ThroughputTable:
+    """One model on one worker and on two, on two types, one of them with spread workers."""
+    rows = np.array(alone or [[10.0, 2.0, 10.0], [18.0, 0.0, 12.0]])
+    beside = np.zeros((2, 2, 3))
+    beside[0, 0, 0] = 6.0
+    return ThroughputTable((V100, K80, ("v100", False)), (("model", 1), ("model", 2)), rows, beside)
+
+
+def test_the_packaged_table_is_whole() -> None:
+    """26 job types on three types of workers, 57 more with several workers, and pairs on all of them."""
+    table = throughputs_json.packaged()
+    assert table.types == ("v100", "p100", "k80")
+    assert (len(table.job_types), len(table.kinds), len(table.places)) == (26, 83, 6)
+    assert (table.alone[:, :3] > 0).sum() == 3 * 83 - 3  # ResNet-50 with batches of 128 on several K80s does not fit
+    assert (table.kept.max(axis=(0, 1)) <= 1.2).all()
+    assert ((table.beside > 0) == (table.beside > 0).transpose(1, 0, 2)).all()
+
+
+def test_columns_of_a_snapshot() -> None:
+    """Spread columns come only where the table has them; a job of one worker has nothing on them."""
+    table = small()
+    types = WorkerType("k80", 4), WorkerType("v100", 4)
+    assert table.columns(types) == (Column(0), Column(1))
+    columns = table.columns(types, spread=True)
+    assert columns == (Column(0), Column(1), Column(1, False))
+    rows = table.rows([Job("a", "model", 1.0), Job("b", "model", 1.0, 2)])
+    assert table.throughputs(rows, types, columns).tolist() == [[2.0, 10.0, 0.0], [0.0, 18.0, 12.0]]
+    assert table.pairs(rows, types, columns).kept[0, 0].tolist() == [0.0, 0.6, 0.0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_throughput_that_is_none_is_refused(value: float) -> None:
+    """With the kind and the place."""
+    with pytest.raises(InputError, match=r"model on 1, k80: found .*expected a number >= 0"):
+        small([[10.0, value, 10.0], [18.0, 0.0, 12.0]])
+
+
+def test_what_the_table_does_not_know_is_told() -> None:
+    """Job types, scale factors and worker types, with what would be right."""
+    table = small()
+    with pytest.raises(InputError, match=r"job a: job_type: found 'modle'.*Did you mean 'model'"):
+        table.rows([Job("a", "modle", 1.0)])
+    with pytest.raises(InputError, match="job a: scale_factor: found 4; expected 1, 2 for model"):
+        table.rows([Job("a", "model", 1.0, 4)])
+    with pytest.raises(InputError, match="worker type h200: found no throughputs of it; expected one of v100, k80"):
+        table.columns([WorkerType("h200", 1)])
+    with pytest.raises(InputError, match="does not run on k80"):
+        table.steps_per_s("model", 2, "k80", "job a")

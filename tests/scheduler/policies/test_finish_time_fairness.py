@@ -1,0 +1,109 @@
+"""Finish-time fairness against the public policy, against one program with every job by itself, and by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.policies import finish_time_fairness
+from hocket.scheduler.policies.isolated import isolated_times
+from hocket.scheduler.solver.lp.linear_program import solve
+from hocket.scheduler.solver.lp.variables import Rows, Shares
+from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
+from tests.scheduler.helpers.gavel import references, snapshot
+
+PUBLIC = references("finish_time_fairness_perf") + references("finish_time_fairness_packed")
+
+
+@pytest.mark.parametrize("reference", PUBLIC, ids=lambda r: f"{r['policy']}-{r['input']}")
+def test_the_largest_rho_is_the_public_one(reference: dict[str, Any]) -> None:
+    """To 1e-6, with a gap that was verified; on its first call the public policy counts no isolated time."""
+    given = snapshot(reference["input"], pairs="packed" in reference["policy"])
+    given = replace(given, jobs=tuple(replace(active, isolated_s=0.0) for active in given.jobs))
+    found = finish_time_fairness.allocate(given)
+    assert found.objective == pytest.approx(reference["eval"]["rho_max"], rel=1e-6)
+    assert found.objective == pytest.approx(finish_time_fairness.rho(given, found).max(), rel=1e-12)
+    assert found.gap <= 1e-6
+    assert_it_can_be(given, found)
+
+
+def test_two_jobs_by_hand() -> None:
+    """On one worker two equal jobs, one of which has waited 100 s, share so that both have the rho that the waiting one has.
+
+    Isolated, each does 0.5 steps a second: 100 steps take 200 s. The second has waited 100 s, all of them counted: with x of the
+    worker rho is (100 + 100 / x) / 300, that of the first 100 / (1 - x) / 200. They are equal at x = 0.5: 1 for both.
+    """
+    jobs = (Active(Job("new", "any", 1e3), 100.0), Active(Job("old", "any", 1e3), 100.0, 100.0))
+    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    found = finish_time_fairness.allocate(given)
+    assert found.objective == pytest.approx(1.0)
+    assert found.dense(given)[:, 0] == pytest.approx([0.5, 0.5])
+    assert found.reasons[0].binding == "its rho is the largest, and v100 is full"
+
+
+def test_a_job_that_did_not_wait_in_vain_gets_less() -> None:
+    """The job of before whose 100 s of waiting count for nothing needs more: (100 + 100 / x) / 200 = 100 / (1 - x) / 200."""
+    jobs = (Active(Job("new", "any", 1e3), 100.0), Active(Job("old", "any", 1e3), 100.0, 100.0, 0.0))
+    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    found = finish_time_fairness.allocate(given)
+    x = (np.sqrt(5) - 1) / 2  # 1 + 1 / x = 1 / (1 - x)
+    assert found.dense(given)[:, 0] == pytest.approx([1 - x, x])
+    assert found.objective == pytest.approx(0.5 / (1 - x))
+
+
+def _needed(given: Snapshot, rho: float) -> float:
+    """The least lack of any job's throughput that is needed for this rho, in parts of it, with a group a job: 0 if none."""
+    shares = Shares(given, (np.arange(len(given.jobs)),))
+    groups, variables, steps = shares.throughput
+    isolated = (isolated_times(given) * given.throughputs).sum(axis=1)
+    counted = np.array([active.isolated_s for active in given.jobs])
+    wanted = given.remaining_steps / (rho * (counted + given.remaining_steps / isolated) - given.elapsed_s)
+    wanted = wanted[shares.member]
+    slack = np.full(shares.groups, shares.variables)
+    rows = Rows(
+        np.concatenate([groups, np.arange(shares.groups)]),
+        np.concatenate([variables, slack]),
+        np.concatenate([steps / wanted[groups], np.ones(shares.groups)]),
+        np.ones(shares.groups),
+        np.full(shares.groups, np.inf),
+    )
+    cost = np.append(np.zeros(shares.variables), 1.0)
+    return solve(shares.program(cost, rows, extra=((0.0, 1.0),)), "test").objective
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 14))
+def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
+    """With jobs as groups of their own, the rho that was found can be kept and one of a millionth less cannot."""
+    given = crowd(seed, jobs, pairs, spread)
+    found = finish_time_fairness.allocate(given)
+    assert_it_can_be(given, found)
+    running = [j for j in range(jobs) if j not in found.refused]
+    given = replace(given, jobs=tuple(given.jobs[j] for j in running), throughputs=given.throughputs[running])
+    if given.pairs is not None:
+        given = replace(given, pairs=Pairs(given.pairs.classes[running], given.pairs.kept))
+    if running:
+        assert found.gap <= 1e-6
+        assert _needed(given, found.objective * (1 + 1e-8)) <= 1e-7
+        assert _needed(given, found.objective * (1 - 1e-6)) > 1e-9
+
+
+def test_a_job_that_cannot_run_is_told_and_the_others_share() -> None:
+    """It asks for more workers than there are."""
+    jobs = (Active(Job("huge", "any", 1e3, 8), 100.0), Active(Job("small", "any", 1e3), 100.0))
+    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    found = finish_time_fairness.allocate(given)
+    assert found.dense(given)[:, 0] == pytest.approx([0.0, 1.0])
+    assert "8 workers" in found.refused[0]
+
+
+def test_nobody() -> None:
+    """No jobs, no allocation."""
+    given = Snapshot((WorkerType("v100", 1),), (Column(0),), (), np.zeros((0, 1)))
+    assert len(finish_time_fairness.allocate(given).fraction) == 0

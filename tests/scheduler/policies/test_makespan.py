@@ -1,0 +1,115 @@
+"""Makespan against the public policy, and on cases worked out by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.policies import makespan
+from hocket.scheduler.solver.lp.linear_program import solve
+from hocket.scheduler.solver.lp.variables import Rows, Shares
+from tests.scheduler.helpers.gavel import references, snapshot
+
+
+def halved(makespan_s: float) -> float:
+    """Where the public policy's search for a makespan ends: between 100 s and 1e6 s, it halves down to 5 %."""
+    low, high = 100.0, 1e6
+    while 1.05 * low < high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if middle >= makespan_s else (middle, high)
+    return high
+
+
+@pytest.mark.parametrize("reference", references("min_total_duration_perf"), ids=lambda r: r["input"])
+def test_the_objective_is_the_best_that_the_public_search_can_end_at(reference: dict[str, Any]) -> None:
+    """The public policy stops within 5 % of the optimum: its jobs end after ours, and before where its search ends for our
+    optimum; a makespan 5 % less, or more, would end elsewhere."""
+    there = snapshot(reference["input"])
+    found = makespan.allocate(there)
+    theirs_s = reference["eval"]["makespan_s"]
+    assert found.objective <= theirs_s * (1 + 1e-6)
+    assert theirs_s <= halved(found.objective) * (1 + 1e-6) <= 1.01 * theirs_s
+    assert (there.remaining_steps / found.throughput(there)).max() == pytest.approx(found.objective, rel=1e-6)
+    assert found.gap <= 1e-6
+
+
+@pytest.mark.parametrize("reference", references("min_total_duration_packed", 128), ids=lambda r: r["input"])
+def test_the_objective_with_all_pairs_is_the_best_that_the_public_search_can_end_at(reference: dict[str, Any]) -> None:
+    """As without pairs; one of its searches ends elsewhere, as its solver once takes what can be for what cannot."""
+    there = snapshot(reference["input"], pairs=True)
+    found = makespan.allocate(there)
+    theirs_s = reference["eval"]["makespan_s"]
+    assert found.objective <= theirs_s * (1 + 1e-6) <= found.objective * 1.05
+    assert (there.remaining_steps / found.throughput(there)).max() == pytest.approx(found.objective, rel=1e-6)
+    assert found.gap <= 1e-6
+
+
+def test_two_jobs_on_unlike_workers() -> None:
+    """A job of 60 steps and one of 90, on one worker of 3 steps a second and one of 1.5: 150 / 4.5 seconds."""
+    steps = np.array([[3.0, 1.5], [3.0, 1.5]])
+    jobs = Active(Job("a", "any", 60.0), 60.0), Active(Job("b", "any", 90.0), 90.0)
+    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Column(0), Column(1)), jobs, steps)
+    assert makespan.allocate(there).objective == pytest.approx(150 / 4.5)
+
+
+def test_the_longest_job_alone() -> None:
+    """A job of 300 steps takes the fastest worker all the time: 100 seconds, however short the other is."""
+    steps = np.array([[3.0, 1.5], [3.0, 1.5]])
+    jobs = Active(Job("a", "any", 300.0), 300.0), Active(Job("b", "any", 60.0), 60.0)
+    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Column(0), Column(1)), jobs, steps)
+    found = makespan.allocate(there)
+    assert found.objective == pytest.approx(100.0)
+    assert found.dense(there)[0] == pytest.approx([1.0, 0.0], abs=1e-8)
+
+
+def test_what_is_left_is_not_idle() -> None:
+    """The short job has what it needs, and all of the worker that the long one does not take."""
+    steps = np.array([[3.0, 1.5], [3.0, 1.5]])
+    jobs = Active(Job("a", "any", 300.0), 300.0), Active(Job("b", "any", 60.0), 60.0)
+    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Column(0), Column(1)), jobs, steps)
+    found = makespan.allocate(there)
+    assert found.used(there) == pytest.approx([1.0, 1.0], abs=1e-8)
+    assert "fastest" in found.reasons[0].binding
+    assert "before the last one" in found.reasons[1].binding
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_jobs_of_a_kind_together_are_as_good_as_one_by_one(seed: int, shared: bool) -> None:
+    """Against one row a job, no groups: a program of its own, the same makespan; and the jobs do end by then."""
+    rng = np.random.default_rng(seed)
+    count, kinds = int(rng.integers(1, 10)), rng.uniform(1, 10, (2, 2))
+    kind = rng.integers(0, 2, count)
+    remaining = rng.choice([10.0, 100.0, 1000.0], count) * rng.uniform(0.5, 2, count)
+    jobs = tuple(Active(Job(str(j), "any", r), r) for j, r in enumerate(remaining.tolist()))
+    types = tuple(WorkerType(str(k), int(rng.integers(1, 4))) for k in range(2))
+    pairs = Pairs(kind, rng.uniform(0.3, 0.9, (2, 2, 2))) if shared else None
+    there = Snapshot(types, (Column(0), Column(1)), jobs, kinds[kind], pairs)
+    found = makespan.allocate(there)
+    assert found.objective == pytest.approx(one_by_one(there), rel=1e-6)
+    assert (remaining / found.throughput(there)).max() <= found.objective * (1 + 1e-9)
+    assert (found.dense(there).sum(axis=1) <= 1 + 1e-9).all()
+    assert (found.used(there) <= there.workers + 1e-9).all()
+
+
+def one_by_one(there: Snapshot) -> float:
+    """The makespan by one program with a row for each job."""
+    shares = Shares(there, (there.remaining_steps, np.arange(len(there.jobs))))
+    groups, variables, steps = shares.throughput
+    due = there.remaining_steps[shares.member] / there.remaining_steps.max()
+    count = shares.groups
+    rows = Rows(
+        np.concatenate([groups, np.arange(count)]),
+        np.concatenate([variables, np.full(count, shares.variables)]),
+        np.concatenate([steps / due[groups], np.full(count, -1.0)]),
+        np.zeros(count),
+        np.full(count, np.inf),
+    )
+    cost = np.append(np.zeros(shares.variables), -1.0)
+    found = solve(shares.program(cost, rows, extra=((0.0, 1e6),)), "one by one")
+    return float(there.remaining_steps.max() / found.x[-1])

@@ -1,0 +1,80 @@
+"""Least cost against the public policy, and by hand."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.errors import InputError
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.policies import min_cost, min_cost_slo
+from tests.scheduler.helpers.crowds import assert_it_can_be
+from tests.scheduler.helpers.gavel import references, snapshot
+
+TYPES = WorkerType("v100", 1, 1, 0.8), WorkerType("k80", 1, 1, 0.1)
+
+
+def _two() -> Snapshot:
+    """A job that a V100 makes 10 times as fast as a K80, and one that it makes 4 times as fast."""
+    jobs = Active(Job("keen", "a", 1e3), 100.0), Active(Job("dull", "b", 1e3), 100.0)
+    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.array([[10.0, 1.0], [4.0, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    "reference", references("max_sum_throughput_normalized_by_cost_perf"), ids=lambda r: r["input"]
+)
+def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
+    """To 1e-6, with a gap that was verified."""
+    given = snapshot(reference["input"])
+    found = min_cost.allocate(given)
+    assert found.objective == pytest.approx(reference["eval"]["sum_throughput_per_cost"], rel=1e-6)
+    assert found.gap <= 1e-6
+    assert_it_can_be(given, found)
+
+
+def test_two_jobs_by_hand() -> None:
+    """Each is where the other is not: 10 / 0.8 + 1 / 0.1 is more than 4 / 0.8 + 1 / 0.1."""
+    found = min_cost.allocate(_two())
+    assert found.objective == pytest.approx(22.5)
+    assert found.dense(_two()) == pytest.approx(np.eye(2))
+
+
+def test_a_job_that_shares_counts_for_what_it_keeps() -> None:
+    """Both on the V100, with 0.9 of their speed each, and 3.6 / 0.8 more than the K80's 1 / 0.1 is not worth it: 22.5 stays.
+
+    Were the K80 as dear as the V100, it would be: 9 / 0.8 + 3.6 / 0.8 is more than 10 / 0.8 + 1 / 0.8.
+    """
+    pairs = Pairs(np.array([0, 1]), np.where(np.eye(2)[:, :, None] > 0, 0.0, np.array([0.9, 0.0])))
+    given = replace(_two(), pairs=pairs)
+    assert min_cost.allocate(given).objective == pytest.approx(22.5)
+    dear = replace(given, types=(TYPES[0], replace(TYPES[1], price_usd_per_hour=0.8)))
+    found = min_cost.allocate(dear)
+    assert found.objective == pytest.approx(12.6 / 0.8)
+    assert found.pairs.all()
+
+
+def test_types_without_any_price_are_told() -> None:
+    """Where all cost nothing, there is nothing to save."""
+    given = replace(_two(), types=(WorkerType("v100", 1), WorkerType("k80", 1)))
+    with pytest.raises(InputError) as caught:
+        min_cost.allocate(given)
+    assert caught.value.place == "worker type v100: price_usd_per_hour"
+    assert "as of every type" in caught.value.found
+
+
+@pytest.mark.parametrize(
+    "policy", [min_cost.allocate, min_cost_slo.allocate, partial(min_cost_slo.allocate, ratio=True)]
+)
+@pytest.mark.parametrize("free", [0, 1])
+def test_workers_that_cost_nothing_go_first(policy: Any, free: int) -> None:
+    """A job of one step a second anywhere is on the type that costs nothing, also beside one that costs a cent."""
+    types = tuple(WorkerType(f"type{k}", 1, 1, 0.0 if k == free else 0.01) for k in range(2))
+    jobs = (Active(Job("job", "any", 100.0, slo_s=1e4), 100.0),)
+    given = Snapshot(types, (Column(0), Column(1)), jobs, np.ones((1, 2)))
+    time = policy(given).dense(given)[0]
+    assert time[free] >= 0.01 - 1e-9  # what its deadline needs; of throughput for a dollar alone more is as good
+    assert time[1 - free] == pytest.approx(0.0, abs=1e-9)

@@ -1,0 +1,67 @@
+"""Shortest job first, by hand and on crowds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.policies import shortest_job_first
+from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
+
+TYPES = WorkerType("v100", 2), WorkerType("k80", 1)
+
+
+def _three(scale: int = 1) -> Snapshot:
+    """100, 20 and 50 seconds on a V100, four times that on a K80."""
+    jobs = tuple(
+        Active(Job(name, "any", 1e3, s), steps)
+        for name, steps, s in (("c", 400.0, 1), ("a", 80.0, 1), ("b", 200.0, scale))
+    )
+    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.tile([4.0, 1.0], (3, 1)))
+
+
+def test_three_jobs_by_hand() -> None:
+    """The two shortest have the V100s, the longest the K80."""
+    found = shortest_job_first.allocate(_three())
+    assert found.dense(_three()) == pytest.approx(np.array([[0, 1.0], [1.0, 0], [1.0, 0]]))
+    assert found.objective == pytest.approx(20.0)
+    assert found.reasons[1].binding == "it is always on v100, its fastest"
+
+
+def test_a_longer_one_goes_on_where_one_fits_nowhere() -> None:
+    """The second asks for two workers, of which one is left."""
+    found = shortest_job_first.allocate(_three(2))
+    assert found.dense(_three(2)) == pytest.approx(np.array([[1.0, 0], [1.0, 0], [0, 0]]))
+    assert "job b, for which too few are left" in found.reasons[2].binding
+
+
+def test_nobody_joins_the_first() -> None:
+    """All keep nearly all beside each other: on two workers the third joins the second."""
+    jobs = tuple(Active(Job(str(k), "any", 1e3), 10.0 * (k + 1)) for k in range(3))
+    pairs = Pairs(np.zeros(3, dtype=int), np.full((1, 1, 1), 0.9))
+    given = Snapshot((WorkerType("v100", 2),), (Column(0),), jobs, np.ones((3, 1)), pairs)
+    found = shortest_job_first.allocate(given)
+    assert found.throughput(given) == pytest.approx([1.0, 0.9, 0.9])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 14))
+def test_the_first_is_finished_as_soon_as_any_can_be(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
+    """No job alone on any workers is sooner, and it is, with others beside or not."""
+    given = crowd(seed, jobs, pairs, spread)
+    found = shortest_job_first.allocate(given)
+    assert_it_can_be(given, found)
+    fits = given.scale[:, None] <= given.workers[given.type_of]
+    fastest = (given.throughputs * fits).max(axis=1)
+    with np.errstate(divide="ignore"):
+        alone_s = given.remaining_steps / fastest
+        ends_s = given.remaining_steps / found.throughput(given)
+    if np.isfinite(alone_s).any():
+        assert found.objective == pytest.approx(alone_s.min())
+        assert ends_s.min() == pytest.approx(found.objective)
+    assert shortest_job_first.allocate(replace(given, pairs=None)).objective == found.objective

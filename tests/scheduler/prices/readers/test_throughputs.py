@@ -1,0 +1,31 @@
+"""Throughputs that prices are divided by."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.scheduler.prices.readers import throughputs
+
+
+def test_only_models_alone_are_read(tmp_path: Path) -> None:
+    """By model and then by type; a model that does not run on a type is not there."""
+    path = tmp_path / "t.json"
+    path.write_text(
+        json.dumps({"v100": {"a": {"null": 2, "b": [1, 1]}}, "k80": {"a": {"null": 0.5}, "b": {"null": 0}}})
+    )
+    assert throughputs.read(path) == {"a": {"v100": 2.0, "k80": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "data", [[], {}, {"v100": {}}, {"v100": {"a": {}}}, {"v100": {"a": {"null": -1}}}, {"v100": {"a": {"null": True}}},
+             {"v100": {"a": {"null": "1"}}}, {"v100": {"a": 3}}],
+)  # fmt: skip
+def test_what_is_no_such_table_is_refused(tmp_path: Path, data: Any) -> None:
+    """With the path of the first wrong key."""
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"t\.json"):
+        throughputs.read(path)

@@ -1,0 +1,138 @@
+"""Prices of the moment reach the core as events."""
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.scheduler.core.events import PriceChanged, WorkersJoined, WorkersLost
+from hocket.scheduler.core.policy_by_name import policy_named
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.prices.availability import Availability, Held
+from hocket.scheduler.prices.bill import bill, total_usd
+from hocket.scheduler.prices.changes import comings, happenings, price_changes
+from hocket.scheduler.prices.market import Market, Offer, PriceKey, priced
+from hocket.scheduler.prices.readers.public import read_market
+from hocket.scheduler.prices.series import Series
+from hocket.scheduler.readers import throughputs_json
+from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.workload import Workload
+from tests.scheduler.helpers.markets import BIG, HOUR, OTHER, SMALL, market
+from tests.scheduler.helpers.public_prices import EXAMPLES
+
+TYPES = (WorkerType("k80", 4, spot=True, offer=str(OTHER)), WorkerType("v100", 8, spot=True, offer=str(SMALL)))
+
+
+def at(offer: PriceKey) -> tuple[WorkerType, ...]:
+    """The same, with the V100s elsewhere."""
+    return TYPES[0], replace(TYPES[1], offer=str(offer))
+
+
+def test_each_change_is_an_event_with_the_price_of_one_accelerator() -> None:
+    """Counted from the beginning; four accelerators share the price of their instance."""
+    found = price_changes(TYPES, market(), 9 * HOUR, 20 * HOUR)
+    assert found == ((HOUR, PriceChanged(1, 0.5)),)
+    four = Market((Offer(BIG, "v100", 4, spot=Series((0.0, 10.0, 20.0, 30.0), (4.0, 8.0, nan, 2.0))),))
+    found = price_changes(at(BIG)[1:], four, 5.0, 40.0)
+    assert found == ((5.0, PriceChanged(0, 2.0)), (25.0, PriceChanged(0, 0.5)))
+
+
+def test_the_first_price_and_the_changes_are_the_price_at_any_moment() -> None:
+    """What the types cost at the beginning, and the last change before a moment, give the market's price then."""
+    begin = 9 * HOUR
+    now = {t.name: t.price_usd_per_hour for t in priced(TYPES, market(), begin)}
+    assert now["v100"] == market().price_at(SMALL, begin)
+    for when, event in price_changes(TYPES, market(), begin, 30 * HOUR):
+        assert event.price_usd_per_hour == market().price_at(SMALL, begin + when)
+
+
+def test_unknown_offers_are_refused() -> None:
+    """With the type that names one."""
+    with pytest.raises(InputError, match=r"worker type v100: offer: found 'aws/x/p3.2xlarge'"):
+        price_changes(at(SMALL._replace(zone="x")), market(), 0.0, 1.0)
+
+
+def test_a_run_costs_what_its_leases_are_billed() -> None:
+    """Two accounts of one simulated run on the example prices: the simulator's, told of changes, and bills of the leases."""
+    whole = read_market(EXAMPLES)
+    key = next(o.key for o in whole if o.key.zone == "us-east-1d" and o.accelerator == "v100")
+    begin = 1584490000.0
+    types = priced((WorkerType("v100", 2, spot=True, offer=str(key)),), whole, begin)
+    changes = price_changes(types, whole, begin, begin + 20 * 24 * HOUR)
+    assert len(changes) > 5
+    jobs = tuple(Job(name, "A3C", steps) for name, steps in (("short", 9e5), ("long", 2e6)))
+    run = simulate(Workload(jobs), types, throughputs_json.packaged(), policy_named("max_min_fairness"), given=changes)
+    assert len(run.records) == 2
+    for place, record in enumerate(run.records):
+        spans = [s for s in run.spans if place in s.jobs]
+        bills = [bill(whole, key, begin + s.began_s, begin + s.ended_s, s.workers) for s in spans]
+        assert any(len(one.paid) > 1 for one in bills)
+        assert record.cost_usd == pytest.approx(total_usd(bills))
+
+
+def looked_after(*held: Held, end_s: float = 1000.0) -> Availability:
+    """One V100 in the zone of SMALL, from 0 on."""
+    return Availability(SMALL, "v100", 1, held, (), 0.0, end_s)
+
+
+def test_spot_workers_go_and_come_back() -> None:
+    """All of the type at once, from the state at the beginning on; where nobody looks any more they are there."""
+    log = looked_after(Held(100.0, 300.0, True), Held(500.0, 900.0, True))
+    every = tuple(range(8))
+    found = comings(TYPES, [log], 50.0, 10_000.0, checkpoint_s=1e9)
+    assert found == (
+        (0.0, WorkersLost(1, every)),
+        (50.0, WorkersJoined(1, every)),
+        (250.0, WorkersLost(1, every)),
+        (450.0, WorkersJoined(1, every)),
+        (850.0, WorkersLost(1, every)),
+        (950.0, WorkersJoined(1, every)),
+    )
+    assert comings(TYPES, [log], 200.0, 450.0, 1e9) == ((100.0, WorkersLost(1, every)),)
+    kept = (TYPES[0], replace(TYPES[1], spot=False))
+    assert comings(kept, [log], 0.0, 1000.0) == ()
+
+
+def test_with_a_notice_that_is_long_enough_they_are_saved() -> None:
+    """On AWS two minutes; not before they came, and not where a checkpoint takes longer."""
+    log = looked_after(Held(0.0, 300.0, True), Held(400.0, 450.0, True))
+    every = tuple(range(8))
+    assert comings(TYPES, [log], 0.0, 500.0, 50.0) == (
+        (180.0, WorkersLost(1, every, True)),
+        (400.0, WorkersJoined(1, every)),
+        (400.0, WorkersLost(1, every, True)),
+    )
+    assert comings(TYPES, [log], 0.0, 350.0, 121.0) == ((300.0, WorkersLost(1, every)),)
+
+
+def test_a_notice_saves_what_was_done_since_the_round_began() -> None:
+    """100 s of the first round are done again without one, and none of them with one."""
+    types = (WorkerType("v100", 1),)
+    steps_per_s = throughputs_json.packaged().steps_per_s("A3C", 1, "v100", "")
+    work = Workload((Job("0", "A3C", 1000 * steps_per_s),))
+    ended = []
+    for warned in (False, True):
+        given = [(460.0, WorkersLost(0, (0,), warned)), (1000.0, WorkersJoined(0, (0,)))]
+        run = simulate(work, types, throughputs_json.packaged(), policy_named("max_min_fairness"), given=given)
+        ended.append(run.ended_s)
+    assert ended == pytest.approx([1640.0, 1540.0])
+
+
+def test_least_cost_follows_prices() -> None:
+    """Two types of the same speed; the one that becomes cheaper has the job from the next round on."""
+    types = (
+        WorkerType("v100", 1, price_usd_per_hour=2.0),
+        WorkerType("spot", 1, price_usd_per_hour=3.0, spot=True, accelerator="v100"),
+    )
+    steps_per_s = throughputs_json.packaged().steps_per_s("A3C", 1, "v100", "")
+    work = Workload((Job("0", "A3C", 3600 * steps_per_s, slo_s=7200.0),))
+    given = happenings([(1000.0, PriceChanged(1, 1.0))], [(500.0, PriceChanged(0, 2.5))])
+    for policy in ("min_cost", "min_cost_slo"):
+        run = simulate(work, types, throughputs_json.packaged(), policy_named(policy), given=given)
+        assert [(s.type, s.began_s) for s in run.spans] == [(0, 0.0), (1, 1080.0)]
+        assert run.ended_s == pytest.approx(3600.0)
+        assert run.records[0].cost_usd == pytest.approx((500 * 2.0 + 580 * 2.5 + 2520 * 1.0) / 3600)
+        assert sum(s.cost_usd for s in run.spans) == pytest.approx(run.records[0].cost_usd)
+        assert run.prices == ((500.0, 0, 2.5), (1000.0, 1, 1.0))

@@ -1,0 +1,52 @@
+"""Workers from YAML: a list of types, and cluster files as plans have them."""
+
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.readers import throughputs_json, workers_yaml
+
+
+def test_a_list_of_types(tmp_path: Path) -> None:
+    """Every field, and what is left out."""
+    path = tmp_path / "workers.yaml"
+    path.write_text(
+        "workers:\n  - {name: v100, workers: 36, per_server: 4, price_usd_per_hour: 2.5}\n  - {name: k80, workers: 2}\n"
+    )
+    assert workers_yaml.read(path) == (WorkerType("v100", 36, 4, 2.5), WorkerType("k80", 2))
+
+
+def test_a_cluster_file_counts_by_type(tmp_path: Path) -> None:
+    """Types have the table's names where it knows them by their first word only."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "name: mixed\nlevels:\n  - {name: server, width: 4, bandwidth_bytes_per_s: 1e9}\n"
+        "  - {name: cluster, width: 2, bandwidth_bytes_per_s: 1e9}\n"
+        "nodes:\n  - {device_type: v100-16gb, devices: 4}\n  - {device_type: k80, devices: 4}\n"
+    )
+    assert workers_yaml.read(path) == (WorkerType("v100-16gb", 4, 4), WorkerType("k80", 4, 4))
+    assert workers_yaml.read(path, throughputs_json.packaged()) == (WorkerType("v100", 4, 4), WorkerType("k80", 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("- 1\n", "workers.yaml"),
+        ("workers: []\n", "workers.yaml: workers"),
+        ("workers:\n  - {name: v100, workers: -1}\n", "workers.yaml, line 2: workers.0: worker type v100: workers"),
+        ("workers:\n  - {name: v100, workers: 1, colour: red}\n", "colour"),
+        (
+            "workers:\n  - {name: v100, workers: 1}\n  - {name: v100, workers: 2}\n",
+            "workers.yaml, line 3: workers.1.name: found 'v100', a second type",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, place: str) -> None:
+    """One clear error each."""
+    path = tmp_path / "workers.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        workers_yaml.read(path)
+    assert place in str(caught.value)

@@ -1,0 +1,49 @@
+"""Packing: compared with trying every choice."""
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.scheduler.model.allocation import ALONE
+from hocket.scheduler.rounds.knapsack import pack
+from hocket.scheduler.rounds.priorities import Entries
+
+
+def legal(entries: Entries, chosen: tuple[int, ...], workers: list[int]) -> bool:
+    """Whether nobody is in two entries and no type is asked for more than it has."""
+    jobs = [j for e in chosen for j in (int(entries.first[e]), int(entries.second[e])) if j != ALONE]
+    used = np.bincount(entries.type[list(chosen)], entries.need[list(chosen)], len(workers)) if chosen else np.zeros(1)
+    return len(set(jobs)) == len(jobs) and bool((used <= workers[: len(used)]).all())
+
+
+def random_entries(seed: int, count: int) -> tuple[Entries, np.ndarray, list[int]]:
+    """Entries of six jobs on two types, what each is worth, and workers."""
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 6, count)
+    second = np.where(rng.random(count) < 0.4, (first + rng.integers(1, 6, count)) % 6, ALONE)
+    kind = rng.integers(0, 2, count)
+    entries = Entries(first, second, kind, kind, 2 ** rng.integers(0, 3, count), rng.random(count), 6)
+    return entries, rng.integers(0, 5, count).astype(float), rng.integers(1, 7, 2).tolist()
+
+
+@given(st.integers(0, 10**6), st.integers(1, 8))
+@settings(max_examples=40)
+def test_it_finds_the_best_there_is(seed: int, count: int) -> None:
+    """Asked for what the best of all choices is worth, it finds one; asked for more, none."""
+    entries, worth, workers = random_entries(seed, count)
+    every = (c for size in range(count + 1) for c in combinations(range(count), size) if legal(entries, c, workers))
+    best = max(float(worth[list(chosen)].sum()) for chosen in every)
+    found = pack(entries, worth, workers, best)
+    assert found is not None
+    assert legal(entries, tuple(found.tolist()), workers)
+    assert worth[found].sum() == best
+    assert pack(entries, worth, workers, best + 0.5) is None
+
+
+def test_it_answers_the_same_every_time() -> None:
+    """No clock and no chance: the same choice, ten times."""
+    entries, worth, workers = random_entries(7, 200)
+    found = [pack(entries, worth, workers, 1.0) for _ in range(10)]
+    assert all(one is not None and one.tolist() == found[0].tolist() for one in found)  # type: ignore[union-attr]

@@ -1,0 +1,55 @@
+"""The headlines of the dissertation: what the documents say is what the runs that are kept say, and no row is left out."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def headlines(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, as it is called."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("bench_headlines")
+
+
+def _found(headlines: Any) -> list[Any]:
+    found: list[Any] = headlines.lines(headlines.Asked(headlines.Kept(headlines.KEPT, only=True), headlines.ALL))
+    return found
+
+
+def test_the_table_of_the_document_is_that_of_the_runs_that_are_kept(headlines: Any) -> None:
+    """To the letter: who makes runs anew prints it anew, with --kept --markdown."""
+    table = "\n".join(headlines.as_markdown(_found(headlines)))
+    assert table in (ROOT / "docs" / "cluster.md").read_text()
+
+
+def test_no_headline_is_left_out_and_the_worst_comes_first(headlines: Any) -> None:
+    """Every one has runs; parts of what was published rise."""
+    found = _found(headlines)
+    assert {one.name for one in found} == {one.name for one in headlines.HEADLINES}
+    parts = [one.part for one in found if one.part is not None]
+    assert parts == sorted(parts)
+    assert parts[0] < 0.6
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "published", "part"),
+    [
+        ("TIMES", 1.5, "3", 0.5),
+        ("BY", 2.0, "about 1", 0.5),
+        ("LATE", 0.1, "0 %", 0.9),
+        ("LESS", 0.085, "17 % less", 0.5),
+    ],
+)
+def test_how_much_of_what_was_published_ours_is(
+    headlines: Any, kind: str, ours: float, published: str, part: float
+) -> None:
+    """Times as much; less where that is better; jobs in time."""
+    values = importlib.import_module("_headline_values")
+    one = values.Headline("x", published, "", lambda *_: ours, getattr(values, kind))
+    assert one.part(ours) == pytest.approx(part)
+    assert values.Headline("x", "not told", "", lambda *_: ours).part(ours) is None

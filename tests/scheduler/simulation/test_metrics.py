@@ -1,0 +1,95 @@
+"""Metrics, on runs small enough to work out by hand."""
+
+import numpy as np
+import pytest
+
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.simulation.metrics import (
+    Record,
+    Run,
+    Span,
+    cdf,
+    fairness,
+    held,
+    jct_s,
+    makespan_s,
+    population,
+    queueing_s,
+    rhos,
+    summary,
+    worker_seconds,
+)
+
+
+def run() -> Run:
+    """Two workers of 10 steps a second and two of 5; a alone, then beside b, then b alone; c never ran."""
+    jobs = Job("a", "m", 150.0), Job("b", "m", 100.0, arrived_s=5.0, slo_s=12.0), Job("c", "m", 1.0, 9, 6.0)
+    records = (
+        Record(jobs[0], (10.0, 5.0), 0.0, 15.0, (15.0, 0.0), 3.0, 1),
+        Record(jobs[1], (10.0, 5.0), 10.0, 20.0, (10.0, 0.0), 2.0, 0),
+        Record(jobs[2], (10.0, 5.0), None, None, (0.0, 0.0), 0.0, 0, "too large"),
+    )
+    spans = Span((0,), 0, 1, 0.0, 15.0), Span((1,), 0, 1, 10.0, 20.0)
+    types = WorkerType("fast", 2), WorkerType("slow", 2)
+    return Run(types, records, spans, 20.0, 4, 3, (40.0, 40.0), ("a note",))
+
+
+def test_times_of_jobs() -> None:
+    """From arrival to the last step, from arrival to the first, from the first arrival to the last step of all."""
+    records = run().records
+    assert jct_s(records).tolist() == [15.0, 15.0]
+    assert queueing_s(records).tolist() == [0.0, 5.0]
+    assert makespan_s(records) == 20.0
+    assert makespan_s(records[2:]) == 0.0
+
+
+def test_a_cdf_rises_to_one() -> None:
+    """Values in order, with the part that is not above each."""
+    values, part = cdf(np.array([3.0, 1.0, 2.0, 2.0]))
+    assert values.tolist() == [1.0, 2.0, 2.0, 3.0]
+    assert part.tolist() == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_finish_time_fairness_counts_who_was_there() -> None:
+    """With n jobs each has 2/n workers of each type, at most all its time: alone (n = 1) half on each type, 7.5 steps a
+    second, and so with two or with four; a's 150 steps would take 20 s, b's 100 steps 13.3 s."""
+    times, counts = population(run())
+    assert times.tolist() == [0.0, 5.0, 15.0, 20.0]
+    assert counts.tolist() == [1, 2, 1, 1]
+    assert rhos(run()) == pytest.approx([15 / 20, 15 / (100 / 7.5)])
+
+
+def test_finish_time_fairness_of_a_crowd() -> None:
+    """Four jobs on one worker: each has a quarter of it, until the others leave."""
+    records = tuple(Record(Job(str(k), "m", 10.0), (1.0,), 10.0 * k, 10.0 * (k + 1), (10.0,), 0.0, 0) for k in range(4))
+    crowd = Run((WorkerType("only", 1),), records, (), 40.0, 1, 1, (40.0,))
+    # A quarter for 10 s, a third for 10, a half for 10, all: 2.5 + 3.33 + 4.17 of the half's 5 = 10 after 28.3 s.
+    assert rhos(crowd) == pytest.approx([k / 28.3333333 for k in (10, 20, 30, 40)])
+
+
+def test_the_summary_counts_all() -> None:
+    """The late job, the one that was refused, what was used and paid."""
+    found = summary(run())
+    assert (found.jobs, found.finished, found.refused) == (3, 2, 1)
+    assert (found.slo_violations, found.with_slo, found.preemptions) == (1, 1, 1)
+    assert found.utilization_by_type == {"fast": 25 / 40, "slow": 0.0}
+    assert found.utilization == 25 / 80
+    assert found.cost_usd == 5.0
+    assert found.jct_percentiles_s["p99"] == 15.0
+    assert found.notes == ("a note",)
+    assert summary(run(), 1, 2).avg_queueing_s == 5.0
+    nobody = summary(run(), 2)
+    assert (nobody.avg_jct_s, nobody.avg_rho, nobody.makespan_s) == (0.0, 0.0, 0.0)
+
+
+def test_what_is_held_is_cut_at_edges() -> None:
+    """And sums to the whole."""
+    found = held(run(), np.array([0.0, 8.0, 12.0, 40.0]))
+    assert found[:, :, 0].tolist() == [[8.0, 0.0, 0.0], [4.0, 2.0, 0.0], [3.0, 8.0, 0.0]]
+    assert found.sum(axis=(0, 1)).tolist() == worker_seconds(run()).tolist()
+
+
+def test_fairness_over_time() -> None:
+    """Of jobs that were there all along: 0.9 where one had twice as much, 1 where there is nobody to compare with."""
+    assert fairness(run(), np.array([0.0, 5.0, 15.0, 20.0])).tolist() == pytest.approx([1.0, 225 / (2 * 125), 1.0])

@@ -1,0 +1,106 @@
+"""Shares: who is in one group, which variables there are, who is refused and why."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.solver.lp import variables
+from hocket.scheduler.solver.lp.rejected import refusals
+from hocket.scheduler.solver.lp.variables import Shares
+
+
+def made(steps: list[list[float]], scale: list[int], workers: list[int], pairs: Pairs | None = None) -> Snapshot:
+    """A snapshot of jobs of a step each."""
+    jobs = tuple(Active(Job(str(j), "any", 1.0, own), 1.0) for j, own in enumerate(scale))
+    types = tuple(WorkerType(f"type {k}", n) for k, n in enumerate(workers))
+    return Snapshot(types, tuple(Column(k) for k in range(len(types))), jobs, np.array(steps), pairs)
+
+
+def test_alike_jobs_are_one_group() -> None:
+    """Alike in throughputs, scale factor, key and class; unlike in any of them, they are two."""
+    same = [2.0, 1.0]
+    there = made([same, same, [2.0, 1.5], same], [1, 1, 1, 2], [4, 4])
+    assert Shares(there).group[0] == Shares(there).group[1]
+    assert sorted(Shares(there).count.tolist()) == [1, 1, 2]
+    assert Shares(there, (np.array([1.0, 2.0, 1.0, 1.0]),)).groups == 4
+    classes = Pairs(np.array([0, 1, 0, 0]), np.zeros((2, 2, 2)))
+    assert Shares(made([same] * 4, [1] * 4, [4, 4], classes)).groups == 2
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_groups_are_told_apart_exactly(seed: int) -> None:
+    """As by comparing all figures of every two jobs; zeros are alike whatever their sign."""
+    rng = np.random.default_rng(seed)
+    table = rng.choice([0.0, -0.0, 1.0, 2.0, 4.0, 0.5, 1 + 1e-15], (3, 12))
+    group, member, count = variables._alike(table)
+    for i in range(12):
+        for j in range(12):
+            assert (group[i] == group[j]) == (table[:, i] == table[:, j]).all()
+    assert (group[member] == np.arange(len(member))).all()
+    assert (count == np.bincount(group)).all()
+
+
+def test_unlike_jobs_of_the_same_mixed_bits_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where mixing maps all to one number, sorting decides."""
+    monkeypatch.setattr(variables, "_ODD", np.zeros(1, dtype=np.uint64))
+    group, member, count = variables._alike(np.array([[1.0, 2.0, 1.0], [5.0, 5.0, 5.0]]))
+    assert group[0] == group[2] != group[1]
+    assert count[group[0]] == 2
+    assert (group[member] == np.arange(2)).all()
+
+
+def test_who_runs_nowhere_is_refused_with_the_reason() -> None:
+    """No throughput; more workers than any type has; more than the types that it runs on have."""
+    there = made([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 1.0]], [1, 9, 4, 1], [8, 2])
+    shares = Shares(there)
+    assert set(shares.refused) == {0, 1, 2}
+    assert shares.refused[0] == "any runs on no type of worker here"
+    assert shares.refused[1] == "it asks for 9 workers, and no type has so many"
+    assert shares.refused[2] == "it asks for 4 workers, and no type that it runs on has so many"
+    assert shares.group.tolist() == [-1, -1, -1, 0]
+
+
+def test_without_workers_all_are_refused() -> None:
+    """And without jobs nobody is."""
+    there = Snapshot((), (), (Active(Job("a", "any", 1.0), 1.0),), np.zeros((1, 0)))
+    assert set(Shares(there).refused) == set(refusals(there)) == {0}
+    nobody = Snapshot((), (), (), np.zeros((0, 0)))
+    assert Shares(nobody).refused == refusals(nobody) == {}
+    assert Shares(nobody).groups == 0
+
+
+def test_variables_are_those_that_can_be() -> None:
+    """A job on columns where it runs; two groups where both keep something; a group with itself if it has two jobs."""
+    kept = np.zeros((2, 2, 2))
+    kept[0, 1] = kept[1, 0] = [0.5, 0.5]
+    kept[0, 0] = 0.75
+    pairs = Pairs(np.array([0, 0, 1]), kept)
+    shares = Shares(made([[4.0, 2.0], [4.0, 2.0], [8.0, 0.0]], [1, 1, 1], [2, 2], pairs))
+    two, one = shares.group[0], shares.group[2]
+    seen = {
+        (*sorted((a, b)), c, round(max(p, q), 9))
+        for a, b, c, p, q in zip(
+            *(
+                x.tolist()
+                for x in (shares.first, shares.second, shares.column, shares.steps_first, shares.steps_second)
+            ),
+            strict=True,
+        )
+    }
+    beside = tuple(sorted((two, one)))
+    assert seen == {
+        (-1, two, 0, 4.0), (-1, two, 1, 2.0), (-1, one, 0, 8.0),
+        (two, two, 0, 3.0), (two, two, 1, 1.5), (*beside, 0, 4.0),
+    }  # fmt: skip
+
+
+def test_limits_are_time_and_workers() -> None:
+    """Two jobs of four workers each: no more than two units of time, and no more than eight workers at once."""
+    shares = Shares(made([[1.0], [1.0]], [4, 4], [6]))
+    limits = shares.limits
+    assert limits.upper.tolist() == [2.0, 6.0]
+    assert limits.values.tolist() == [1.0, 4.0]

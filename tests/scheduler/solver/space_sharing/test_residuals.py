@@ -1,0 +1,87 @@
+"""Crumbs: where parts are as small as a solver's tolerance, jobs that are nearly done have what they need all the same."""
+
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.scheduler.model.allocation import ALONE
+from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
+from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.policies import finish_time_fairness, makespan, makespan_budget, min_cost_slo
+from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.space_sharing import column_generation
+from hocket.scheduler.solver.space_sharing.time_windows import spread
+from tests.scheduler.helpers.crowds import assert_it_can_be
+
+ASKING = [makespan, finish_time_fairness, makespan_budget, min_cost_slo]
+each_that_asks = pytest.mark.parametrize("policy", ASKING, ids=lambda policy: policy.__name__.rpartition(".")[2])
+
+
+def nearly_done(seed: int, left: float, unlike: bool, pairs: bool) -> Snapshot:
+    """Five jobs of days on two workers of two types, and of each kind one with `left` steps to go."""
+    rng = np.random.default_rng(seed)
+    steps = rng.uniform(1, 10, (5, 2)) if unlike else np.tile(rng.uniform(1, 10, (1, 2)), (5, 1))
+    slo_s = 4e6
+    days = [Active(Job(f"days{j}", f"kind{j}", 1e6, slo_s=slo_s), float(rng.uniform(1e5, 1e6))) for j in range(5)]
+    soon = [Active(Job(f"soon{j}", f"kind{j}", 1e6, slo_s=slo_s), left) for j in range(5)]
+    kept = rng.uniform(0.5, 1.0, (5, 5, 2)) if unlike else np.tile(rng.uniform(0.5, 1.0, (1, 1, 2)), (5, 5, 1))
+    kinds = np.tile(np.arange(5), 2)
+    types = (WorkerType("v100", 1, 1, 2.0), WorkerType("k80", 1, 1, 0.5))
+    shared = Pairs(kinds, kept) if pairs else None
+    return Snapshot(types, (Column(0), Column(1)), (*days, *soon), np.tile(steps, (2, 1)), shared, budget_usd=1e4)
+
+
+@each_that_asks
+@given(
+    seed=st.integers(0, 10**6),
+    left=st.sampled_from([1e-9, 1e-6, 1e-4, 1e-2]),
+    unlike=st.booleans(),
+    pairs=st.booleans(),
+    most=st.sampled_from([0, column_generation.MOST_GROUPS]),
+)
+def test_who_is_nearly_done_is_not_left_out(
+    policy: ModuleType, seed: int, left: float, unlike: bool, pairs: bool, most: int
+) -> None:
+    """What it needs is less than the solver tells from nothing; it gets it, and ends no later than the others.
+
+    By pairs, and by roles as where there are too many unlike jobs for pairs.
+    """
+    there = nearly_done(seed, left, unlike, pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_generation, "MOST_GROUPS", most)
+        found = policy.allocate(there)
+    assert_it_can_be(there, found)
+    gets = found.throughput(there)
+    if policy is min_cost_slo:
+        assert found.gap <= 1e-6
+        assert (gets >= there.remaining_steps / 4e6 * (1 - 1e-6)).all()
+        return
+    assert (gets > 0).all()
+    assert np.isfinite(found.objective)
+    assert found.gap <= 1e-6
+    without = replace(there, jobs=there.jobs[:5], throughputs=there.throughputs[:5], pairs=None)
+    if policy is not finish_time_fairness and not pairs:  # whose n-th part of the cluster depends on who is there
+        assert found.objective == pytest.approx(policy.allocate(without).objective, rel=1e-5)
+
+
+def test_where_the_other_side_of_a_pair_is_nothing_a_job_is_alone() -> None:
+    """Beside two jobs of one group, of whose time so little is left for each that it is nothing; what these ask for they have."""
+    kinds = np.array([0, 0, 1])
+    jobs = tuple(Active(Job(f"{j}", f"{kinds[j]}", 10.0), 10.0) for j in range(3))
+    there = Snapshot(
+        (WorkerType("v100", 2),), (Column(0),), jobs, np.ones((3, 1)), Pairs(kinds, np.full((2, 2, 1), 0.9))
+    )
+    shares = Shares(there)
+    mixed = np.flatnonzero((shares.second != ALONE) & (shares.first != shares.second))
+    times = np.zeros(shares.variables)
+    times[mixed] = 1.5e-12
+    (first, second, column, fraction), torn = spread(Lines(shares), times, np.array([6.7e-13, 6.8e-13, 0.0]))
+    assert not torn
+    assert (first.tolist(), second.tolist(), column.tolist()) == ([0, 1, 2], [ALONE] * 3, [0] * 3)
+    assert fraction == pytest.approx([6.7e-13, 6.8e-13, 1.5e-12])

@@ -1,0 +1,94 @@
+"""Leaps: water that leaps past those that end by themselves stands where it stands without."""
+
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.scheduler.model.snapshot import Entity, Snapshot
+from hocket.scheduler.policies import hierarchical, water_filling
+from hocket.scheduler.solver.parametric import infeasibility_prices
+from hocket.scheduler.solver.water_filling import bisection, levels
+from hocket.scheduler.solver.water_filling.trajectory import Path, Team
+from tests.scheduler.helpers.crowds import crowd
+
+POLICIES = pytest.mark.parametrize("policy", [water_filling, hierarchical], ids=lambda m: m.__name__.split(".")[-1])
+
+
+def unlike(seed: int, lines: bool) -> Snapshot:
+    """Jobs that all differ, of three teams; more workers of one type than of the other, so that some run all the time."""
+    rng = np.random.default_rng(seed)
+    there = crowd(seed, int(rng.integers(2, 14)), False, bool(rng.integers(2)))
+    steps = there.throughputs * rng.uniform(0.5, 2, there.throughputs.shape)
+    types = tuple(replace(own, workers=int(rng.integers(1, 12))) for own in there.types)
+    jobs = tuple(
+        replace(active, job=replace(active.job, entity=f"team{k % 3}", arrived_s=float(rng.integers(0, 5))))
+        for k, active in enumerate(there.jobs)
+    )
+    policies = ["fairness", "fifo" if lines else "fairness", "fairness"]
+    entities = tuple(Entity(f"team{k}", float(rng.uniform(0.5, 2)), policies[k]) for k in range(3))
+    return replace(there, throughputs=steps, types=types, jobs=jobs, entities=entities)
+
+
+@POLICIES
+@settings(max_examples=120)
+@given(seed=st.integers(0, 2**32 - 1), lines=st.booleans())
+def test_who_leaps_stands_where_others_do(policy: ModuleType, seed: int, lines: bool) -> None:
+    """The same objective and the same level of every job, whether each round ends by itself or not; the gap is verified."""
+    there = unlike(seed, lines)
+    plain = policy.allocate(there)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels, "MANY", 0)
+        patch.setattr(hierarchical, "MANY", 0)
+        patch.setattr(infeasibility_prices, "_MANY", 0)
+        leapt = policy.allocate(replace(there))
+    assert leapt.objective == pytest.approx(plain.objective, rel=1e-7, abs=1e-9)
+    scale = there.throughputs.max(axis=1, initial=1e-9)
+    assert leapt.throughput(there) / scale == pytest.approx(plain.throughput(there) / scale, abs=1e-6)
+    assert leapt.gap <= 1e-6
+    assert all(reason.binding for reason in leapt.reasons)
+
+
+def test_a_leap_passes_all_that_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a worker for each of 200 jobs all run all the time: no round is needed."""
+    rounds = []
+    monkeypatch.setattr(levels.Levels, "round", lambda self, *_: rounds.append(1))
+    there = unlike(1, False)
+    steps = np.random.default_rng(3).uniform(1, 9, (200, len(there.columns)))
+    active = there.jobs[0]
+    jobs = tuple(replace(active, job=replace(active.job, id=str(k), scale_factor=1)) for k in range(200))
+    types = tuple(replace(own, workers=200) for own in there.types)
+    found = water_filling.allocate(replace(there, types=types, jobs=jobs, throughputs=steps))
+    assert not rounds
+    assert found.throughput(replace(there, types=types, jobs=jobs, throughputs=steps)) == pytest.approx(
+        steps.max(axis=1)
+    )
+    assert found.gap == 0.0
+    assert found.reasons[7].binding.endswith("it runs all the time")
+
+
+def test_a_team_by_hand() -> None:
+    """Two jobs share a weight of 2 until one has its 1; then the other has all of it. In a line one comes after the other."""
+    level, rate, reach = np.zeros(2), np.ones(2), np.array([1.0, 3.0])
+    fair = Path(level, rate, reach, [Team(np.arange(2), np.ones(2), 2.0)])
+    assert fair.ends == pytest.approx([1.0, 2.0])
+    assert fair.at(0.5) == pytest.approx([0.5, 0.5])
+    assert fair.at(1.5) == pytest.approx([1.0, 2.0])
+    assert fair.at(9.0) == pytest.approx([1.0, 3.0])
+    line = Path(level, rate, reach, [Team(np.arange(2), np.ones(2), 2.0, True)])
+    assert line.ends == pytest.approx([0.5, 2.0])
+    assert line.at(0.25) == pytest.approx([0.5, 0.0])
+    assert line.at(1.0) == pytest.approx([1.0, 1.0])
+    water = Path(level, np.array([1.0, 0.0]), reach)
+    assert water.ends == pytest.approx([1.0, np.inf])
+    assert water.at(5.0) == pytest.approx([1.0, 0.0])
+
+
+def test_the_greatest_rise_that_prices_allow() -> None:
+    """With a price of 1 on both, and 3 of them there, the fair team's two jobs stop at 1 and 2."""
+    fair = Path(np.zeros(2), np.ones(2), np.array([1.0, 3.0]), [Team(np.arange(2), np.ones(2), 2.0)])
+    assert bisection._root(fair, np.ones(2), -3.0, 10.0) == pytest.approx(1.5)
+    assert bisection._root(fair, np.ones(2), -5.0, 10.0) == 10.0

@@ -1,0 +1,79 @@
+"""The simulated backward beside its all-reduces is equations 8 to 15 of LIBRA, by two ways that share no line."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hocket.cost.model import CostModel
+from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.overlap import OverlapModel, Rate
+from hocket.planning.buckets.tensor_fusion import Fusion, Gradients
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
+from hocket.program.instruction import Kind
+from hocket.program.passes.borders import StageCut, stage_shapes
+from hocket.program.text.parser import parse_program
+from hocket.program.text.printer import print_program
+from hocket.simulation.simulator import play
+from hocket.strategies.base.strategy import compile_strategy
+from tests.planning.helpers.overlaps import gradients, models
+
+
+def profile_of(found: Gradients) -> ModelProfile:
+    """A chain whose backward makes these gradients, its last layer first."""
+    sizes_bytes, computes_s = list(reversed(found.sizes_bytes)), list(reversed(found.computes_s))
+    return chain(len(sizes_bytes), backward_s=computes_s, weights_bytes=sizes_bytes, device_type="cpu-core")
+
+
+def backward_s(profile: ModelProfile, fusion: Fusion, model: OverlapModel, level: Level, devices: int) -> float:
+    """Simulated, from the begin of the backward to the end of the last all-reduce."""
+    layers = len(profile.layers)
+    buckets = tuple(tuple(layers - 1 - k for k in own) for own in fusion.buckets)
+    cut = StageCut(tuple(range(layers)), tuple(range(devices)), buckets=buckets, threads=fusion.threads)
+    cluster = Cluster("test", (replace(level, overlap=model),), "cpu-core")
+    program = compile_strategy("data_parallel", stage_shapes(profile, (cut,)), devices, {})
+    assert parse_program(print_program(program)) == program
+    trace = play(program, CostModel(profile, cluster, (cut,), (1,) * devices), 1).trace
+    begin_s = min(e.start_s for e in trace.events if e.kind is Kind.BACKWARD)
+    return max(e.end_s for e in trace.events if e.kind is Kind.ALL_REDUCE) - begin_s
+
+
+@given(gradients(6), models(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_the_simulator_is_the_equations(found: Gradients, model: OverlapModel, data: st.DataObject) -> None:
+    """For any buckets and threads, where all layers have gradients: a bucket is ready when the last of its layers that has some is."""
+    assume(min(found.sizes_bytes) > 0)
+    layers = len(found.sizes_bytes)
+    inner = data.draw(st.sets(st.integers(1, layers - 1)) if layers > 1 else st.just(set[int]()))
+    ends = (*sorted(inner), layers)
+    threads = tuple(data.draw(st.sampled_from((1, 64, 1024))) for _ in ends)
+    fusion = Fusion(ends, threads)
+    devices = data.draw(st.integers(2, 4))
+    here = model.on(devices)
+    simulated_s = backward_s(profile_of(found), fusion, model, Level("server", devices, 1.0), devices)
+    assert simulated_s == pytest.approx(fusion.backward_s(found, here), rel=1e-9)
+
+
+def sharded(shard: str, overlap: OverlapModel | None, share: float | None) -> float:
+    """Seconds of an iteration of two devices whose replicas divide their state: 3 layers, a bucket each."""
+    profile = chain(3, weights_bytes=4e6, device_type="cpu-core")
+    buckets = tuple((layer,) for layer in reversed(range(3)))
+    cut = StageCut((0, 1, 2), (0, 1), buckets=buckets, shard=shard)
+    level = Level("server", 2, 4e6, overlap=overlap, reduce_scatter=share, all_gather=share)
+    program = compile_strategy("data_parallel", stage_shapes(profile, (cut,)), 2, {})
+    trace = play(program, CostModel(profile, Cluster("test", (level,), "cpu-core"), (cut,), (1, 1)), 4).trace
+    begins = sorted(e.start_s for e in trace.events if e.kind is Kind.FORWARD and e.device == 0)
+    return begins[-1] - begins[-2]
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "full"])
+@pytest.mark.parametrize("share", [None, 0.8])
+def test_scattered_sums_and_gathers_contend_too(shard: str, share: float | None) -> None:
+    """As a ring does without contention; longer where it takes speed from both."""
+    free = Rate(4e6, 0.0, 1.0)
+    without, alone = sharded(shard, None, share), OverlapModel(1.0, 0.0, free, free, 0.0, 2)
+    assert sharded(shard, alone, share) == pytest.approx(without)
+    slower = OverlapModel(0.5, 0.0, Rate(1e6, 0.0, 1.0), free, 0.0, 2)
+    assert sharded(shard, slower, share) > without * 1.05

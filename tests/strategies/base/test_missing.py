@@ -1,0 +1,62 @@
+"""What strategies say where they have no choice: always something, and a batch that is named does have one."""
+
+import re
+from itertools import product
+
+import pytest
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.search import search
+from hocket.profiling.analytic.synthetic import chain
+from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.strategy import lacking, members, strategy
+
+
+def of(devices: int, layers: int, batch_size: int, sizes: tuple[int, ...], shard: str | None = None) -> Situation:
+    """Devices that are all alike, and a model whose layers are."""
+    profile = chain(layers, microbatch_sizes=sizes, device_type="cpu-core")
+    return Situation(profile, Cluster("c", (Level("server", devices, 1e9),), "cpu-core"), batch_size, shard=shard)
+
+
+@pytest.mark.parametrize("name", members())
+def test_who_has_no_choice_says_what_is_missing(name: str) -> None:
+    """And a batch that is named has one."""
+    for shard, devices, layers, batch_size, sizes in product(
+        (None, "none", "optimizer", "full"), (1, 2, 5), (1, 2, 4), (1, 5, 8, 200), ((8,), (5,), (1, 4))
+    ):
+        try:
+            offered = list(strategy(name).choices(of(devices, layers, batch_size, sizes, shard)))
+        except RefusedError:
+            continue
+        if offered:
+            continue
+        said = lacking(name, of(devices, layers, batch_size, sizes, shard))
+        assert len(said) > 10
+        if named := re.search(r"or a batch of (\d+)", said):
+            assert list(strategy(name).choices(of(devices, layers, int(named[1]), sizes, shard))), said
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "layers", "said"),
+    [
+        (
+            "tick_tock",
+            4,
+            6,
+            "tick_tock: no choice for 4 devices and a batch of 7: a batch is 1 microbatch of 7 samples, or 3 of 3; every replica of both "
+            "waves has as many of them: a multiple of 2 x the devices that are used; take other sizes of microbatches (hocket profile "
+            "-b), or a batch of 12, 4 of 3",
+        ),
+        ("waves", 2, 6, "waves are two, each with as many of them; take other sizes"),
+        ("waves", 1, 6, "waves: no choice for 1 device and a batch of 7: it takes two devices or more"),
+        ("interleaved", 4, 3, "the model has 3 layers; it takes 4 or more"),
+        ("flush", 4, 1, "the model has 1 layer; it takes 2 or more"),
+        ("harmony", 5, 6, "each of 5 devices takes one or more; take other sizes of microbatches (hocket profile -b), or a batch of 15, 5"),
+    ],
+)  # fmt: skip
+def test_a_search_says_it(name: str, devices: int, layers: int, said: str) -> None:
+    """Where one strategy was asked for, and has no choice."""
+    one = of(devices, layers, 7, (3, 7))
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        _ = search(one.profile, one.cluster, one.batch_size, strategies=(name,)).best

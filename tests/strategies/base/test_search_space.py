@@ -1,0 +1,163 @@
+"""What is offered to the planner: whole models on real devices, the same whatever the links, thrift only where it helps."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.base.search_space import (
+    MAX_FORWARDS,
+    MAX_MICROBATCHES,
+    Choice,
+    Situation,
+    interleavings,
+    partitioned,
+    period_forwards,
+    pipelines,
+    recomputing,
+    replicas,
+)
+
+PROFILE = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2), device_type="cpu-core")
+OFFERS: dict[str, Callable[[Situation], Iterator[Choice]]] = {
+    "replicas": replicas,
+    "pipelines": pipelines,
+    "pipelines that save": lambda situation: pipelines(situation, recompute=True),
+    "interleavings": interleavings,
+    "partitioned": partitioned,
+}
+
+
+def cluster(*widths: int, rate: float = 1e9) -> Cluster:
+    """Levels of these widths, the outer ones slower."""
+    levels = tuple(Level(f"level{k}", width, rate / 4**k) for k, width in enumerate(widths))
+    return Cluster("c", levels, "cpu-core")
+
+
+def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> Situation:
+    """Four devices if nothing else is said."""
+    return Situation(profile, cluster(*(widths or (4,))), batch_size)
+
+
+@pytest.mark.parametrize("name", list(OFFERS))
+@settings(max_examples=15)
+@given(
+    layers=st.integers(1, 7), widths=st.sampled_from([(1,), (2,), (5,), (2, 2), (3, 2)]), batch_size=st.integers(1, 9)
+)
+def test_a_choice_is_the_whole_model_on_devices_that_are_there(
+    name: str, layers: int, widths: tuple[int, ...], batch_size: int
+) -> None:
+    """Every layer once and in order; devices of the cluster, each once a stage; buckets of all layers; no choice twice."""
+    offered = list(OFFERS[name](situation(chain(layers, device_type="cpu-core"), *widths, batch_size=batch_size)))
+    devices = cluster(*widths).devices
+    for choice in offered:
+        assert [i for stage in choice.stages for i in stage.layers] == list(range(layers))
+        assert 1 <= choice.microbatch_size <= batch_size
+        for stage in choice.stages:
+            assert len(set(stage.devices)) == len(stage.devices) >= 1
+            assert set(stage.devices) <= set(range(devices))
+            if stage.buckets:
+                assert sorted(i for bucket in stage.buckets for i in bucket) == list(stage.layers)
+            else:
+                assert len(stage.devices) == 1
+    seen = [(c.stages, c.microbatch_size, tuple(c.options.items())) for c in offered]
+    assert len(set(seen)) == len(seen)
+
+
+def test_every_depth_and_width() -> None:
+    """Six devices and six layers: all p * d <= 6 with p >= 2, for both microbatch sizes."""
+    offered = pipelines(situation(PROFILE, 6, batch_size=12))
+    shapes = {(len(c.stages), len(c.stages[0].devices), c.microbatch_size) for c in offered}
+    assert shapes == {(p, d, b) for p in range(2, 7) for d in range(1, 4) for b in (1, 2) if p * d <= 6}
+
+
+def test_replicas_stand_side_by_side() -> None:
+    """Stage s has the devices from s * d on, so that its all-reduce stays inside where it can."""
+    for choice in pipelines(situation(PROFILE, 2, 2)):
+        width = len(choice.stages[0].devices)
+        assert [d for stage in choice.stages for d in stage.devices] == list(range(width * len(choice.stages)))
+
+
+@given(st.sampled_from([1e3, 1e6, 1e9, 1e12]), st.sampled_from([(4,), (2, 2)]))
+def test_the_same_is_offered_whatever_the_links(rate: float, widths: tuple[int, ...]) -> None:
+    """Pipelines, replicas and interleavings do not depend on how fast the links are."""
+    here = situation(PROFILE, *widths)
+    there = replace(here, cluster=cluster(*widths, rate=rate))
+    for offer in (replicas, pipelines, interleavings):
+        assert list(offer(here)) == list(offer(there))
+
+
+def test_cuts_for_dear_and_for_cheap_links() -> None:
+    """A wide border in the middle of a chain: one of the cuts avoids it, one balances the compute."""
+    profile = chain(4, activation_bytes=[1e6, 1e9, 1e6, 1e6], microbatch_sizes=(1,), device_type="cpu-core")
+    cuts = {choice.stages[0].layers for choice in pipelines(situation(profile, 2))}
+    assert {(0,), (0, 1)} <= cuts
+
+
+def test_thrift_is_the_same_in_less_memory() -> None:
+    """Recomputation of the same stages, of ever more of them; fewer inputs in flight, ever fewer; nothing thrifty is offered by itself."""
+    for offer in (replicas, OFFERS["pipelines that save"]):
+        for choice in offer(situation()):
+            count = len(choice.stages)
+            again = [[stage.recompute for stage in one.stages] for one in choice.thriftier]
+            assert again == [[s <= k for s in range(count)] for k in range(count)]
+            assert replace(choice.thriftier[-1], thriftier=choice.thriftier) == recomputing(choice)
+            assert not any(stage.recompute for stage in choice.stages)
+    for choice in partitioned(situation()):
+        assert [c.options["in_flight"] for c in choice.thriftier] == list(range(len(choice.stages) - 1, 0, -1))
+        assert all(c.stages == choice.stages for c in choice.thriftier)
+        assert "in_flight" not in choice.options
+
+
+def test_interleavings_go_round_the_devices() -> None:
+    """Stage s stands on the devices of stage s mod p, v times round; microbatches divide by p x d."""
+    offered = list(interleavings(situation(chain(8, device_type="cpu-core"), 4)))
+    assert {len(c.stages) // len({s.devices for s in c.stages}) for c in offered} == {2, 4}
+    for choice in offered:
+        groups = list(dict.fromkeys(stage.devices for stage in choice.stages))
+        assert [stage.devices for stage in choice.stages] == groups * (len(choice.stages) // len(groups))
+        assert choice.microbatches % sum(map(len, groups)) == 0
+
+
+def test_replicas_without_common_factors() -> None:
+    """The partitioner's best may repeat itself only after very many microbatches: then one that repeats soon is there too."""
+    profile = chain(
+        12,
+        forward_s=[1.0, 2.7, 1.9, 0.3, 4.1, 1.3, 0.9, 2.2, 3.1, 0.7, 1.7, 2.9],
+        weights_bytes=1.0,
+        activation_bytes=1.0,
+        microbatch_sizes=(1,),
+        device_type="cpu-core",
+    )
+    offered = list(partitioned(situation(profile, 64, batch_size=64)))
+    assert any(period_forwards(choice.stages) <= MAX_FORWARDS for choice in offered)
+    assert period_forwards(offered[0].stages, 7) % 7 == 0
+
+
+def test_microbatch_sizes() -> None:
+    """Those of the profile that fit the batch and give no more microbatches than people want to read; else the batch whole."""
+    profile = chain(2, microbatch_sizes=(1, 2, 4, 8), device_type="cpu-core")
+    assert situation(profile, batch_size=4).sizes == (1, 2, 4)
+    assert situation(profile, batch_size=2 * MAX_MICROBATCHES).sizes == (2, 4, 8)
+    assert situation(profile, batch_size=100 * MAX_MICROBATCHES).sizes == (100 * MAX_MICROBATCHES,)
+    assert Situation(profile, cluster(2), 8, (3,)).sizes == (3,)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "sizes", "words"),
+    [
+        (0, (), "batch_size: found 0"),
+        (8, (0,), "microbatch_sizes: found 0"),
+        (8, (9,), "found 9; expected 1 to the batch"),
+    ],
+)
+def test_sizes_that_make_no_sense(batch_size: int, sizes: tuple[int, ...], words: str) -> None:
+    """Each is named."""
+    with pytest.raises(InputError, match=words):
+        Situation(PROFILE, cluster(2), batch_size, sizes)

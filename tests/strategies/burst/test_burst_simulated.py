@@ -1,0 +1,47 @@
+"""What `plan_burst` foresees beside the simulated program of its plan: two cost models that share no line."""
+
+from dataclasses import replace
+from math import lcm
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.hardware.cluster import Link
+from hocket.planning.predict.predict import predict_choice
+from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.burst.planner import plan_burst
+from tests.strategies.helpers.burst_models import chain, flat, seconds
+
+BATCH = 8
+
+
+@st.composite
+def cases(draw):
+    """A chain, devices of its layers, and a switch that never blocks; all-reduces take next to nothing."""
+    layers = draw(st.integers(1, 4))
+    sizes_bytes = draw(st.lists(st.sampled_from((1.0, 7.0)), min_size=layers - 1, max_size=layers - 1))
+    counts = draw(st.lists(st.sampled_from((1, 2, 4)), min_size=layers, max_size=layers))
+    bandwidth, latency_s = draw(st.sampled_from((0.5, 2.0, 50.0))), draw(st.sampled_from((0.0, 1.0)))
+    cluster = flat(4, bandwidth, latency_s, ring=Link(1e12, 0.0))
+    return chain(draw(seconds(layers)), sizes_bytes, [1e-9] * layers), dict(enumerate(counts)), cluster
+
+
+@given(cases())
+@settings(max_examples=60, deadline=None)
+def test_the_program_takes_what_was_planned(case):
+    """No longer, where devices have a link to each other; as long, where the number of devices changes at most by a factor of two,
+    and only once, so that nothing that is ahead of the rest can hide a transfer."""
+    profile, only, cluster = case
+    plan = plan_burst(profile, cluster, BATCH, None, only=only)
+    microbatches = lcm(*(len(run.devices) for run in plan.runs))
+    situation = Situation(profile, cluster, BATCH)
+    stages = tuple(
+        replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices)) for run in plan.runs
+    )
+    choice = Choice(stages, BATCH // microbatches, microbatches)
+    simulated_s = predict_choice(situation, "burst_parallel", choice).iteration_s
+    assert simulated_s <= plan.iteration_s * (1 + 1e-6)
+    few, many = (found(len(run.devices) for run in plan.runs) for found in (min, max))
+    if len(plan.runs) <= 2 and many <= 2 * few:
+        assert simulated_s == pytest.approx(plan.iteration_s)

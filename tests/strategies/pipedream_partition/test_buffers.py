@@ -1,0 +1,93 @@
+"""Plain and compiled loops: the same answers, and neither numba nor its compiler where little is to be done."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.profiling.analytic import synthetic
+from hocket.strategies.pipedream_partition import buffers, kernel
+from hocket.strategies.pipedream_partition.partition import partition
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _answer(profile, cluster, options, plain_work):
+    """What a process answers that has so much plain work left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buffers, "PLAIN_WORK", plain_work)
+        patch.setattr(buffers, "_worked", 0)
+        assert buffers.Loops(2, 1, 1).compiled == (plain_work == 0)
+        try:
+            return repr(partition(profile, cluster, 1, **options))
+        except RefusedError as refused:
+            return str(refused)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(2, 9),
+    st.integers(0, 10_000),
+    st.sampled_from([0.1, 0.4]),
+    st.sampled_from([(3,), (4, 2), (2, 3), (2, 2, 2)]),
+    st.lists(st.sampled_from([2e6, 5e6, 5e7]), min_size=3, max_size=3),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "memory_bytes": st.sampled_from([2e6, 2e7, 1e8]),
+            "sync": st.just("ring"),
+            "replicate": st.just(False),
+            "exact_devices": st.just(True),
+            "max_stages": st.integers(1, 3),
+            "recompute": st.just(True),
+            "weight_versions": st.integers(1, 2),
+        },
+    ),
+)
+def test_compiled_loops_answer_as_the_plain_ones(layers, seed, edges, widths, speeds, options):
+    """On any graph, cluster and options, both give the same plan to the last bit, or refuse with the same words."""
+    levels = tuple(Level(f"l{k}", width, speed) for k, (width, speed) in enumerate(zip(widths, speeds, strict=False)))
+    profile, cluster = synthetic.branching(layers, seed=seed, edges=edges), Cluster("c", levels, "x")
+    assert _answer(profile, cluster, options, 0) == _answer(profile, cluster, options, 1e18)
+
+
+def test_a_short_table_is_made_longer(monkeypatch):
+    """A sweep that may reach more states than there is room for is asked again with more room: the same answer."""
+    profile = synthetic.branching(9, seed=1, edges=0.1)
+    cluster = Cluster("c", (Level("in", 4, 5e7), Level("out", 2, 5e6)), "x")
+    options = {"replicate": False, "memory_bytes": 1e8}
+    wide = [_answer(profile, cluster, options, plain_work) for plain_work in (0, 1e18)]
+    short, sweep = [], kernel.sweep
+
+    def counted(*arguments):
+        found = sweep(*arguments)
+        short.append(found[0] < 0)
+        return found
+
+    monkeypatch.setattr(buffers, "FEW_STATES", 1)
+    assert _answer(profile, cluster, options, 0) == wide[0]
+    monkeypatch.setattr(kernel, "sweep", counted)
+    assert _answer(profile, cluster, options, 1e18) == wide[1]
+    assert any(short)
+
+
+@pytest.mark.parametrize(("plain_work", "loaded"), [("1_000_000", "False"), ("0", "True")])
+def test_numba_is_loaded_only_where_there_is_enough_to_do(plain_work, loaded):
+    """A small search, under a memory limit that makes it look for long, runs without numba in a new process."""
+    code = (
+        "import sys; from hocket.profile import synthetic; from hocket.hardware.cluster import *;"
+        "from hocket.strategies import _partition_loops as loops; from hocket.strategies.pipedream_partition.partition import partition;"
+        f"loops.PLAIN_WORK = {plain_work};"
+        "c = Cluster('c', (Level('a', 2, 1e7), Level('b', 2, 1e6)), 'x');"
+        "found = partition(synthetic.chain(12), c, 1, replicate=False);"
+        "print(len(found.stages), 'numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True)
+    stages, answer = done.stdout.split()
+    assert int(stages) > 1
+    assert answer == loaded

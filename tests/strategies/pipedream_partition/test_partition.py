@@ -1,0 +1,261 @@
+"""The partitioner on cases that can be worked out by hand, its ties, its refusals, and its determinism."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.profiling.analytic import synthetic
+from hocket.strategies.pipedream_partition.cost import evaluate
+from hocket.strategies.pipedream_partition.cuts import cuts
+from hocket.strategies.pipedream_partition.graph import bits
+from hocket.strategies.pipedream_partition.memory import in_flight, pipeline_bytes
+from hocket.strategies.pipedream_partition.partition import partition
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def flat(devices, bandwidth=1e9):
+    """One level."""
+    return Cluster("flat", (Level("l", devices, bandwidth),), "x")
+
+
+def servers(inside, outside, fast, slow):
+    """Two levels."""
+    return Cluster("servers", (Level("in", inside, fast), Level("out", outside, slow)), "x")
+
+
+def test_a_heavy_last_layer_is_not_replicated():
+    """Eight compute layers without weights and a cheap one with huge weights: 7-1 in kind, not data parallelism."""
+    profile = synthetic.chain(
+        9, forward_s=[1] * 8 + [0.5], backward_s=[2] * 8 + [1], activation_bytes=1.0, weights_bytes=[0] * 8 + [100e9]
+    )
+    found = partition(profile, flat(9), 1)
+    assert found.config == "8-1"
+    assert found.bottleneck_s == pytest.approx(3.0)
+    assert found.stages[0] == (tuple(range(8)), tuple(range(8)))
+    assert found.costs.stages[0].border_s == pytest.approx(2e-9)
+
+
+def test_layers_of_hours_are_planned_like_layers_of_seconds():
+    """Nothing in the partitioner counts on a unit of time: 10,000 times as slow a model is cut in the same places."""
+    small, large = (
+        partition(
+            synthetic.chain(
+                5, forward_s=[k * f for f in (1, 2, 3, 2, 1)], backward_s=k, activation_bytes=1.0, weights_bytes=1e6
+            ),
+            flat(4),
+            1,
+        )
+        for k in (1.0, 1e4)
+    )
+    assert large.stages == small.stages
+    assert large.bottleneck_s == pytest.approx(1e4 * small.bottleneck_s, rel=0.01)
+
+
+def test_a_stage_never_crosses_servers_for_nothing():
+    """Weights that only synchronise inside a server: each stage gets one, whole."""
+    profile = synthetic.chain(4, forward_s=1, backward_s=1, activation_bytes=1.0, weights_bytes=1e9)
+    found = partition(profile, servers(2, 2, 1e12, 1e9), 1)
+    assert [devices for _, devices in found.stages] == [(0, 1), (2, 3)]
+    assert found.bottleneck_s == pytest.approx(2.0)
+
+
+def test_data_parallelism_within_one_percent_is_taken():
+    """A pipeline that is less than 1 % faster is not worth having; 2 % is."""
+    profile = synthetic.chain(2, forward_s=1, backward_s=2, activation_bytes=1.0, weights_bytes=[0.5e9, 0.5e9 + 1])
+    assert partition(profile, flat(2, 1 / 3.02 * 1e9), 1).config == "2"
+    assert partition(profile, flat(2, 1 / 3.02 * 1e9), 1, data_parallel_within=0.001).config == "1-1"
+    assert partition(profile, flat(2, 1 / 3.1 * 1e9), 1).config == "1-1"
+
+
+def test_ties_go_to_fewer_stages_then_fewer_devices():
+    """Three layers, the middle one fills a device: two stages of the rest would be no faster than one."""
+    profile = synthetic.chain(3, forward_s=[1, 0, 0], backward_s=0, activation_bytes=[0, 0, 0], weights_bytes=1e15)
+    found = partition(profile, flat(4), 1)
+    assert found.config == "1"
+    profile = synthetic.chain(3, forward_s=[1, 4, 1], backward_s=0, activation_bytes=0.0, weights_bytes=1e15)
+    found = partition(profile, flat(8), 1)
+    assert found.bottleneck_s == 4
+    assert found.config == "1-1-1"
+    profile = synthetic.chain(3, forward_s=[1, 4, 3], backward_s=0, activation_bytes=0.0, weights_bytes=1e15)
+    assert partition(profile, flat(8), 1).config == "1-1-1"
+    profile = synthetic.chain(3, forward_s=[1, 3, 4], backward_s=0, activation_bytes=0.0, weights_bytes=1e15)
+    assert partition(profile, flat(8), 1).config == "1-1"
+
+
+def test_whole_components_cost_what_the_paper_says():
+    """A stage on m whole servers of m_1 devices: (1/m) max((1/m_1) max(c, 2(m_1-1)w/B_1), 2(m-1)w/B_2)."""
+    profile = synthetic.chain(1, forward_s=1, backward_s=2, weights_bytes=8.0)
+    cluster = servers(4, 3, 16.0, 2.0)
+    for m, inside, outside in ((1, 4, 3), (2, 4, 3), (3, 4, 3)):
+        stage = ((0,), tuple(range(4 * m)))
+        paper = max(max(3.0, 2 * 3 * 8.0 / 16) / 4, 2 * (m - 1) * 8.0 / 2) / m
+        assert evaluate(profile, cluster, 1, [stage]).bottleneck_s == pytest.approx(paper), (inside, outside)
+
+
+def test_a_replicated_pipeline_costs_what_the_paper_says():
+    """A two-stage pipeline inside each of two servers: (1/2) max(A, 2 (w1 + w2) / B_2), borders inside the servers."""
+    profile = synthetic.chain(2, forward_s=[1, 2], backward_s=0, activation_bytes=3.0, weights_bytes=[4.0, 6.0])
+    cluster = servers(2, 2, 1.0, 5.0)
+    costs = evaluate(profile, cluster, 1, [((0,), (0, 2)), ((1,), (1, 3))])
+    assert [s.all_reduce_s for s in costs.stages] == pytest.approx([2.0, 2.0])
+    assert costs.stages[0].border_s == pytest.approx(2 * 3.0 / 1.0 / 2)
+    assert costs.bottleneck_s == pytest.approx(max(max(1, 2, 6.0) / 2, 2 * 10 / 5 / 2))
+
+
+def test_skips_and_branches():
+    """A skip connection is paid at every border that it crosses; the graph is never cut against its edges."""
+    plain = synthetic.chain(4, forward_s=1, backward_s=0, activation_bytes=10.0, weights_bytes=0)
+    skipping = synthetic.chain(4, forward_s=1, backward_s=0, activation_bytes=10.0, weights_bytes=0, skips=[(0, 3)])
+    stages = [((i,), (i,)) for i in range(4)]
+    assert [s.border_s for s in evaluate(plain, flat(4, 1.0), 1, stages).stages] == [20, 20, 20, 0]
+    assert [s.border_s for s in evaluate(skipping, flat(4, 1.0), 1, stages).stages] == [20, 40, 40, 0]
+    graph = synthetic.branching(30, seed=1, edges=0.1)
+    found = partition(graph, flat(8), 1)
+    stage_of = {layer: s for s, (layers, _) in enumerate(found.stages) for layer in layers}
+    assert all(stage_of[t] >= stage_of[x.source] for x in graph.tensors if x.source >= 0 for t in x.targets)
+
+
+def test_cuts_of_a_chain_and_of_parallel_branches():
+    """A chain of n layers has n + 1 cuts; two independent branches of a and b layers have (a + 1)(b + 1)."""
+    assert len(cuts(synthetic.chain(7), 1).masks) == 8
+    two = synthetic.chain(6, skips=[])
+    broken = type(two)(**{**two.__dict__, "tensors": tuple(t for t in two.tensors if t.source not in (2,))})
+    assert len(cuts(broken, 1).masks) == 16
+    few = cuts(broken, 1, limit=10)
+    assert not few.exact
+    assert few.masks[0] == 0
+    assert bits(few.masks[-1]) == tuple(range(6))
+
+
+def test_cuts_inside_each_cut():
+    """By the definition: of each cut those whose layers it holds, nearest first; also with more layers than a word."""
+    for profile in (synthetic.branching(12, seed=2, edges=0.2), synthetic.cells(6)):
+        places = cuts(profile, 1, limit=200)
+        start, inside = places.predecessors
+        for j, mask in enumerate(places.masks):
+            expected = [i for i in range(j - 1, -1, -1) if places.masks[i] & ~mask == 0]
+            assert inside[start[j] : start[j + 1]].tolist() == expected
+
+
+def test_nasnet_like_graphs_are_planned():
+    """Graphs with far too many antichains to list are planned, and say so."""
+    profile = synthetic.cells(18)
+    found = partition(profile, servers(4, 4, 12e9, 1.25e9), 32)
+    assert not found.exact
+    assert found.bottleneck_s < (profile.column("forward_s", 32).sum() + profile.column("backward_s", 32).sum()) / 4
+
+
+def test_memory_of_a_stage():
+    """F versions of the weights, one gradient, one optimizer state, F stashes and received inputs."""
+    profile = synthetic.chain(
+        3, activation_bytes=[5, 7, 11], stash_bytes=[50, 70, 110], weights_bytes=100, optimizer_bytes=200
+    )
+    stages = [((0,), (0, 1)), ((1, 2), (2,))]
+    assert in_flight([2, 1]) == (2, 1)
+    assert in_flight([3, 1, 1]) == (2, 2, 1)
+    assert pipeline_bytes(profile, 2, stages)[0] == 100 * 2 + 100 + 200 + 2 * (2 * 50 + 2 * 5)
+    assert pipeline_bytes(profile, 2, stages)[1] == 200 + 200 + 400 + 2 * 180 + 2 * 5
+    assert pipeline_bytes(profile, 2, stages, weight_versions=1)[0] == 100 + 300 + 2 * 110
+    assert pipeline_bytes(profile, 2, stages, recompute=True)[0] == 200 + 300 + 110
+
+
+def test_memory_per_device_decides_the_placement():
+    """Of two devices only the second can hold the heavy first stage's stash: the light stage goes to the first."""
+    profile = synthetic.chain(
+        2, forward_s=1, backward_s=1, activation_bytes=0.0, stash_bytes=[0, 0], weights_bytes=[10, 30]
+    )
+    with pytest.raises(RefusedError, match="fits"):
+        partition(profile, flat(2), 1, memory_bytes=[89, 40])
+    found = partition(profile, flat(2), 1, memory_bytes=[40, 90])
+    assert found.memory_bytes == (40.0, 90.0)
+    assert [devices for _, devices in found.stages] == [(0,), (1,)]
+
+
+def test_a_model_too_large_for_one_device_is_replicated_as_a_whole():
+    """With memory for half the model a device, two servers of two: a pipeline in each, replicated over both."""
+    profile = synthetic.chain(2, forward_s=4, backward_s=4, activation_bytes=1.0, stash_bytes=0, weights_bytes=100)
+    found = partition(profile, servers(2, 2, 1e9, 1e9), 1, memory_bytes=410, weight_versions=2)
+    assert found.bottleneck_s == pytest.approx(4.0)
+    assert found.replicas == (2, 2)
+
+
+def test_tied_weights_in_one_stage_count_once():
+    """A first and last layer that share a parameter: one stage synchronises it once, two stages each their copy."""
+    profile = synthetic.chain(3, forward_s=1, backward_s=0, activation_bytes=0.0, weights_bytes=[10, 0, 10])
+    layers = list(profile.layers)
+    layers[2] = type(layers[2])(**{**layers[2].__dict__, "parameters": layers[0].parameters})
+    tied = type(profile)(**{**profile.__dict__, "layers": tuple(layers)})
+    assert partition(tied, flat(3, 10.0), 1, data_parallel_within=9).bottleneck_s == pytest.approx(2 * 2 * 10 / 10 / 3)
+    assert partition(profile, flat(3, 10.0), 1, data_parallel_within=9).bottleneck_s == pytest.approx(
+        2 * 1 * 20 / 10 / 2
+    )
+
+
+def test_many_devices():
+    """On 3,072 devices groups act as one; the result says so, and is a legal placement no worse than a small one."""
+    profile = synthetic.chain(24, forward_s=1, backward_s=2, activation_bytes=1.0, weights_bytes=1e6)
+    big = partition(profile, servers(8, 384, 1e11, 1e10), 1, data_parallel_within=0)
+    small = partition(profile, servers(8, 8, 1e11, 1e10), 1, data_parallel_within=0)
+    assert big.bottleneck_s <= small.bottleneck_s
+    assert small.exact
+    found = partition(profile, servers(8, 384, 1e11, 1e10), 1, exact_devices=True)
+    assert sum(found.replicas) == 3072
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_stages": 0}, "max_stages: found 0"),
+        ({"memory_bytes": [1.0]}, "memory_bytes: found 1 values; expected 4, one a device"),
+        ({"weight_versions": 0}, "weight_versions: found 0"),
+        ({"memory_bytes": 1.0}, "no pipeline of chain that fits"),
+        ({"replicate": False, "exact_devices": True, "max_stages": 2}, "no pipeline that uses every device"),
+    ],
+)
+def test_refusals(options, message):
+    """What makes no sense, or cannot be, is refused with what was found and expected."""
+    with pytest.raises(InputError) as caught:
+        partition(synthetic.chain(4), flat(4), 1, **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([((0,), (0,))], "layers [1] not exactly once"),
+        ([((0,), (0,)), ((1,), (0,))], "devices [0]"),
+        ([((0,), (0,)), ((1,), (7,))], "devices [7]"),
+        ([((0, 1), (0,)), ((), (1,))], "a stage without layers or devices"),
+        ([((1,), (0,)), ((0,), (1,))], "flowing backwards"),
+    ],
+)
+def test_placements_that_cannot_be_priced(stages, message):
+    """evaluate refuses a placement that is no pipeline."""
+    with pytest.raises(InputError) as caught:
+        evaluate(synthetic.chain(2), flat(2), 1, stages)
+    assert message in str(caught.value)
+
+
+def test_the_same_bytes_every_time():
+    """In processes with different hash seeds the plan is the same to the byte."""
+    code = (
+        "from hocket.profile import synthetic; from hocket.hardware.cluster import *;"
+        "from hocket.strategies.pipedream_partition.partition import partition;"
+        "print(partition(synthetic.branching(40, seed=3, edges=0.06), Cluster('c', (Level('a', 4, 1e7), Level('b', 2, 1e6)), 'x'), 1))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1
