@@ -15,6 +15,7 @@ import pytest
 from hocket.errors import InputError, WorkerLost
 from hocket.runtime.checkpoint.checkpoint import names_in
 from hocket.runtime.train import train
+from tests.limits import HUNG_S
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
 
 pytestmark = pytest.mark.workers
@@ -243,5 +244,5 @@ def test_workers_die_with_the_watcher(tmp_path: Path) -> None:
         assert all(worker_of(rank, watcher.pid) in started for rank in (0, 1))
         assert len(list(temporary.glob("hocket-run-*"))) == 1
         watcher.kill()
-    assert psutil.wait_procs(started, timeout=30)[1] == []
+    assert psutil.wait_procs(started, timeout=HUNG_S)[1] == []
     assert list(temporary.glob("hocket-run-*")) == []

@@ -16,6 +16,7 @@ import pytest
 from hocket.errors import WorkerLost
 from hocket.runtime.checkpoint.checkpoint import names_in
 from hocket.runtime.train import train
+from tests.limits import HUNG_S
 from tests.system.tiny import plan, reference, write_job
 
 pytestmark = pytest.mark.workers
@@ -79,7 +80,7 @@ def test_torchrun(tmp_path: Path) -> None:
     job = write_job(tmp_path)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     line = [*run, *command(tmp_path, steps=4, checkpoint=str(tmp_path / "saved"), every=2)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=HUNG_S, check=False)
     assert done.returncode == 0, done.stderr
     *steps, last = [json.loads(text) for text in done.stdout.splitlines()]
     assert [step["loss"] for step in steps] == reference(job, plan("flush"), 4)
@@ -94,7 +95,7 @@ def test_a_killed_worker_ends_the_other(tmp_path: Path) -> None:
     with two_workers(tmp_path, steps=10**6) as (first, second):
         wait_for_step(first, 3)
         second.kill()
-        _, said = first.communicate(timeout=120)
+        _, said = first.communicate(timeout=HUNG_S)
     assert first.returncode == 3, said
     assert re.search(r"WorkerLost: .*lost device 1 at step \d+ in `(send|receive) ", said)
 
@@ -104,7 +105,7 @@ def test_a_failing_worker_is_explained_by_the_other(tmp_path: Path) -> None:
     trouble = "assert not (self.taken == 30 and os.environ['RANK'] == '1'), 'no such sample'"
     write_job(tmp_path, trouble=trouble)
     with two_workers(tmp_path, steps=10**6) as workers:
-        said = [process.communicate(timeout=120)[1] for process in workers]
+        said = [process.communicate(timeout=HUNG_S)[1] for process in workers]
         assert [process.returncode for process in workers] == [3, 2]
     assert "WorkerLost: worker 1 failed: Job.data[" in said[0]
     assert "InputError: Job.data[" in said[1]
@@ -118,7 +119,7 @@ def test_interrupt_of_one_stops_all(tmp_path: Path, signalled: int) -> None:
     with two_workers(tmp_path, steps=10**6, checkpoint=str(folder)) as workers:
         wait_for_step(workers[0], 3)
         workers[signalled].send_signal(signal.SIGINT)
-        said = [process.communicate(timeout=120) for process in workers]
+        said = [process.communicate(timeout=HUNG_S) for process in workers]
         assert [process.returncode for process in workers] == [0, 0], said
     last = json.loads(said[0][0].splitlines()[-1])
     assert last["stopped"]

@@ -7,6 +7,7 @@ import pytest
 from hocket.errors import InputError, NotFinite
 from hocket.runtime.checkpoint.checkpoint import names_in
 from hocket.runtime.train import train
+from tests.limits import HUNG_S
 from tests.system.test_join import two_workers
 from tests.system.tiny import Recorder, plan, workers_left, write_job
 
@@ -75,7 +76,7 @@ def test_torchruns_workers_end_together(tmp_path: Path) -> None:
     """Nobody watches them: the one that finds it has all drain, and each ends with the same error."""
     write_job(tmp_path, start=OVERFLOW, trouble=LARGE)
     with two_workers(tmp_path, steps=FOREVER, checkpoint=str(tmp_path / "saved"), every=1000) as workers:
-        said = [process.communicate(timeout=120)[1] for process in workers]
+        said = [process.communicate(timeout=HUNG_S)[1] for process in workers]
         assert [process.returncode for process in workers] == [4, 4], "|||".join(said)
     assert all("NotFinite: step " in text and "it arose in the output of layer '1', stage 0" in text for text in said)
     assert names_in(tmp_path / "saved") == []

@@ -18,6 +18,7 @@ from hocket.profiling.job.job import load_job
 from hocket.program.trace.trace import Trace
 from hocket.runtime.train import train
 from hocket.runtime.verify.verify import verify
+from tests.limits import HUNG_S
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
 
 pytestmark = pytest.mark.workers
@@ -60,7 +61,7 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
     first.save(tmp_path / "plan.yaml")
     options = ["--steps", "2", "--checkpoint", str(saved), "--trace", str(tmp_path / "trace.json"), "--json"]
     command = [sys.executable, "-m", "hocket", "train", str(gpt), str(tmp_path / "plan.yaml"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     losses += [line["loss"] for line in lines if "loss" in line]
     assert sorted(lines[-1]["peak_memory_bytes"]) == ["0", "1", "2", "3"]
@@ -174,7 +175,7 @@ def test_torchrun(gpt: Path, tmp_path: Path) -> None:
     chosen.save(tmp_path / "plan.yaml")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hocket"]
     command = [*run, "train", str(gpt), str(tmp_path / "plan.yaml"), "--steps", "2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=False)
     assert done.returncode == 0, done.stderr
     *steps, last = [json.loads(line) for line in done.stdout.splitlines()]
     found = [step["loss"] for step in steps if "loss" in step]

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from hocket.errors import HocketError, WorkerLost
+from hocket.errors import HocketError, NotFinite, WorkerLost
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.runtime.launch.failures import Failure, describe, first_cause, understand
@@ -197,6 +197,8 @@ class _Together:
         event = describe(error, time.time(), self.progress.place, self.options.debug)
         failure = understand(self.rank, event, self.names[self.rank])
         self._try_set(f"failed/{self.rank}", json.dumps(event))
+        if isinstance(error, NotFinite):
+            self._wait_for_others()
         if not failure.peer:
             return error if isinstance(error, HocketError) else failure.error
         found = [failure]
@@ -206,6 +208,14 @@ class _Together:
             found = [failure, *self._failures()]
         cause = first_cause(found)
         return failure.error if cause.peer else WorkerLost(f"{self.names[cause.rank]} failed: {cause.error}")
+
+    def _wait_for_others(self) -> None:
+        """Keep the store, which ends with the first worker, until all workers have the error that they are about to raise together."""
+        if self.rank:
+            return
+        end_s = time.monotonic() + self.options.silence_s
+        while len(self._failures()) < self.workers - 1 and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
 
     # -- the thread
 

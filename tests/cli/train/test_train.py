@@ -21,6 +21,7 @@ from hocket.profiling.job.job import load_job
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
 from tests.cli.conftest import Run
+from tests.limits import HUNG_S
 
 pytestmark = pytest.mark.workers
 
@@ -31,7 +32,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3
 def hocket(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """The command in a process of its own, as a person starts it."""
     command = [sys.executable, "-m", "hocket", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HUNG_S, env=ENVIRONMENT)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,9 @@ def test_an_interrupt_says_so_and_leaves_nothing(folder: Path, number: signal.Si
 def test_a_reader_that_leaves(folder: Path) -> None:
     """`hocket show plan.yaml | head -1` ends without a word of complaint."""
     command = f"{sys.executable} -m hocket show plan.yaml --program | head -1"
-    found = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    found = subprocess.run(
+        command, shell=True, cwd=folder, capture_output=True, text=True, timeout=HUNG_S, env=ENVIRONMENT
+    )
     assert found.stdout == "hocket program 1\n"
     assert found.stderr == ""
 
@@ -201,7 +204,7 @@ def test_a_terminal_without_our_letters(folder: Path) -> None:
     """What it cannot show is a question mark, and no error."""
     command = [sys.executable, "-m", "hocket", "show", "plan.yaml"]
     environment = ENVIRONMENT | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60, env=environment, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=HUNG_S, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"?????" in done.stdout
     assert b"device 1" in done.stdout
@@ -213,7 +216,7 @@ def test_a_full_disk_behind_standard_output(folder: Path) -> None:
     command = [sys.executable, "-m", "hocket", "show", "plan.yaml"]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, timeout=60, env=ENVIRONMENT, check=False
+            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, timeout=HUNG_S, env=ENVIRONMENT, check=False
         )
     assert (done.returncode, done.stderr) == (2, b"error: standard output: No space left on device\n")
 
@@ -222,7 +225,7 @@ def test_a_closed_standard_output(folder: Path) -> None:
     """The work is done, and nobody reads what it says."""
     command = f"{sys.executable} -m hocket simulate plan.yaml --trace t.json >&-"
     done = subprocess.run(
-        command, shell=True, cwd=folder, stderr=subprocess.PIPE, timeout=60, env=ENVIRONMENT, check=False
+        command, shell=True, cwd=folder, stderr=subprocess.PIPE, timeout=HUNG_S, env=ENVIRONMENT, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert (folder / "t.json").exists()
@@ -231,7 +234,7 @@ def test_a_closed_standard_output(folder: Path) -> None:
 def test_a_plan_is_there_though_its_reader_has_left(folder: Path) -> None:
     """`hocket plan ... -o new.yaml | true`: what is to be written is written before it is shown."""
     command = f"{sys.executable} -u -m hocket plan profile.json cluster.yaml --batch 8 -o new.yaml | true"
-    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, timeout=60, env=ENVIRONMENT)
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, timeout=HUNG_S, env=ENVIRONMENT)
     assert b"Traceback" not in done.stderr
     assert (folder / "new.yaml").exists()
 

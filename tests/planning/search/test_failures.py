@@ -65,7 +65,9 @@ def test_what_does_not_suit_a_candidate_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_where_nothing_is_left_the_bug_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says it."""
-    with pytest.raises(RefusedError, match=r"left out by a bug of Hocket, KeyError at planning/search/branch_and_bound\.py"):
+    with pytest.raises(
+        RefusedError, match=r"left out by a bug of Hocket, KeyError at planning/search/branch_and_bound\.py"
+    ):
         _ = found_without(monkeypatch, KeyError("x"), *NAMES).best
 
 

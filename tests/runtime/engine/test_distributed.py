@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hocket.program.instruction import COMPUTE, REDUCE, Kind
 from hocket.runtime.engine.inline import Result, run_inline
+from tests.limits import HUNG_S
 from tests.runtime.engine.helpers.workers import OVER_GLOO, RUNS, start
 from tests.runtime.helpers.plans import assert_same_losses, assert_same_weights, captured, program_of
 
@@ -29,7 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     for workers, runs in RUNS.items():
         folder = tmp_path_factory.mktemp(f"workers-{workers}")
         processes = start("run_all", folder, workers)
-        assert [process.wait(timeout=300) for process in processes] == [0] * workers
+        assert [process.wait(timeout=HUNG_S) for process in processes] == [0] * workers
         for number in range(len(runs)):
             found[workers, number] = [_of_rank(folder, f"{number}-{rank}") for rank in range(workers)]
     return found
@@ -144,7 +145,7 @@ def test_one_forward_one_backward_holds_less_than_gpipe(results):
 def test_a_killed_worker_ends_the_others(tmp_path):
     """When a worker is killed, each of the others ends within 10 s with an error that names peer, step and instruction."""
     processes = start("be_killed", tmp_path, 3)
-    codes = [process.wait(timeout=120) for process in processes]
+    codes = [process.wait(timeout=HUNG_S) for process in processes]
     assert codes == [3, 3, -9]
     died_s = float((tmp_path / "died").read_text())
     for rank, peer in ((1, 2), (0, 1)):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from hocket.runtime.launch import fork_server
+from tests.limits import HUNG_S
 
 
 def start(module: str, *arguments: Sequence[object]) -> list[fork_server.Child]:
@@ -16,7 +17,7 @@ def start(module: str, *arguments: Sequence[object]) -> list[fork_server.Child]:
 def finish(started: Sequence[fork_server.Child]) -> None:
     """Wait until all have ended well; none is left however that goes."""
     try:
-        assert [process.wait(timeout=300) for process in started] == [0] * len(started)
+        assert [process.wait(timeout=HUNG_S) for process in started] == [0] * len(started)
     finally:
         for process in started:
             process.kill()

@@ -4,7 +4,6 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from hocket.profiling.tensor_parallel.sharded_modules import cuts, divide
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.tensor_parallel.process_group import ProcessMembers
 from hocket.runtime.worker.observer import Unobserved
+from tests.limits import HUNG
 from tests.runtime.helpers.plans import Case, captured
 from tests.runtime.helpers.starting import finish, start
 
 WIDTH = 2
-_PATIENCE = timedelta(seconds=60)
+_PATIENCE = HUNG
 
 # (case, model, optimizer, repetitions of the period)
 RUNS: list[tuple[Case, str, str, int]] = [

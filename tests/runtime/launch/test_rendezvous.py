@@ -11,6 +11,7 @@ import pytest
 
 from hocket.errors import InputError, WorkerLost
 from hocket.runtime.launch.rendezvous import meet
+from tests.limits import HUNG_S
 
 pytestmark = pytest.mark.workers
 
@@ -56,7 +57,7 @@ def test_who_waits_can_leave(rank: int, number: signal.Signals) -> None:
         assert process.stdout.readline() == "waiting\n"
         time.sleep(0.5)
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=HUNG_S)
         assert process.returncode != 0
         assert "c10d" not in said
     finally:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -21,6 +20,7 @@ from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.runtime.worker.observer import Unobserved
+from tests.limits import HUNG
 from tests.runtime.engine.helpers.workers import Noted
 from tests.runtime.helpers import starting
 from tests.runtime.helpers.plans import Case, captured
@@ -185,7 +185,7 @@ def forked(folder: Path, workers: int, work: Callable[[int], None]) -> list[int]
             code = 1
             try:
                 store = dist.FileStore(str(folder / "meeting"), workers)
-                limit = timedelta(seconds=60)
+                limit = HUNG
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=limit)
                 work(rank)
                 code = 0

@@ -5,7 +5,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.launch import fork_server
 from hocket.runtime.stage.data_stream import Stream
 from hocket.runtime.worker.observer import Unobserved
+from tests.limits import HUNG
 from tests.runtime.helpers import starting
 from tests.runtime.helpers.plans import Case, captured, program_of
 
@@ -109,7 +109,7 @@ def join(folder: Path, rank: int, workers: int) -> None:
     """Meet the others."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "meeting"), workers)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=HUNG)
 
 
 def run_all(folder: Path, rank: int, workers: int) -> None:

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from hocket.profiling.measure.measure import measure
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.engine.transport import process_groups, transfers
 from hocket.strategies.base.search_space import Choice, Situation
+from tests.limits import HUNG
 from tests.runtime.helpers.plans import Case, adam
 from tests.runtime.helpers.starting import finish, start
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     found: dict[int, int] = {}
     if busy == "busy":
         transfers.finish = late
-    timeout = timedelta(seconds=60)
+    timeout = HUNG
     dist.init_process_group("gloo", init_method=(folder / "meet").as_uri(), rank=rank, world_size=2, timeout=timeout)
     graphs = {precision: capture(job(precision), 2) for precision in (None, "bfloat16")}
     for number, (precision, case) in enumerate(RUNS):

@@ -9,6 +9,7 @@ from hocket.cost.model import CostModel
 from hocket.planning.predict.predict import predict
 from hocket.profiling.measure.measure import measure
 from hocket.program.instruction import COLLECTIVES, Kind
+from tests.limits import HUNG_S
 from tests.runtime.engine.helpers.workers import FSDP_STEPS, SHARING, start
 from tests.runtime.helpers.plans import Case, assert_same_losses, captured
 
@@ -23,7 +24,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, int
     """Bytes by kind of collective, of every case and rank."""
     folder: Path = tmp_path_factory.mktemp("sharing")
     processes = start("carry", folder, WORKERS)
-    assert [process.wait(timeout=300) for process in processes] == [0] * WORKERS
+    assert [process.wait(timeout=HUNG_S) for process in processes] == [0] * WORKERS
     return [
         [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(WORKERS)]
         for number in range(len(SHARING))
@@ -55,7 +56,7 @@ def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int
 def test_losses_are_those_of_fsdp(tmp_path: Path) -> None:
     """On the same GPT, with the same optimizer and batches, PyTorch's `fully_shard` has the same loss for every microbatch."""
     processes = start("beside_fsdp", tmp_path, WORKERS)
-    assert [process.wait(timeout=300) for process in processes] == [0] * WORKERS
+    assert [process.wait(timeout=HUNG_S) for process in processes] == [0] * WORKERS
     for rank in range(WORKERS):
         *ours, theirs = json.loads((tmp_path / f"{rank}.json").read_text())
         assert len(theirs) == 2 * FSDP_STEPS
