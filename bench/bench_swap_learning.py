@@ -34,9 +34,9 @@ BATCH, EACH, ROOM = 8, 2, 1.2e6
 JOB = f"""
 from functools import partial
 import torch
-from hocket import zoo
+from hocket import models
 
-job = zoo.job("gpt", batch_size={BATCH}, n_layer=4, d_model=64, n_head=2, seq=32, dropout=0.0, tied=False, samples=64,
+job = models.job("gpt", batch_size={BATCH}, n_layer=4, d_model=64, n_head=2, seq=32, dropout=0.0, tied=False, samples=64,
               optimizer=partial(torch.optim.Adam, lr=1e-3))
 """
 

@@ -30,9 +30,9 @@ SCHEMES: tuple[tuple[str, dict[str, Any], str, int], ...] = (
 JOB = """
 from functools import partial
 import torch
-from hocket import zoo
+from hocket import models
 
-job = zoo.job("gpt", batch_size={batch}, n_layer=4, d_model=64, n_head=2, seq=16, dropout=0.1, tied=False, samples=64,
+job = models.job("gpt", batch_size={batch}, n_layer=4, d_model=64, n_head=2, seq=16, dropout=0.1, tied=False, samples=64,
               optimizer=partial(torch.optim.Adam, lr=1e-3))
 """
 

@@ -125,6 +125,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
         def __exit__(self, *_: object) -> None:
             pass
 
-    for module in ("replays", "sweeps"):
-        monkeypatch.setattr(f"hocket.cli.{module}.Progress", Bar)
+    for module in ("runs", "load_curves"):
+        monkeypatch.setattr(f"hocket.cli.cluster.{module}.Progress", Bar)
     return words

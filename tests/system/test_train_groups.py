@@ -25,9 +25,9 @@ pytestmark = pytest.mark.workers
 
 JOB = """
 import torch
-from hocket import zoo
+from hocket import models
 
-job = zoo.job(
+job = models.job(
     "gpt", small=True, dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
     optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
 )

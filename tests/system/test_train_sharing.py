@@ -18,14 +18,14 @@ JOB = """
 from dataclasses import replace
 
 import torch
-from hocket import zoo
+from hocket import models
 
 def grouped(named):
     free = [p for name, p in named if "ln" in name or name.endswith("bias")]
     rest = [p for name, p in named if not ("ln" in name or name.endswith("bias"))]
     return torch.optim.AdamW([{"params": rest, "weight_decay": 0.5}, {"params": free, "lr": 2e-3}], lr=1e-3)
 
-job = zoo.job(
+job = models.job(
     "gpt", small=True, dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
     optimizer=grouped,
 )

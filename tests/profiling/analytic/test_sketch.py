@@ -211,7 +211,7 @@ def test_a_file_is_run_without_numbers_and_its_plan_is_for_the_model_with_them(t
     """The digest is the real model's; a model whose making needs numbers is made of real ones, and then looked at."""
     text = """
 import torch
-from hocket import Job, zoo
+from hocket import Job, models
 
 class Scaled(torch.nn.Linear):
     def __init__(self, scale):
@@ -219,7 +219,7 @@ class Scaled(torch.nn.Linear):
         self.rate = {rate}
 
 def make_job():
-    inner = zoo.job("gpt", small=True)
+    inner = models.job("gpt", small=True)
     torch.manual_seed(0)
     model = torch.nn.Sequential(Scaled(0.5), torch.nn.Linear(8, 4))
     data = [(torch.rand(8), torch.tensor(i % 4)) for i in range(8)]

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.workers
 
 JOB = """
 import os, sys
-from hocket import zoo
+from hocket import models
 print("loud")
 print("louder", file=sys.stderr)
 {more}
-job = zoo.job("gpt", small=True)
+job = models.job("gpt", small=True)
 """
 
 

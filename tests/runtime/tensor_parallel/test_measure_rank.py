@@ -17,9 +17,9 @@ from hocket.runtime.train import train
 pytestmark = pytest.mark.workers
 
 JOB = """
-from hocket import zoo
+from hocket import models
 
-job = zoo.job("gpt", small=True, batch_size=8, samples=50)
+job = models.job("gpt", small=True, batch_size=8, samples=50)
 """
 LINKS = Level("local", 2, 1e9, 1e-4)
 

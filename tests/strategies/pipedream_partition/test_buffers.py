@@ -80,8 +80,8 @@ def test_a_short_table_is_made_longer(monkeypatch):
 def test_numba_is_loaded_only_where_there_is_enough_to_do(plain_work, loaded):
     """A small search, under a memory limit that makes it look for long, runs without numba in a new process."""
     code = (
-        "import sys; from hocket.profile import synthetic; from hocket.hardware.cluster import *;"
-        "from hocket.strategies import _partition_loops as loops; from hocket.strategies.pipedream_partition.partition import partition;"
+        "import sys; from hocket.profiling.analytic import synthetic; from hocket.hardware.cluster import *;"
+        "from hocket.strategies.pipedream_partition import buffers as loops; from hocket.strategies.pipedream_partition.partition import partition;"
         f"loops.PLAIN_WORK = {plain_work};"
         "c = Cluster('c', (Level('a', 2, 1e7), Level('b', 2, 1e6)), 'x');"
         "found = partition(synthetic.chain(12), c, 1, replicate=False);"

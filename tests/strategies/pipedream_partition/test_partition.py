@@ -244,7 +244,7 @@ def test_placements_that_cannot_be_priced(stages, message):
 def test_the_same_bytes_every_time():
     """In processes with different hash seeds the plan is the same to the byte."""
     code = (
-        "from hocket.profile import synthetic; from hocket.hardware.cluster import *;"
+        "from hocket.profiling.analytic import synthetic; from hocket.hardware.cluster import *;"
         "from hocket.strategies.pipedream_partition.partition import partition;"
         "print(partition(synthetic.branching(40, seed=3, edges=0.06), Cluster('c', (Level('a', 4, 1e7), Level('b', 2, 1e6)), 'x'), 1))"
     )

@@ -17,7 +17,7 @@ from hocket.scheduler.prices.market import Market
 from hocket.scheduler.prices.readers import aws, azure, catalogue, gcp, log, spot_trace
 from hocket.scheduler.prices.readers._fields import moment
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "prices" / "examples"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def read_market(folder: str | Path) -> Market:

@@ -1,4 +1,4 @@
-"""The zoo's models have the shapes and sizes of their papers, and learn."""
+"""The models have the shapes and sizes of their papers, and learn."""
 
 import pytest
 import torch
