@@ -12,7 +12,7 @@ from _headline_runs import HOUR_S, POLICIES
 
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers import gavel_throughputs, gavel_trace
-from hocket.scheduler.simulation.metrics import Run, jct_s, makespan_s
+from hocket.scheduler.simulation.metrics import ClusterRun, jct_s, makespan_s
 from hocket.scheduler.simulation.simulator import simulate
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
@@ -20,19 +20,19 @@ TYPES = (WorkerType("v100", 8), WorkerType("p100", 16), WorkerType("k80", 24))
 MEASURED, SEEDS = 25, 5
 
 
-def steady(run: Run) -> list[float]:
+def steady(run: ClusterRun) -> list[float]:
     """Average JCT in hours of each stretch of 25 jobs."""
     half = len(run.records) // 2
     stretches = range(half, len(run.records) - MEASURED + 1)
     return [float(jct_s(run.records[k : k + MEASURED]).mean()) / HOUR_S for k in stretches]
 
 
-def whole(run: Run) -> list[float]:
+def whole(run: ClusterRun) -> list[float]:
     """Makespan in hours."""
     return [makespan_s(run.records) / HOUR_S]
 
 
-ROWS: tuple[tuple[str, str, str, str, Callable[[Run], list[float]]], ...] = (
+ROWS: tuple[tuple[str, str, str, str, Callable[[ClusterRun], list[float]]], ...] = (
     ("max_min_fairness", "LAS", "5.1", "5.4", steady),
     ("max_min_fairness", "LAS aware", "3.4", "3.7", steady),
     ("minimize_makespan", "Gandiva", "21.3", "22.1", whole),

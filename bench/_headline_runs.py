@@ -22,9 +22,9 @@ from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.policies import gandiva
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import Run, jct_s, makespan_s, rhos, violates
+from hocket.scheduler.simulation.metrics import ClusterRun, jct_s, makespan_s, rhos, violates
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options, public
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.simulation.trace_generator import COST, Draws, continuous, static
 from hocket.scheduler.simulation.workload import Workload
 
@@ -39,7 +39,7 @@ FIGURE_5_1 = {
 }
 
 
-def options_of(blind: bool = False, seed: int = 0) -> Options:
+def options_of(blind: bool = False, seed: int = 0) -> SimulatorOptions:
     """As the public simulator has them, but for those two."""
     options = public(blind, seed)
     return replace(options, settings=replace(options.settings, gifts="free", hold_first=True))
@@ -59,29 +59,29 @@ class StaysTogether:
         return found
 
 
-def first_come(overbook: bool) -> Callable[[int], tuple[Policy, Options]]:
+def first_come(overbook: bool) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
     """FIFO: nobody runs who has no right to; with places for more than there is room for, as the public one, or without."""
 
-    def make(seed: int) -> tuple[Policy, Options]:
+    def make(seed: int) -> tuple[Policy, SimulatorOptions]:
         options = options_of(blind=True, seed=seed)
         return FirstCome(overbook, seed), replace(options, settings=replace(options.settings, fill=False))
 
     return make
 
 
-def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, Options]]:
+def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
     """A policy by name, each run with a memory of its own."""
 
-    def make(seed: int) -> tuple[Policy, Options]:
+    def make(seed: int) -> tuple[Policy, SimulatorOptions]:
         return policy_named(name, blind), replace(options_of(blind, seed), space_sharing=sharing)
 
     return make
 
 
-def paying(name: str, to_the_second: bool = False) -> Callable[[int], tuple[Policy, Options]]:
+def paying(name: str, to_the_second: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
     """A policy of cost: one queue of all types, and nobody runs where he was not sent, or all would be on V100s first."""
 
-    def make(seed: int) -> tuple[Policy, Options]:
+    def make(seed: int) -> tuple[Policy, SimulatorOptions]:
         options, policy = options_of(seed=seed), policy_named(name)
         options = replace(options, settings=replace(options.settings, queue="global", fill=False))
         return (ToTheSecond(policy) if to_the_second else policy), options
@@ -100,7 +100,7 @@ class ToTheSecond:
         return self._policy(replace(snapshot, round_s=0.0))
 
 
-POLICIES: dict[str, Callable[[int], tuple[Policy, Options]]] = {
+POLICIES: dict[str, Callable[[int], tuple[Policy, SimulatorOptions]]] = {
     "LAS": named("max_min_fairness", blind=True),
     "LAS aware": named("max_min_fairness"),
     "LAS aware, sharing": named("max_min_fairness", sharing=True),
@@ -203,7 +203,7 @@ def table_of(case: Case) -> ThroughputTable:
     return ThroughputTable(places, kinds, alone, np.zeros((len(kinds), len(kinds), len(places))))
 
 
-def run(case: Case) -> tuple[Run, float]:
+def run(case: Case) -> tuple[ClusterRun, float]:
     """The run itself, and the seconds of this process that it took."""
     types = tuple(WorkerType(name, case.workers, 1, usd) for name, usd in USD_PER_HOUR.items())
     policy, options = POLICIES[case.policy](case.seed)
@@ -213,7 +213,7 @@ def run(case: Case) -> tuple[Run, float]:
     return found, time.process_time() - began
 
 
-def row(case: Case, found: Run, took_s: float) -> Row:
+def row(case: Case, found: ClusterRun, took_s: float) -> Row:
     """The figures of a run."""
     chosen = found.records[case.first : case.last]
     heavy = [r for r in chosen if r.job.weight > 1]

@@ -16,12 +16,12 @@ from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Entity, Snapshot
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import hierarchical
 from hocket.scheduler.policies.max_min_fairness import equal_share
-from hocket.scheduler.simulation.metrics import Run
+from hocket.scheduler.simulation.metrics import ClusterRun
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.workload import Workload
 
 TYPES = tuple(WorkerType(name, 3) for name in ("v100", "p100", "k80"))
@@ -60,7 +60,7 @@ def blind(snapshot: Snapshot) -> Allocation:
 def worth(seed: int, policy: str) -> np.ndarray:
     """The sum of all normalised throughputs with 1, 2, ... jobs; blind in the first row, aware in the second."""
     steps, there = throughputs(seed), jobs(policy)
-    columns = tuple(Column(k) for k in range(len(TYPES)))
+    columns = tuple(Placement(k) for k in range(len(TYPES)))
     found = np.zeros((2, JOBS))
     for count in range(1, JOBS + 1):
         active = tuple(Active(job, _STEPS) for job in there[:count])
@@ -70,13 +70,13 @@ def worth(seed: int, policy: str) -> np.ndarray:
     return found
 
 
-def runs(seed: int, policy: str) -> Sequence[tuple[str, Run]]:
+def runs(seed: int, policy: str) -> Sequence[tuple[str, ClusterRun]]:
     """The same in rounds, for the figures: until one round after the last job has been there as long as the others."""
     steps = throughputs(seed)
     end = Job("end", "job 0", 1e-6, 1, JOBS * ROUNDS_APART * ROUND_S, 1e3)
     places = tuple((t.name, True) for t in TYPES)
     table = ThroughputTable(places, tuple((f"job {k}", 1) for k in range(JOBS)), steps, np.zeros((JOBS, JOBS, 3)))
-    options = Options(first=JOBS, last=JOBS + 1, entities=teams(policy))
+    options = SimulatorOptions(first=JOBS, last=JOBS + 1, entities=teams(policy))
     found = []
     for name, allocate in (("aware", aware), ("agnostic", blind)):
         run = simulate(Workload((*jobs(policy), end)), TYPES, table, allocate, options)

@@ -21,9 +21,9 @@ from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.data.order import order
 from hocket.profiling.job.job import Job, load_job
-from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
 from hocket.runtime.calibrate.buckets.run import measure, noted
-from hocket.runtime.worker.heartbeat import Progress
+from hocket.runtime.worker.heartbeat import Heartbeat
 
 THREADS = (1, 2, 4)
 WARM_UP = 3  # DDP rebuilds its buckets after the first iteration
@@ -34,10 +34,10 @@ def main() -> None:
     path, folder, what, count, steps = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, cpu, progress = dist.get_rank(), torch.device("cpu"), Progress.private()
+    rank, cpu, progress = dist.get_rank(), torch.device("cpu"), Heartbeat.private()
     job = load_job(path)
     if what == "draw":
-        plan, drawing = Plan.read(folder / "default.yaml"), Drawing(count, steps, THREADS)
+        plan, drawing = Plan.read(folder / "default.yaml"), BucketSampling(count, steps, THREADS)
         captured = capture(job, plan.microbatch_size)
         found: Any = measure(captured, plan, rank, cpu, drawing, progress, lambda text: None)
         (folder / f"notes-{rank}.json").write_text(json.dumps(found))

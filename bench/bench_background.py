@@ -21,9 +21,9 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import played
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.simulation.background.background import background_of, collocate
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import steady_state
-from hocket.strategies.base.search_space import Situation, cut
+from hocket.strategies.base.search_space import PlanRequest, cut
 from hocket.strategies.burst.planner import plan_burst
 
 GPUS, REPEATS = 8, 12
@@ -82,9 +82,9 @@ class Bench:
         self.parallel, self.burst = cache(self._parallel), cache(self._burst)
         self.job, self.points = cache(self._job), cache(self._points)
 
-    def _run(self, strategy: str, runs: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> Outcome:
+    def _run(self, strategy: str, runs: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> SimulationResult:
         """A plan of runs of layers on devices, played."""
-        situation = Situation(self.profile, cluster(GPUS), self.batch, bucket_bytes=self.bucket_bytes)
+        situation = PlanRequest(self.profile, cluster(GPUS), self.batch, bucket_bytes=self.bucket_bytes)
         names = [layer.name for layer in self.profile.layers]
         stages = []
         for layers, devices in runs:
@@ -95,11 +95,11 @@ class Bench:
         plan = Plan(strategy, self.profile.name, self.batch, size, tuple(stages), cluster(GPUS))
         return played(plan, self.profile, REPEATS)
 
-    def _parallel(self, gpus: int) -> Outcome:
+    def _parallel(self, gpus: int) -> SimulationResult:
         """Data parallelism on some GPUs."""
         return self._run("data_parallel", [(tuple(range(len(self.profile.layers))), tuple(range(gpus)))])
 
-    def _burst(self, limit: float | None) -> Outcome:
+    def _burst(self, limit: float | None) -> SimulationResult:
         """The fastest burst-parallel plan under a limit; data parallelism where that is what it is."""
         runs = [(run.layers, run.devices) for run in plan_burst(self.profile, cluster(GPUS), self.batch, limit).runs]
         return self.parallel(GPUS) if len(runs) == 1 and len(runs[0][1]) == GPUS else self._run("burst_parallel", runs)
@@ -108,7 +108,7 @@ class Bench:
         """The background with some samples a step."""
         return background_of(played(alone(self.profile, cluster(GPUS), size), self.profile), self.model)
 
-    def rate(self, outcome: Outcome) -> float:
+    def rate(self, outcome: SimulationResult) -> float:
         """Samples a second of a foreground alone."""
         return self.batch / steady_state(outcome).iteration_s
 

@@ -26,7 +26,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.profiling.readers import deeppool
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.program.trace.busy_time import active_s
-from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
 from hocket.strategies.burst.planner import BurstPlan, plan_burst
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
@@ -215,13 +215,13 @@ def simulated(models: list[str]) -> None:
         if row["pad"] or row["gpus"] != 8 or row["missing_profile_entries"]:
             continue
         plan = plan_burst(profile(row["model"]), cluster(8), row["batch"], limit_of(row))
-        situation = Situation(profile(row["model"]), cluster(8), row["batch"])
+        situation = PlanRequest(profile(row["model"]), cluster(8), row["batch"])
         microbatches = lcm(*(len(run.devices) for run in plan.runs))
         stages = tuple(
             replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices))
             for run in plan.runs
         )
-        choice = Choice(stages, row["batch"] // microbatches, microbatches)
+        choice = Candidate(stages, row["batch"] // microbatches, microbatches)
         took_s = predict_choice(situation, "burst_parallel", choice).iteration_s
         used_s = sum(active_s(trace_of_choice(situation, "burst_parallel", choice)).values())
         spent = f"{plan.amplification:.3f} {used_s * plan.amplification / plan.gpu_s:.3f}"

@@ -19,9 +19,9 @@ from hocket.scheduler.core.policy_by_name import as_published, policy_named
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers import read_workload
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import Run, jct_s, summary
+from hocket.scheduler.simulation.metrics import ClusterRun, jct_s, summary
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import continuous
 from hocket.scheduler.simulation.workload import Workload
 
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     blind: bool = False
     shares: bool = False
 
-    def made(self) -> tuple[Policy, Options]:
+    def made(self) -> tuple[Policy, SimulatorOptions]:
         """A new one, and the options that it is run with."""
         policy, options = as_published(self.name, self.blind)
         return policy, replace(options, space_sharing=self.shares)
@@ -61,7 +61,7 @@ CASES = {
 }
 
 
-def timed(work: Workload, policy: Policy, options: Options) -> tuple[Run, float]:
+def timed(work: Workload, policy: Policy, options: SimulatorOptions) -> tuple[ClusterRun, float]:
     """A run, and the seconds that it took."""
     began = time.process_time()
     run = simulate(work, TYPES, packaged(), policy, options)
@@ -93,7 +93,7 @@ def beside_what_was_measured() -> None:
     print(
         f"{'policy':26} {'workload':21} {'jobs':>9} {'solver':>8} {'avg JCT, s':>10} {'public':>8} {'differs':>8} {'ended':>7} {'s':>6}"
     )
-    runs: dict[tuple[str, str, int, int | None], tuple[Run, float]] = {}
+    runs: dict[tuple[str, str, int, int | None], tuple[ClusterRun, float]] = {}
     for row in json.loads(MEASURED.read_text())["rows"]:
         name, workload, first, last = row["policy"], row["workload"], row["first"], row["last"]
         key = name, workload, first, last
@@ -114,7 +114,7 @@ def beside_what_was_measured() -> None:
 
 def long_trace() -> None:
     """5,000 jobs of one worker, 5.6 an hour on 108 workers."""
-    run, took_s = timed(continuous(packaged(), 5000, 5.6, 0), policy_named("max_min_fairness"), Options())
+    run, took_s = timed(continuous(packaged(), 5000, 5.6, 0), policy_named("max_min_fairness"), SimulatorOptions())
     print(f"5,000 jobs: {took_s:.1f} s, {run.rounds} rounds, {run.allocations} allocations")
 
 

@@ -28,7 +28,7 @@ from dataclasses import replace
 import numpy as np
 
 from hocket.scheduler.core.policy_by_name import policy_named
-from hocket.scheduler.estimator.estimator import Estimator, Measured
+from hocket.scheduler.estimator.estimator import Estimator, PairMeasurement
 from hocket.scheduler.estimator.fingerprint import Fitting
 from hocket.scheduler.estimator.simulated_estimates import Estimating
 from hocket.scheduler.model.throughputs import Kind, ThroughputTable
@@ -36,7 +36,7 @@ from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers import throughputs_json
 from hocket.scheduler.simulation.metrics import summary
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import continuous
 
 COUNTS = (0, 1, 2, 4, 8, 16, 32)
@@ -77,7 +77,7 @@ def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int],
 
     def estimated(estimator: Estimator, pairs: list[tuple[int, int]]) -> float:
         seen = (
-            Measured(
+            PairMeasurement(
                 kind, reference.kinds[r], reference.places[c], table.beside[row, at[r], c], table.beside[at[r], row, c]
             )
             for r, c in pairs
@@ -129,9 +129,9 @@ def completion_times(rates: Sequence[float], jobs: int, hows: Sequence[Estimatin
             work = continuous(table, jobs, rate, seed)
             own = [replace(how, seed=seed) for how in hows]
             ways = [
-                Options(last=last),
-                *(Options(space_sharing=True, estimating=how, last=last) for how in own),
-                Options(space_sharing=True, last=last),
+                SimulatorOptions(last=last),
+                *(SimulatorOptions(space_sharing=True, estimating=how, last=last) for how in own),
+                SimulatorOptions(space_sharing=True, last=last),
             ]
             runs = [simulate(work, types, table, policy_named("max_min_fairness"), way) for way in ways]
             hours.append([summary(run, first, last).avg_jct_s / 3600 for run in runs])
@@ -164,7 +164,7 @@ def main() -> None:
     estimator = Estimator.of(without(table, {kind}), 0).with_kind(kind, table.alone[table.row[kind]])
     estimator.nearest(kind)
     fitted = time.process_time()
-    again = estimator.with_measured([Measured(kind, ("A3C", 1), ("v100", True), 1.0, 1.0)])
+    again = estimator.with_measured([PairMeasurement(kind, ("A3C", 1), ("v100", True), 1.0, 1.0)])
     assert len(again.table.kinds) == 26
     print(f"completion of the reference {fitted - began:.3f} s; a new estimate {time.process_time() - fitted:.4f} s")
 

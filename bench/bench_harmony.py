@@ -16,7 +16,7 @@ import numpy as np
 
 from bench import harmony_profiles
 from hocket.strategies.swapping.costs import GIB, LayerProfile, Server
-from hocket.strategies.swapping.search import Tables
+from hocket.strategies.swapping.search import PackTables
 from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode, plan_harmony
 
 GOALS_S = {"bert_large_seqlen512": 1.0, "gpt2_xl": 1.0, "resnet1026": 10.0}
@@ -56,9 +56,9 @@ def bound_s(costs: Costs) -> float:
     """Seconds that no pipeline is faster than: computation and weights of all tasks, evenly over devices that never wait."""
     devices, freeing, best = costs.server.devices, costs.server.freeing_s, float("inf")
     for back in (u for u in costs.sizes if u <= costs.profile.backward.sizes[-1]):
-        behind = Tables(costs, back, True)
+        behind = PackTables(costs, back, True)
         for ahead in (u for u in costs.sizes if back <= u <= costs.profile.forward.sizes[-1]):
-            whole = Tables(costs, ahead, False).seconds[:-1] + behind.seconds[-1] + 2 * freeing
+            whole = PackTables(costs, ahead, False).seconds[:-1] + behind.seconds[-1] + 2 * freeing
             whole[0] -= freeing  # no forward task at all
             last_fits = behind.bytes[-1] - behind.bytes[:-1] <= costs.server.memory_bytes
             best = min(best, float(whole[last_fits].min()) / devices)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from hocket import models
 from hocket.cost.analytic.from_operators import costed
 from hocket.hardware import catalog
-from hocket.hardware.overlap import OverlapModel, Rate, Stage
+from hocket.hardware.overlap import OverlapModel, OverlapStage, Rate
 from hocket.planning.buckets.baselines import by_window, merged, no_overlap
-from hocket.planning.buckets.tensor_fusion import Fusion, Gradients, allocate, joint
+from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients, allocate, joint
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.job.job import Job
 
@@ -36,7 +36,7 @@ class Case:
 
     name: str
     forward_s: float
-    gradients: Gradients
+    gradients: ReadyGradients
 
 
 def contention(lost: float) -> OverlapModel:
@@ -45,14 +45,14 @@ def contention(lost: float) -> OverlapModel:
     return OverlapModel(1.0, (1 - 1 / 1.38) / 2048, rate, rate, STARTUP_S / 14, 8)
 
 
-def gain(model: OverlapModel, gradients: Gradients) -> float:
+def gain(model: OverlapModel, gradients: ReadyGradients) -> float:
     """By how much shorter a backward is with 2,048 threads than with 128, the buckets the same."""
     ends = merged(gradients, model, 1024).ends
     many, few = (Fusion(ends, (r,) * len(ends)).backward_s(gradients, model) for r in (2048, 128))
     return 1 - many / few
 
 
-def told(gradients: Gradients, asked: float) -> OverlapModel:
+def told(gradients: ReadyGradients, asked: float) -> OverlapModel:
     """The contention model that has this gain for these gradients."""
     low, high = 0.0, 1.0
     for _ in range(50):
@@ -67,7 +67,7 @@ def case(name: str, job: Job) -> Case:
     profile = costed(sketch(job, [size], max_layers=160), V100)
     backward_s = [float(seconds) for seconds in profile.column("backward_s", size)]
     sizes = [layer.gradients_bytes for layer in profile.layers]
-    gradients = Gradients(tuple(reversed(sizes)), tuple(reversed(backward_s)))
+    gradients = ReadyGradients(tuple(reversed(sizes)), tuple(reversed(backward_s)))
     return Case(name, float(profile.column("forward_s", size).sum()), gradients)
 
 
@@ -116,7 +116,7 @@ def ways(one: Case, model: OverlapModel, threads: int) -> dict[str, tuple[Fusion
     }
 
 
-def parts(stages: tuple[Stage, ...]) -> tuple[float, float]:
+def parts(stages: tuple[OverlapStage, ...]) -> tuple[float, float]:
     """Computation, and what is left of communication when it is over (figure 7)."""
     return sum(stage.both_s + stage.computing_s for stage in stages), sum(stage.communicating_s for stage in stages)
 

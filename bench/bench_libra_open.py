@@ -27,7 +27,7 @@ from bench_libra import STARTUP_S, Case, case, cases, told
 from hocket import models
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.buckets.baselines import by_window, merged, no_overlap
-from hocket.planning.buckets.tensor_fusion import Gradients, joint
+from hocket.planning.buckets.tensor_fusion import ReadyGradients, joint
 
 # Section V.C: gains in throughput on 8 nodes, least and most of four models; section V.D: of VGG-16 on 2,048 nodes.
 PUBLISHED = {"SE": (0.113, 0.269), "H-N": (0.058, 0.138), "MG-N": (0.042, 0.062)}
@@ -106,7 +106,7 @@ def model_of(setting: Setting, base: OverlapModel) -> OverlapModel:
 def slowed(one: Case, backward: float) -> Case:
     """The model with so much of its backward."""
     sizes, seconds = one.gradients.sizes_bytes, one.gradients.computes_s
-    gradients = Gradients(sizes, tuple(backward * s for s in seconds))
+    gradients = ReadyGradients(sizes, tuple(backward * s for s in seconds))
     return replace(one, forward_s=one.forward_s * backward, gradients=gradients)
 
 

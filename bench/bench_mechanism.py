@@ -25,7 +25,7 @@ from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.metrics import jct_s
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import Draws, continuous
 from hocket.util.files import write_atomic
 
@@ -65,7 +65,7 @@ class Case:
         if not self.round_s:
             return float(ideal_jct_s(work, TYPES, packaged(), policy, FIRST, LAST).mean())
         settings = Settings(round_s=self.round_s, restart_s=self.overhead_s)
-        found = simulate(work, TYPES, packaged(), policy, Options(settings, first=FIRST, last=LAST))
+        found = simulate(work, TYPES, packaged(), policy, SimulatorOptions(settings, first=FIRST, last=LAST))
         return float(jct_s(found.records[FIRST:LAST]).mean())
 
 

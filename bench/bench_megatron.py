@@ -19,15 +19,15 @@ from typing import ClassVar
 from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane, Source
-from hocket.planning.mesh.simulated import Meshed, simulated
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace, Source
+from hocket.planning.mesh.simulated import SimulatedLayout, simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 
 SIZES = (1, 2, 4, 8, 16)
 CARD, RING = Link(0.92 * 25e9, 5e-6), Link(230e9, 3e-6)
@@ -63,14 +63,14 @@ class Case:
     slices: bool = True
     precision: ClassVar[Precision] = HALF
 
-    def best(self, kind: DeviceType) -> Meshed | None:
+    def best(self, kind: DeviceType) -> SimulatedLayout | None:
         """The quickest of what is left open that fits."""
         # What was published had all optimizer state on every replica.
-        plane = Plane(
+        plane = LayoutSpace(
             self.source(kind), selene(self.devices, kind), self.tensor, self.recompute, SIZES, self.slices, shards=("none",)
         )  # fmt: skip
         waiting = sorted(((plane.bound(m), m) for m in self._open(plane)), key=lambda one: one[0].seconds)
-        found: Meshed | None = None
+        found: SimulatedLayout | None = None
         for bound, mesh in waiting:
             if found is not None and bound.seconds >= found.iteration_s:
                 break
@@ -94,7 +94,7 @@ class Case:
 
         return profile
 
-    def _open(self, plane: Plane) -> Iterator[Mesh]:
+    def _open(self, plane: LayoutSpace) -> Iterator[ParallelLayout]:
         for mesh in plane.meshes(self.batch):
             each = self.model.layers / (mesh.depth * mesh.chunks)
             if mesh.depth != self.depth or (mesh.chunks > 1 and each != int(each)):
@@ -102,7 +102,7 @@ class Case:
             if self.samples in (0, mesh.samples) and self.chunks in (0, mesh.chunks):
                 yield mesh
 
-    def teraflops(self, found: Meshed) -> float:
+    def teraflops(self, found: SimulatedLayout) -> float:
         """A GPU and second, operations of recomputation counted (equation 4.2)."""
         return self.model.model_flops(self.batch) / found.iteration_s / self.devices / 1e12
 
@@ -149,8 +149,8 @@ def zero_3(
     each = replace(cards, bandwidth_bytes_per_s=cards.bandwidth_bytes_per_s * rings / inside.width)
     replicas = tuple(range(devices))
     units = tuple(StageCut((k,), replicas, False, ((k,),), shard="full") for k in range(len(profile.layers)))
-    situation = Situation(profile, replace(whole, levels=(inside, each)), batch, (samples,))
-    found = predict_choice(situation, "fully_sharded", Choice(units, samples, batch // samples))
+    situation = PlanRequest(profile, replace(whole, levels=(inside, each)), batch, (samples,))
+    found = predict_choice(situation, "fully_sharded", Candidate(units, samples, batch // samples))
     achieved = model.model_flops(batch) / found.iteration_s / devices
     return achieved / 1e12, max(found.peak_memory_bytes.values()) / 1e9
 
@@ -255,7 +255,7 @@ def formulas(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]
 def _bubble(layers: ModelProfile, devices: int, batch: int, width: int) -> float:
     """Of equal layers and free links, simulated."""
     cluster = Cluster("free", (Level("all", devices, 1e30, shared=False),), "synthetic", memory_bytes=1e30)
-    plane = Plane(lambda *_: layers, cluster, 1, "none", (1,))
+    plane = LayoutSpace(lambda *_: layers, cluster, 1, "none", (1,))
     mesh = next(m for m in plane.meshes(batch) if (m.width, m.chunks) == (width, 1))
     return simulated(plane, mesh).predicted.bubble_fraction
 

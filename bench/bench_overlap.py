@@ -25,12 +25,12 @@ from _workers import HERE, environment, free_port
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel
 from hocket.planning.buckets.baselines import by_bytes, merged, no_overlap
-from hocket.planning.buckets.tensor_fusion import Fusion, Gradients
+from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 from hocket.planning.buckets.threads import taken_buckets, taken_threads
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import load_job
-from hocket.runtime.calibrate.buckets.fit import Alone, Measured, Noted, foretold, measured
+from hocket.runtime.calibrate.buckets.fit import Noted, OverlapMeasurement, PlainBackward, foretold, measured
 from hocket.util.schema import read_as
 
 MIB = 2**20
@@ -95,7 +95,9 @@ def run(workers: int, arguments: Sequence[str]) -> None:
         raise SystemExit(f"{' '.join(arguments)} failed")
 
 
-def gradients_of(captured: Captured, alone: Sequence[Alone], one: Noted) -> tuple[list[list[str]], Gradients]:
+def gradients_of(
+    captured: Captured, alone: Sequence[PlainBackward], one: Noted
+) -> tuple[list[list[str]], ReadyGradients]:
     """Layers in the order of a backward, those without gradients with the next that has some; measured seconds, and bytes."""
     left = {name: p.nbytes for name, p in captured.job.model.named_parameters() if p.requires_grad}
     owned = {layer.name: [name for name in layer.parameters if name in left] for layer in captured.layers}
@@ -113,10 +115,10 @@ def gradients_of(captured: Captured, alone: Sequence[Alone], one: Noted) -> tupl
             computes.append(ready_s - before_s)
             waiting, before_s = [], ready_s
     names[-1] += waiting
-    return names, Gradients(tuple(sizes), tuple(computes))
+    return names, ReadyGradients(tuple(sizes), tuple(computes))
 
 
-def chosen(gradients: Gradients, model: OverlapModel) -> dict[str, Fusion]:
+def chosen(gradients: ReadyGradients, model: OverlapModel) -> dict[str, Fusion]:
     """What each rule makes of the same gradients; buckets and threads are those that the planner takes."""
     fusion_only = merged(gradients, model, model.own_threads)
     return {
@@ -135,7 +137,7 @@ def with_fusion(plan: Plan, names: Sequence[Sequence[str]], fusion: Fusion) -> P
     return replace(plan, stages=(replace(plan.stages[0], buckets=buckets, threads=fusion.threads),))
 
 
-def report(rounds: Sequence[dict[str, Any]], rules: dict[str, Fusion], fit: Measured) -> dict[str, Any]:
+def report(rounds: Sequence[dict[str, Any]], rules: dict[str, Fusion], fit: OverlapMeasurement) -> dict[str, Any]:
     """Milliseconds of a backward by rule, measured and foretold, and by how much LIBRA's is shorter than each."""
     model, found = fit.fitted.model, {}
     ddp_s = median(each for own in rounds for each in own["ddp"])

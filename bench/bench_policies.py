@@ -34,7 +34,7 @@ from hocket.scheduler.core.heterogeneity_agnostic import agnostic
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Entity, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.readers import gavel_snapshot, gavel_throughputs
 from hocket.scheduler.solver.lp.session import Session
 from hocket.util import registry
@@ -194,7 +194,7 @@ def unlike(jobs: int, types: int, seed: int = 0, even: bool = False) -> Snapshot
     prices = rng.uniform(0.3, 3, types).tolist()
     kinds = tuple(WorkerType(f"type {k}", jobs * 3 // 4 // types, 1, price) for k, price in enumerate(prices))
     teams = tuple(Entity(f"team {k}", 1.0 + k % 3) for k in range(8))
-    return Snapshot(kinds, tuple(Column(k) for k in range(types)), each, steps, None, teams)
+    return Snapshot(kinds, tuple(Placement(k) for k in range(types)), each, steps, None, teams)
 
 
 def _with_budget(there: Snapshot) -> Snapshot:

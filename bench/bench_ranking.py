@@ -20,8 +20,8 @@ from bench_prediction import Case, order
 
 from hocket.cli.train.demo import JOB
 from hocket.hardware.cluster import Cluster
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.branch_and_bound import make_plan
@@ -31,7 +31,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.runtime.calibrate.local_links import measure_local
 from hocket.runtime.calibrate.train_in_turns import train_in_turns
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
-from hocket.runtime.worker.monitor.listener import Summary
+from hocket.runtime.worker.monitor.listener import RunSummary
 
 WIDTHS, MICROBATCH = (1, 2, 4), 2
 FLUSHED = ("flush", "gpipe", "two_bw")
@@ -42,7 +42,7 @@ def ways(profiles: dict[int, ModelProfile], cluster: Cluster, batch_size: int) -
     for width, profile in profiles.items():
         if cluster.devices % width:
             continue
-        plane = Plane(lambda *_, profile=profile: profile, cluster, width, "none", (MICROBATCH,))  # type: ignore[misc]
+        plane = LayoutSpace(lambda *_, profile=profile: profile, cluster, width, "none", (MICROBATCH,))  # type: ignore[misc]
         for mesh in plane.meshes(batch_size):
             for strategy in schedules(mesh):
                 situation, choice = plane.choice(mesh, batch_size)
@@ -51,7 +51,7 @@ def ways(profiles: dict[int, ModelProfile], cluster: Cluster, batch_size: int) -
                 yield Case(f"{cluster.devices} workers, {mesh.config} {strategy}", plan)
 
 
-def schedules(mesh: Mesh) -> tuple[str, ...]:
+def schedules(mesh: ParallelLayout) -> tuple[str, ...]:
     """What a mesh is tried with."""
     if mesh.depth == 1:
         return ("data_parallel",)
@@ -86,7 +86,7 @@ def together(ways: list[Case], profile: ModelProfile, steps: int) -> None:
         add(way, predict_iteration(way.plan, profile), turned.summary)
 
 
-def add(way: Case, predicted: Predicted, summary: Summary) -> None:
+def add(way: Case, predicted: Predicted, summary: RunSummary) -> None:
     """Keep and print what was predicted and found."""
     way.predicted_s.append(predicted.iteration_s)
     way.measured_s.append(summary.iteration_s or float("nan"))

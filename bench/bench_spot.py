@@ -34,7 +34,7 @@ from hocket.scheduler.prices.changes import comings
 from hocket.scheduler.prices.readers.public import read_availability
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.workload import Workload
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "prices"
@@ -71,7 +71,7 @@ def paid(
     """Dollars, whether the deadline was met, and hours of spot workers, for one job under one policy."""
     table = packaged()
     work = Workload((Job("0", "A3C", work_s * table.steps_per_s("A3C", 1, "v100", ""), slo_s=slo_s),))
-    run = simulate(work, TYPES, table, policy, Options(Settings(restart_s=TICK_S)), events)
+    run = simulate(work, TYPES, table, policy, SimulatorOptions(Settings(restart_s=TICK_S)), events)
     [record] = run.records
     return record.cost_usd, (record.finished_s or np.inf) <= slo_s, record.worker_s[SPOT] / HOUR_S
 

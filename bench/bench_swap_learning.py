@@ -21,7 +21,7 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, PlanStage
-from hocket.planning.predict.feedback import Experience, learned_from
+from hocket.planning.predict.feedback import RunFeedback, learned_from
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.measure.measure import measure
@@ -72,7 +72,7 @@ def main() -> None:
         print(f"an instruction takes {own_s * 1e6:.0f} us besides its layers")
         levels = (Level("one", 1, 1e9),)
         own = plans(profile, Cluster("one", levels, "cpu-core", memory_bytes=ROOM, instruction_s=own_s))
-        seconds, learned = dict[str, float](), dict[str, list[Experience]]()
+        seconds, learned = dict[str, float](), dict[str, list[RunFeedback]]()
         for title, plan in own.items():
             plan.save(folder / "plan.yaml")
             done = train(folder / "job.py", folder / "plan.yaml", steps=steps)

@@ -17,14 +17,14 @@ from hocket.cost.analytic.transformer import analytic
 from hocket.errors import RefusedError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
 
 V100 = catalog.device_type("v100-16gb")
 GB = 1e9
@@ -88,14 +88,14 @@ def run(
     profile, cluster = profile_of(model, recompute), servers(devices)
     count = len(profile.layers)
     ends = [0, *(1 + round(model.layers * s / depth) for s in range(1, depth)), count]
-    situation = Situation(profile, cluster, batch, (microbatch,))
+    situation = PlanRequest(profile, cluster, batch, (microbatch,))
     stages: tuple[StageCut, ...] = tuple(
         cut(situation, range(ends[s], ends[s + 1]), tuple(s + depth * k for k in range(width))) for s in range(depth)
     )
     if depth == 1:
         stages = (cut(situation, range(count), tuple(range(devices))),)
     try:
-        found = predict_choice(situation, strategy, Choice(stages, microbatch, batch // microbatch))
+        found = predict_choice(situation, strategy, Candidate(stages, microbatch, batch // microbatch))
     except RefusedError:
         return None
     return Found(batch / found.iteration_s, max(found.peak_memory_bytes.values()), microbatch)
@@ -114,10 +114,10 @@ def tensor(model: Transformer, devices: int, batch: int, width: int) -> Found | 
             model, V100, tensor=width, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=sequence_parallel
         )
 
-    plane = Plane(source, servers(devices), width, "full", SIZES, False, shards=("none",))
+    plane = LayoutSpace(source, servers(devices), width, "full", SIZES, False, shards=("none",))
     meshes = [mesh for mesh in plane.meshes(batch) if mesh.depth == 1]
 
-    def one(mesh: Mesh) -> Found:
+    def one(mesh: ParallelLayout) -> Found:
         found = simulated(plane, mesh)
         return Found(batch / found.iteration_s, found.bytes, mesh.samples)
 

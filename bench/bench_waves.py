@@ -21,7 +21,7 @@ from hocket.profiling.analytic.sizes import published
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.strategies.base.balance import Balancer, runs
-from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
 from hocket.util.units import show_bytes
 
 FLOAT32 = Precision("float32", weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, step_bytes=28)
@@ -43,14 +43,14 @@ def profile() -> ModelProfile:
 def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple[str, Plan]]:
     """Every plan with its name; partitions are balanced by measured cost (section 4.2: evenly)."""
     count = cluster.devices
-    situation = Situation(found, cluster, count * samples, (samples,))
+    situation = PlanRequest(found, cluster, count * samples, (samples,))
     parts = list(runs(Balancer(found, samples).cuts(count)[count - 1]))
     everything = tuple(range(count))
 
     def plan(strategy: str, waves: int, shard: str = "none", size: int = samples) -> Plan:
         devices = [tuple((r + s) % count for r in range(waves)) for s in range(count)]
         stages = tuple(replace(cut(situation, own, at), shard=shard) for own, at in zip(parts, devices, strict=True))
-        return make_plan(situation, strategy, Choice(stages, size, count * samples // size))
+        return make_plan(situation, strategy, Candidate(stages, size, count * samples // size))
 
     yield "model_parallel", plan("model_parallel", 1)
     yield "gpipe", plan("gpipe", 1)
@@ -66,9 +66,9 @@ def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple
     halved = replace(whole, swap=Swapping("next_use", budget, prefetch=2))
     yield f"waves, {count}, swapped into half", completed(halved, found)
     alone = cut(situation, range(len(found.layers)), everything)
-    yield "data_parallel", make_plan(situation, "data_parallel", Choice((alone,), samples, count))
+    yield "data_parallel", make_plan(situation, "data_parallel", Candidate((alone,), samples, count))
     units = tuple(replace(cut(situation, own, everything), shard="full") for own in parts)
-    yield "fully_sharded", make_plan(situation, "fully_sharded", Choice(units, samples, count))
+    yield "fully_sharded", make_plan(situation, "fully_sharded", Candidate(units, samples, count))
 
 
 def main() -> None:

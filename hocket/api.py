@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type_of
 from hocket.hardware.cluster import Cluster, DeviceType
-from hocket.planning.load import Opened, open_plan, opened, validate
+from hocket.planning.load import LoadedPlan, open_plan, opened, validate
 from hocket.planning.plan import Plan
 from hocket.planning.search.result import Search
 from hocket.profiling.analytic.transformer import Transformer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hocket.cost.analytic.calibration import Calibration
     from hocket.planning.goals.subclusters import Planned
     from hocket.planning.mesh.plan_model import SizedSearch
-    from hocket.runtime.worker.monitor.listener import Summary as Trained
+    from hocket.runtime.worker.monitor.listener import RunSummary as Trained
 
 __all__ = ["Job", "plan", "profile", "simulate", "tokens", "train"]
 
@@ -142,11 +142,11 @@ def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None 
     return known.simulate()
 
 
-def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | None) -> Opened:
+def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | None) -> LoadedPlan:
     if profile is not None:
         place = "" if isinstance(plan, Plan) else str(plan)
         plan = plan if isinstance(plan, Plan) else Plan.read(plan)
-        return Opened(plan, profile if isinstance(profile, ModelProfile) else ModelProfile.read(profile), place)
+        return LoadedPlan(plan, profile if isinstance(profile, ModelProfile) else ModelProfile.read(profile), place)
     if not isinstance(plan, Plan):
         return open_plan(plan)
     if not plan.profile:

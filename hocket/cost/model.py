@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hocket.cost.background.device_share import mean_demand
-from hocket.cost.buckets.contention_model import Overlaps
+from hocket.cost.buckets.contention_model import ContentionModel
 from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
 from hocket.cost.contention import Use, collective_uses, compute_uses, swap_uses, transfer_uses, wave_use
-from hocket.cost.memory.values import Memory
+from hocket.cost.memory.values import PlanMemory
 from hocket.cost.transfer import TransferTime, collective, message, swap
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.profiling.profile import ModelProfile
-from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, What
+from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, ValueKind
 from hocket.program.passes.borders import StageCut, check_cuts, ties_of
 
 _COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP})
@@ -77,7 +77,7 @@ class CostModel:
 
     def merged_of(self, value: Value) -> int:
         """Microbatches of a value."""
-        if value.what in (What.ACTIVATION, What.GRADIENT):
+        if value.what in (ValueKind.ACTIVATION, ValueKind.GRADIENT):
             return self.memory.bundles.piece(value)
         return self.cuts[value.stage].merged
 
@@ -91,14 +91,14 @@ class CostModel:
         return self.columns or Columns(self.profile)
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> PlanMemory:
         """Bytes of values and instructions."""
-        return Memory(self._columns, self.cuts, self.samples, self.swaps)
+        return PlanMemory(self._columns, self.cuts, self.samples, self.swaps)
 
     @cached_property
-    def _overlaps(self) -> Overlaps:
+    def _overlaps(self) -> ContentionModel:
         ties = ties_of(self.profile, self.cuts)
-        return Overlaps(self.cluster, self.cuts, ties, self.memory, self.members)
+        return ContentionModel(self.cluster, self.cuts, ties, self.memory, self.members)
 
     @cached_property
     def _factors(self) -> dict[str, float]:
@@ -182,21 +182,21 @@ class CostModel:
     def _copies(self, instruction: Instruction) -> bool:
         """Whether a step copies the weights first, or a backward its gradients into flat tensors."""
         if instruction.kind is Kind.STEP:
-            own = (What.WEIGHTS, instruction.stage, instruction.index)
+            own = (ValueKind.WEIGHTS, instruction.stage, instruction.index)
             return all(value[:3] != own for value in instruction.frees)
         if instruction.kind is Kind.BACKWARD and self.cuts[instruction.stage].replicated:
-            return all(value.what is not What.ACCUMULATOR for value in instruction.frees)
+            return all(value.what is not ValueKind.ACCUMULATOR for value in instruction.frees)
         return False
 
     def _begins_s(self, instruction: Instruction, samples: int) -> float:
         """What it takes to begin the transfers behind an instruction, and to copy the messages that it copies itself."""
         here = instruction.device
         if instruction.kind is Kind.BACKWARD:
-            sent = [(v.stage, v) for v in instruction.writes if v.what is What.GRADIENT]
-            came = [(v.part, v) for v in instruction.reads if v.what is What.GRADIENT]
+            sent = [(v.stage, v) for v in instruction.writes if v.what is ValueKind.GRADIENT]
+            came = [(v.part, v) for v in instruction.reads if v.what is ValueKind.GRADIENT]
         elif instruction.kind is Kind.FORWARD and not instruction.again:
-            sent = [(v.part, v) for v in instruction.writes if v.what is What.ACTIVATION]
-            came = [(v.stage, v) for v in instruction.reads if v.what is What.ACTIVATION]
+            sent = [(v.part, v) for v in instruction.writes if v.what is ValueKind.ACTIVATION]
+            came = [(v.stage, v) for v in instruction.reads if v.what is ValueKind.ACTIVATION]
         else:
             return 0.0
         receives = sum(self.cuts[stage].device(value.index) != here for stage, value in came)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hocket.cost.model import CostModel
-from hocket.program.instruction import COMPUTE, Instruction, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Value, ValueKind
 from hocket.program.order import heir_of, waves
 from hocket.program.program import Program
 
@@ -60,14 +60,14 @@ class PlanSizes:
         """
         if waves(self.program.rule):
             own = [(s, stage) for s, stage in enumerate(self.program.stages) if device in stage.devices]
-            weights = [Value(What.WEIGHTS, s, 0) for s, _ in own]
-            sums = [Value(What.LENT, s, 0, b) for s, stage in own for b in range(stage.buckets)] * 2
+            weights = [Value(ValueKind.WEIGHTS, s, 0) for s, _ in own]
+            sums = [Value(ValueKind.LENT, s, 0, b) for s, stage in own for b in range(stage.buckets)] * 2
             return sum(self.value(value, device) for value in filter(self.pooled, weights + sums))
         level: dict[tuple[int, int, bool], int] = {}
         most: dict[tuple[int, int, bool], float] = {}
         for values, count in self._changes(device):
             for value in filter(self.pooled, values):
-                key = (value.stage, value.part, value.what in (What.WEIGHTS, What.SHARD))
+                key = (value.stage, value.part, value.what in (ValueKind.WEIGHTS, ValueKind.SHARD))
                 level[key] = level.get(key, 0) + count
                 most[key] = max(most.get(key, 0.0), level[key] * self.value(value, device))
         return sum(most.values())

@@ -12,7 +12,7 @@ from hocket.hardware.cluster import Cluster, Level, Link, Node
 
 
 @dataclass(frozen=True)
-class Inside:
+class GroupTraffic:
     """What members of a group exchange among themselves, at the figures of the outermost level that it spans.
 
     Attributes:
@@ -25,7 +25,7 @@ class Inside:
     at_once: bool = False
 
     @classmethod
-    def of(cls, level: Level, width: int) -> "Inside":
+    def of(cls, level: Level, width: int) -> "GroupTraffic":
         """Of groups that span this level."""
         return cls(level.members or level.all_reduce or level.link, width, level.members is not None)
 
@@ -53,7 +53,7 @@ class Grouped:
     """
 
     cluster: Cluster
-    inside: Inside | None
+    inside: GroupTraffic | None
     width: int
     slices: bool = False
 
@@ -82,14 +82,14 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
         if inside > 1:
             spanned.append(level)
         if outside > 1 or (left == 1 and level is cluster.levels[-1] and not levels):
-            own = Inside.of(spanned[-1], width)
+            own = GroupTraffic.of(spanned[-1], width)
             levels.append(_between(level, outside, own, min(width, below) if level.shared else 1, slices))
         below *= level.width
     if left > 1:
         raise InputError("tensor", f"{width} devices", f"a divisor of the cluster's {cluster.devices}")
     cores = cluster.host_cores / min(width, cluster.levels[0].width) if cluster.host_cores is not None else None
     whole = replace(cluster, levels=tuple(levels), nodes=_nodes(cluster, width), host_cores=cores)
-    return Grouped(whole, Inside.of(spanned[-1], width), width, slices)
+    return Grouped(whole, GroupTraffic.of(spanned[-1], width), width, slices)
 
 
 def fits(cluster: Cluster, width: int) -> bool:
@@ -110,7 +110,7 @@ def _divided(level: Level, width: int) -> tuple[int, int]:
     raise InputError("tensor", f"{width} devices", f"a divisor or a multiple of level {level.name}'s {level.width}")
 
 
-def _between(level: Level, groups: int, inside: Inside, sharing: int, slices: bool) -> Level:
+def _between(level: Level, groups: int, inside: GroupTraffic, sharing: int, slices: bool) -> Level:
     """A level between groups.
 
     Arguments:

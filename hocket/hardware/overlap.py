@@ -43,7 +43,7 @@ class Rate:
         return Rate(self.most_bytes_per_s * factor, self.lost_bytes_per_s * factor, self.decay)
 
 
-class Stage(NamedTuple):
+class OverlapStage(NamedTuple):
     """Seconds from the begin of one bucket's all-reduce to that of the next: both at work, computation alone, communication alone."""
 
     both_s: float
@@ -162,20 +162,20 @@ class OverlapModel:
         """What passes through each worker (equation 4: c-hat)."""
         return 2 * (self.workers - 1) / self.workers * size_bytes
 
-    def overlapped(self, size_bytes: float, compute_s: float, threads: float) -> Stage:
+    def overlapped(self, size_bytes: float, compute_s: float, threads: float) -> OverlapStage:
         """An all-reduce beside so much computation, both begun at once, until both are over (equations 8 to 11)."""
         if size_bytes == 0:
-            return Stage(0.0, compute_s, 0.0)
+            return OverlapStage(0.0, compute_s, 0.0)
         if compute_s == 0:
-            return Stage(0.0, 0.0, self.alone_s(size_bytes, threads))
+            return OverlapStage(0.0, 0.0, self.alone_s(size_bytes, threads))
         slowed_s, moving_s = self.computation_s(compute_s, threads), self.beside_s(size_bytes, threads)
         both_s = min(slowed_s, moving_s)
         left, left_moving = 1 - both_s / slowed_s, 1 - both_s / moving_s
-        return Stage(both_s, compute_s * left, self.alone_s(size_bytes, threads) * left_moving)
+        return OverlapStage(both_s, compute_s * left, self.alone_s(size_bytes, threads) * left_moving)
 
     def stages(
         self, sizes_bytes: Sequence[float], computes_s: Sequence[float], threads: Sequence[float]
-    ) -> tuple[Stage, ...]:
+    ) -> tuple[OverlapStage, ...]:
         """A backward of several buckets, in the order in which their gradients come (equations 12 to 15).
 
         Arguments:
@@ -192,12 +192,12 @@ class OverlapModel:
         for compute_s in reversed(computes_s):
             behind_s.append(behind_s[-1] + compute_s)
         behind_s.reverse()
-        stages, remaining_s = [Stage(0.0, computes_s[0], 0.0)], behind_s[1]
+        stages, remaining_s = [OverlapStage(0.0, computes_s[0], 0.0)], behind_s[1]
         for i, (size_bytes, lanes) in enumerate(zip(sizes_bytes, threads, strict=True)):
             both_s, left_s, moving_s = self.overlapped(size_bytes, remaining_s, lanes)
             after_next_s = behind_s[min(i + 2, len(computes_s))]
             computing_s = max(0.0, left_s - after_next_s)
-            stages.append(Stage(both_s, computing_s, moving_s))
+            stages.append(OverlapStage(both_s, computing_s, moving_s))
             remaining_s = left_s - computing_s
         return tuple(stages)
 

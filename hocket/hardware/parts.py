@@ -15,7 +15,7 @@ _MOST_MIXED = 4096  # ways to take components of several kinds; beyond them all 
 
 
 @dataclass(frozen=True)
-class Part:
+class Subcluster:
     """Some devices of a cluster, as a cluster of their own; `usd_per_hour`: of all of them, None where a price is not known."""
 
     cluster: Cluster
@@ -45,12 +45,12 @@ def usd_per_hour(cluster: Cluster) -> float | None:
     return whole
 
 
-def whole(cluster: Cluster) -> Part:
+def whole(cluster: Cluster) -> Subcluster:
     """All devices."""
-    return Part(cluster, usd_per_hour(cluster))
+    return Subcluster(cluster, usd_per_hour(cluster))
 
 
-def parts(cluster: Cluster) -> tuple[Part, ...]:
+def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
     """All parts, fewest devices first; the last is the cluster itself."""
     found: dict[tuple[object, ...], Cluster] = {}
     for level in range(len(cluster.levels)):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hocket.errors import InputError, nearest
-from hocket.models.data import Images, Pairs
+from hocket.models.data import Images, TranslationPairs
 from hocket.models.gpt import GPT, language_loss
 from hocket.models.inception import InceptionV3
 from hocket.models.lstm import Translator, translation_loss
@@ -36,7 +36,7 @@ def _gpt(
 
 
 def _lstm(samples: int, seed: int, dtype: torch.dtype, *, seq: int = 20, vocab: int = 256, **options: Any) -> Made:
-    return Translator(vocab=vocab, **options), translation_loss, Pairs(samples, seq, vocab, seed), 2
+    return Translator(vocab=vocab, **options), translation_loss, TranslationPairs(samples, seq, vocab, seed), 2
 
 
 def _images(model: Callable[..., nn.Module], usual: int) -> Callable[..., Made]:

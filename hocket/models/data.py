@@ -26,7 +26,7 @@ class Images:
         return self.patterns[label] + noise, torch.tensor(label)
 
 
-class Pairs:
+class TranslationPairs:
     """Translation pairs: the target is the source in reverse, each token shifted by one.
 
     Sample i is the source (seq,), the decoder's input (seq,), which starts with token 0, and the target (seq,).

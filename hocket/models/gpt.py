@@ -43,7 +43,7 @@ class MLP(nn.Module):
         return cast(Tensor, self.down(self.act(self.up(x))))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One transformer block: attention and MLP, each behind a normalisation and a residual connection."""
 
     def __init__(self, d_model: int, n_head: int, dropout: float) -> None:
@@ -76,7 +76,7 @@ class GPT(nn.Module):
         self.tok = nn.Embedding(vocab, d_model)
         self.pos = nn.Embedding(seq, d_model)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(d_model, n_head, dropout) for _ in range(n_layer))
+        self.blocks = nn.ModuleList(TransformerBlock(d_model, n_head, dropout) for _ in range(n_layer))
         self.ln = nn.LayerNorm(d_model)
         self.head = nn.Linear(d_model, vocab, bias=False)
         if tied:

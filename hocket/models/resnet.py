@@ -12,7 +12,7 @@ from torch import Tensor, nn
 _DEPTHS = {18: ((2, 2, 2, 2), False), 50: ((3, 4, 6, 3), True), 152: ((3, 8, 36, 3), True)}
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block (figure 5, left, or right with `bottleneck`): `wide` channels inside."""
 
     def __init__(self, channels: int, wide: int, stride: int, bottleneck: bool) -> None:
@@ -67,7 +67,7 @@ class ResNet(nn.Module):
             wide = max(1, int(64 * 2**k * width))
             members = []
             for i in range(count):
-                members.append(Block(channels, wide, 2 if k > 0 and i == 0 else 1, bottleneck))
+                members.append(ResidualBlock(channels, wide, 2 if k > 0 and i == 0 else 1, bottleneck))
                 channels = wide * 4 if bottleneck else wide
             groups.append(nn.Sequential(*members))
         self.groups = nn.Sequential(*groups)

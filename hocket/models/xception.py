@@ -20,7 +20,7 @@ class Separable(nn.Sequential):
         )
 
 
-class Block(nn.Module):
+class SeparableBlock(nn.Module):
     """Separable convolutions beside a shortcut.
 
     Arguments:
@@ -74,10 +74,10 @@ class Xception(nn.Module):
         blocks: list[nn.Module] = []
         channels = wide(64)
         for planned in (128, 256, 728):
-            blocks.append(Block(channels, (wide(planned),) * 2, halves=True, first=planned != 128))
+            blocks.append(SeparableBlock(channels, (wide(planned),) * 2, halves=True, first=planned != 128))
             channels = wide(planned)
-        blocks += [Block(channels, (channels,) * 3, halves=False) for _ in range(middle)]
-        blocks.append(Block(channels, (channels, wide(1024)), halves=True))
+        blocks += [SeparableBlock(channels, (channels,) * 3, halves=False) for _ in range(middle)]
+        blocks.append(SeparableBlock(channels, (channels, wide(1024)), halves=True))
         self.blocks = nn.Sequential(*blocks)
         self.end = nn.Sequential(
             Separable(wide(1024), wide(1536)),

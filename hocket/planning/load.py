@@ -14,7 +14,7 @@ from hocket.planning.predict.extrapolate import shorter
 from hocket.planning.predict.model_differences import differences
 from hocket.planning.predict.predict import predict, predict_iteration, profile_of_group
 from hocket.planning.predict.symmetry import column_of
-from hocket.planning.predict.update_semantics import Updates, updates_of
+from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
 from hocket.planning.predict.whole_batch import excerpt_text, whole_summary
 from hocket.planning.swapping.budgets import capacity_of, completed, limit_problems, swap_problems
 from hocket.profiling.profile import ModelProfile
@@ -31,7 +31,7 @@ _COLUMNS = 2  # so many show all that several do
 
 
 @dataclass(frozen=True)
-class Opened:
+class LoadedPlan:
     """A plan and its profile.
 
     Attributes:
@@ -77,7 +77,7 @@ class Opened:
             return completed(self.shown, profile_of_group(self.shown, self.profile)).compile(self.profile)
 
     @cached_property
-    def updates(self) -> Updates:
+    def updates(self) -> UpdateSemantics:
         """How its updates differ from those of one process."""
         plan = self.plan
         with self._here():
@@ -121,7 +121,7 @@ class Opened:
             raise type(error)(f"{self.place}: {error.place}", error.found, error.expected, error.next_step) from None
 
 
-def open_plan(path: str | Path) -> Opened:
+def open_plan(path: str | Path) -> LoadedPlan:
     """Read a plan and the profile that it names.
 
     Raises:
@@ -130,7 +130,7 @@ def open_plan(path: str | Path) -> Opened:
     return opened(Plan.read(path), Path(path).resolve().parent, str(path))
 
 
-def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
+def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
     """A plan with the profile that it names, whose path is seen from `folder`.
 
     Raises:
@@ -159,10 +159,10 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
             "the profile that the plan was made for",
             "Plan again with this profile, or give the plan its own back.",
         )
-    return Opened(plan, profile, place)
+    return LoadedPlan(plan, profile, place)
 
 
-def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
+def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
     """Every problem of a program under an opened plan's memory limits, by its profile and by the bytes that stand in the plan itself."""
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
@@ -174,7 +174,7 @@ def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     return check_program(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program))
 
 
-def validate(opened: Opened) -> Program:
+def validate(opened: LoadedPlan) -> Program:
     """Refuse a plan that cannot be run; return its program.
 
     `hocket check`, `simulate` and `train` all ask this, so that they agree on every plan whose profile is at hand. What the job or the

@@ -15,7 +15,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.profiling.profile import CPU
 from hocket.program.microbatches import Microbatches
-from hocket.program.passes.borders import Graph, StageCut, stage_shapes
+from hocket.program.passes.borders import LayerGraph, StageCut, stage_shapes
 from hocket.program.passes.swapping.insert import with_swaps
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
@@ -222,7 +222,7 @@ class Plan:
         """Samples of one microbatch, or of so many from it on."""
         return self.batches.samples(microbatch, merged)
 
-    def cuts(self, graph: Graph) -> tuple[StageCut, ...]:
+    def cuts(self, graph: LayerGraph) -> tuple[StageCut, ...]:
         """The stages as indices into a graph.
 
         Raises:
@@ -249,11 +249,11 @@ class Plan:
             )
         return tuple(cuts)
 
-    def shapes(self, graph: Graph) -> tuple[StageShape, ...]:
+    def shapes(self, graph: LayerGraph) -> tuple[StageShape, ...]:
         """What a program must know of each stage."""
         return stage_shapes(graph, self.cuts(graph))
 
-    def compile(self, graph: Graph) -> Program:
+    def compile(self, graph: LayerGraph) -> Program:
         """The program of this plan for a graph (a profile, or a captured model).
 
         Raises:

@@ -24,7 +24,7 @@ _OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OtherDeviceLayer:
     """Seconds of a layer on another device type than the profile's; as in `Layer`."""
 
     device_type: str
@@ -94,7 +94,7 @@ class Layer:
     gathered_bytes: tuple[float, ...] = ()
     gathers: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
+    elsewhere: tuple[OtherDeviceLayer, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

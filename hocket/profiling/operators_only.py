@@ -10,7 +10,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 @dataclass(frozen=True)
-class Work:
+class LayerOperators:
     """Operators of one layer for one microbatch, in order; the backward's with adding to gradients that are there."""
 
     forward: tuple[Operator, ...]
@@ -28,6 +28,6 @@ class Sketch:
     """
 
     profile: ModelProfile
-    work: tuple[tuple[Work, ...], ...]
+    work: tuple[tuple[LayerOperators, ...], ...]
     step: tuple[Operator, ...]
     parameters: int

@@ -16,7 +16,7 @@ import numpy as np
 
 from hocket.errors import InputError
 from hocket.profiling.capture.compiled_costs import Compiled
-from hocket.profiling.layer import MOST, Elsewhere, Layer, Tensor, check_amounts
+from hocket.profiling.layer import MOST, Layer, OtherDeviceLayer, Tensor, check_amounts
 from hocket.util.documents import parse_json, seems, seems_instead
 from hocket.util.files import digest, read_bytes, write_atomic
 from hocket.util.schema import as_data, read_as
@@ -175,9 +175,9 @@ class ModelProfile:
     def knowing(self, others: "Sequence[ModelProfile]") -> "ModelProfile":
         """The profile with the seconds of the same job on other device types."""
 
-        def of(one: "ModelProfile", k: int) -> Elsewhere:
+        def of(one: "ModelProfile", k: int) -> OtherDeviceLayer:
             layer = one.layers[k]
-            return Elsewhere(one.device_type, layer.forward_s, layer.backward_s, layer.step_s, layer.copy_s)
+            return OtherDeviceLayer(one.device_type, layer.forward_s, layer.backward_s, layer.step_s, layer.copy_s)
 
         layers = [replace(layer, elsewhere=tuple(of(one, k) for one in others)) for k, layer in enumerate(self.layers)]
         return replace(self, layers=tuple(layers))

@@ -31,7 +31,7 @@ class Kind(StrEnum):
     NORM = "norm"
 
 
-class What(StrEnum):
+class ValueKind(StrEnum):
     """What a value is. The comment says what `index` and `part` mean for it."""
 
     INPUT = "in"  # tensors of the batch itself: microbatch, -
@@ -54,7 +54,16 @@ class What(StrEnum):
 
 # Values whose index counts updates; the index of all others counts microbatches.
 COUNTS_UPDATES = frozenset(
-    {What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM, What.SHARD, What.PART, What.LENT}
+    {
+        ValueKind.WEIGHTS,
+        ValueKind.REDUCED,
+        ValueKind.OPTIMIZER,
+        ValueKind.SQUARES,
+        ValueKind.NORM,
+        ValueKind.SHARD,
+        ValueKind.PART,
+        ValueKind.LENT,
+    }
 )
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 # Between a device and its host; what such an instruction moves or drops says what its index counts.
@@ -72,7 +81,7 @@ class Value(NamedTuple):
     host, other even ones on the device again. Each is written once.
     """
 
-    what: What
+    what: ValueKind
     stage: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a value for
     part: int = -1
@@ -94,17 +103,17 @@ class Value(NamedTuple):
     @property
     def _plainly(self) -> str:
         match self.what:
-            case What.ACTIVATION | What.GRADIENT:
+            case ValueKind.ACTIVATION | ValueKind.GRADIENT:
                 return f"{self.what}.{self.stage}>{self.part}#{self.index}"
-            case What.WEIGHTS | What.OPTIMIZER | What.SHARD:
+            case ValueKind.WEIGHTS | ValueKind.OPTIMIZER | ValueKind.SHARD:
                 return f"{self.what}.{self.stage}v{self.index}"
-            case What.SQUARES | What.NORM:
+            case ValueKind.SQUARES | ValueKind.NORM:
                 return f"{self.what}.{self.stage}u{self.index}"
-            case What.REDUCED | What.PART | What.LENT:
+            case ValueKind.REDUCED | ValueKind.PART | ValueKind.LENT:
                 return f"{self.what}.{self.stage}u{self.index}b{self.part}"
-            case What.ACCUMULATOR:
+            case ValueKind.ACCUMULATOR:
                 return f"{self.what}.{self.stage}#{self.index}b{self.part}"
-            case What.GATHERED | What.MARK | What.ENDED:
+            case ValueKind.GATHERED | ValueKind.MARK | ValueKind.ENDED:
                 return f"{self.what}.{self.stage}#{self.index}.{self.part}"
         return f"{self.what}.{self.stage}#{self.index}"
 
@@ -184,7 +193,7 @@ class Instruction:
     def counts_updates(self) -> bool:
         """Whether its index counts updates, or versions, and not microbatches."""
         if self.kind is Kind.ALL_GATHER:
-            return not (self.writes and self.writes[0].what is What.GATHERED)
+            return not (self.writes and self.writes[0].what is ValueKind.GATHERED)
         if self.kind in _AS_THEIR_VALUE:
             return bool(self.reads) and self.reads[0].what in COUNTS_UPDATES
         return self.kind in UPDATE_KINDS

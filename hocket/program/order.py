@@ -19,7 +19,7 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
 from collections.abc import Iterator
 from math import gcd
 
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import WAVES, Rule
 
@@ -36,13 +36,13 @@ def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | Non
     (appendix B.1.1). None for the very first. A backward's is the same with part 1."""
     half = rule.batch[stage] // WAVES
     if stage:
-        return Value(What.ENDED, 0, microbatch - half, 0)
+        return Value(ValueKind.ENDED, 0, microbatch - half, 0)
     before = microbatch - stages[stage].round
     if before < 0:
         return None
     # In the first round of a batch it is the last of the batch before, which is right in front.
     same = rule.update(stage, before) == rule.update(stage, microbatch) and rule.takes(stage, before)
-    return Value(What.ENDED, 1, before + half if same else before, 0)
+    return Value(ValueKind.ENDED, 1, before + half if same else before, 0)
 
 
 def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
@@ -55,7 +55,7 @@ def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int)
 
 def _signals(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
     """That a forward, with the one that is made again (part 0), or a backward (part 1) is over."""
-    return (Value(What.ENDED, stage, microbatch, part),) if _takes_turns(stages, rule, stage, part) else ()
+    return (Value(ValueKind.ENDED, stage, microbatch, part),) if _takes_turns(stages, rule, stage, part) else ()
 
 
 def _takes_turns(stages: Stages, rule: Rule, stage: int, part: int) -> bool:
@@ -64,7 +64,7 @@ def _takes_turns(stages: Stages, rule: Rule, stage: int, part: int) -> bool:
 
 def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ...]:
     """What a wave's step leaves of its gradients for the next step of the other wave, bucket by bucket."""
-    return tuple(Value(What.LENT, stage, update, b) for b in range(stages[stage].buckets)) if waves(rule) else ()
+    return tuple(Value(ValueKind.LENT, stage, update, b) for b in range(stages[stage].buckets)) if waves(rule) else ()
 
 
 def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
@@ -76,9 +76,9 @@ def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
 def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backward: bool) -> Value:
     """The weights that a forward or backward reads: a version, or what was gathered of it for its round."""
     if stages[stage].gathers:
-        return Value(What.GATHERED, stage, first_of_round(stages, stage, microbatch), int(backward))
+        return Value(ValueKind.GATHERED, stage, first_of_round(stages, stage, microbatch), int(backward))
     version = rule.backward_version(stage, microbatch) if backward else rule.version(stage, microbatch)
-    return Value(What.WEIGHTS, stage, version)
+    return Value(ValueKind.WEIGHTS, stage, version)
 
 
 def first_of_round(stages: Stages, stage: int, microbatch: int) -> int:
@@ -92,7 +92,7 @@ def piece(stages: Stages, source: int, target: int) -> int:
     return gcd(stages[source].merged, stages[target].merged)
 
 
-def pieces(stages: Stages, what: What, source: int, target: int, stage: int, microbatch: int) -> Iterator[Value]:
+def pieces(stages: Stages, what: ValueKind, source: int, target: int, stage: int, microbatch: int) -> Iterator[Value]:
     """The activations or gradients of a border that belong to one bundle of a stage at either end of it."""
     step = piece(stages, source, target)
     return (Value(what, source, m, target) for m in range(microbatch, microbatch + stages[stage].merged, step))
@@ -101,8 +101,8 @@ def pieces(stages: Stages, what: What, source: int, target: int, stage: int, mic
 def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
     """Batch tensors and activations that a stage's forward reads; they are kept until its backward is over."""
     shape = stages[stage]
-    own = (Value(What.INPUT, stage, microbatch),) if shape.batch else ()
-    came = (pieces(stages, What.ACTIVATION, source, stage, stage, microbatch) for source in shape.sources)
+    own = (Value(ValueKind.INPUT, stage, microbatch),) if shape.batch else ()
+    came = (pieces(stages, ValueKind.ACTIVATION, source, stage, stage, microbatch) for source in shape.sources)
     return own + tuple(value for values in came for value in values)
 
 
@@ -128,7 +128,7 @@ def last_in_update(stages: Stages, rule: Rule, stage: int, update: int, device: 
 
 def accumulators(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
     """The accumulator buckets that a backward leaves."""
-    return tuple(Value(What.ACCUMULATOR, stage, microbatch, b) for b in range(stages[stage].buckets))
+    return tuple(Value(ValueKind.ACCUMULATOR, stage, microbatch, b) for b in range(stages[stage].buckets))
 
 
 def forward_values(
@@ -141,9 +141,9 @@ def forward_values(
     """
     shape = stages[stage]
     reads = (*inputs_of(stages, stage, microbatch), weight_read(stages, rule, stage, microbatch, backward=again))
-    made = (pieces(stages, What.ACTIVATION, stage, target, stage, microbatch) for target in shape.targets)
+    made = (pieces(stages, ValueKind.ACTIVATION, stage, target, stage, microbatch) for target in shape.targets)
     outputs = tuple(value for values in made for value in values)
-    stash = (Value(What.STASH, stage, microbatch),)
+    stash = (Value(ValueKind.STASH, stage, microbatch),)
     over = _signals(stages, rule, stage, microbatch, 0)
     if again:
         return reads + _awaited(stages, rule, stage, microbatch, 1), stash + over
@@ -159,19 +159,21 @@ def backward_values(
         value
         for target in shape.targets
         if stage in stages[target].gradients
-        for value in pieces(stages, What.GRADIENT, stage, target, stage, microbatch)
+        for value in pieces(stages, ValueKind.GRADIENT, stage, target, stage, microbatch)
     )
     before = previous_in_update(stages, rule, stage, microbatch)
     sums = accumulators(stages, stage, before) if before is not None else ()
     reads = (
         *inputs_of(stages, stage, microbatch),
-        Value(What.STASH, stage, microbatch),
+        Value(ValueKind.STASH, stage, microbatch),
         weight_read(stages, rule, stage, microbatch, backward=True),
         *arriving,
         *sums,
     )
     leaving = tuple(
-        value for source in shape.gradients for value in pieces(stages, What.GRADIENT, source, stage, stage, microbatch)
+        value
+        for source in shape.gradients
+        for value in pieces(stages, ValueKind.GRADIENT, source, stage, stage, microbatch)
     )
     reads += _awaited(stages, rule, stage, microbatch, 1)
     return reads, leaving + accumulators(stages, stage, microbatch) + _signals(stages, rule, stage, microbatch, 1)
@@ -199,7 +201,9 @@ def together(stages: Stages, stage: int, bucket: int) -> tuple[tuple[int, int], 
 
 def added(stages: Stages, value: Value) -> bool:
     """Whether the steps of several stages of a device read these gradients."""
-    return value.what in (What.ACCUMULATOR, What.REDUCED) and len(together(stages, value.stage, value.part)) > 1
+    return (
+        value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED) and len(together(stages, value.stage, value.part)) > 1
+    )
 
 
 def summed(stages: Stages, stage: int, bucket: int) -> bool:
@@ -229,7 +233,7 @@ def norm_summed(stages: Stages) -> bool:
 
 def norm_of(stages: Stages, update: int, device: int) -> Value:
     """What the steps of an update read on a device to know the norm; it is named after the first stage there."""
-    what = What.NORM if norm_summed(stages) else What.SQUARES
+    what = ValueKind.NORM if norm_summed(stages) else ValueKind.SQUARES
     return Value(what, stages_on(stages, device)[0], update)
 
 
@@ -243,7 +247,7 @@ def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: in
             if summed(stages, s, bucket):
                 found.append(Value(sum_of(stages, s, bucket), s, update, bucket))
             elif last is not None:
-                found.append(Value(What.ACCUMULATOR, s, last, bucket))
+                found.append(Value(ValueKind.ACCUMULATOR, s, last, bucket))
     return found
 
 
@@ -252,7 +256,7 @@ def norm_values(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """What a norm reads and writes: the gradients of all stages of its device, of which it names the first."""
     reads = [v for s in stages_on(stages, device) for v in gradients_of(stages, rule, s, update, device)]
-    return tuple(dict.fromkeys(reads)), (Value(What.SQUARES, stage, update),)
+    return tuple(dict.fromkeys(reads)), (Value(ValueKind.SQUARES, stage, update),)
 
 
 def scattered(stages: Stages, stage: int, bucket: int) -> bool:
@@ -260,9 +264,9 @@ def scattered(stages: Stages, stage: int, bucket: int) -> bool:
     return stages[stage].sharded and bucket not in dict(stages[stage].tied)
 
 
-def sum_of(stages: Stages, stage: int, bucket: int) -> What:
+def sum_of(stages: Stages, stage: int, bucket: int) -> ValueKind:
     """What a bucket's sum over devices is: where weights are not kept whole, its own part in memory of its own."""
-    return What.PART if stages[stage].gathers and scattered(stages, stage, bucket) else What.REDUCED
+    return ValueKind.PART if stages[stage].gathers and scattered(stages, stage, bucket) else ValueKind.REDUCED
 
 
 def step_values(
@@ -272,13 +276,13 @@ def step_values(
     reads = gradients_of(stages, rule, stage, update, device)
     if norms(stages, rule):
         reads.append(norm_of(stages, update, device))
-    reads += [Value(What.SHARD if stages[stage].gathers else What.WEIGHTS, stage, update)]
-    reads += [Value(What.OPTIMIZER, stage, update)]
+    reads += [Value(ValueKind.SHARD if stages[stage].gathers else ValueKind.WEIGHTS, stage, update)]
+    reads += [Value(ValueKind.OPTIMIZER, stage, update)]
     before = rule.before(stage, update)
     if before is not None:
         reads += lent(stages, rule, *before)
-    made = What.SHARD if stages[stage].sharded else What.WEIGHTS
-    own = (Value(made, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
+    made = ValueKind.SHARD if stages[stage].sharded else ValueKind.WEIGHTS
+    own = (Value(made, stage, update + 1), Value(ValueKind.OPTIMIZER, stage, update + 1))
     return tuple(reads), own + lent(stages, rule, stage, update)
 
 
@@ -291,9 +295,9 @@ def gather_values(
         index: the version, or the round's first microbatch. part: of the latter 0 for its forwards, 1 for its backwards.
     """
     if stages[stage].gathers:
-        read = Value(What.SHARD, stage, rule.version(stage, index))
-        return (read,), (Value(What.GATHERED, stage, index, part),)
-    return (Value(What.SHARD, stage, index),), (Value(What.WEIGHTS, stage, index),)
+        read = Value(ValueKind.SHARD, stage, rule.version(stage, index))
+        return (read,), (Value(ValueKind.GATHERED, stage, index, part),)
+    return (Value(ValueKind.SHARD, stage, index),), (Value(ValueKind.WEIGHTS, stage, index),)
 
 
 def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, ...], tuple[Value, ...]] | None:
@@ -302,7 +306,7 @@ def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, .
     stage, index = instruction.stage, instruction.index
     match instruction.kind:
         case Kind.LOAD:
-            return (), (Value(What.INPUT, stage, index),)
+            return (), (Value(ValueKind.INPUT, stage, index),)
         case Kind.FORWARD:
             return forward_values(stages, rule, stage, index, instruction.again)
         case Kind.BACKWARD:
@@ -318,17 +322,17 @@ def early_writes(instruction: Instruction) -> tuple[Value, ...]:
     """Values that are there before the instruction finishes (rule 2), in the order in which they appear."""
     if instruction.kind is not Kind.BACKWARD:
         return ()
-    return tuple(v for v in instruction.writes if v.what is What.ACCUMULATOR)
+    return tuple(v for v in instruction.writes if v.what is ValueKind.ACCUMULATOR)
 
 
 _HEIRS = {
-    What.WEIGHTS: (What.WEIGHTS, What.SHARD),
-    What.SHARD: (What.WEIGHTS, What.SHARD),
-    What.OPTIMIZER: (What.OPTIMIZER,),
-    What.ACCUMULATOR: (What.ACCUMULATOR,),
-    What.REDUCED: (What.ACCUMULATOR,),
-    What.NORM: (What.SQUARES,),
-    What.LENT: (What.ACCUMULATOR, What.REDUCED),
+    ValueKind.WEIGHTS: (ValueKind.WEIGHTS, ValueKind.SHARD),
+    ValueKind.SHARD: (ValueKind.WEIGHTS, ValueKind.SHARD),
+    ValueKind.OPTIMIZER: (ValueKind.OPTIMIZER,),
+    ValueKind.ACCUMULATOR: (ValueKind.ACCUMULATOR,),
+    ValueKind.REDUCED: (ValueKind.ACCUMULATOR,),
+    ValueKind.NORM: (ValueKind.SQUARES,),
+    ValueKind.LENT: (ValueKind.ACCUMULATOR, ValueKind.REDUCED),
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value, What, compute_lane
+from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value, ValueKind, compute_lane
 from hocket.program.rule import Rule
 
 Lane = tuple[int, str]
@@ -105,7 +105,7 @@ class StageShape:
 
     def threads_of(self, value: Value) -> int:
         """That move the sum of what an all-reduce reads; 0: what the library takes."""
-        return self.threads[value.part] if self.threads and value.what is What.ACCUMULATOR else 0
+        return self.threads[value.part] if self.threads and value.what is ValueKind.ACCUMULATOR else 0
 
     def first(self, microbatch: int) -> int:
         """The first microbatch of the bundle that one belongs to: it gives the bundle its number."""
@@ -204,8 +204,10 @@ class Program:
         """What a device keeps of its stages between segments."""
         for s, stage in enumerate(self.stages):
             if device in stage.devices:
-                yield Value(What.SHARD if stage.gathers else What.WEIGHTS, s, version(s), copy=int(self.swaps))
-                yield Value(What.OPTIMIZER, s, version(s), copy=int(self.swaps))
+                yield Value(
+                    ValueKind.SHARD if stage.gathers else ValueKind.WEIGHTS, s, version(s), copy=int(self.swaps)
+                )
+                yield Value(ValueKind.OPTIMIZER, s, version(s), copy=int(self.swaps))
 
     def instructions(self) -> Iterator[tuple[str, Instruction]]:
         """Every instruction with the name of its part, lane by lane."""

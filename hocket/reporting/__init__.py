@@ -2,7 +2,7 @@
 
 from hocket.reporting.cluster_report.load import load_report_html
 from hocket.reporting.cluster_report.page import cluster_report_html
-from hocket.reporting.plan_report.background import Together
+from hocket.reporting.plan_report.background import BackgroundSection
 from hocket.reporting.plan_report.demo import DemoRow, demo_html, slower_by
 from hocket.reporting.plan_report.facts import Table
 from hocket.reporting.plan_report.page import report_html
@@ -15,5 +15,5 @@ __all__ = [
     "cluster_report_html",
     "load_report_html",
     "Table",
-    "Together",
+    "BackgroundSection",
 ]

@@ -15,10 +15,10 @@ from hocket.errors import HocketError, InputError, nearest
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, Predicted
 from hocket.profiling.job.job import Job, check_job_file, refuse_in_job_file
-from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.launch.torchrun_environment import check_meeting, first_speaks, number_in
-from hocket.runtime.worker.monitor.listener import Listener, Quiet, Summary
+from hocket.runtime.worker.monitor.listener import Listener, Quiet, RunSummary
 from hocket.util.files import check_folder_to_write, place_to_write
 from hocket.util.units import given_rate, show_seconds
 
@@ -70,7 +70,7 @@ class Options:
     silence_s: float = 60.0
     stall_s: float = 1800.0
     trace: str | None = None
-    drawing: Drawing | None = None
+    drawing: BucketSampling | None = None
     notes: str | None = None
     batch_size: int | None = None
     debug: bool = False
@@ -111,7 +111,7 @@ def train(
     on_step: Callable[[dict[str, Any]], None] | None = None,
     listener: Listener | None = None,
     **options: Any,
-) -> Summary:
+) -> RunSummary:
     """Train a job as a plan says.
 
     Arguments:
@@ -169,7 +169,7 @@ def run_workers(
     options: Options,
     listener: Listener,
     place: str = "plan",
-) -> Summary:
+) -> RunSummary:
     """Be one of torchrun's workers, or start local ones and watch them.
 
     Arguments:
@@ -215,7 +215,7 @@ def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
     return completed(plan, profile_of_group(plan, known.profile))
 
 
-def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:
+def _keep(plan: Plan, path: Path, summary: RunSummary, listener: Listener) -> None:
     """Keep beside the plan what its run took, for the next one, or say why not."""
     if summary.iteration_s is None or not plan.profile:
         return

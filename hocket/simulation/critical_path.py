@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, computes
 from hocket.simulation.engine.nodes import PERIOD
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import steady_state
 from hocket.simulation.summary import critical_nodes
 
@@ -54,7 +54,7 @@ class PathSeconds:
         )
 
 
-def critical_seconds(outcome: Outcome) -> PathSeconds:
+def critical_seconds(outcome: SimulationResult) -> PathSeconds:
     """Whose seconds the critical path of a run's steady state is made of."""
     steady = steady_state(outcome)
     compute: dict[int, float] = {}
@@ -85,7 +85,7 @@ def critical_seconds(outcome: Outcome) -> PathSeconds:
     )
 
 
-def _instruction(outcome: Outcome, number: int) -> Instruction:
+def _instruction(outcome: SimulationResult, number: int) -> Instruction:
     layout = outcome.layout
     prologue, period, _ = layout.sizes
     base = prologue + layout.repeats * period
@@ -99,7 +99,7 @@ def _instruction(outcome: Outcome, number: int) -> Instruction:
     return layout.skeleton.signatures[part.signature[node]].members[0]
 
 
-def _level(outcome: Outcome, one: Instruction) -> str:
+def _level(outcome: SimulationResult, one: Instruction) -> str:
     """Name of the outermost level that an instruction's messages cross."""
     cluster = outcome.costs.cluster
     group = (one.device, one.peer) if one.kind is Kind.SEND else one.group

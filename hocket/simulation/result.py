@@ -9,12 +9,12 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.program.program import Program
 from hocket.program.trace.trace import Trace
-from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, Part
-from hocket.simulation.engine.tables import Layout
+from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, ProgramPart
+from hocket.simulation.engine.tables import NodeLayout
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class SimulationResult:
     """What the kernel found.
 
     Attributes:
@@ -28,7 +28,7 @@ class Outcome:
 
     program: Program
     repeats: int
-    layout: Layout
+    layout: NodeLayout
     costs: CostModel
     start_s: np.ndarray
     end_s: np.ndarray
@@ -47,7 +47,7 @@ class Outcome:
         """Seconds from the first instruction to the end of the last."""
         return float(self.end_s.max(initial=0.0))
 
-    def _events(self, part: Part) -> tuple[np.ndarray, ...]:
+    def _events(self, part: ProgramPart) -> tuple[np.ndarray, ...]:
         """Lane, kind, stage, index, label, start and end of a part's instructions, in all repetitions."""
         prologue, period, _ = self.layout.sizes
         repeats, stride = self.layout.repeats, self.layout.skeleton.program.stride

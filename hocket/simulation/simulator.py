@@ -20,12 +20,12 @@ from hocket.program.trace.trace import Trace
 from hocket.simulation.engine import kernel
 from hocket.simulation.engine.lower import skeleton
 from hocket.simulation.engine.nodes import EPILOGUE, PERIOD
-from hocket.simulation.engine.tables import Layout, cost_tables, use_tables
-from hocket.simulation.result import Outcome
+from hocket.simulation.engine.tables import NodeLayout, cost_tables, use_tables
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.summary import Summary, summarize
 from hocket.util.gc_pause import paused
 
-__all__ = ["Outcome", "Summary", "lay_out", "play", "simulate", "summarize"]
+__all__ = ["SimulationResult", "Summary", "lay_out", "play", "simulate", "summarize"]
 
 ENGINES = ("auto", "numba", "python")
 # To load the compiled kernel takes as long as to play this many nodes plainly (to compile it, once on a machine, longer).
@@ -58,7 +58,7 @@ def enough_repeats(program: Program, batch: int = 1) -> int:
     return max(2 * warm, warm + 1 + batch // gcd(batch, max(program.stride, 1)))
 
 
-def lay_out(program: Program, repeats: int | None = None) -> Layout:
+def lay_out(program: Program, repeats: int | None = None) -> NodeLayout:
     """Lower a program for some repetitions: what `play` needs, to be kept where many costs are tried on one program.
 
     Raises:
@@ -69,18 +69,18 @@ def lay_out(program: Program, repeats: int | None = None) -> Layout:
     count = enough_repeats(program) if repeats is None else repeats
     with paused():  # lowering makes many small tuples; to look at them again and again is half the time
         lowered = skeleton(program, count)
-        layout = Layout(program, lowered, count if lowered.parts[PERIOD].rows else 0, count)
+        layout = NodeLayout(program, lowered, count if lowered.parts[PERIOD].rows else 0, count)
         _ = layout.structure
     return layout
 
 
 def play(
-    program: Program | Layout,
+    program: Program | NodeLayout,
     costs: CostModel,
     repeats: int | None = None,
     engine: str = "auto",
     record: bool = True,
-) -> Outcome:
+) -> SimulationResult:
     """As `simulate`, with everything that the kernel found.
 
     Arguments:
@@ -91,9 +91,9 @@ def play(
     began = perf_counter()
     if engine not in ENGINES:
         raise InputError("engine", repr(engine), f"one of {', '.join(ENGINES)}")
-    if not isinstance(program, Layout) and repeats is None:
+    if not isinstance(program, NodeLayout) and repeats is None:
         repeats = enough_repeats(program, costs.rounds)
-    layout = program if isinstance(program, Layout) else lay_out(program, repeats)
+    layout = program if isinstance(program, NodeLayout) else lay_out(program, repeats)
     lowered, nodes = layout.skeleton, layout.nodes
     templates, edges, waits = layout.structure
     size_class, cost = cost_tables(lowered, costs)
@@ -123,7 +123,7 @@ def play(
     count = int(out[5][0])
     peaks = {d: float(memory[1][d]) for d in layout.program.devices}
     records = (memory[2][:count], memory[3][:count], memory[4][:count])
-    return Outcome(
+    return SimulationResult(
         program=layout.program,
         repeats=layout.asked,
         layout=layout,
@@ -158,7 +158,7 @@ def _ints(count: int, value: int = 0) -> np.ndarray:
     return np.full(count, value, dtype=np.int64)
 
 
-def _records(layout: Layout, cost: tuple[np.ndarray, ...]) -> int:
+def _records(layout: NodeLayout, cost: tuple[np.ndarray, ...]) -> int:
     """How many changes of memory a run makes at most."""
     hold, op_ptr, post = cost[2], cost[4], cost[8]
     count = len(cost[1])
@@ -174,7 +174,7 @@ def _records(layout: Layout, cost: tuple[np.ndarray, ...]) -> int:
     return parts[0] + layout.repeats * parts[1] + parts[2]
 
 
-def _stuck(layout: Layout, end_s: np.ndarray) -> ProgramError:
+def _stuck(layout: NodeLayout, end_s: np.ndarray) -> ProgramError:
     """The error for a program that cannot go on: the first instruction of every lane that waits for ever."""
     skeleton = layout.skeleton
     waiting: dict[int, str] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from hocket.program.instruction import COMPUTE, computes
 from hocket.program.trace.usage import COMPUTES
 from hocket.simulation.engine.nodes import KINDS, PERIOD
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 
 _BUSY = tuple(KINDS.index(kind) for kind in COMPUTES)
 
@@ -42,7 +42,7 @@ class Steady:
         return len(self.busy_s) * self.period_s / busy - 1 if busy > 0 else 0.0
 
 
-def steady_state(outcome: Outcome) -> Steady:
+def steady_state(outcome: SimulationResult) -> Steady:
     """Measure the steady state between the ends of two repetitions; of a program without any, the whole run."""
     layout, program, batch = outcome.layout, outcome.program, len(outcome.costs.samples)
     prologue, period, _ = layout.sizes
@@ -66,7 +66,7 @@ def steady_state(outcome: Outcome) -> Steady:
     return Steady(seconds, {d: b / (last - first) for d, b in busy.items()}, last, program.stride / batch)
 
 
-def _busy(outcome: Outcome, first: int, stop: int, whole: bool) -> dict[int, float]:
+def _busy(outcome: SimulationResult, first: int, stop: int, whole: bool) -> dict[int, float]:
     """Busy seconds of each device's compute lane in repetitions first to stop - 1, or in the whole run."""
     skeleton = outcome.layout.skeleton
     prologue, period, _ = outcome.layout.sizes
@@ -93,7 +93,7 @@ def _busy(outcome: Outcome, first: int, stop: int, whole: bool) -> dict[int, flo
     return busy
 
 
-def _together(outcome: Outcome, begin_s: float, end_s: float) -> dict[int, float]:
+def _together(outcome: SimulationResult, begin_s: float, end_s: float) -> dict[int, float]:
     """Of devices with several compute lanes, the seconds between two times in which any of them is busy."""
     layout, lanes = outcome.layout, outcome.layout.skeleton.lanes
     several = {device for device, lane in lanes if computes(lane) and lane != COMPUTE}

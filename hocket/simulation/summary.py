@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.program.instruction import SWAPS, What, computes
+from hocket.program.instruction import SWAPS, ValueKind, computes
 from hocket.program.order import heir_of
 from hocket.program.program import Program
 from hocket.program.trace.overlap import Overlap
 from hocket.simulation.analysis.traffic import by_level, by_name, traffic_of
 from hocket.simulation.engine.nodes import EPILOGUE, PERIOD
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import Steady, steady_state
 from hocket.simulation.swapping.traffic import Swapped, swapped_of
 
@@ -57,7 +57,7 @@ class Summary:
     overlap: Overlap | None = None
 
 
-def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summary:
+def summarize(outcome: SimulationResult, members: int = 1, slices: bool = False) -> Summary:
     """All figures of a run.
 
     Arguments:
@@ -67,7 +67,7 @@ def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summa
     steady = steady_state(outcome)
     sent = traffic_of(outcome, members, slices)
     between = sent.between()
-    versions, stashes = most_alive(outcome.program, What.WEIGHTS), most_alive(outcome.program, What.STASH)
+    versions, stashes = most_alive(outcome.program, ValueKind.WEIGHTS), most_alive(outcome.program, ValueKind.STASH)
     period_s, iteration_s = steady.period_s, steady.iteration_s
     return Summary(
         iteration_s=iteration_s,
@@ -88,14 +88,14 @@ def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summa
     )
 
 
-def most_alive(program: Program, what: What) -> tuple[int, ...]:
+def most_alive(program: Program, what: ValueKind) -> tuple[int, ...]:
     """By stage: how many values of a kind one replica holds at once at most (they live and die in the compute lane).
 
     Of a program that swaps: on its device and its host together; of weights it has one version, whatever copies of it there are.
     """
-    if program.swaps and what is What.WEIGHTS:
+    if program.swaps and what is ValueKind.WEIGHTS:
         return (1,) * len(program.stages)
-    whats = (what, What.SHARD) if what is What.WEIGHTS else (what,)  # a new part lies where the whole will be
+    whats = (what, ValueKind.SHARD) if what is ValueKind.WEIGHTS else (what,)  # a new part lies where the whole will be
     most = [0] * len(program.stages)
     for device in program.devices:
         alive = [0] * len(program.stages)
@@ -117,7 +117,7 @@ def most_alive(program: Program, what: What) -> tuple[int, ...]:
     return tuple(most)
 
 
-def critical_nodes(outcome: Outcome, steady: Steady) -> Iterator[int]:
+def critical_nodes(outcome: SimulationResult, steady: Steady) -> Iterator[int]:
     """Back from the last node of the measured span, always to the node that released it, for one period."""
     layout = outcome.layout
     prologue, period, _ = layout.sizes
@@ -132,7 +132,7 @@ def critical_nodes(outcome: Outcome, steady: Steady) -> Iterator[int]:
         node = int(outcome.cause[node])
 
 
-def _critical_path(outcome: Outcome, steady: Steady) -> tuple[str, ...]:
+def _critical_path(outcome: SimulationResult, steady: Steady) -> tuple[str, ...]:
     """Names on it, in the order of time."""
     names = _Names(outcome)
     path: list[str] = []
@@ -146,7 +146,7 @@ def _critical_path(outcome: Outcome, steady: Steady) -> tuple[str, ...]:
 class _Names:
     """Names of nodes: device and instruction."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: SimulationResult) -> None:
         self._outcome = outcome
         self._rows = []
         for part in outcome.layout.skeleton.parts:

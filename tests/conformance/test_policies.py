@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Entity, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.util import registry
 
 ROOM = "hocket.scheduler.policies"
@@ -41,8 +41,8 @@ def crowd(seed: int, shared: bool = False, runs: float = 0.85) -> Snapshot:
         WorkerType(f"type {k}", int(rng.integers(1, 5)), int(rng.integers(1, 5)), float(rng.uniform(0.2, 3)))
         for k in range(rng.integers(1, 4))
     )
-    columns = [Column(k) for k in range(len(types))]
-    columns += [Column(k, False) for k in range(len(types)) if rng.random() < 0.3]
+    columns = [Placement(k) for k in range(len(types))]
+    columns += [Placement(k, False) for k in range(len(types)) if rng.random() < 0.3]
     count = int(rng.integers(1, 8))
     kinds = rng.uniform(0.5, 20, (4, len(columns))) * (rng.random((4, len(columns))) < runs)
     kind = rng.integers(0, 4, count)

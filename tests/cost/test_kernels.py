@@ -10,7 +10,7 @@ from hocket.cost.kernels import moving_s, seconds, share
 from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.hardware.kernels import Kernels
-from hocket.profiling.analytic.operators import Pass, Product
+from hocket.profiling.analytic.operators import MemoryPass, Product
 
 A100 = catalog.device_type("a100-80gb")
 sizes = st.integers(1, 20000)
@@ -67,7 +67,7 @@ def test_small_products_are_bound_by_memory_or_launches() -> None:
     """One row by a large matrix is read; a tiny one is launched."""
     read = Product(1, 12288, 12288)
     assert seconds((read,), A100, "float16") == moving_s(read.moved_bytes, A100)
-    assert seconds((Product(1, 8, 8), Pass(16)), A100, "float16") == 2 * A100.launch_s
+    assert seconds((Product(1, 8, 8), MemoryPass(16)), A100, "float16") == 2 * A100.launch_s
 
 
 def test_better_kernels_take_less() -> None:
@@ -80,7 +80,7 @@ def test_better_kernels_take_less() -> None:
 def test_what_is_refused() -> None:
     """Numbers that a device has no rate for, and shares that are none."""
     with pytest.raises(InputError, match=r"^device a100-80gb: dtype: found 'int3'; expected one of"):
-        seconds((Pass(1.0),), A100, "int3")
+        seconds((MemoryPass(1.0),), A100, "int3")
     for wrong in ({"units": 0}, {"tiles": ()}, {"product_share": 1.5}, {"memory_share": 0.0}, {"inner": -1.0}):
         with pytest.raises(InputError, match=rf"^kernels\.{next(iter(wrong))}: "):
             Kernels(**wrong)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Node
 from hocket.profiling.analytic.synthetic import chain
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.passes.borders import StageCut, stage_shapes
 from hocket.strategies.base.strategy import compile_strategy
 
@@ -61,7 +61,7 @@ def test_seconds_of_types_that_the_profile_knows() -> None:
     assert costs.seconds(compute(Kind.FORWARD, 0)) == 14.0
     assert costs.seconds(compute(Kind.BACKWARD, 0)) == 20.0
     assert costs.seconds(compute(Kind.FORWARD, 1)) == 6.0
-    old = replace(compute(Kind.STEP, 0), frees=(Value(What.WEIGHTS, 0, 0),))
+    old = replace(compute(Kind.STEP, 0), frees=(Value(ValueKind.WEIGHTS, 0, 0),))
     assert costs.seconds(old) == 8.0
     assert costs.seconds(compute(Kind.STEP, 0)) == 8.5
     assert (costs.factor(0), costs.factor(1)) == (0.5, 1.0)  # of copies
@@ -92,11 +92,11 @@ def test_a_step_that_keeps_the_old_weights_copies_them() -> None:
     profile = model().profile
     profile = replace(profile, layers=tuple(replace(x, step_s=2.0, copy_s=0.5) for x in profile.layers))
     costs = replace(model(), profile=profile)
-    old = Value(What.WEIGHTS, 0, 3)
+    old = Value(ValueKind.WEIGHTS, 0, 3)
     keeps = replace(compute(Kind.STEP, 0, 3), reads=(old,))
     assert costs.seconds(keeps) == 5.0
     assert costs.seconds(replace(keeps, frees=(old,))) == 4.0
-    assert costs.seconds(replace(keeps, frees=(Value(What.ACCUMULATOR, 0, 5, 0),))) == 5.0
+    assert costs.seconds(replace(keeps, frees=(Value(ValueKind.ACCUMULATOR, 0, 5, 0),))) == 5.0
 
 
 def test_the_first_gradients_of_an_update_are_copied_where_replicas_sum_them() -> None:
@@ -104,8 +104,8 @@ def test_the_first_gradients_of_an_update_are_copied_where_replicas_sum_them() -
     profile = model().profile
     profile = replace(profile, layers=tuple(replace(x, copy_s=0.5) for x in profile.layers))
     costs = replace(model(), profile=profile, cuts=(StageCut((0, 1, 2), (0, 1)),))
-    first = replace(compute(Kind.BACKWARD, 0), writes=(Value(What.ACCUMULATOR, 0, 0, 0),))
-    later = replace(compute(Kind.BACKWARD, 0, 1), frees=first.writes, writes=(Value(What.ACCUMULATOR, 0, 1, 0),))
+    first = replace(compute(Kind.BACKWARD, 0), writes=(Value(ValueKind.ACCUMULATOR, 0, 0, 0),))
+    later = replace(compute(Kind.BACKWARD, 0, 1), frees=first.writes, writes=(Value(ValueKind.ACCUMULATOR, 0, 1, 0),))
     assert costs.seconds(first) - costs.seconds(later) == pytest.approx(1.5)
     alone = replace(costs, cuts=(StageCut((0, 1, 2), (0,)),))
     assert alone.seconds(first) == alone.seconds(later) == costs.seconds(later)
@@ -121,7 +121,7 @@ def test_batches() -> None:
 
 def test_transfers() -> None:
     """A send takes the link's latency and its bytes' time; nothing else that computes takes any."""
-    value = Value(What.ACTIVATION, 0, 0, 1)
+    value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     send = Instruction(Kind.SEND, 0, 0, 0, "send>1", (value,), (), (value,), peer=1)
     assert model().transfer(send) == (0.5, 2.0)
     assert model().transfer(compute(Kind.FORWARD, 0)) == (0.0, 0.0)
@@ -218,20 +218,20 @@ def test_replicas_that_share_the_step() -> None:
         CostModel(profile, cluster, (StageCut((0, 1, 2), (0, 1), shard=shard),), (2, 2))
         for shard in ("none", "optimizer")
     )
-    old = Value(What.WEIGHTS, 0, 3)
-    step = Instruction(Kind.STEP, 0, 3, 0, COMPUTE, (old,), (Value(What.SHARD, 0, 4),))
+    old = Value(ValueKind.WEIGHTS, 0, 3)
+    step = Instruction(Kind.STEP, 0, 3, 0, COMPUTE, (old,), (Value(ValueKind.SHARD, 0, 4),))
     assert shared.seconds(step) == plain.seconds(step) / 2 == 3.75
     gap = shared.memory.stages[0].gaps_bytes.sum()
     assert 0 < gap < 1000
-    whole, part = (m.memory.value_bytes(Value(What.OPTIMIZER, 0, 0), 2) for m in (plain, shared))
+    whole, part = (m.memory.value_bytes(Value(ValueKind.OPTIMIZER, 0, 0), 2) for m in (plain, shared))
     assert part == pytest.approx((whole + gap) / 2)
     assert shared.memory.hold_bytes(step, 2, pooled=False) == plain.memory.hold_bytes(step, 2, pooled=False) / 2
-    accumulated, summed = (Value(what, 0, 0, 0) for what in (What.ACCUMULATOR, What.REDUCED))
+    accumulated, summed = (Value(what, 0, 0, 0) for what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED))
     sums = [
         Instruction(kind, 0, 0, 0, "reduce@0,1", (accumulated,), (summed,), (accumulated,), group=(0, 1))
         for kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
     ]
-    part, whole = Value(What.SHARD, 0, 1), Value(What.WEIGHTS, 0, 1)
+    part, whole = Value(ValueKind.SHARD, 0, 1), Value(ValueKind.WEIGHTS, 0, 1)
     gather = Instruction(Kind.ALL_GATHER, 0, 1, 0, "gather@0,1", (part,), (whole,), (part,), group=(0, 1))
     assert plain.transfer(sums[0]) == pytest.approx((1.0, 6.0))
     assert shared.transfer(sums[1]) == pytest.approx((0.5, 3.0))

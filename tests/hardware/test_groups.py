@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link, Node
-from hocket.hardware.groups import Inside, grouped
+from hocket.hardware.groups import GroupTraffic, grouped
 from hocket.hardware.overlap import OverlapModel, Rate
 
 INSIDE, OUTSIDE = 240e9, 24e9
@@ -78,7 +78,7 @@ def test_a_ring_inside() -> None:
     assert grouped(servers(True), 1).all_reduce_s(4e6) == 0
     cluster = servers(True)
     measured = replace(cluster, levels=(replace(cluster.levels[0], all_reduce=Link(1e9)), cluster.levels[1]))
-    assert grouped(measured, 4).inside == Inside(Link(1e9), 4)
+    assert grouped(measured, 4).inside == GroupTraffic(Link(1e9), 4)
 
 
 def test_all_of_a_cluster_is_one_group() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
-from hocket.hardware.overlap import OverlapModel, Rate, Stage
+from hocket.hardware.overlap import OverlapModel, OverlapStage, Rate
 from tests.planning.helpers.overlaps import V100, gradients, models
 
 PLAIN = OverlapModel(1.0, 1e-4, Rate(2e9, 1e9, 0.0), Rate(4e9, 2e9, 0.0), 1e-3, 2)
@@ -26,23 +26,23 @@ def test_the_equations_by_hand() -> None:
 
 def test_communication_that_ends_first_leaves_computation() -> None:
     # 10 ms of both, in which a half of 10 ms is computed; the rest of 20 ms goes on alone.
-    assert PLAIN.overlapped(8e6, 0.020, 5000) == pytest.approx(Stage(0.010, 0.015, 0.0))
+    assert PLAIN.overlapped(8e6, 0.020, 5000) == pytest.approx(OverlapStage(0.010, 0.015, 0.0))
 
 
 def test_computation_that_ends_first_leaves_communication() -> None:
     # 4 ms alone take 8 beside; 80 % of the all-reduce are over, a fifth of 6 ms is left.
-    assert PLAIN.overlapped(8e6, 0.004, 5000) == pytest.approx(Stage(0.008, 0.0, 0.0012))
+    assert PLAIN.overlapped(8e6, 0.004, 5000) == pytest.approx(OverlapStage(0.008, 0.0, 0.0012))
 
 
 def test_a_backward_of_three_buckets_by_hand() -> None:
     """Equations 12 to 15; the second bucket's gradients are not there when the first is moved, the third's are."""
     stages = PLAIN.stages((8e6, 8e6, 8e6), (0.01, 0.01, 0.002), (5000, 5000, 5000))
-    assert stages[0] == pytest.approx(Stage(0.0, 0.01, 0.0))
+    assert stages[0] == pytest.approx(OverlapStage(0.0, 0.01, 0.0))
     # 12 ms are left, of which 5 are done in 10 ms; the second bucket waits for 5 more.
-    assert stages[1] == pytest.approx(Stage(0.010, 0.005, 0.0))
+    assert stages[1] == pytest.approx(OverlapStage(0.010, 0.005, 0.0))
     # The last 2 ms take 4; 60 % of 6 ms follow alone. Then the last bucket, alone.
-    assert stages[2] == pytest.approx(Stage(0.004, 0.0, 0.0036))
-    assert stages[3] == pytest.approx(Stage(0.0, 0.0, 0.006))
+    assert stages[2] == pytest.approx(OverlapStage(0.004, 0.0, 0.0036))
+    assert stages[3] == pytest.approx(OverlapStage(0.0, 0.0, 0.006))
     assert PLAIN.backward_s((8e6, 8e6, 8e6), (0.01, 0.01, 0.002), (5000,) * 3) == pytest.approx(0.0386)
 
 

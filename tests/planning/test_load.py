@@ -8,7 +8,7 @@ import pytest
 
 from hocket.errors import InputError, ProgramError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.planning.load import Opened, open_plan, problems_of
+from hocket.planning.load import LoadedPlan, open_plan, problems_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.search.search import search
 from hocket.planning.swapping.budgets import claims_more, host_bytes, prove_limits
@@ -53,7 +53,7 @@ def test_limits_above_what_the_cluster_has() -> None:
     messages = ("device 0 holds up to", "the host of server 0 may hold up", "the host of device 0 holds up to")
     for plan, words in zip(plans, (None, None, *messages), strict=True):
         assert all(budgets_of(plan, d)[1] == host_bytes(plan, plan.cluster)[d] for d in range(2))
-        opened = Opened(plan, model)
+        opened = LoadedPlan(plan, model)
         found = problems_of(opened, opened.program)
         assert [one.code for one in found] == ([] if words is None else ["memory"] * len(found))
         assert words is None or words in found[0].message
@@ -70,7 +70,7 @@ def test_a_limit_that_is_too_low_for_an_operation() -> None:
     cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=700e6, host_memory_bytes=6e9)
     best = search(model, cluster, 4, strategies=("harmony",)).best.plan
     assert best.swap is not None
-    opened = Opened(replace(best, swap=replace(best.swap, device_bytes=1e8)), model, "plan.yaml")
+    opened = LoadedPlan(replace(best, swap=replace(best.swap, device_bytes=1e8)), model, "plan.yaml")
     with pytest.raises(
         RefusedError, match=r"^plan\.yaml: swap\.device_bytes of device \d: found 95\.37 MiB, .* too few: "
     ):
@@ -141,7 +141,7 @@ def test_what_a_plan_says_is_told_with_its_file(saved: Path, edit: dict[str, Any
             ask(opened)
         assert caught.value.place == f"{saved}: {place}"
         with pytest.raises(type(caught.value)) as bare:
-            ask(Opened(opened.plan, opened.profile))
+            ask(LoadedPlan(opened.plan, opened.profile))
         assert bare.value.place == place
 
 

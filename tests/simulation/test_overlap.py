@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hocket.cost.model import CostModel
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.planning.buckets.tensor_fusion import Fusion, Gradients
+from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
@@ -21,7 +21,7 @@ from hocket.strategies.base.strategy import compile_strategy
 from tests.planning.helpers.overlaps import gradients, models
 
 
-def profile_of(found: Gradients) -> ModelProfile:
+def profile_of(found: ReadyGradients) -> ModelProfile:
     """A chain whose backward makes these gradients, its last layer first."""
     sizes_bytes, computes_s = list(reversed(found.sizes_bytes)), list(reversed(found.computes_s))
     return chain(len(sizes_bytes), backward_s=computes_s, weights_bytes=sizes_bytes, device_type="cpu-core")
@@ -42,7 +42,7 @@ def backward_s(profile: ModelProfile, fusion: Fusion, model: OverlapModel, level
 
 @given(gradients(6), models(), st.data())
 @settings(max_examples=80, deadline=None)
-def test_the_simulator_is_the_equations(found: Gradients, model: OverlapModel, data: st.DataObject) -> None:
+def test_the_simulator_is_the_equations(found: ReadyGradients, model: OverlapModel, data: st.DataObject) -> None:
     """For any buckets and threads, where all layers have gradients: a bucket is ready when the last of its layers that has some is."""
     assume(min(found.sizes_bytes) > 0)
     layers = len(found.sizes_bytes)

@@ -8,7 +8,7 @@ import pytest
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import played, predict
 from hocket.planning.swapping.budgets import completed
@@ -165,9 +165,9 @@ def test_a_plan_that_swaps_is_a_file_that_is_proved() -> None:
     assert Plan.from_yaml(whole.to_yaml()) == whole
     assert whole.swap is not None
     assert len(whole.swap.stages) == LAYERS
-    opened = Opened(whole, PROFILE)
+    opened = LoadedPlan(whole, PROFILE)
     assert problems_of(opened, opened.program) == ()
     small = replace(whole, cluster=replace(whole.cluster, memory_bytes=3e8))
-    assert [p.code for p in problems_of(Opened(small, PROFILE), opened.program)] == ["memory", "memory"]
+    assert [p.code for p in problems_of(LoadedPlan(small, PROFILE), opened.program)] == ["memory", "memory"]
     kinds = {i.kind for _, i in opened.program.instructions()}
     assert {Kind.SWAP_IN, Kind.SWAP_OUT} <= kinds

@@ -4,7 +4,7 @@ from math import lcm
 
 import pytest
 
-from hocket.program.instruction import COMPUTE, Kind, What
+from hocket.program.instruction import COMPUTE, Kind, ValueKind
 from hocket.simulation.simulator import Summary, play, summarize
 from tests.simulation.helpers.chains import Case, Chain
 
@@ -103,7 +103,7 @@ def test_staleness_by_stage(strategy: str, expected: tuple[int, ...]) -> None:
             for i in program.period[(stage, COMPUTE)]
             if i.kind is Kind.BACKWARD
             for value in i.reads
-            if value.what is What.WEIGHTS
+            if value.what is ValueKind.WEIGHTS
         ]
         assert set(read) == {late}
 

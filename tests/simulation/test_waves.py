@@ -10,7 +10,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.passes.borders import StageCut, stage_shapes
-from hocket.simulation.simulator import Outcome, play
+from hocket.simulation.simulator import SimulationResult, play
 from hocket.simulation.steady_state import steady_state
 from hocket.simulation.summary import summarize
 from hocket.strategies.base.strategy import compile_strategy
@@ -28,7 +28,7 @@ def run(
     each: int = 2,
     link: float = 1e30,
     **options: str,
-) -> Outcome:
+) -> SimulationResult:
     """Two microbatches (`each`) a device and batch, by one replica or by two waves, whose layers need this share of a device; links carry so
     many of the model's gradients a second."""
     plain = chain(

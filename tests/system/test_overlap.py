@@ -9,16 +9,16 @@ from hocket.cost.buckets.fit import Fitted
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.runtime.calibrate.buckets.fit import Measured, Noted, Run
+from hocket.runtime.calibrate.buckets.fit import Noted, OverlapMeasurement, OverlapRun
 from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
-from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
 from hocket.runtime.train import Options, run_workers
 from hocket.runtime.worker.monitor.listener import Quiet
 from hocket.util.documents import parse_json
 from hocket.util.schema import read_as
 from tests.system.tiny import plan, write_job
 
-DRAWING = Drawing(draws=2, steps=2, threads=(1, 2), seed=3)
+DRAWING = BucketSampling(draws=2, steps=2, threads=(1, 2), seed=3)
 
 
 def test_workers_note_every_bucket(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_cluster_file_keeps_what_was_measured() -> None:
     """In the level that the devices span, and reads the same again."""
     given = plan("data_parallel", (7, (0, 1)))
     model = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2, (1, 2), 1, 2e-4)
-    cluster = with_overlap(given, Measured(Fitted(model, 0.01, 0.02, 0.03), (), (), ()))
+    cluster = with_overlap(given, OverlapMeasurement(Fitted(model, 0.01, 0.02, 0.03), (), (), ()))
     assert cluster.levels[0].overlap == model
     assert Cluster.from_yaml(cluster.to_yaml()) == cluster
 
@@ -61,8 +61,8 @@ def test_other_plans_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_foretells_nothing_is_not_written() -> None:
     model = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2)
-    off = Run(2, (1, 1), 0.1, 0.05)
-    found = Measured(Fitted(model, 0.01, 0.02, 0.03), (off._replace(predicted_s=0.1),), (off,), ())
+    off = OverlapRun(2, (1, 1), 0.1, 0.05)
+    found = OverlapMeasurement(Fitted(model, 0.01, 0.02, 0.03), (off._replace(predicted_s=0.1),), (off,), ())
     with pytest.raises(InputError, match="foretold to 50%"):
         check_good(found)
     check_good(found._replace(held_out=()))
@@ -73,7 +73,7 @@ def test_another_cluster_is_not_replaced(tmp_path: Path) -> None:
     given, path = plan("data_parallel", (7, (0, 1))), tmp_path / "cluster.yaml"
     assert cluster_of(given, path) == given.cluster
     model = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2)
-    with_overlap(given, Measured(Fitted(model, 0.01, 0.02, 0.03), (), (), ())).save(path)
+    with_overlap(given, OverlapMeasurement(Fitted(model, 0.01, 0.02, 0.03), (), (), ())).save(path)
     cluster_of(given, path)
     replace(given.cluster, name="another").save(path)
     with pytest.raises(InputError, match="another cluster than the plan's"):

@@ -21,7 +21,7 @@ from hocket.program.trace.trace import Trace
 from hocket.program.trace.usage import usage
 from hocket.runtime.checkpoint.checkpoint import names_in, newest
 from hocket.runtime.train import train
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 pytestmark = pytest.mark.workers
@@ -408,7 +408,7 @@ def test_checkpoints_move_between_precisions(tmp_path: Path) -> None:
     plain = reference(job[None], chosen[None], 6)
     assert losses == pytest.approx(plain, rel=1e-2)
     assert losses != pytest.approx(plain, rel=1e-6)
-    found = newest(saved, Board(None, 0, 1), lambda text: None)
+    found = newest(saved, KVExchange(None, 0, 1), lambda text: None)
     assert found is not None
     state = found.load(lambda name: name.startswith("model."))
     assert {tensor.dtype for tensor in state.values()} == {torch.float64}

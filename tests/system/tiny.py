@@ -13,8 +13,8 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.runtime.engine.inline import run_inline
-from hocket.runtime.worker.monitor.listener import Summary
-from hocket.runtime.worker.segments import Pace
+from hocket.runtime.worker.monitor.listener import RunSummary
+from hocket.runtime.worker.segments import SegmentCounts
 
 # The process that runs it is a worker of a known rank: the name of its orders says which.
 JOB = """
@@ -87,7 +87,7 @@ def reference(job: Path, chosen: Plan, steps: int) -> list[float]:
     """Loss of each step of an undisturbed run by the engine that defines the program's meaning, in this process."""
     captured = capture(load_job(job), chosen.microbatch_size)
     program = chosen.compile(captured)
-    pace = Pace(program.admitted, program.stride, chosen.microbatches)
+    pace = SegmentCounts(program.admitted, program.stride, chosen.microbatches)
     result = run_inline(captured, chosen, program, pace.periods_for(steps))
     losses: dict[int, float] = {}
     for microbatch, loss, samples in result.losses:
@@ -127,7 +127,7 @@ class Recorder:
             self.at_note = ""
             self.act()
 
-    def finished(self, summary: Summary) -> None:
+    def finished(self, summary: RunSummary) -> None:
         """The end."""
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ RATES = (1e-6, 1e6)  # jobs an hour
 _RATE = 4.0  # jobs an hour where nobody says
 
 
-class Kind(StrEnum):
+class TraceKind(StrEnum):
     """Generated traces of section 5.7.1."""
 
     SINGLE = "continuous-single"
@@ -28,10 +28,10 @@ class Kind(StrEnum):
     @property
     def continues(self) -> bool:
         """Whether jobs come as they come."""
-        return self in (Kind.SINGLE, Kind.MULTIPLE)
+        return self in (TraceKind.SINGLE, TraceKind.MULTIPLE)
 
 
-def kind_of(text: str, place: str) -> Kind:
+def kind_of(text: str, place: str) -> TraceKind:
     """The kind of a name.
 
     Raises:
@@ -39,17 +39,17 @@ def kind_of(text: str, place: str) -> Kind:
     """
     from hocket.errors import InputError, nearest
 
-    names = [kind.value for kind in Kind]
+    names = [kind.value for kind in TraceKind]
     if text not in names:
         raise InputError(place, repr(text), f"one of {', '.join(names)}", nearest(text, names))
-    return Kind(text)
+    return TraceKind(text)
 
 
 def generate(
     kind: Annotated[
         str,
         typer.Argument(
-            help=f"{', '.join(Kind)}: jobs that come one after the other, or are all there at once; of one worker, or also of several."
+            help=f"{', '.join(TraceKind)}: jobs that come one after the other, or are all there at once; of one worker, or also of several."
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the jobs (JSON).")],
@@ -94,7 +94,7 @@ def generate(
 
 
 def drawn(
-    kind: Kind,
+    kind: TraceKind,
     table: "ThroughputTable",
     jobs: int,
     per_hour: float,
@@ -112,6 +112,6 @@ def drawn(
 
     from hocket.scheduler.simulation.trace_generator import Draws, continuous, static
 
-    usual = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
+    usual = Draws(kind in (TraceKind.MULTIPLE, TraceKind.STATIC_MULTIPLE), priorities, slos)
     draws = usual if usual.reference in table.types else replace(usual, reference=table.types[0])
     return continuous(table, jobs, per_hour, seed, draws) if kind.continues else static(table, jobs, seed, draws)

@@ -6,8 +6,8 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hocket.cli.cluster.generate import Kind, drawn
-from hocket.cli.cluster.runs import Replay, Site, as_json, check_length, remarks, replay_of, teller
+from hocket.cli.cluster.generate import TraceKind, drawn
+from hocket.cli.cluster.runs import PolicyRun, Site, as_json, check_length, remarks, replay_of, teller
 from hocket.cli.output.footnotes import once
 from hocket.cli.output.progress import Progress
 from hocket.printable import say
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Loads(NamedTuple):
     """Workloads to make: at each rate (jobs an hour) so many, each of `jobs` jobs and a seed of its own."""
 
-    kind: Kind
+    kind: TraceKind
     rates: list[float]
     seeds: int
     jobs: int
@@ -72,7 +72,7 @@ def swept(site: Site, policies: list[str], loads: Loads, conditions: "Conditions
     return found
 
 
-def _kept(replay: Replay, rate: float, conditions: "Conditions") -> Swept:
+def _kept(replay: PolicyRun, rate: float, conditions: "Conditions") -> Swept:
     from hocket.scheduler.simulation.metrics import jct_s
 
     run = replay.run

@@ -10,8 +10,8 @@ from hocket.cli.cluster.environment import Estimate, From, Prices, References, e
 from hocket.cli.cluster.policy_options import Budget, Published, Sharing, Table
 
 if TYPE_CHECKING:
-    from hocket.cli.cluster.policy_options import Chosen
-    from hocket.scheduler.simulation.simulator_options import Options
+    from hocket.cli.cluster.policy_options import PolicyChoice
+    from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 
 _LONGEST_ROUND_S = 366 * 86400
 
@@ -57,7 +57,7 @@ class Conditions:
     throughputs: Table = None
     seed: Annotated[int, typer.Option("--seed", help="Seed of all that is drawn by chance.")] = 0
 
-    def policy(self, text: str, agnostic: bool = False) -> "Chosen":
+    def policy(self, text: str, agnostic: bool = False) -> "PolicyChoice":
         """The policy of NAME or NAME:WAY with a memory of its own, and with the options of its simulation.
 
         Raises:
@@ -68,7 +68,7 @@ class Conditions:
         chosen = policy_of(text, agnostic, self.as_published, self.seed)
         return chosen._replace(options=self._over(chosen.options))
 
-    def _over(self, own: "Options") -> "Options":
+    def _over(self, own: "SimulatorOptions") -> "SimulatorOptions":
         """The options of a policy's ways, and over them what was asked for."""
         from hocket.cli.cluster.policy_options import by_options, within
         from hocket.errors import InputError

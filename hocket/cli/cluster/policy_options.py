@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from hocket.scheduler.core.core import Policy as Allocating
     from hocket.scheduler.model.worker_types import WorkerType
-    from hocket.scheduler.simulation.simulator_options import Options
+    from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 
 Policy = Annotated[
     str, typer.Option("--policy", "-p", help="NAME of `hocket cluster policies`, or NAME:agnostic and the like.")
@@ -57,16 +57,16 @@ _CALLED = {
 _WAYS = ("agnostic", "space-sharing", "as-published")  # of a policy, behind its name
 
 
-class Chosen(NamedTuple):
+class PolicyChoice(NamedTuple):
     """A policy: as tables show it, as the command line and journals spell it, what allocates, and what it is simulated with."""
 
     shown: str
     spelt: str
     allocate: "Allocating"
-    options: "Options"
+    options: "SimulatorOptions"
 
 
-def policy_of(text: str, agnostic: bool = False, as_published: bool = False, seed: int = 0) -> Chosen:
+def policy_of(text: str, agnostic: bool = False, as_published: bool = False, seed: int = 0) -> PolicyChoice:
     """The policy of NAME, or of NAME with ways behind it, such as NAME:agnostic; the other arguments are ways of all policies.
 
     Raises:
@@ -77,7 +77,7 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
     from hocket.errors import InputError
     from hocket.scheduler.core.policy_by_name import as_published as published
     from hocket.scheduler.core.policy_by_name import policy_named
-    from hocket.scheduler.simulation.simulator_options import Options
+    from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 
     name, *told = text.split(":")
     if name.lower() in _CALLED:
@@ -92,11 +92,11 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
         if "as-published" in given:
             allocate, options = published(name, blind, seed)
         else:
-            allocate, options = policy_named(name, blind), Options()
+            allocate, options = policy_named(name, blind), SimulatorOptions()
     ways = [way for way in _WAYS if way in given]
     shown = f"{name} ({', '.join(way.replace('-', ' ') for way in ways)})" if ways else name
     options = replace(options, space_sharing="space-sharing" in given)
-    return Chosen(shown, ":".join([name, *ways]), allocate, options)
+    return PolicyChoice(shown, ":".join([name, *ways]), allocate, options)
 
 
 def check_budget(policies: list[str], budget_usd: float | None) -> None:

@@ -12,24 +12,24 @@ from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.cli.cluster.options import Conditions
-    from hocket.cli.cluster.policy_options import Chosen
+    from hocket.cli.cluster.policy_options import PolicyChoice
     from hocket.scheduler.model.throughputs import ThroughputTable
     from hocket.scheduler.model.worker_types import WorkerType
     from hocket.scheduler.prices.changes import Timed
     from hocket.scheduler.prices.market import PriceKey
-    from hocket.scheduler.simulation.metrics import Run, Summary
+    from hocket.scheduler.simulation.metrics import ClusterRun, ClusterSummary
     from hocket.scheduler.simulation.workload import Workload
 
 _YEAR_S = 365.25 * 86400
 _MOST_YEARS = 100
 
 
-class Replay(NamedTuple):
+class PolicyRun(NamedTuple):
     """What one policy made of a workload, and how long that took to compute."""
 
     policy: str
-    run: "Run"
-    summary: "Summary"
+    run: "ClusterRun"
+    summary: "ClusterSummary"
     wall_s: float
 
 
@@ -101,14 +101,14 @@ def check_length(work: "Workload", site: Site, place: str) -> None:
 def replayed(
     work: "Workload",
     site: Site,
-    policies: "Sequence[Chosen]",
+    policies: "Sequence[PolicyChoice]",
     conditions: "Conditions",
     shown: bool,
     journal: Path | None = None,
-) -> list[Replay]:
+) -> list[PolicyRun]:
     """Each policy on the workload."""
     jobs = len(work.jobs[conditions.first : conditions.last])
-    found: list[Replay] = []
+    found: list[PolicyRun] = []
     with Progress("simulating", shown) as progress:
         for one in policies:
             tell = teller(progress, len(found) * jobs, len(policies) * jobs, one.shown) if progress else None
@@ -119,10 +119,10 @@ def replayed(
 def replay_of(
     work: "Workload",
     site: Site,
-    policy: "Chosen",
+    policy: "PolicyChoice",
     tell: "Callable[[int], None] | None" = None,
     journal: Path | None = None,
-) -> Replay:
+) -> PolicyRun:
     """One policy on the workload.
 
     Arguments:
@@ -144,10 +144,10 @@ def replay_of(
     wall_s = time.perf_counter() - start_s
     told = of_deadlines(policy, work.jobs)
     run = replace(run, notes=(*run.notes, *told, *_of_load(work, run, options.last), *_of_prices(site, run.ended_s)))
-    return Replay(policy.shown, run, summary(run, options.first, options.last), wall_s)
+    return PolicyRun(policy.shown, run, summary(run, options.first, options.last), wall_s)
 
 
-def _of_load(work: "Workload", run: "Run", last: int | None) -> list[str]:
+def _of_load(work: "Workload", run: "ClusterRun", last: int | None) -> list[str]:
     """What is to be said of jobs that were to come while those that count were there."""
     count = len(work.jobs)
     if last is None or not last < count == len(run.records) or work.jobs[-1].arrived_s <= 0:
@@ -182,7 +182,7 @@ def teller(
     return tell
 
 
-def write_report(path: Path, replays: Sequence[Replay], conditions: "Conditions") -> None:
+def write_report(path: Path, replays: Sequence[PolicyRun], conditions: "Conditions") -> None:
     """The page of figures, of all policies."""
     from hocket.reporting.cluster_report.page import cluster_report_html
     from hocket.util.files import write_atomic
@@ -190,7 +190,7 @@ def write_report(path: Path, replays: Sequence[Replay], conditions: "Conditions"
     write_atomic(path, cluster_report_html([(r.policy, r.run) for r in replays], conditions.first, conditions.last))
 
 
-def as_json(found: Replay, times: bool) -> dict[str, object]:
+def as_json(found: PolicyRun, times: bool) -> dict[str, object]:
     """What --json prints of one policy; times: also how long computing took."""
     from hocket.util.schema import as_data
 
@@ -198,12 +198,12 @@ def as_json(found: Replay, times: bool) -> dict[str, object]:
     return {"policy": found.policy, **as_data(found.summary), "refusals": _refusals(found.run), **took}
 
 
-def _refusals(run: "Run") -> dict[str, str]:
+def _refusals(run: "ClusterRun") -> dict[str, str]:
     """Of each job that could not run, why."""
     return {record.job.id: record.refused for record in run.records if record.refused}
 
 
-def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None:
+def print_replays(workload: str, replays: Sequence[PolicyRun], times: bool) -> None:
     """The table of all policies, and what was out of the ordinary."""
     from hocket.cli.output.table import print_table
     from hocket.util.units import show_seconds
@@ -240,7 +240,7 @@ def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None
         say(f"  {line}")
 
 
-def remarks(found: Replay) -> list[str]:
+def remarks(found: PolicyRun) -> list[str]:
     """What was out of the ordinary in a run."""
     from hocket.util.units import show_count
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli.cluster.generate import RATES, Kind, kind_of
+from hocket.cli.cluster.generate import RATES, TraceKind, kind_of
 from hocket.cli.cluster.load_curves import Loads, gains, print_sweep, sweep_json, swept, write_sweep
 from hocket.cli.cluster.options import Conditions, Policies, Report, Workers
 from hocket.cli.cluster.policy_options import Times
@@ -22,8 +22,8 @@ def sweep(
     policy: Policies,
     rates: Annotated[str, typer.Option("--rates", help="Jobs an hour, apart by commas, such as 2,3.5,5.")],
     kind: Annotated[
-        str, typer.Option("--kind", help=f"Of workload: {Kind.SINGLE} or {Kind.MULTIPLE}.")
-    ] = Kind.SINGLE.value,
+        str, typer.Option("--kind", help=f"Of workload: {TraceKind.SINGLE} or {TraceKind.MULTIPLE}.")
+    ] = TraceKind.SINGLE.value,
     seeds: Annotated[int, typer.Option("--seeds", help="Workloads at each rate, each of a seed of its own.")] = 1,
     jobs: Annotated[
         int | None,
@@ -49,7 +49,7 @@ def sweep(
     drawing = kind_of(kind, "--kind")
     if not drawing.continues:
         step = "Jobs that are all there at once have no rate."
-        raise InputError("--kind", repr(kind), f"{Kind.SINGLE} or {Kind.MULTIPLE}", step)
+        raise InputError("--kind", repr(kind), f"{TraceKind.SINGLE} or {TraceKind.MULTIPLE}", step)
     per_hour = _rates(rates)
     within("--seeds", seeds, 1, _MOST_SEEDS, "workloads at each rate")
     names = _names(policy, conditions, seeds)
@@ -74,7 +74,7 @@ def sweep(
         print(f"wrote {report}")
 
 
-_SHAPES = {Kind.SINGLE: "One worker a job", Kind.MULTIPLE: "Jobs of several workers"}
+_SHAPES = {TraceKind.SINGLE: "One worker a job", TraceKind.MULTIPLE: "Jobs of several workers"}
 
 
 def _rates(text: str) -> list[float]:

@@ -38,14 +38,14 @@ def overlap(
     """
     from hocket.planning.plan import Plan
     from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
-    from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+    from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
     from hocket.runtime.train import INTERRUPTED, check_order
     from hocket.runtime.worker.monitor.display import listener
     from hocket.util.files import check_signed, place_to_write, signed, write_atomic
 
     place_to_write(output)
     check_signed(output, "cluster that hocket has measured")
-    drawing = Drawing(draws, steps, tuple(sorted(set(communication or (1, 2, 3, 4)))), seed)
+    drawing = BucketSampling(draws, steps, tuple(sorted(set(communication or (1, 2, 3, 4)))), seed)
     check_order(job, plan, "overlap")
     read = Plan.read(plan)
     cluster_of(read, output)

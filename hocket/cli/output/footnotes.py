@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hocket.cli.cluster.policy_options import Chosen
+    from hocket.cli.cluster.policy_options import PolicyChoice
     from hocket.scheduler.model.job import Job
     from hocket.scheduler.model.worker_types import WorkerType
 
 
-def of_deadlines(policy: "Chosen", jobs: "Sequence[Job]") -> list[str]:
+def of_deadlines(policy: "PolicyChoice", jobs: "Sequence[Job]") -> list[str]:
     """That a policy of deadlines has none to look at."""
     none = policy.spelt.partition(":")[0] == "min_cost_slo" and all(job.slo_s is None for job in jobs)
     return ["no job has an SLO: it is min_cost"] if none else []

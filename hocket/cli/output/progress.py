@@ -16,9 +16,9 @@ class Progress:
     """What a with-block is at: a bar on a terminal, elsewhere a line every ten seconds; silent for machines."""
 
     def __init__(self, title: str, enabled: bool) -> None:
-        self._shown: Bar | Lines | None = None
+        self._shown: ProgressBar | ProgressLines | None = None
         if enabled:
-            self._shown = Bar(title) if sys.stderr.isatty() else Lines(title, EVERY_S)
+            self._shown = ProgressBar(title) if sys.stderr.isatty() else ProgressLines(title, EVERY_S)
 
     def __enter__(self) -> Any:
         if self._shown is None:
@@ -31,7 +31,7 @@ class Progress:
             self._shown.stop()
 
 
-class Bar:
+class ProgressBar:
     """A progress bar."""
 
     def __init__(self, title: str) -> None:
@@ -64,7 +64,7 @@ class Bar:
         self._bar.stop()
 
 
-class Lines:
+class ProgressLines:
     """A line every so often, for as long as it takes: what is short says nothing."""
 
     def __init__(self, title: str, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,10 +12,10 @@ from hocket.profiling.layer import AGAIN
 from hocket.util.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
 if TYPE_CHECKING:
-    from hocket.planning.load import Opened
+    from hocket.planning.load import LoadedPlan
     from hocket.planning.plan import Plan, PlanStage, Predicted
-    from hocket.planning.predict.update_semantics import Updates
-    from hocket.planning.search.result import Candidate, Refused, Search
+    from hocket.planning.predict.update_semantics import UpdateSemantics
+    from hocket.planning.search.result import Evaluated, Refused, Search
 
 
 _LEGEND = {
@@ -47,7 +47,7 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
     from hocket.planning.search.result import TIE
 
     rows = []
-    unlike: dict[tuple[str, ...], Candidate] = {}
+    unlike: dict[tuple[str, ...], Evaluated] = {}
     for one in found.candidates:
         unlike.setdefault((one.label, one.updates.text, _options(one)), one)
     chosen, *rest = unlike.values() if unlike else (None,)
@@ -102,7 +102,7 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         say(f"  warning: {bug}")
 
 
-def _options(candidate: "Candidate") -> str:
+def _options(candidate: "Evaluated") -> str:
     """What else was chosen."""
     chosen = [f"{k}={v}" for k, v in candidate.plan.options.items()]
     return ", ".join([*chosen, *(["recompute"] if any(stage.recompute for stage in candidate.plan.stages) else [])])
@@ -150,7 +150,7 @@ def search_json(found: "Search") -> dict[str, Any]:
     }
 
 
-def updates_json(updates: "Updates") -> dict[str, Any]:
+def updates_json(updates: "UpdateSemantics") -> dict[str, Any]:
     """How a plan's updates differ from those of one process, as plain data."""
     return {
         "kind": updates.kind,
@@ -168,7 +168,7 @@ def error_json(error: Exception) -> dict[str, Any]:
     return {"kind": type(error).__name__, "message": told, **fields}
 
 
-def print_plan(opened: "Opened") -> None:
+def print_plan(opened: "LoadedPlan") -> None:
     """A plan as a table of stages, and what it does as it stands."""
     plan = opened.plan
     rows = []
@@ -214,7 +214,7 @@ def print_plan(opened: "Opened") -> None:
         )
 
 
-def _again(opened: "Opened", stage: "PlanStage") -> str:
+def _again(opened: "LoadedPlan", stage: "PlanStage") -> str:
     """What a stage makes again: all, or of its layers so many in their ways, or nothing."""
     if stage.recompute:
         return "yes"
@@ -229,7 +229,7 @@ def _again(opened: "Opened", stage: "PlanStage") -> str:
     return ", ".join(f"{way} in {count}" for way, count in sorted(ways.items())) or "no"
 
 
-def print_shortened(opened: "Opened") -> None:
+def print_shortened(opened: "LoadedPlan") -> None:
     """Say where fewer microbatches a batch are shown than the plan has."""
     if opened.shown is not opened.plan:
         print(

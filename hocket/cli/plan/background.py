@@ -12,8 +12,8 @@ from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.cost.contention import Collocation
-    from hocket.planning.load import Opened
-    from hocket.reporting import Together
+    from hocket.planning.load import LoadedPlan
+    from hocket.reporting import BackgroundSection
     from hocket.simulation.background.background import Collocated
 
 _MUCH = 1.05  # times as long: worth a remark
@@ -43,7 +43,7 @@ Limit = Annotated[
 
 
 def collocated(
-    opened: "Opened",
+    opened: "LoadedPlan",
     path: Path,
     batch_size: int | None,
     gaps: bool,
@@ -95,7 +95,7 @@ def collocated_json(found: "Collocated") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Told:
+class BackgroundTables:
     """What is said of a plan with a background job: two tables with their titles, and notes."""
 
     title: str
@@ -109,7 +109,7 @@ _FIGURES = ("what", "alone", "together")
 _DEVICES = ("device", "idle alone", "idle together", "background's pace", "samples/s each")
 
 
-def told(opened: "Opened", found: "Collocated") -> Told:
+def told(opened: "LoadedPlan", found: "Collocated") -> BackgroundTables:
     """The same for people, and what would help a foreground that is held up."""
     from hocket.util.units import show_bytes, show_number, show_ranges, show_seconds
 
@@ -149,10 +149,10 @@ def told(opened: "Opened", found: "Collocated") -> Told:
         notes.append(f"no background on device {show_ranges(left_out)}: of another type than device 0")
     title = f"with {job.name} in the background, {show_bytes(job.memory_bytes)} on a device"
     about = "by device; a pace of 100% is that of the background alone on a device"
-    return Told(title, rows, about, lines, notes)
+    return BackgroundTables(title, rows, about, lines, notes)
 
 
-def print_told(one: Told) -> None:
+def print_told(one: BackgroundTables) -> None:
     """To the terminal."""
     from hocket.cli.output.table import print_table
 
@@ -162,16 +162,16 @@ def print_told(one: Told) -> None:
         say(f"  note: {note}")
 
 
-def in_report(one: Told, found: "Collocated") -> "Together":
+def in_report(one: BackgroundTables, found: "Collocated") -> "BackgroundSection":
     """For a report."""
-    from hocket.reporting import Table, Together
+    from hocket.reporting import BackgroundSection, Table
 
     figures = Table(_FIGURES, tuple(map(tuple, one.figures)), (1, 2))
     devices = Table(_DEVICES, tuple(map(tuple, one.devices)), (1, 2, 3, 4))
-    return Together(one.title, figures, one.about_devices, devices, tuple(one.notes), found.trace)
+    return BackgroundSection(one.title, figures, one.about_devices, devices, tuple(one.notes), found.trace)
 
 
-def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:
+def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
     """What held the foreground up, what helps, and what an option that seems to do nothing does."""
     from hocket.planning.background.tuning import remedies
     from hocket.program.instruction import Kind

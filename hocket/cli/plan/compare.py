@@ -23,7 +23,7 @@ def compare(
     from hocket.cli.output.table import in_bytes, in_seconds, print_table
     from hocket.cli.output.tables import print_json
     from hocket.errors import InputError
-    from hocket.program.trace.compare import Row
+    from hocket.program.trace.compare import ComparedFigure
     from hocket.program.trace.compare import compare as compare_traces
     from hocket.program.trace.trace import Trace
     from hocket.util.schema import as_data
@@ -44,7 +44,7 @@ def compare(
 
     def table(
         title: str,
-        part: Sequence[Row],
+        part: Sequence[ComparedFigure],
         in_unit: Callable[[Sequence[float]], tuple[str, list[str]]],
         means: bool = False,
     ) -> None:

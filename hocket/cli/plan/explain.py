@@ -12,8 +12,8 @@ from hocket.printable import say
 from hocket.util.units import show_count, show_gap
 
 if TYPE_CHECKING:
-    from hocket.planning.explain.baseline_comparison import Verdict
-    from hocket.planning.explain.what_if import Answer
+    from hocket.planning.explain.baseline_comparison import BaselineComparison
+    from hocket.planning.explain.what_if import ScenarioResult
     from hocket.planning.plan import Plan
     from hocket.planning.search.result import Refused
     from hocket.profiling.profile import ModelProfile
@@ -35,8 +35,8 @@ class Explained:
         self,
         plan: "Plan",
         profile: "ModelProfile",
-        answers: "Sequence[Answer]",
-        verdict: "Verdict",
+        answers: "Sequence[ScenarioResult]",
+        verdict: "BaselineComparison",
         runner_up: str = "",
         amplification: "Mapping[str, Any] | None" = None,
         buckets: str = "",
@@ -129,7 +129,7 @@ class Explained:
 
 
 @dataclass(frozen=True)
-class Why:
+class Explanation:
     """What is told of a search's best plan.
 
     Attributes:
@@ -161,7 +161,7 @@ class Why:
         return told | ({"refused": [as_data(one) for one in self.refused(found)]} if self.refusals else {})
 
 
-def answer_json(answer: "Answer") -> dict[str, Any]:
+def answer_json(answer: "ScenarioResult") -> dict[str, Any]:
     """An answer as plain data; gains are shares of the samples per second."""
     return {
         "question": answer.question.text,
@@ -173,7 +173,7 @@ def answer_json(answer: "Answer") -> dict[str, Any]:
     }
 
 
-def print_answers(answers: "Sequence[Answer]", title: str) -> None:
+def print_answers(answers: "Sequence[ScenarioResult]", title: str) -> None:
     """A table, the most help first."""
     print()
     ordered = sorted(answers, key=lambda one: -one.gain)
@@ -193,7 +193,7 @@ def print_answers(answers: "Sequence[Answer]", title: str) -> None:
     )
 
 
-def answered(answers: "Sequence[Answer]") -> "list[Answer]":
+def answered(answers: "Sequence[ScenarioResult]") -> "list[ScenarioResult]":
     """Answers to questions that nobody asked, without those of rates that are not known for the type of compute."""
     return [one for one in answers if one.question.change.rate == 1 or one.same is not None or one.anew is not None]
 

@@ -8,8 +8,8 @@ import typer
 from hocket.printable import say
 
 if TYPE_CHECKING:
-    from hocket.planning.goals.goal import Goal, Worth
-    from hocket.planning.goals.subclusters import Parting, Planned, Tried
+    from hocket.planning.goals.goal import Goal, GoalValue
+    from hocket.planning.goals.subclusters import PartTrial, Planned, SubclusterSearch
 
 Objective = Annotated[
     str | None,
@@ -94,7 +94,7 @@ def goal_json(planned: "Planned[Any]", equation_s: float | None = None) -> dict[
     return {"goal": data}
 
 
-def print_parts(parting: "Parting[Any]") -> None:
+def print_parts(parting: "SubclusterSearch[Any]") -> None:
     """The parts of the cluster that were asked, and why one was chosen."""
     from hocket.cli.output.table import in_seconds, print_table
     from hocket.util.units import show_count, show_days, show_number
@@ -103,7 +103,7 @@ def print_parts(parting: "Parting[Any]") -> None:
     worths = [one.worth for one in shown if one.worth is not None]
     unit, times = in_seconds([measured.iteration_s for measured in worths])
 
-    def row(one: "Tried[Any]", measured: "Worth", seconds: str) -> list[str]:
+    def row(one: "PartTrial[Any]", measured: "GoalValue", seconds: str) -> list[str]:
         dollars = "-" if measured.samples_per_usd is None else show_number(measured.samples_per_usd)
         spent = "-" if measured.training_usd is None else show_number(measured.training_usd)
         ends = "-" if measured.training_s is None else show_days(measured.training_s)

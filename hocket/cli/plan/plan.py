@@ -9,14 +9,14 @@ import typer
 
 from hocket.cli.output.options import Json, at_least_one
 from hocket.cli.output.progress import Progress
-from hocket.cli.plan.explain import Candidates, Explain, Why, explained_profile, explained_sizes
+from hocket.cli.plan.explain import Candidates, Explain, Explanation, explained_profile, explained_sizes
 from hocket.cli.plan.goals import Deadline, Objective, Samples, Tokens, goal_from, goal_json, goal_lines, print_parts
 from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.hardware.cluster import Cluster
     from hocket.planning.goals.subclusters import Planned
-    from hocket.planning.predict.feedback import Experience
+    from hocket.planning.predict.feedback import RunFeedback
     from hocket.planning.search.result import Search
     from hocket.profiling.profile import ModelProfile
 
@@ -200,7 +200,7 @@ def plan(
             say(of_batches.line, file=sys.stderr if json else sys.stdout)
         if past is not None:
             say(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
-        why = Why(
+        why = Explanation(
             explain,
             candidates,
             lambda found, progress: explained_profile(profiles, found, options, progress),
@@ -241,7 +241,7 @@ def plan(
         )
     if max_batch is not None:
         say(found.line, file=sys.stderr if json else sys.stdout)
-    why = Why(
+    why = Explanation(
         explain,
         candidates,
         lambda found, progress: explained_sizes(found, options, progress),
@@ -260,7 +260,7 @@ def _buckets(word: str) -> str | float:
         return read_size(word, "--buckets") if word[:1].isdecimal() else word
 
 
-def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":
+def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "RunFeedback | None":
     """What a run of an earlier plan took, kept where the plan is to be written."""
     from hocket.planning.predict.feedback import experience_of
 
@@ -279,7 +279,7 @@ def _report(
     output: Path | None,
     rows: int,
     json: bool,
-    why: Why,
+    why: Explanation,
     corrected: "Mapping[str, ModelProfile]",
 ) -> None:
     """Show what a search over every strategy's choices has found, and write the best plan.

@@ -15,11 +15,11 @@ from hocket.printable import say
 from hocket.util.units import show_bytes, show_count, show_gap, show_number, show_seconds
 
 if TYPE_CHECKING:
-    from hocket.cli.plan.explain import Why
+    from hocket.cli.plan.explain import Explanation
     from hocket.planning.goals.subclusters import Planned
     from hocket.planning.mesh.plan_model import SizedSearch
-    from hocket.planning.mesh.search import Miss
-    from hocket.planning.mesh.simulated import Meshed
+    from hocket.planning.mesh.search import LayoutMiss
+    from hocket.planning.mesh.simulated import SimulatedLayout
 
 
 _LEGEND = {
@@ -34,7 +34,7 @@ _LEGEND = {
 }
 
 
-def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool, why: "Why") -> None:
+def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool, why: "Explanation") -> None:
     """Show what was found, and write the best plan and its profile.
 
     Raises:
@@ -78,7 +78,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
 
     meshes = found.meshes
 
-    def candidate(one: "Meshed") -> dict[str, Any]:
+    def candidate(one: "SimulatedLayout") -> dict[str, Any]:
         mesh, limits = one.mesh, limits_of(found, one)
         sizes = ("tensor", "sequence_parallel", "depth", "width", "chunks", "microbatches", "recompute", "shard")
         return {
@@ -98,7 +98,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
             "memory_share": limits.memory_share,
         }
 
-    def miss(one: "Miss | None") -> dict[str, Any] | None:
+    def miss(one: "LayoutMiss | None") -> dict[str, Any] | None:
         if one is None:
             return None
         return {
@@ -171,7 +171,7 @@ def _print(found: "SizedSearch", limit: int) -> None:
         say(f"  {line}")
 
 
-def _on_types(best: "Meshed") -> str:
+def _on_types(best: "SimulatedLayout") -> str:
     """How many layers each stage has, by the type that it stands on."""
     names, kinds = best.plane.types
     own: dict[str, list[str]] = {}

@@ -11,8 +11,8 @@ from hocket.cli.plan import background as collocating
 from hocket.printable import printable, say
 
 if TYPE_CHECKING:
-    from hocket.planning.load import Opened
-    from hocket.planning.swapping.max_depth import Largest
+    from hocket.planning.load import LoadedPlan
+    from hocket.planning.swapping.max_depth import MaxDepth
     from hocket.program.trace.trace import Trace
     from hocket.simulation.summary import Summary
     from hocket.simulation.swapping.traffic import Swapped
@@ -210,7 +210,7 @@ def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
     return found
 
 
-def _lent(opened: "Opened", real: "Trace | None") -> str:
+def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
     """What a plan uses of devices, and a run of it, where others may have those that a stage leaves out; empty where all are kept."""
     from hocket.errors import InputError
     from hocket.planning.burst.amplification import amplification_of
@@ -246,7 +246,7 @@ def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
     ]
 
 
-def _deepest(opened: "Opened") -> "tuple[Largest, ...]":
+def _deepest(opened: "LoadedPlan") -> "tuple[MaxDepth, ...]":
     """The deepest model of each strategy, on the devices of a plan.
 
     Raises:

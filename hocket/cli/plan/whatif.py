@@ -12,7 +12,7 @@ from hocket.cli.plan.plan import known_run
 from hocket.printable import say
 
 if TYPE_CHECKING:
-    from hocket.planning.explain.what_if import Question
+    from hocket.planning.explain.what_if import Scenario
 
 
 def whatif(
@@ -154,32 +154,32 @@ class _Asked:
         batch: Sequence[str] | None,
         devices: Sequence[int] | None,
         device_type: Sequence[str] | None,
-    ) -> "list[Question]":
+    ) -> "list[Scenario]":
         """One question for each option, in words that say what was asked."""
         from hocket.hardware.change import Change
-        from hocket.planning.explain.what_if import Question
+        from hocket.planning.explain.what_if import Scenario
 
-        def links(told: Sequence[str] | None, key: str) -> "list[Question]":
+        def links(told: Sequence[str] | None, key: str) -> "list[Scenario]":
             pairs = [(word, *level_factor(word, f"--{key}")) for word in told or ()]
-            return [Question(f"{key} {word}", Change(**{key: {name: factor}})) for word, name, factor in pairs]  # type: ignore[arg-type]
+            return [Scenario(f"{key} {word}", Change(**{key: {name: factor}})) for word, name, factor in pairs]  # type: ignore[arg-type]
 
         found = [*links(bandwidth, "bandwidth"), *links(latency, "latency")]
-        found += [Question(f"memory {word}", Change(memory=factor_of(word, "--memory"))) for word in memory or ()]
+        found += [Scenario(f"memory {word}", Change(memory=factor_of(word, "--memory"))) for word in memory or ()]
         found += [
-            Question(f"host link {word}", Change(host_link=factor_of(word, "--host-link"))) for word in host_link or ()
+            Scenario(f"host link {word}", Change(host_link=factor_of(word, "--host-link"))) for word in host_link or ()
         ]
-        found += [Question(f"rates {word}", Change(rate=factor_of(word, "--rate"))) for word in rate or ()]
+        found += [Scenario(f"rates {word}", Change(rate=factor_of(word, "--rate"))) for word in rate or ()]
         for word in batch or ():
             factor = int(word) / self.batch_size if word.isdecimal() else factor_of(word, "--batch")
-            found.append(Question(f"batch {word}", batch=factor))
-        found += [Question(f"{count} devices", Change(devices=count)) for count in devices or ()]
-        found += [Question(f"devices of type {name}", Change(device_type=name)) for name in device_type or ()]
+            found.append(Scenario(f"batch {word}", batch=factor))
+        found += [Scenario(f"{count} devices", Change(devices=count)) for count in devices or ()]
+        found += [Scenario(f"devices of type {name}", Change(device_type=name)) for name in device_type or ()]
         for question in found:
             question.change.of(self.cluster)  # what cannot be is the user's mistake
         return found
 
 
-def _joined(questions: "Sequence[Question]") -> "Question":
+def _joined(questions: "Sequence[Scenario]") -> "Scenario":
     """All at once.
 
     Raises:
@@ -189,7 +189,7 @@ def _joined(questions: "Sequence[Question]") -> "Question":
 
     from hocket.errors import InputError
     from hocket.hardware.change import Change
-    from hocket.planning.explain.what_if import Question
+    from hocket.planning.explain.what_if import Scenario
 
     whole: dict[str, Any] = {}
     batch = 1.0
@@ -208,7 +208,7 @@ def _joined(questions: "Sequence[Question]") -> "Question":
                 raise InputError("--together", f"{one.name} twice", "once")
             else:
                 whole[one.name] = value
-    return Question(", ".join(question.text for question in questions), Change(**whole), batch)
+    return Scenario(", ".join(question.text for question in questions), Change(**whole), batch)
 
 
 def factor_of(text: str, place: str) -> float:

@@ -9,10 +9,10 @@ from pathlib import Path
 from hocket.cli.output.table import in_bytes, in_seconds, print_table
 from hocket.cli.output.tables import print_json
 from hocket.errors import InputError
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.predict.at_pace import paced_iteration_s
 from hocket.planning.predict.predict import predict
-from hocket.planning.search.result import Candidate
+from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.background_load import usual_neighbours
@@ -23,7 +23,7 @@ from hocket.reporting import DemoRow, demo_html, slower_by
 from hocket.runtime.calibrate.local_links import measure_local
 from hocket.runtime.calibrate.train_in_turns import STEPS, Turned, train_in_turns
 from hocket.runtime.launch.local import MAX_LOCAL_WORKERS
-from hocket.runtime.worker.monitor.listener import Summary
+from hocket.runtime.worker.monitor.listener import RunSummary
 from hocket.util.files import check_folder_to_write, write_atomic
 from hocket.util.schema import as_data
 from hocket.util.units import show_bytes, show_number, show_seconds
@@ -35,7 +35,7 @@ LINKS_BUDGET_S = 6.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoOutcome:
     """One strategy: what was predicted and what happened.
 
     Attributes:
@@ -43,13 +43,13 @@ class Outcome:
         waits_share: share of an iteration that waits for cores have added.
     """
 
-    candidate: Candidate
+    candidate: Evaluated
     turned: Turned
     paced_iteration_s: float
     waits_share: float
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> RunSummary:
         """Summary of the training run."""
         return self.turned.summary
 
@@ -126,7 +126,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     say("4  prove: every plan, for every number of periods")
     for name, candidate in best.items():
         candidate.plan.save(output / f"{name}.yaml")
-        opened = Opened(candidate.plan, profile)
+        opened = LoadedPlan(candidate.plan, profile)
         problems = problems_of(opened, opened.program)
         if problems:
             raise InputError(f"{name}.yaml", problems[0].message, "a legal program")
@@ -177,8 +177,8 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
 
 
 def _trained(
-    best: dict[str, Candidate], profile: ModelProfile, output: Path, steps: int, say: Callable[[str], None]
-) -> list[Outcome]:
+    best: dict[str, Evaluated], profile: ModelProfile, output: Path, steps: int, say: Callable[[str], None]
+) -> list[DemoOutcome]:
     """Train all plans in turns, so that they meet the same machine, and bring predictions to its pace."""
     plans, traces = [candidate.plan for candidate in best.values()], [output / f"{n}.measured.json" for n in best]
 
@@ -188,7 +188,7 @@ def _trained(
 
     found = train_in_turns(JOB, plans, steps=steps, profile=profile, traces=traces, on_turn=on_turn, pin=True)
     return [
-        Outcome(
+        DemoOutcome(
             candidate,
             turned,
             paced_iteration_s(candidate.plan, profile, turned.slower),
@@ -212,13 +212,13 @@ def _check_text(text: Path) -> None:
         raise InputError(str(text), f"{found} bytes", f"{expected}, of more than {BATCH_SIZE * SEQ} bytes", step)
 
 
-def _one_each(candidates: tuple[Candidate, ...], workers: int) -> dict[str, Candidate]:
+def _one_each(candidates: tuple[Evaluated, ...], workers: int) -> dict[str, Evaluated]:
     """The best plan of each strategy that uses all workers, and is a pipeline unless the strategy is none.
 
     Raises:
         InputError: there is none at all.
     """
-    best: dict[str, Candidate] = {}
+    best: dict[str, Evaluated] = {}
     for candidate in candidates:
         used = {d for stage in candidate.plan.stages for d in stage.devices}
         if len(used) == workers and (len(candidate.plan.stages) > 1 or candidate.strategy == "data_parallel"):
@@ -228,7 +228,7 @@ def _one_each(candidates: tuple[Candidate, ...], workers: int) -> dict[str, Cand
     return best
 
 
-def _print_rows(outcomes: list[Outcome]) -> None:
+def _print_rows(outcomes: list[DemoOutcome]) -> None:
     figures = [outcome.row for outcome in outcomes]
     seconds = [
         s for row in figures for s in (row.predicted_iteration_s, row.paced_iteration_s, row.measured_iteration_s)

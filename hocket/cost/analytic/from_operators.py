@@ -10,7 +10,7 @@ from hocket.cost.analytic.calibration import Calibration, calibrated_s
 from hocket.cost.kernels import check_rate, moving_s
 from hocket.hardware.cluster import DeviceType
 from hocket.profiling.layer import Layer
-from hocket.profiling.operators_only import Sketch, Work
+from hocket.profiling.operators_only import LayerOperators, Sketch
 from hocket.profiling.profile import WORKED_OUT, ModelProfile
 
 
@@ -59,7 +59,7 @@ def _once(profile: ModelProfile) -> Sequence[Layer]:
 
 def _layer(
     layer: Layer,
-    own: Sequence[Work],
+    own: Sequence[LayerOperators],
     device: DeviceType,
     dtype: str,
     step_s: float,

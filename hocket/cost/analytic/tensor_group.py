@@ -8,7 +8,7 @@ from dataclasses import replace
 from hocket.cost.compute import type_factor
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped
-from hocket.profiling.layer import Elsewhere, Layer
+from hocket.profiling.layer import Layer, OtherDeviceLayer
 from hocket.profiling.profile import ModelProfile
 
 
@@ -57,7 +57,7 @@ def _reducing(layer: Layer, group: Grouped) -> Layer:
         [reductions * a + gathers * b for a, b in zip(reduce_s, gather_s, strict=True)] for reductions, gathers in ways
     )
 
-    def reducing(one: Layer | Elsewhere) -> dict[str, tuple[float, ...]]:
+    def reducing(one: Layer | OtherDeviceLayer) -> dict[str, tuple[float, ...]]:
         return {
             "forward_s": tuple(s + more for s, more in zip(one.forward_s, forward_s, strict=True)),
             "backward_s": tuple(s + more for s, more in zip(one.backward_s, backward_s, strict=True)),

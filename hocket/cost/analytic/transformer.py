@@ -13,9 +13,9 @@ from hocket.cost.analytic.calibration import Calibration, calibrated_s
 from hocket.cost.kernels import check_rate, moving_s
 from hocket.errors import InputError
 from hocket.hardware.cluster import DeviceType
-from hocket.profiling.analytic.operators import Pass, flops_of
+from hocket.profiling.analytic.operators import MemoryPass, flops_of
 from hocket.profiling.analytic.transformer import Transformer
-from hocket.profiling.analytic.transformer_blocks import Block, blocks_of
+from hocket.profiling.analytic.transformer_blocks import BlockCost, blocks_of
 from hocket.profiling.layer import AGAIN, RANDOM, Layer, Tensor
 from hocket.profiling.profile import ModelProfile
 
@@ -124,11 +124,11 @@ class _Figures:
 
 
 def _figures(
-    block: Block, device: DeviceType, precision: Precision, recompute: str, calibration: Calibration | None
+    block: BlockCost, device: DeviceType, precision: Precision, recompute: str, calibration: Calibration | None
 ) -> _Figures:
     forth, back = (calibration.forward, calibration.backward) if calibration else (None, None)
     forward_s = calibrated_s(block.forward, device, precision.dtype, forth)
-    adding = (Pass(block.parameters * precision.adding_bytes),) if precision.adding_bytes else ()
+    adding = (MemoryPass(block.parameters * precision.adding_bytes),) if precision.adding_bytes else ()
     backward_s = calibrated_s((*block.backward, *adding), device, precision.dtype, back)
     stash, working = block.stash_bytes, block.working_bytes
     if recompute == "selective" and block.again:
@@ -141,7 +141,7 @@ def _figures(
 
 
 def _layer(
-    blocks: Sequence[Block],
+    blocks: Sequence[BlockCost],
     own: Sequence[_Figures],
     model: Transformer,
     precision: Precision,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hocket.cost.model import CostModel
 
 
-class Work(NamedTuple):
+class LayerDemand(NamedTuple):
     """One layer of a forward or a backward, or an instruction that has no layers.
 
     Attributes:
@@ -33,7 +33,7 @@ class Work(NamedTuple):
     layer: int = -1
 
 
-WHOLE = (Work(1.0, 1.0),)
+WHOLE = (LayerDemand(1.0, 1.0),)
 
 
 def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float)
 
 def works(
     costs: "CostModel", instruction: Instruction, samples: int, first: int = -1, last: int = -1
-) -> tuple[Work, ...]:
+) -> tuple[LayerDemand, ...]:
     """A compute instruction layer by layer, in the order of time; fractions sum to 1.
 
     Arguments:
@@ -85,7 +85,7 @@ def mean_demand(costs: "CostModel", instruction: Instruction) -> float:
 
 def _between(
     layers: Sequence[int], seconds: np.ndarray, shares: np.ndarray, begin: float, end: float
-) -> tuple[Work, ...]:
+) -> tuple[LayerDemand, ...]:
     """What of some layers, one after the other, lies between two fractions of their time."""
     total = float(seconds[list(layers)].sum())
     if total <= 0 or end <= begin:
@@ -95,6 +95,6 @@ def _between(
         until = at + float(seconds[layer]) / total
         part = min(until, end) - max(at, begin)
         if part > 1e-12:
-            found.append(Work(part / (end - begin), float(shares[layer]), layer))
+            found.append(LayerDemand(part / (end - begin), float(shares[layer]), layer))
         at = until
     return tuple(found) or WHOLE

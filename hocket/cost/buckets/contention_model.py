@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hocket.cost.contention import Sharing, Use
-from hocket.cost.memory.values import Memory
+from hocket.cost.memory.values import PlanMemory
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.overlap import OverlapModel
-from hocket.program.instruction import Instruction, Kind, What
+from hocket.program.instruction import Instruction, Kind, ValueKind
 from hocket.program.passes.borders import StageCut, Tie
 
 _WEIGHTS = -1
@@ -33,11 +33,11 @@ class _Contention(NamedTuple):
     all_reduce: float
 
 
-class Overlaps:
+class ContentionModel:
     """See the head of this file."""
 
     def __init__(
-        self, cluster: Cluster, cuts: Sequence[StageCut], ties: Sequence[Tie], memory: Memory, members: Members
+        self, cluster: Cluster, cuts: Sequence[StageCut], ties: Sequence[Tie], memory: PlanMemory, members: Members
     ) -> None:
         """Arguments: of a cost model; members: a group with those of other columns."""
         self._cluster, self._cuts, self._ties = cluster, cuts, ties
@@ -48,13 +48,13 @@ class Overlaps:
         if instruction.kind is not Kind.ALL_REDUCE or not instruction.reads:
             return 0
         value = instruction.reads[0]
-        return self._cuts[value.stage].threads_of(value.part) if value.what is What.ACCUMULATOR else 0
+        return self._cuts[value.stage].threads_of(value.part) if value.what is ValueKind.ACCUMULATOR else 0
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...] | None:
         """What a collective of gradients or weights uses of its members' speeds; None if nothing is known of it, or it is of a norm."""
         value = instruction.reads[0]
         gathers = instruction.kind is Kind.ALL_GATHER
-        if not self._cluster.contends or not (gathers or value.what is What.ACCUMULATOR):
+        if not self._cluster.contends or not (gathers or value.what is ValueKind.ACCUMULATOR):
             return None
         bucket = _WEIGHTS if gathers else value.part
         found = self._contention.get((value.stage, bucket))

@@ -6,10 +6,10 @@ Rules of this file: what runtime/stage/bundles.py does, told of values: pieces a
 from collections.abc import Iterator
 from math import gcd
 
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 from hocket.program.passes.borders import StageCut
 
-BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 
 
 class Bundles:
@@ -35,11 +35,11 @@ class Bundles:
 
     def maker(self, value: Value) -> StageCut:
         """The stage that makes an activation or gradient."""
-        return self._cuts[value.stage if value.what is What.ACTIVATION else value.part]
+        return self._cuts[value.stage if value.what is ValueKind.ACTIVATION else value.part]
 
     def reader(self, value: Value) -> StageCut:
         """The stage that reads it."""
-        return self._cuts[value.part if value.what is What.ACTIVATION else value.stage]
+        return self._cuts[value.part if value.what is ValueKind.ACTIVATION else value.stage]
 
     def split(self, value: Value) -> bool:
         """Whether it is one of several pieces that are copied out of what a bundle makes."""
@@ -52,5 +52,5 @@ class Bundles:
 
     def joins(self, instruction: Instruction) -> Iterator[Value]:
         """The pieces that a forward or backward joins before it begins."""
-        what = What.ACTIVATION if instruction.kind is Kind.FORWARD else What.GRADIENT
+        what = ValueKind.ACTIVATION if instruction.kind is Kind.FORWARD else ValueKind.GRADIENT
         return (v for v in instruction.reads if v.what is what and self.joined(v, instruction.device))

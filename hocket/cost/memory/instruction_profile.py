@@ -11,12 +11,12 @@ import numpy as np
 
 from hocket.cost.background.device_share import works
 from hocket.cost.model import CostModel
-from hocket.program.instruction import Kind, What
+from hocket.program.instruction import Kind, ValueKind
 from hocket.program.program import Program
 
 
 @dataclass(frozen=True)
-class Inside:
+class InstructionProfile:
     """One forward or backward.
 
     Attributes:
@@ -30,7 +30,7 @@ class Inside:
     demand: float
 
 
-Insides = dict[tuple[Kind, int, bool], Inside]
+Insides = dict[tuple[Kind, int, bool], InstructionProfile]
 """By kind, stage, and whether a forward makes its stash again."""
 
 
@@ -51,15 +51,15 @@ def insides(costs: CostModel, program: Program) -> Insides:
                 # What is summed over devices lies in flat memory, which is there from the beginning.
                 made = stage.bucket_of[:, [not summed for summed in stage.summed]].sum(axis=1)
                 own, stash, made = own[::-1], stash[::-1], made[::-1]
-                fresh = all(value.what is not What.ACCUMULATOR for value in one.reads)
+                fresh = all(value.what is not ValueKind.ACCUMULATOR for value in one.reads)
                 gone = np.cumsum(stash) - stash
                 below = np.maximum(gone - (np.cumsum(made) if fresh else 0.0), 0.0)
                 seconds = figures.backward_s[own]
             else:
-                keeps = any(value.what is What.STASH for value in one.writes)
+                keeps = any(value.what is ValueKind.STASH for value in one.writes)
                 below = (stash.sum() - np.cumsum(stash)) * keeps
                 seconds = figures.forward_s[own]
             total = float(seconds.sum())
             until = np.cumsum(seconds) / total if total > 0 else np.arange(1, len(own) + 1) / len(own)
-            found[key] = Inside(until, below, demand)
+            found[key] = InstructionProfile(until, below, demand)
     return found

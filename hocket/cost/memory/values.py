@@ -15,12 +15,12 @@ import numpy as np
 from hocket.cost.compute import Columns
 from hocket.cost.memory.bundles import BORDER, Bundles
 from hocket.cost.memory.stage_walk import Walk
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
 
 NORM_BYTES = 8.0  # of the squares of gradients, one number; of the weights of losses another one
-_SUMS = (What.ACCUMULATOR, What.REDUCED, What.LENT)
+_SUMS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.LENT)
 _ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
 
 
@@ -134,7 +134,7 @@ def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tup
     )
 
 
-class Memory:
+class PlanMemory:
     """Bytes of values and instructions of one plan.
 
     Arguments:
@@ -160,7 +160,7 @@ class Memory:
                 if len({frozenset(cuts[t].devices) for t in tie.stages}) == 1:
                     self._added[s, max(1, len(cut.buckets)) + k] = tie.stages[0]
         self._walks: dict[tuple[int, int], Walk] = {}
-        self._sizes: dict[tuple[What, int, int, int], float] = {}
+        self._sizes: dict[tuple[ValueKind, int, int, int], float] = {}
 
     def value_bytes(self, value: Value, samples: int) -> float:
         """Bytes of one value, where it depends on the microbatch for one of that many samples."""
@@ -173,29 +173,29 @@ class Memory:
     def _value_bytes(self, value: Value, samples: int) -> float:
         stage = self.stages[value.stage]
         match value.what:
-            case What.WEIGHTS:
+            case ValueKind.WEIGHTS:
                 return stage.weights_bytes
-            case What.OPTIMIZER:
+            case ValueKind.OPTIMIZER:
                 return stage.optimizer_bytes
-            case What.SQUARES | What.NORM:
+            case ValueKind.SQUARES | ValueKind.NORM:
                 return NORM_BYTES * (1 + self._columns.profile.loss_weighted)
-            case What.MARK:
+            case ValueKind.MARK:
                 return 0.0
-            case What.SHARD:
+            case ValueKind.SHARD:
                 return stage.shard_bytes
-            case What.GATHERED:
+            case ValueKind.GATHERED:
                 return stage.weights_bytes
-            case What.PART:
+            case ValueKind.PART:
                 return float(stage.bucket_bytes[value.part]) / stage.replicas
-            case What.ENDED:
+            case ValueKind.ENDED:
                 return 0.0
-            case What.ACCUMULATOR | What.REDUCED | What.LENT:
+            case ValueKind.ACCUMULATOR | ValueKind.REDUCED | ValueKind.LENT:
                 return float(stage.bucket_bytes[value.part])
         figures = self._columns.at(samples)
         match value.what:
-            case What.STASH:
+            case ValueKind.STASH:
                 return self._walk(value.stage, samples).stash_bytes
-            case What.INPUT:
+            case ValueKind.INPUT:
                 indices = self._batch.get(value.stage, ())
             case _:
                 indices = self._crossing(value)
@@ -204,7 +204,7 @@ class Memory:
     def _crossing(self, value: Value) -> tuple[int, ...]:
         """Tensors of an activation or gradient."""
         found = tuple(self._borders[(value.stage, value.part)])
-        if value.what is What.ACTIVATION:
+        if value.what is ValueKind.ACTIVATION:
             return found
         return tuple(i for i in found if self._columns.profile.tensors[i].gradient)
 
@@ -222,10 +222,12 @@ class Memory:
         if value.what in _SUMS:
             stage = self.stages[value.stage]
             return self.value_bytes(value, samples) + float(stage.summed[value.part] * stage.gaps_bytes[value.part])
-        if value.what is What.PART:
+        if value.what is ValueKind.PART:
             stage = self.stages[value.stage]
             return self.value_bytes(value, samples) + float(stage.gaps_bytes[value.part]) / stage.replicas
-        if value.what is What.SHARD and not self.stages[value.stage].gathers:  # in its place in the memory of the whole
+        if (
+            value.what is ValueKind.SHARD and not self.stages[value.stage].gathers
+        ):  # in its place in the memory of the whole
             return self.stages[value.stage].weights_bytes
         if value.what not in BORDER:
             return self.value_bytes(value, samples)
@@ -255,12 +257,12 @@ class Memory:
         if reader.device(value.index) == device:
             return False
         indices, tensors = self._borders[(value.stage, value.part)], self._columns.profile.tensors
-        return len(indices) > 1 or (value.what is What.ACTIVATION and not all(tensors[i].dense for i in indices))
+        return len(indices) > 1 or (value.what is ValueKind.ACTIVATION and not all(tensors[i].dense for i in indices))
 
     def _loose_bytes(self, value: Value, samples: int) -> float:
         """Bytes of an activation's or gradient's own tensors, on the device that makes them, besides what the stash keeps."""
         maker = self._cuts[value.stage]
-        if value.what is What.GRADIENT or maker.recompute or self._swaps:
+        if value.what is ValueKind.GRADIENT or maker.recompute or self._swaps:
             return self.value_bytes(value, samples)
         tensors, own = self._columns.profile.tensors, set(maker.layers)
         sizes, indices = self._columns.at(samples).tensor_bytes, self._borders[(value.stage, value.part)]
@@ -272,7 +274,7 @@ class Memory:
             return False
         if value.what in _SUMS:
             return self.stages[value.stage].summed[value.part] and not self.stages[value.stage].gathers
-        return value.what in (What.WEIGHTS, What.SHARD) and not self.stages[value.stage].gathers
+        return value.what in (ValueKind.WEIGHTS, ValueKind.SHARD) and not self.stages[value.stage].gathers
 
     def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
         """What an instruction adds to its device's memory for good; negative when it frees more than it makes.
@@ -295,7 +297,7 @@ class Memory:
         new = self._new(instruction)
         taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
         # Flat memory is taken as a whole when the instruction begins, also where it is given back.
-        flat = [v for v in new if v.what is What.ACCUMULATOR and self._flat(v)]
+        flat = [v for v in new if v.what is ValueKind.ACCUMULATOR and self._flat(v)]
         flat_bytes = self._sum(instruction, flat, samples)
         own = [v for v in new if not self.pooled(v) and v not in flat]
         whole = self._sum(instruction, own, samples)
@@ -307,13 +309,13 @@ class Memory:
                     whole, 2 * float(sum(figures.tensor_bytes[i] for i, t in enumerate(tensors) if t.source < 0))
                 )
             case Kind.FORWARD:
-                kept = any(v.what is What.STASH for v in own)
-                leaves = any(v.what is What.ACTIVATION for v in own) or instruction.again
+                kept = any(v.what is ValueKind.STASH for v in own)
+                leaves = any(v.what is ValueKind.ACTIVATION for v in own) or instruction.again
                 whole = max(whole, self._walk(instruction.stage, samples).forward_peak(kept, leaves))
                 whole = max(whole, self._joined_bytes(instruction, samples))
             case Kind.BACKWARD:
-                fresh = [v.part for v in own if v.what is What.ACCUMULATOR]
-                gradients = self._sum(instruction, [v for v in own if v.what is What.GRADIENT], samples)
+                fresh = [v.part for v in own if v.what is ValueKind.ACCUMULATOR]
+                gradients = self._sum(instruction, [v for v in own if v.what is ValueKind.GRADIENT], samples)
                 whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
                 whole = max(whole, self._joined_bytes(instruction, samples))
             case Kind.NORM:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hocket.errors import InputError
 
 
-class Tensor(StrEnum):
+class SwapKind(StrEnum):
     """Kinds of tensors that are swapped."""
 
     WEIGHTS = "weights"
@@ -33,7 +33,7 @@ class Volume(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer:
+class SwapLayer:
     """Bytes of one layer's tensors; stash and input (and that one's gradient) of one microbatch."""
 
     weights_bytes: float
@@ -126,7 +126,7 @@ def harmony_pipeline(devices: int, microbatches: int, packs: tuple[int, ...] = (
     return Scheme(devices, microbatches, True, True, True, True, packs=packs, writes_clean=False)
 
 
-def swap_volumes(layers: Sequence[Layer], scheme: Scheme) -> dict[Tensor, Volume]:
+def swap_volumes(layers: Sequence[SwapLayer], scheme: Scheme) -> dict[SwapKind, Volume]:
     """Bytes by kind of tensor; sums of gradients over replicas are no swaps and not counted."""
     firsts = scheme.first_layers(len(layers))
     replicas = 1 if scheme.pipeline else scheme.devices
@@ -148,17 +148,17 @@ def swap_volumes(layers: Sequence[Layer], scheme: Scheme) -> dict[Tensor, Volume
     )
     batch = seen * layers[0].input_bytes
     return {
-        Tensor.WEIGHTS: Volume(replicas * (loads + writes) * weights, 0.0),
-        Tensor.GRADIENTS: Volume(replicas * 2 * (tasks - 1 + apart) * gradients, 0.0),
-        Tensor.OPTIMIZER: Volume(replicas * 2 * optimizer, 0.0),
-        Tensor.STASH: Volume(replicas * 2 * seen * stash, 0.0),
-        Tensor.ACTIVATIONS: Volume(replicas * (ahead.host_bytes + batch), ahead.peer_bytes),
-        Tensor.ACTIVATION_GRADIENTS: Volume(replicas * back.host_bytes, back.peer_bytes),
+        SwapKind.WEIGHTS: Volume(replicas * (loads + writes) * weights, 0.0),
+        SwapKind.GRADIENTS: Volume(replicas * 2 * (tasks - 1 + apart) * gradients, 0.0),
+        SwapKind.OPTIMIZER: Volume(replicas * 2 * optimizer, 0.0),
+        SwapKind.STASH: Volume(replicas * 2 * seen * stash, 0.0),
+        SwapKind.ACTIVATIONS: Volume(replicas * (ahead.host_bytes + batch), ahead.peer_bytes),
+        SwapKind.ACTIVATION_GRADIENTS: Volume(replicas * back.host_bytes, back.peer_bytes),
     }
 
 
 def _borders(
-    layers: Sequence[Layer], scheme: Scheme, device: Sequence[int], firsts: Sequence[int], seen: int
+    layers: Sequence[SwapLayer], scheme: Scheme, device: Sequence[int], firsts: Sequence[int], seen: int
 ) -> Volume:
     """What goes from pack to pack in one direction."""
     host, peer = 0.0, 0.0

@@ -10,7 +10,7 @@ from hocket.cost.background.background import Background
 from hocket.cost.contention import Collocation
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
-from hocket.planning.load import Opened, open_plan
+from hocket.planning.load import LoadedPlan, open_plan
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import played
 from hocket.profiling.profile import ModelProfile
@@ -63,7 +63,7 @@ def alone(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Plan:
 
 
 def beside(
-    opened: Opened, background: Background, rules: Collocation | None = None, devices: Iterable[int] | None = None
+    opened: LoadedPlan, background: Background, rules: Collocation | None = None, devices: Iterable[int] | None = None
 ) -> Collocated:
     """A plan with a background job on the devices of its cluster.
 

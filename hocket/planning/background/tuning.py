@@ -10,7 +10,7 @@ from math import floor, inf, log10
 
 from hocket.cost.contention import Collocation
 from hocket.planning.background.background_job import beside
-from hocket.planning.load import Opened
+from hocket.planning.load import LoadedPlan
 from hocket.simulation.background.background import Collocated
 from hocket.simulation.background.replay import COLLECTIVE
 
@@ -21,7 +21,7 @@ _WORTH = 0.75  # of the loss, that is left at most: less help is none
 
 
 @dataclass(frozen=True)
-class Remedy:
+class BackgroundTuning:
     """One rule, and both jobs with it."""
 
     rules: Collocation
@@ -29,7 +29,7 @@ class Remedy:
     background_samples_per_s: float
 
 
-def remedies(opened: Opened, found: Collocated) -> list[Remedy]:
+def remedies(opened: LoadedPlan, found: Collocated) -> list[BackgroundTuning]:
     """Rules under which a foreground loses clearly less than it does, the best first.
 
     Arguments:
@@ -37,7 +37,7 @@ def remedies(opened: Opened, found: Collocated) -> list[Remedy]:
     """
     tried = [beside(opened, found.background, rules, found.devices) for rules in _candidates(found)]
     helped = [one for one in tried if one.slowdown - 1 <= _WORTH * (found.slowdown - 1)]
-    made = [Remedy(one.rules, one.slowdown, sum(one.background_samples_per_s.values())) for one in helped]
+    made = [BackgroundTuning(one.rules, one.slowdown, sum(one.background_samples_per_s.values())) for one in helped]
     return sorted(made, key=lambda one: one.slowdown)
 
 

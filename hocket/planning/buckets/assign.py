@@ -17,10 +17,10 @@ from hocket.planning.burst.amplification_limit import Tolerance, held_s
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.predict import predict_iteration, profile_of_group, proven_peaks
 from hocket.planning.search.failures import failed
-from hocket.planning.search.result import NEAR, Candidate, Refused
+from hocket.planning.search.result import NEAR, Evaluated, Refused
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 from hocket.strategies.base.strategy import lends
 
 AUTO, DEFAULT = "auto", "default"
@@ -43,11 +43,11 @@ class Rebucketed:
 
 
 def best_few(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Evaluated],
     profile: ModelProfile,
     tolerance: Tolerance | None = None,
     refused: list[Refused] | None = None,
-) -> list[Candidate]:
+) -> list[Evaluated]:
     """Candidates of a search, some with the buckets that serve them best: of those that sum gradients the first few, and the first of
     each strategy, so that it is as quick here as where only that strategy is asked for. The others are marked.
 
@@ -163,8 +163,8 @@ def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
     cluster = plan.group.cluster
     if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
         return True
-    situation = Situation(profile_of_group(plan, profile), cluster, plan.batch_size)
-    choice = Choice(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options)
+    situation = PlanRequest(profile_of_group(plan, profile), cluster, plan.batch_size)
+    choice = Candidate(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options)
     most = proven_peaks(situation, plan.strategy, choice)
     return all(max(peaks[device], size) <= cluster.capacity_bytes(device) for device, size in most.items())
 

@@ -10,7 +10,7 @@ from math import ceil, inf
 
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel
-from hocket.planning.buckets.tensor_fusion import Fusion, Gradients
+from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 
 WINDOW_S = 0.005
 WINDOW_BYTES = 64 * 2**20
@@ -18,18 +18,18 @@ WINDOW_BYTES = 64 * 2**20
 notes)."""
 
 
-def no_overlap(gradients: Gradients, threads: int) -> Fusion:
+def no_overlap(gradients: ReadyGradients, threads: int) -> Fusion:
     """One all-reduce of everything behind the backward (SynEASGD)."""
     return _same((len(gradients.sizes_bytes),), threads)
 
 
-def each_layer(gradients: Gradients, threads: int) -> Fusion:
+def each_layer(gradients: ReadyGradients, threads: int) -> Fusion:
     """An all-reduce for each layer that has gradients (WFBP); layers without go with the next that has some, the last with none."""
     sizes, layers = gradients.sizes_bytes, len(gradients.sizes_bytes)
     return _same(_closed([end for end in range(1, layers + 1) if sizes[end - 1] > 0], layers), threads)
 
 
-def by_bytes(gradients: Gradients, limit_bytes: float, threads: int) -> Fusion:
+def by_bytes(gradients: ReadyGradients, limit_bytes: float, threads: int) -> Fusion:
     """A bucket is full when it has reached a number of bytes (DistributedDataParallel)."""
     _above_zero("limit_bytes", limit_bytes)
     ends, filled = [], 0.0
@@ -42,7 +42,7 @@ def by_bytes(gradients: Gradients, limit_bytes: float, threads: int) -> Fusion:
 
 
 def by_window(
-    gradients: Gradients,
+    gradients: ReadyGradients,
     model: OverlapModel,
     threads: int,
     window_s: float = WINDOW_S,
@@ -71,7 +71,7 @@ def by_window(
     return _same(_closed(ends, len(sizes)), threads)
 
 
-def merged(gradients: Gradients, model: OverlapModel, threads: int) -> Fusion:
+def merged(gradients: ReadyGradients, model: OverlapModel, threads: int) -> Fusion:
     """The best buckets where nothing contends (what MG-WFBP merges layers for), each with the same threads.
 
     A bucket's all-reduce ends no later if the one before it does, so that of the first end layers only the earliest end counts.

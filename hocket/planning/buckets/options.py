@@ -19,7 +19,7 @@ from hocket.cost.model import CostModel
 from hocket.cost.transfer import collective
 from hocket.hardware.cluster import HALF, Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.planning.buckets.tensor_fusion import Fusion, Gradients
+from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 from hocket.planning.buckets.threads import taken_buckets, taken_threads
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import profile_of_group
@@ -31,7 +31,7 @@ from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS
 MOST_LAYERS, LEAST_LAYERS = 96, 20  # of all stages, and of one, that are told apart; smaller ones go together
 
 
-class Way(NamedTuple):
+class BucketOption(NamedTuple):
     """A plan's stages with other buckets or threads.
 
     Attributes:
@@ -42,7 +42,7 @@ class Way(NamedTuple):
     gain_s: float
 
 
-def ways(plan: Plan, profile: ModelProfile) -> list[Way]:
+def ways(plan: Plan, profile: ModelProfile) -> list[BucketOption]:
     """With threads for the buckets that there are, and with buckets that are found."""
     whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
     costs = CostModel(whole, cluster, cuts, plan.batches.sizes)
@@ -75,7 +75,7 @@ def ways(plan: Plan, profile: ModelProfile) -> list[Way]:
         elif threads:
             found[s] = allocated[s]
     both = zip((allocated, found), gains_s, strict=True)
-    return [Way(tuple(stages), max(own_s.values(), default=0.0)) for stages, own_s in both]
+    return [BucketOption(tuple(stages), max(own_s.values(), default=0.0)) for stages, own_s in both]
 
 
 def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tuple[OverlapModel, tuple[int, ...]]:
@@ -107,7 +107,7 @@ def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) 
     return min(1.0, cluster.host_cores / (busy + taken)) / min(1.0, cluster.host_cores / busy)
 
 
-def gradients_of(costs: CostModel, s: int) -> Gradients | None:
+def gradients_of(costs: CostModel, s: int) -> ReadyGradients | None:
     """What a stage's last backward makes, bucket by bucket, as the simulator takes them to be ready; behind them what is computed when all
     are there. None where there is nothing to sum, or no time for it."""
     cut = costs.cuts[s]
@@ -121,10 +121,10 @@ def gradients_of(costs: CostModel, s: int) -> Gradients | None:
     computes = [whole_s * (later - sooner) for sooner, later in pairwise((0.0, *ready))]
     if ready[-1] < 1:
         sizes, computes = [*sizes, 0.0], [*computes, whole_s * (1 - ready[-1])]
-    return Gradients(tuple(sizes), tuple(computes))
+    return ReadyGradients(tuple(sizes), tuple(computes))
 
 
-def _together(each: Gradients, most: int) -> tuple[list[int], Gradients]:
+def _together(each: ReadyGradients, most: int) -> tuple[list[int], ReadyGradients]:
     """Layers that are small run together, so that at most so many and what is behind them are left; and where each such run ends."""
     sizes, whole = np.array(each.sizes_bytes), sum(each.sizes_bytes)
     many = np.count_nonzero(sizes) > most
@@ -138,11 +138,16 @@ def _together(each: Gradients, most: int) -> tuple[list[int], Gradients]:
         ends.append(len(sizes))
     cuts = list(pairwise((0, *ends)))
     sums = (tuple(float(sum(figures[a:b])) for a, b in cuts) for figures in (each.sizes_bytes, each.computes_s))
-    return ends, Gradients(*sums)
+    return ends, ReadyGradients(*sums)
 
 
 def _stage(
-    stage: PlanStage, names: Sequence[str], runs: Sequence[int], gradients: Gradients, fusion: Fusion, threads: bool
+    stage: PlanStage,
+    names: Sequence[str],
+    runs: Sequence[int],
+    gradients: ReadyGradients,
+    fusion: Fusion,
+    threads: bool,
 ) -> PlanStage:
     """A stage with these buckets; what has no gradients goes with the bucket before.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hocket.errors import InputError
-from hocket.hardware.overlap import OverlapModel, Stage
+from hocket.hardware.overlap import OverlapModel, OverlapStage
 
 MOST_BUCKETS = 10
 CHUNKS = 150
@@ -23,7 +23,7 @@ THREADS = (128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True)
-class Gradients:
+class ReadyGradients:
     """What a backward makes, layer by layer, the first to be ready first.
 
     Attributes:
@@ -63,13 +63,13 @@ class Fusion:
         """The layers of each."""
         return tuple(range(begin, end) for begin, end in pairwise((0, *self.ends)))
 
-    def stages(self, gradients: Gradients, model: OverlapModel) -> tuple[Stage, ...]:
+    def stages(self, gradients: ReadyGradients, model: OverlapModel) -> tuple[OverlapStage, ...]:
         """The backward, stage by stage (`OverlapModel.stages`)."""
         sizes_bytes = [sum(gradients.sizes_bytes[own.start : own.stop]) for own in self.buckets]
         computes_s = [sum(gradients.computes_s[own.start : own.stop]) for own in self.buckets]
         return model.stages(sizes_bytes, computes_s, self.threads)
 
-    def backward_s(self, gradients: Gradients, model: OverlapModel) -> float:
+    def backward_s(self, gradients: ReadyGradients, model: OverlapModel) -> float:
         """Seconds of the backward with its all-reduces."""
         return sum(stage.seconds for stage in self.stages(gradients, model))
 
@@ -83,7 +83,7 @@ def least_chunk(done_s: float, width_s: float, chunks: int) -> int:
 
 
 def joint(
-    gradients: Gradients,
+    gradients: ReadyGradients,
     model: OverlapModel,
     threads: Sequence[int] = THREADS,
     most_buckets: int = MOST_BUCKETS,
@@ -94,7 +94,7 @@ def joint(
 
 
 def allocate(
-    gradients: Gradients,
+    gradients: ReadyGradients,
     model: OverlapModel,
     ends: Sequence[int],
     threads: Sequence[int] = THREADS,
@@ -115,7 +115,7 @@ class _Search:
 
     def __init__(
         self,
-        gradients: Gradients,
+        gradients: ReadyGradients,
         model: OverlapModel,
         threads: Sequence[int],
         most_buckets: int,

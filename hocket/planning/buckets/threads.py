@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from hocket.hardware.overlap import OverlapModel
-from hocket.planning.buckets.tensor_fusion import Fusion, Gradients, allocate, joint
+from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients, allocate, joint
 
 WORTH = 0.002  # what other buckets, or threads, must gain
 
 
-def taken_buckets(gradients: Gradients, model: OverlapModel, threads: Sequence[int] = ()) -> Fusion:
+def taken_buckets(gradients: ReadyGradients, model: OverlapModel, threads: Sequence[int] = ()) -> Fusion:
     """Buckets and threads together (`joint`).
 
     Arguments:
@@ -22,13 +22,17 @@ def taken_buckets(gradients: Gradients, model: OverlapModel, threads: Sequence[i
     return _taken(gradients, model, tuple(threads), None)
 
 
-def taken_threads(gradients: Gradients, model: OverlapModel, ends: Sequence[int], threads: Sequence[int]) -> Fusion:
+def taken_threads(
+    gradients: ReadyGradients, model: OverlapModel, ends: Sequence[int], threads: Sequence[int]
+) -> Fusion:
     """Threads of buckets that are given (`allocate`)."""
     return _taken(gradients, model, tuple(threads), tuple(ends))
 
 
 @lru_cache(maxsize=512)
-def _taken(gradients: Gradients, model: OverlapModel, threads: tuple[int, ...], ends: tuple[int, ...] | None) -> Fusion:
+def _taken(
+    gradients: ReadyGradients, model: OverlapModel, threads: tuple[int, ...], ends: tuple[int, ...] | None
+) -> Fusion:
     def found(choice: tuple[int, ...]) -> Fusion:
         return joint(gradients, model, choice) if ends is None else allocate(gradients, model, ends, choice)
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hocket.planning.mesh.layout import STALE, Mesh
+from hocket.planning.mesh.layout import STALE, ParallelLayout
 from hocket.planning.mesh.plan_model import SizedSearch, asked
 from hocket.planning.mesh.search import search_meshes
-from hocket.planning.predict.update_semantics import Updates, synchronous_strategies
-from hocket.planning.search.result import TIE, Candidate, Search
+from hocket.planning.predict.update_semantics import UpdateSemantics, synchronous_strategies
+from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.strategy import lends, members, ring_of
@@ -40,7 +40,7 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BaselineComparison:
     """Which kind wins.
 
     Attributes:
@@ -88,7 +88,7 @@ class Verdict:
         return f"{self.winner} is as good as any: {name}, {self.other}, {show_gap(self.loses)}, which counts as equal"
 
 
-def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
+def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> BaselineComparison:
     """Of the best plan of a model by its sizes, with the best of what computes with old weights where the options leave that out
     without a word.
 
@@ -106,7 +106,7 @@ def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     return _with(verdict, quickest.label, 1 - quickest.iteration_s / best.iteration_s, updates, STALE[0])
 
 
-def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
+def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> BaselineComparison:
     best = found.best
     wanted = best.mesh.depth == 1
     all_planes = found.planes(found.cluster, best.plane.sizes, **asked(options))
@@ -116,18 +116,20 @@ def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
         # Of equals either search leaves some out: the one that is named shall not be behind the runner-up.
         known = (*others.found, *(one for one in found.candidates if (one.mesh.depth > 1) == wanted))
         second = min(known, key=lambda one: one.iteration_s)
-        return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
+        return BaselineComparison(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if others.nearest is None:
         if winner == ALONE:
-            return Verdict(winner, why="since there is one")
+            return BaselineComparison(winner, why="since there is one")
         if options.get("strategies"):
-            return Verdict(winner, why=_NOTHING)
-        return Verdict(winner, why="which this batch does not allow")
+            return BaselineComparison(winner, why=_NOTHING)
+        return BaselineComparison(winner, why="which this batch does not allow")
     miss = others.nearest
-    return Verdict(winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}")
+    return BaselineComparison(
+        winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}"
+    )
 
 
-def _kind(mesh: Mesh) -> str:
+def _kind(mesh: ParallelLayout) -> str:
     if mesh.depth > 1:
         return PIPELINE
     if mesh.tensor > 1:
@@ -137,7 +139,7 @@ def _kind(mesh: Mesh) -> str:
     return SHARDED if mesh.sharded else PLAIN
 
 
-def of_profile(found: Search) -> Verdict:
+def of_profile(found: Search) -> BaselineComparison:
     """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one; beside one device alone
     the best on several."""
     best = found.best
@@ -152,19 +154,19 @@ def of_profile(found: Search) -> Verdict:
     others = [one for one in found.candidates if (_kind_of(one) == apart) != (winner == apart)]
     if others:
         second = min(others, key=lambda one: one.iteration_s)
-        return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
+        return BaselineComparison(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if winner == ALONE and best.plan.cluster.devices == 1:
-        return Verdict(winner, why="since there is one")
+        return BaselineComparison(winner, why="since there is one")
     piped, whole = ("flush", "gpipe", "interleaved", "pipedream", "two_bw"), ("data_parallel", "fully_sharded")
     names = {PIPELINE: whole, ALONE: (*whole, *piped), SWAPPED: (*whole, *piped)}.get(winner, piped)
     reasons = [one for one in found.refused if one.strategy in names and not (winner == SWAPPED and one.swaps)]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
-    return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else _NOTHING)
+    return BaselineComparison(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else _NOTHING)
 
 
 def with_stale(
-    verdict: Verdict, profiles: Mapping[str, ModelProfile], found: Search, options: Mapping[str, Any]
-) -> Verdict:
+    verdict: BaselineComparison, profiles: Mapping[str, ModelProfile], found: Search, options: Mapping[str, Any]
+) -> BaselineComparison:
     """With the best of what computes with old weights, where the options of the search leave that out without a word.
 
     Arguments:
@@ -190,14 +192,16 @@ def _says(options: Mapping[str, Any]) -> bool:
     return bool(options.get("strategies")) or options.get("synchronous") is not None
 
 
-def _with(verdict: Verdict, name: str, gains: float, updates: Updates, strategy: str) -> Verdict:
+def _with(
+    verdict: BaselineComparison, name: str, gains: float, updates: UpdateSemantics, strategy: str
+) -> BaselineComparison:
     """With what old weights would gain, if it is more than a tie."""
     if gains <= TIE:
         return verdict
     return replace(verdict, stale=name, stale_gains=gains, stale_updates=updates.sentence(strategy))
 
 
-def _kind_of(one: Candidate) -> str:
+def _kind_of(one: Evaluated) -> str:
     if one.plan.swap is not None:
         return SWAPPED
     if any(stage.wave for stage in one.plan.stages):

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 from hocket.cost.compute import Columns
 from hocket.planning.mesh.model_profiles import SizedSpace
-from hocket.planning.mesh.simulated import Meshed
+from hocket.planning.mesh.simulated import SimulatedLayout
 from hocket.profiling.profile import ModelProfile
 
 
 @dataclass(frozen=True)
-class Limits:
+class Bottlenecks:
     """Where an iteration's time goes on a device, as the mean of all, and what stands in the way of quicker meshes.
 
     Attributes:
@@ -41,7 +41,7 @@ class Limits:
         return {name: value / whole for name, value in seconds.items()}
 
 
-def limits_of(space: SizedSpace, found: Meshed) -> Limits:
+def limits_of(space: SizedSpace, found: SimulatedLayout) -> Bottlenecks:
     """Where the time of a mesh that was found in a space goes."""
     mesh = found.mesh
     group, own = found.plane.profile_of(mesh), space.profile_of(found)
@@ -67,7 +67,7 @@ def limits_of(space: SizedSpace, found: Meshed) -> Limits:
     bubble_s = 0.0 if mesh.stale else whole_s * (mesh.depth - 1) / (mesh.microbatches * mesh.chunks)
     rest_s = max(0.0, found.iteration_s - whole_s - step_s)
     bubble_s = min(bubble_s, rest_s)
-    return Limits(
+    return Bottlenecks(
         compute_s,
         alone_s - compute_s,
         whole_s - alone_s,

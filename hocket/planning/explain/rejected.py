@@ -10,7 +10,7 @@ from typing import Any
 from hocket.errors import InputError
 from hocket.hardware.groups import grouped
 from hocket.planning.mesh.bound_tables import Bound
-from hocket.planning.mesh.layout import Mesh
+from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.model_profiles import divisors
 from hocket.planning.mesh.plan_model import SIZES, SizedSearch, asked
 from hocket.planning.mesh.search import with_tailors
@@ -43,12 +43,12 @@ def refused_meshes(found: SizedSearch, options: Mapping[str, Any]) -> tuple[Refu
     return (*near[0], *near[1], *_undivided(found, sizes, options))
 
 
-def _too_large(mesh: Mesh, bound: Bound) -> Refused:
+def _too_large(mesh: ParallelLayout, bound: Bound) -> Refused:
     why = f"needs at least {show_bytes(bound.bytes)} a device of {show_bytes(bound.room_bytes)}"
     return Refused(mesh.strategy, str(mesh), why, bound.bytes - bound.room_bytes)
 
 
-def _too_slow(mesh: Mesh, bound: Bound, best_s: float) -> Refused:
+def _too_slow(mesh: ParallelLayout, bound: Bound, best_s: float) -> Refused:
     why = f"takes at least {show_seconds(bound.seconds)}, {bound.seconds / best_s - 1:.1%} more than the best"
     return Refused(mesh.strategy, str(mesh), why)
 

@@ -1,6 +1,6 @@
 """What if: how good a plan would be on another cluster or for another batch, and how good the best plan would be there.
 
-Rules of this file: nothing is estimated. The same plan is simulated again, or a search asks anew; only where `Answer.at_most` says so
+Rules of this file: nothing is estimated. The same plan is simulated again, or a search asks anew; only where `ScenarioResult.at_most` says so
 is a bound told, that no plan is above. Files stay as they are.
 """
 
@@ -13,12 +13,12 @@ from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
 from hocket.planning.mesh.bound_tables import Bound
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.plan_model import IN_16_BITS, SizedSearch, asked, search_sizes
-from hocket.planning.mesh.recompute_cut import Tailor, plane_of
+from hocket.planning.mesh.recompute_cut import RecomputeCut, plane_of
 from hocket.planning.mesh.search import with_tailors
-from hocket.planning.mesh.simulated import Meshed, simulated
+from hocket.planning.mesh.simulated import SimulatedLayout, simulated
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import synchronous_strategies
@@ -33,7 +33,7 @@ MEMORY = 1.1  # times as much: what the usual question of memory asks
 
 
 @dataclass(frozen=True)
-class Question:
+class Scenario:
     """What is changed.
 
     Attributes:
@@ -50,7 +50,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScenarioResult:
     """What comes of it; gains are shares of the samples per second that there were.
 
     Attributes:
@@ -59,7 +59,7 @@ class Answer:
         plan: the best plan there, in a few words.
     """
 
-    question: Question
+    question: Scenario
     same: float | None = None
     anew: float | None = None
     at_most: bool = False
@@ -72,28 +72,28 @@ class Answer:
         return max(self.same or 0.0, self.anew or 0.0)
 
 
-def usual(cluster: Cluster, swaps: bool = False) -> tuple[Question, ...]:
+def usual(cluster: Cluster, swaps: bool = False) -> tuple[Scenario, ...]:
     """What people ask: twice the bandwidth of each level, 10 % more memory, twice the batch, devices of twice the rate.
 
     Arguments:
         swaps: it is asked of a plan that does: then of links to hosts, too.
     """
     links = [
-        Question(f"{level.name} of twice the bandwidth", Change(bandwidth={level.name: 2.0}))
+        Scenario(f"{level.name} of twice the bandwidth", Change(bandwidth={level.name: 2.0}))
         for level in cluster.levels
         if level.width > 1
     ]
     if swaps:
-        links.append(Question("host link of twice the bandwidth", Change(host_link=2.0)))
+        links.append(Scenario("host link of twice the bandwidth", Change(host_link=2.0)))
     return (
         *links,
-        Question("10 % more memory", Change(memory=MEMORY)),
-        Question("a batch of twice the size", batch=2.0),
-        Question("devices of twice the rates", Change(rate=2.0)),
+        Scenario("10 % more memory", Change(memory=MEMORY)),
+        Scenario("a batch of twice the size", batch=2.0),
+        Scenario("devices of twice the rates", Change(rate=2.0)),
     )
 
 
-def fewer(cluster: Cluster, bubble: float) -> tuple[Question, ...]:
+def fewer(cluster: Cluster, bubble: float) -> tuple[Scenario, ...]:
     """One server alone, one rack, one device: where the plan keeps all devices busy for so little of the time that fewer of them, of
     which none is behind a slow link, may be quicker.
 
@@ -107,11 +107,13 @@ def fewer(cluster: Cluster, bubble: float) -> tuple[Question, ...]:
             continue
         levels = cluster.levels[:level] or (replace(cluster.levels[0], width=1),)
         text = f"one {below.name} alone, {count} devices" if below else "one device alone"
-        found.append(Question(text, Change(alone=replace(cluster, levels=levels))))
+        found.append(Scenario(text, Change(alone=replace(cluster, levels=levels))))
     return tuple(found)
 
 
-def ask_sizes(found: SizedSearch, question: Question, options: Mapping[str, Any], search: bool = True) -> Answer:
+def ask_sizes(
+    found: SizedSearch, question: Scenario, options: Mapping[str, Any], search: bool = True
+) -> ScenarioResult:
     """A question about the best plan of a model by its sizes.
 
     Arguments:
@@ -122,35 +124,39 @@ def ask_sizes(found: SizedSearch, question: Question, options: Mapping[str, Any]
         cluster, batch_size = question.change.of(found.cluster), question.samples(found.batch_size)
         same, why = _same_mesh(found, best, cluster, batch_size)
     except HocketError as error:
-        return Answer(question, why=str(error))
+        return ScenarioResult(question, why=str(error))
     same_gain = None if same is None or why else batch_size / same / now - 1
     if not search:
         if question.change.memory <= 1 or same_gain is None:
-            return Answer(question, same_gain, why=why)
+            return ScenarioResult(question, same_gain, why=why)
         least_s = _least_with(found, question.change.memory, options)
-        return Answer(question, same_gain, max(0.0, best.iteration_s / least_s - 1), True)
+        return ScenarioResult(question, same_gain, max(0.0, best.iteration_s / least_s - 1), True)
     ceiling_s = inf if same_gain is None or same is None else same * (1 + TIE)
     told = {**options, "like": found, "precision": found.precision, "calibration": found.calibration}
     try:
         anew = search_sizes(found.model, cluster, batch_size, ceiling_s=ceiling_s, **told)
         one = anew.best
     except InputError as error:
-        return Answer(question, same_gain, why=str(error))
+        return ScenarioResult(question, same_gain, why=str(error))
     except RefusedError as error:
-        return Answer(
+        return ScenarioResult(
             question, same_gain, same_gain, False, best.label if same_gain is not None else "", why or error.found
         )
-    return _anew(Answer(question, same_gain, why=why), batch_size / one.iteration_s / now - 1, one.label, best.label)
+    return _anew(
+        ScenarioResult(question, same_gain, why=why), batch_size / one.iteration_s / now - 1, one.label, best.label
+    )
 
 
-def _anew(answer: Answer, gain: float, plan: str, same_plan: str) -> Answer:
+def _anew(answer: ScenarioResult, gain: float, plan: str, same_plan: str) -> ScenarioResult:
     """With what a search found; what is there already, and better, counts as found."""
     if answer.same is not None and answer.same >= gain:
         return replace(answer, anew=answer.same, plan=same_plan)
     return replace(answer, anew=gain, plan=plan)
 
 
-def _same_mesh(found: SizedSearch, best: Meshed, cluster: Cluster, batch_size: int) -> tuple[float | None, str]:
+def _same_mesh(
+    found: SizedSearch, best: SimulatedLayout, cluster: Cluster, batch_size: int
+) -> tuple[float | None, str]:
     """Seconds of an iteration of the same mesh, and why it cannot be."""
     mesh, rest = best.mesh, batch_size % (best.mesh.samples * best.mesh.width)
     if cluster.devices != found.cluster.devices:
@@ -175,7 +181,7 @@ def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
     )
 
 
-def _planes(found: SizedSearch, cluster: Cluster, options: Mapping[str, Any]) -> Iterator[Plane]:
+def _planes(found: SizedSearch, cluster: Cluster, options: Mapping[str, Any]) -> Iterator[LayoutSpace]:
     return found.planes(cluster, found.best.plane.sizes, **asked(options))
 
 
@@ -183,7 +189,7 @@ def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -
     """The least bound on the seconds of what fits with so much more memory; at most those of the best."""
     best_s: float = found.best.iteration_s
     larger = Change(memory=memory).of(found.cluster)
-    waiting: list[tuple[float, int, Bound, Mesh, Tailor | None]] = []
+    waiting: list[tuple[float, int, Bound, ParallelLayout, RecomputeCut | None]] = []
     for plane, tailor in with_tailors(_planes(found, larger, options)):
         for mesh in plane.meshes(found.batch_size):
             if tailor or plane.least_bytes(mesh) <= plane.room_bytes.max():
@@ -202,7 +208,7 @@ def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -
     return best_s
 
 
-def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool = False) -> Answer:
+def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool = False) -> ScenarioResult:
     """A question about a plan as it stands.
 
     Arguments:
@@ -216,11 +222,11 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool
             return same
         one = search_widths({plan.profile: profile}, cluster, batch_size, synchronous=_admits(plan)).best
     except HocketError as error:
-        return Answer(question, why=str(error))
+        return ScenarioResult(question, why=str(error))
     return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)
 
 
-def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, question: Question) -> Answer:
+def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, question: Scenario) -> ScenarioResult:
     """The same with a search, of a plan that was made by sizes: which searches by sizes."""
     same = ask_plan(plan, profile, question)
     try:
@@ -259,26 +265,26 @@ def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
 
 
 def _same_plan(
-    plan: Plan, cluster: Cluster, batch_size: int, profile: ModelProfile, question: Question, now: Predicted
-) -> Answer:
+    plan: Plan, cluster: Cluster, batch_size: int, profile: ModelProfile, question: Scenario, now: Predicted
+) -> ScenarioResult:
     if cluster.devices != plan.cluster.devices:
-        return Answer(question, why=f"{cluster.devices} devices are divided otherwise")
+        return ScenarioResult(question, why=f"{cluster.devices} devices are divided otherwise")
     try:
         changed = replace(plan, cluster=cluster, batch_size=batch_size, predicted=None)
         there = predict_iteration(changed, profile)
     except HocketError as error:
-        return Answer(question, why=str(error))
+        return ScenarioResult(question, why=str(error))
     why = _lacks(there.peak_memory_bytes, changed.group.cluster)
-    return Answer(question, None if why else there.samples_per_s / now.samples_per_s - 1, why=why)
+    return ScenarioResult(question, None if why else there.samples_per_s / now.samples_per_s - 1, why=why)
 
 
 def ask_profile(
     profiles: Mapping[str, ModelProfile],
     found: Search,
-    question: Question,
+    question: Scenario,
     options: Mapping[str, Any],
     search: bool = True,
-) -> Answer:
+) -> ScenarioResult:
     """A question about the best plan of a profiled job.
 
     Arguments:

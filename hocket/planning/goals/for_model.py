@@ -12,7 +12,7 @@ from typing import Any
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import fits, grouped
-from hocket.hardware.parts import Part, parts, whole
+from hocket.hardware.parts import Subcluster, parts, whole
 from hocket.planning.goals.goal import Goal, equation_4_4_s
 from hocket.planning.goals.subclusters import Planned, part_for, planned_part
 from hocket.planning.mesh.model_profiles import SizedSpace
@@ -73,7 +73,7 @@ class _Asks:
         self._last: SizedSpace | None = None
         self._work: dict[str, float] = {}
 
-    def least_s(self, part: Part) -> float:
+    def least_s(self, part: Subcluster) -> float:
         """All devices busy all the time; infinite where the model's state is more than their memory."""
         cluster, numbers = part.cluster, self.options.get("precision", IN_16_BITS)
         each = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
@@ -107,7 +107,7 @@ class _Asks:
                 least = min(least, width * float(busy) / size)
         return least
 
-    def search(self, part: Part, ceiling_s: float) -> tuple[SizedSearch, float] | None:
+    def search(self, part: Subcluster, ceiling_s: float) -> tuple[SizedSearch, float] | None:
         """As `search_sizes`; what cannot be planned on the part, though it can on the whole, is refused."""
         options = dict(self.options)
         if options.get("tensors"):

@@ -7,7 +7,7 @@ from typing import Any
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import fits, grouped
-from hocket.hardware.parts import Part, parts, whole
+from hocket.hardware.parts import Subcluster, parts, whole
 from hocket.planning.goals.goal import Goal
 from hocket.planning.goals.subclusters import Planned, part_for, planned_part
 from hocket.planning.search.result import Search
@@ -48,11 +48,11 @@ class _Asks:
     def __init__(self, profiles: Mapping[str, ModelProfile], batch_size: int, options: dict[str, Any]) -> None:
         self.profiles, self.batch_size, self.options = profiles, batch_size, options
 
-    def least_s(self, part: Part) -> float:
+    def least_s(self, part: Subcluster) -> float:
         """Nothing is known before."""
         return 0.0
 
-    def search(self, part: Part, ceiling_s: float) -> tuple[Search, float]:
+    def search(self, part: Subcluster, ceiling_s: float) -> tuple[Search, float]:
         """As `search_widths`, of the groups that fit the part; what takes longer than the ceiling is found as well, and goes last."""
         fitting = {path: one for path, one in self.profiles.items() if fits(part.cluster, one.tensor)}
         if not fitting:

@@ -72,7 +72,7 @@ def goal_of(
 
 
 @dataclass(frozen=True)
-class Worth:
+class GoalValue:
     """A plan measured by a goal.
 
     Attributes:
@@ -87,15 +87,15 @@ class Worth:
     training_usd: float | None
 
 
-def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per_hour: float | None) -> Worth:
+def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per_hour: float | None) -> GoalValue:
     """What a plan's iteration means for the goal."""
     iterations = goal.iterations(batch_size)
     training_s = iterations * iteration_s if iterations else None
     if usd_per_hour is None:
-        return Worth(devices, iteration_s, None, training_s, None)
+        return GoalValue(devices, iteration_s, None, training_s, None)
     each_usd = iteration_s / _HOUR_S * usd_per_hour / batch_size
     training_usd = None if training_s is None else training_s / _HOUR_S * usd_per_hour
-    return Worth(devices, iteration_s, 1 / each_usd if each_usd > 0 else inf, training_s, training_usd)
+    return GoalValue(devices, iteration_s, 1 / each_usd if each_usd > 0 else inf, training_s, training_usd)
 
 
 def equation_4_4_s(tokens: float, parameters: float, devices: int, flops_per_s: float) -> float:

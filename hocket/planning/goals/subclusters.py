@@ -12,23 +12,23 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from hocket.errors import InputError, RefusedError
-from hocket.hardware.parts import Part
-from hocket.planning.goals.goal import Goal, Worth, worth
+from hocket.hardware.parts import Subcluster
+from hocket.planning.goals.goal import Goal, GoalValue, worth
 from hocket.planning.search.result import TIE
 from hocket.util.units import show_days
 
-F = TypeVar("F", bound="Found")
-F_co = TypeVar("F_co", bound="Found", covariant=True)
+F = TypeVar("F", bound="PartResult")
+F_co = TypeVar("F_co", bound="PartResult", covariant=True)
 NO_FIT, SLOW, DEAR = "nothing fits", "too slow", "dearer"
 
 
-class Asks(Protocol[F_co]):
+class PartSearch(Protocol[F_co]):
     """A search on a part: what it finds, and the seconds of its best iteration."""
 
-    def least_s(self, part: Part) -> float:
+    def least_s(self, part: Subcluster) -> float:
         """What no iteration there is below, quickly; infinite where nothing fits."""
 
-    def search(self, part: Part, ceiling_s: float) -> tuple[F_co, float] | None:
+    def search(self, part: Subcluster, ceiling_s: float) -> tuple[F_co, float] | None:
         """The best plan on a part; what takes longer than the ceiling need not be found: None where only such is left.
 
         Raises:
@@ -37,26 +37,26 @@ class Asks(Protocol[F_co]):
 
 
 @dataclass(frozen=True)
-class Tried(Generic[F]):
+class PartTrial(Generic[F]):
     """A part that was asked.
 
     Attributes:
         found, worth: the best there; None where there is none that is of use, and `why` says why.
     """
 
-    part: Part
+    part: Subcluster
     found: F | None
-    worth: Worth | None
+    worth: GoalValue | None
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Parting(Generic[F]):
+class SubclusterSearch(Generic[F]):
     """Parts that were asked, fewest devices first; `best` is the chosen one. left: parts that needed no asking."""
 
     goal: Goal
-    tried: tuple[Tried[F], ...]
-    best: Tried[F] | None
+    tried: tuple[PartTrial[F], ...]
+    best: PartTrial[F] | None
     left: int
 
     @property
@@ -77,7 +77,7 @@ class Parting(Generic[F]):
         raise RefusedError("plan", f"nothing that fits on any of {len(self.tried)} parts", met, "Give more devices.")
 
 
-class Foreseen(Protocol):
+class PredictedPlan(Protocol):
     """A plan that was foreseen."""
 
     @property
@@ -89,19 +89,19 @@ class Foreseen(Protocol):
         """Seconds of a batch."""
 
 
-class Found(Protocol):
+class PartResult(Protocol):
     """What a search found."""
 
     @property
-    def best(self) -> Foreseen:
+    def best(self) -> PredictedPlan:
         """The best plan."""
 
     @property
-    def written(self) -> Foreseen:
+    def written(self) -> PredictedPlan:
         """The same with what is predicted of it as it is written."""
 
     @property
-    def candidates(self) -> Sequence[Foreseen]:
+    def candidates(self) -> Sequence[PredictedPlan]:
         """All plans that were simulated: some may be a little quicker than the best, and count as equal."""
 
 
@@ -116,11 +116,11 @@ class Planned(Generic[F]):
     goal: Goal
     batch_size: int
     found: F
-    part: Part
-    parting: Parting[F] | None = None
+    part: Subcluster
+    parting: SubclusterSearch[F] | None = None
 
     @property
-    def worth(self) -> Worth:
+    def worth(self) -> GoalValue:
         """The best plan, measured by the goal.
 
         Raises:
@@ -130,7 +130,7 @@ class Planned(Generic[F]):
         return worth(self.goal, self.batch_size, seconds, self.part.devices, self.part.usd_per_hour)
 
 
-def planned_part(parting: Parting[F], batch_size: int) -> Planned[F]:
+def planned_part(parting: SubclusterSearch[F], batch_size: int) -> Planned[F]:
     """The chosen part's search.
 
     Raises:
@@ -143,11 +143,11 @@ def planned_part(parting: Parting[F], batch_size: int) -> Planned[F]:
 
 def part_for(
     goal: Goal,
-    parts: Sequence[Part],
+    parts: Sequence[Subcluster],
     batch_size: int,
-    asks: Asks[F],
+    asks: PartSearch[F],
     progress: Callable[[int, int, str], None] | None = None,
-) -> Parting[F]:
+) -> SubclusterSearch[F]:
     """The part that serves a goal best.
 
     Arguments:
@@ -161,7 +161,7 @@ def part_for(
             expected = "prices of all devices, where costs are compared"
             step = "Write `price_usd_per_hour` (of a device) into the cluster file."
             raise InputError("price_usd_per_hour", f"none, on {part.cluster.name}", expected, step)
-    tried: list[Tried[F]] = []
+    tried: list[PartTrial[F]] = []
     # What the whole costs keeps others from being searched in vain.
     order = [parts[-1], *parts[:-1]] if goal.objective == "cost" else parts
     for number, part in enumerate(order):
@@ -179,27 +179,27 @@ def part_for(
     elif _best(tried) is None:
         tried = _how_far(goal, tried, batch_size, asks)
     tried.sort(key=lambda one: one.part.devices)
-    return Parting(goal, tuple(tried), _best(tried), len(parts) - len(tried))
+    return SubclusterSearch(goal, tuple(tried), _best(tried), len(parts) - len(tried))
 
 
-def _ask(goal: Goal, part: Part, batch_size: int, asks: Asks[F], useful_s: float) -> Tried[F]:
+def _ask(goal: Goal, part: Subcluster, batch_size: int, asks: PartSearch[F], useful_s: float) -> PartTrial[F]:
     """Search a part, if an iteration there may take less than is of use."""
     needed_s, least_s = goal.ceiling_s(batch_size), asks.least_s(part)
     ceiling_s = min(needed_s, useful_s)
     if least_s > ceiling_s:
-        return Tried(part, None, None, NO_FIT if least_s == inf else SLOW if least_s > needed_s else DEAR)
+        return PartTrial(part, None, None, NO_FIT if least_s == inf else SLOW if least_s > needed_s else DEAR)
     try:
         answer = asks.search(part, ceiling_s)
     except RefusedError:
-        return Tried(part, None, None, NO_FIT)
+        return PartTrial(part, None, None, NO_FIT)
     if answer is None:
-        return Tried(part, None, None, SLOW if ceiling_s == needed_s else DEAR)
+        return PartTrial(part, None, None, SLOW if ceiling_s == needed_s else DEAR)
     found, iteration_s = answer
     measured = worth(goal, batch_size, iteration_s, part.devices, part.usd_per_hour)
-    return Tried(part, found, measured, SLOW if iteration_s > needed_s else "")
+    return PartTrial(part, found, measured, SLOW if iteration_s > needed_s else "")
 
 
-def _how_far(goal: Goal, tried: Sequence[Tried[F]], batch_size: int, asks: Asks[F]) -> list[Tried[F]]:
+def _how_far(goal: Goal, tried: Sequence[PartTrial[F]], batch_size: int, asks: PartSearch[F]) -> list[PartTrial[F]]:
     """Where no part meets the deadline, how far the nearest is from it: the largest first, others where they may be quicker."""
     found, anytime = list(tried), replace(goal, deadline_s=None, objective="time")
     least_s = min(map(_least_s, found), default=inf)
@@ -212,13 +212,13 @@ def _how_far(goal: Goal, tried: Sequence[Tried[F]], batch_size: int, asks: Asks[
     return found
 
 
-def _dearer(one: Tried[F], most: float) -> Tried[F]:
+def _dearer(one: PartTrial[F], most: float) -> PartTrial[F]:
     """With the reason, where it gives fewer samples for a dollar."""
     dear = one.worth is not None and not one.why and samples_per_usd(one) * (1 + TIE) < most
     return replace(one, why=DEAR) if dear else one
 
 
-def _useful_s(tried: Sequence[Tried[F]], part: Part, batch_size: int, goal: Goal) -> float:
+def _useful_s(tried: Sequence[PartTrial[F]], part: Subcluster, batch_size: int, goal: Goal) -> float:
     """Seconds of an iteration from which on a part is of no use beside what was found on others."""
     usd_per_s = (part.usd_per_hour or 0.0) / 3600
     dollar = max((samples_per_usd(one) for one in tried if not one.why), default=0.0)
@@ -227,21 +227,21 @@ def _useful_s(tried: Sequence[Tried[F]], part: Part, batch_size: int, goal: Goal
     return batch_size / dollar * (1 + TIE) / usd_per_s
 
 
-def _best(tried: Sequence[Tried[F]]) -> Tried[F] | None:
+def _best(tried: Sequence[PartTrial[F]]) -> PartTrial[F] | None:
     """The chosen one: among equally cheap ones, and of equally few devices, the quickest."""
     serving = [one for one in tried if one.worth is not None and not one.why]
     return min(serving, key=_seconds, default=None)
 
 
-def samples_per_usd(one: Tried[F]) -> float:
+def samples_per_usd(one: PartTrial[F]) -> float:
     """0 where it is not known."""
     return 0.0 if one.worth is None else one.worth.samples_per_usd or 0.0
 
 
-def _seconds(one: Tried[F]) -> float:
+def _seconds(one: PartTrial[F]) -> float:
     return inf if one.worth is None else one.worth.iteration_s
 
 
-def _least_s(one: Tried[F]) -> float:
+def _least_s(one: PartTrial[F]) -> float:
     """The quickest iteration that was found on a part, whatever counts as equal."""
     return min((plan.iteration_s for plan in one.found.candidates), default=inf) if one.found is not None else inf

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.cost.compute import Columns
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.placement import Ground
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.placement import StagePlacement
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Tables:
+class PrefixTables:
     """Figures of the layers before each layer, and of all; shapes (types, layers + 1) and (layers + 1,)."""
 
     forward_s: np.ndarray
@@ -33,7 +33,7 @@ class Tables:
     stash_bytes: np.ndarray
 
     @classmethod
-    def of(cls, on: Sequence[Columns], samples: int) -> "Tables":
+    def of(cls, on: Sequence[Columns], samples: int) -> "PrefixTables":
         """Of one profile on each type, at one microbatch size."""
         forward_s, backward_s = (
             before(np.array([getattr(one.at(samples), name) for one in on])) for name in ("forward_s", "backward_s")
@@ -41,7 +41,9 @@ class Tables:
         return cls(forward_s, backward_s, before(on[0].at(samples).stash_bytes))
 
 
-def flying(ground: Ground, mesh: Mesh, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def flying(
+    ground: StagePlacement, mesh: ParallelLayout, turns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Microbatches that each device has forward before its first backward (strategies/), by chunk.
 
     Arguments:
@@ -64,7 +66,7 @@ def flying(ground: Ground, mesh: Mesh, turns: np.ndarray) -> tuple[np.ndarray, n
     return counts, ahead < virtual, ahead + round_ <= virtual
 
 
-def doubled(ground: Ground, mesh: Mesh, tied: bool) -> tuple[np.ndarray, np.ndarray]:
+def doubled(ground: StagePlacement, mesh: ParallelLayout, tied: bool) -> tuple[np.ndarray, np.ndarray]:
     """Whether each stage has a second version of its weights, and a second sum of their gradients (strategies/schedules/two_bw.py).
 
     Where gradients are summed over devices the update waits for the forward that reads it. Then the last stage, which has nothing

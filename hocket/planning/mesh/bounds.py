@@ -13,9 +13,9 @@ import numpy as np
 from hocket.cost.compute import Columns, step_s
 from hocket.cost.transfer import TransferTime, collective
 from hocket.hardware.groups import Grouped
-from hocket.planning.mesh.bound_tables import Bound, Tables, before, doubled, flying, sums
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.placement import Between, Ground
+from hocket.planning.mesh.bound_tables import Bound, PrefixTables, before, doubled, flying, sums
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.placement import Between, StagePlacement
 from hocket.planning.search.bounds.fully_sharded import Units, units_s
 from hocket.planning.search.bounds.interleaved import interleaved_s
 from hocket.planning.search.bounds.steady_state import steady_s
@@ -36,9 +36,9 @@ class MeshBounds:
         self._optimizer = sums(x.optimizer_bytes for x in layers)
         self._weights = sums(x.weights_bytes for x in layers)
         self._gradients = sums(x.gradients_bytes for x in layers)
-        self._tables: dict[int, Tables] = {}
+        self._tables: dict[int, PrefixTables] = {}
         self._made: dict[int, np.ndarray] = {}
-        self._grounds: dict[object, Ground] = {}
+        self._grounds: dict[object, StagePlacement] = {}
         self._between: Between = {}
         self._rings: dict[tuple[Kind, tuple[int, ...]], TransferTime] = {}
         self._whole_s: dict[int, np.ndarray] = {}
@@ -59,7 +59,7 @@ class MeshBounds:
         firsts = np.cumsum([0, *counts[:-1]]).tolist()
         return np.repeat([cluster.capacity_bytes(first) for first in firsts], counts)
 
-    def least_bytes(self, mesh: Mesh) -> float:
+    def least_bytes(self, mesh: ParallelLayout) -> float:
         """State and gradients on the fullest device at least: quicker than `bound`, and never above its bytes."""
         if mesh.units:
             return self._units_bytes(mesh)
@@ -69,7 +69,7 @@ class MeshBounds:
             whole += float(np.minimum(np.diff(self._weights), np.diff(self._gradients)).sum())
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
 
-    def least_s(self, mesh: Mesh) -> float:
+    def least_s(self, mesh: ParallelLayout) -> float:
         """Seconds of compute at least, as if stages could be equally quick: quicker than `bound`, and never above it."""
         if mesh.samples not in self._whole_s:
             tables = self._tables_of(mesh)
@@ -80,7 +80,7 @@ class MeshBounds:
         each_s = self._ground(mesh).slowest(np.repeat(whole_s[:, None], mesh.depth, axis=1))
         return mesh.microbatches / float((1 / each_s).sum())
 
-    def bound(self, mesh: Mesh) -> Bound:
+    def bound(self, mesh: ParallelLayout) -> Bound:
         """Seconds and bytes, in closed form."""
         if mesh.units:
             return self._bound_of_units(mesh)
@@ -137,7 +137,7 @@ class MeshBounds:
         lacks = int((most - ground.room_bytes).argmax())
         return Bound(seconds, float(most[lacks]), float(ground.room_bytes[lacks]))
 
-    def _bound_of_units(self, mesh: Mesh) -> Bound:
+    def _bound_of_units(self, mesh: ParallelLayout) -> Bound:
         tables, ground = self._tables_of(mesh), self._ground(mesh)
         whole_s = tables.forward_s + tables.backward_s
         slowest = int(whole_s[:, -1].argmax())  # of the types, whose replicas all others wait for
@@ -153,12 +153,12 @@ class MeshBounds:
         more = float(tables.stash_bytes[-1] + (self._gradients[-1] if mesh.microbatches > 1 else 0.0))
         return Bound(seconds, self._units_bytes(mesh) + more, float(ground.room_bytes.min()))
 
-    def _units_bytes(self, mesh: Mesh) -> float:
+    def _units_bytes(self, mesh: ParallelLayout) -> float:
         """State of a replica, which has a part of all weights."""
         whole, divided = self._held[-1] - self._weights[-1], self._weights[-1] + self._optimizer[-1]
         return float(whole + divided / mesh.width)
 
-    def closer_s(self, mesh: Mesh) -> float:
+    def closer_s(self, mesh: ParallelLayout) -> float:
         """Seconds that no simulation of a mesh with chunks is below: as `bound`, and chunks need not be alike."""
         tables, ground = self._tables_of(mesh), self._ground(mesh)
         cut, shape = np.array((0, *mesh.ends)), (mesh.chunks, mesh.depth)
@@ -179,7 +179,7 @@ class MeshBounds:
             steps_s, self._step_s(mesh, ground, layers) + self._gathered_s(mesh, ground)
         )
 
-    def waiting_bytes(self, mesh: Mesh) -> np.ndarray:
+    def waiting_bytes(self, mesh: ParallelLayout) -> np.ndarray:
         """By stage of a column, about the most that its device holds of messages which others are late to take.
 
         What the last chunk makes can wait until its first gradient comes back (program/memory_bound/send_completion.py): as many as are forward by then.
@@ -202,12 +202,12 @@ class MeshBounds:
         )
         return found
 
-    def _twice(self, mesh: Mesh) -> float:
+    def _twice(self, mesh: ParallelLayout) -> float:
         """These of a mesh of one stage."""
         weights, gradients, optimizer = self._shared.tolist()
         return float(weights + gradients + optimizer / self._parts(mesh, mesh.width))
 
-    def _undivided(self, mesh: Mesh, ground: Ground) -> np.ndarray:
+    def _undivided(self, mesh: ParallelLayout, ground: StagePlacement) -> np.ndarray:
         """Optimizer state that no replica divides, less its part: of weights that the first and the last stage share."""
         found = np.zeros(mesh.depth)
         if mesh.depth > 1:
@@ -216,11 +216,11 @@ class MeshBounds:
         return found
 
     @staticmethod
-    def _parts(mesh: Mesh, widths: Any) -> Any:
+    def _parts(mesh: ParallelLayout, widths: Any) -> Any:
         """Into how many parts the optimizer state of stages with so many replicas is divided."""
         return widths if mesh.sharded else 1
 
-    def _busiest_s(self, mesh: Mesh, ground: Ground, rank: np.ndarray, crossing: np.ndarray) -> float:
+    def _busiest_s(self, mesh: ParallelLayout, ground: StagePlacement, rank: np.ndarray, crossing: np.ndarray) -> float:
         cut = np.array((0, *mesh.ends))
         weights, summed = (np.bincount(rank, np.diff(sizes[cut])) for sizes in (self._weights, self._gradients))
         for sizes, shared in zip((weights, summed), self._shared.tolist(), strict=False):
@@ -229,7 +229,7 @@ class MeshBounds:
         carried = (none, summed, weights) if mesh.sharded else (summed, none, none)
         return ground.busiest_s(crossing, np.array(carried), mesh.microbatches)
 
-    def _summed_s(self, mesh: Mesh, ground: Ground, layers: range) -> float:
+    def _summed_s(self, mesh: ParallelLayout, ground: StagePlacement, layers: range) -> float:
         """Of the gradients of some of the first device's layers."""
         gradients = float(self._gradients[layers.stop] - self._gradients[layers.start])
         if layers.start == 0:  # what stages share is summed once, or beside the rest by all that have it
@@ -237,14 +237,16 @@ class MeshBounds:
         kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
         return sum(collective(self.group.cluster, kind, mesh.stands[0], gradients)) if ground.widths[0] > 1 else 0.0
 
-    def _updates_s(self, mesh: Mesh, ground: Ground, cut: np.ndarray, backward_s: np.ndarray) -> np.ndarray:
+    def _updates_s(
+        self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray, backward_s: np.ndarray
+    ) -> np.ndarray:
         """Of each of several stages: from the end of its last backward to weights with which it can go on."""
         summed_s, gathered_s = self._rings_s(mesh, ground, cut)
         steps_s = ground.quickest(np.diff(self._steps_s[:, cut])) / self._parts(mesh, ground.widths)
         found: np.ndarray = np.maximum(0.0, summed_s - ground.slowest(backward_s)) + steps_s + gathered_s
         return found
 
-    def _rings_s(self, mesh: Mesh, ground: Ground, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _rings_s(self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of each of several stages' sums of gradients, and of its new weights where replicas have parts of them."""
         gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
         for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
@@ -253,7 +255,7 @@ class MeshBounds:
         kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
         return self._ring_s(kind, mesh, gradients), gathers * self._ring_s(Kind.ALL_GATHER, mesh, weights)
 
-    def _ring_s(self, kind: Kind, mesh: Mesh, sizes_bytes: np.ndarray) -> np.ndarray:
+    def _ring_s(self, kind: Kind, mesh: ParallelLayout, sizes_bytes: np.ndarray) -> np.ndarray:
         """Of a collective of so many bytes on each of several stages."""
         for place in mesh.stands:
             if (kind, place) not in self._rings:
@@ -267,12 +269,14 @@ class MeshBounds:
         """Seconds of the optimizer's step for the layers before each layer, and all; shape (types, layers + 1)."""
         return before(np.array([[layer.step_s for layer in one.profile.layers] for one in self.columns]))
 
-    def _gathered_s(self, mesh: Mesh, ground: Ground) -> float:
+    def _gathered_s(self, mesh: ParallelLayout, ground: StagePlacement) -> float:
         """Of the first stage's new weights, of which each replica has a part."""
         weights = max(0.0, float(self._weights[mesh.ends[0]] - self._shared[0]))
         return sum(collective(self.group.cluster, Kind.ALL_GATHER, mesh.stands[0], weights)) if mesh.sharded else 0.0
 
-    def _step_s(self, mesh: Mesh, ground: Ground, layers: range, stage: int = 0, copies: bool = False) -> float:
+    def _step_s(
+        self, mesh: ParallelLayout, ground: StagePlacement, layers: range, stage: int = 0, copies: bool = False
+    ) -> float:
         """Of some layers on the quickest replica of their stage; the weights before may be kept (`copies`)."""
         on = zip(self.columns, ground.has[:, stage], strict=True)
         share = 1 / self._parts(mesh, int(ground.widths[stage]))
@@ -294,15 +298,15 @@ class MeshBounds:
             self._made[samples] = made
         return self._made[samples]
 
-    def _tables_of(self, mesh: Mesh) -> "Tables":
+    def _tables_of(self, mesh: ParallelLayout) -> "PrefixTables":
         if mesh.samples not in self._tables:
-            self._tables[mesh.samples] = Tables.of(self.columns, mesh.samples)
+            self._tables[mesh.samples] = PrefixTables.of(self.columns, mesh.samples)
         return self._tables[mesh.samples]
 
-    def _ground(self, mesh: Mesh) -> Ground:
+    def _ground(self, mesh: ParallelLayout) -> StagePlacement:
         """Where a mesh's stages stand; many meshes stand on the same."""
         key = mesh.places or (mesh.depth, mesh.width)
         if key not in self._grounds:
             cluster = self.group.cluster
-            self._grounds[key] = Ground.of(cluster, mesh.stands, self.types[1], self.room_bytes, self._between)
+            self._grounds[key] = StagePlacement.of(cluster, mesh.stands, self.types[1], self.room_bytes, self._between)
         return self._grounds[key]

@@ -23,7 +23,7 @@ _STAGES: dict[str, list[str]] = {"none": [], "optimizer": ["z1"], "full": ["z3"]
 
 
 @dataclass(frozen=True)
-class Mesh:
+class ParallelLayout:
     """One way to divide devices.
 
     Attributes:

@@ -13,12 +13,12 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.planning.mesh.bounds import MeshBounds
-from hocket.planning.mesh.layout import SCHEDULES, USUAL, Mesh
+from hocket.planning.mesh.layout import SCHEDULES, USUAL, ParallelLayout
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
 from hocket.strategies.base.balance import Balancer, Ends, runs
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 
 _MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be left out
 
@@ -31,7 +31,7 @@ class Source(Protocol):
     ) -> ModelProfile: ...
 
 
-class Plane(MeshBounds):
+class LayoutSpace(MeshBounds):
     """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once.
 
     Arguments:
@@ -81,12 +81,12 @@ class Plane(MeshBounds):
         """Balanced cuts into 1, 2, ... stages."""
         return self._balancer.cuts(len(self.profile.layers))
 
-    def meshes(self, batch_size: int) -> Iterator[Mesh]:
+    def meshes(self, batch_size: int) -> Iterator[ParallelLayout]:
         """All that divide devices, batch and layers."""
         for mesh, chunks in self.uncut(batch_size):
             yield from self.cut(mesh, chunks)
 
-    def uncut(self, batch_size: int) -> Iterator[tuple[Mesh, tuple[int, ...]]]:
+    def uncut(self, batch_size: int) -> Iterator[tuple[ParallelLayout, tuple[int, ...]]]:
         """Meshes without layers, each with the numbers of chunks that it may have: these share their first bounds."""
         devices, most = self.group.cluster.devices, len(self._balancer.places) - 1
         for width, samples in product(_divisors(devices), self.sizes):
@@ -97,7 +97,7 @@ class Plane(MeshBounds):
             whole_rounds = depth > 1 and microbatches % depth == 0
             several = range(2, most // depth + 1) if whole_rounds and "interleaved" in self.strategies else ()
             for shard in self.shards_of(width, depth):
-                own = Mesh(
+                own = ParallelLayout(
                     self.tensor,
                     depth,
                     width,
@@ -114,7 +114,7 @@ class Plane(MeshBounds):
                 for mesh in self.otherwise(own):
                     yield mesh, (1,)
 
-    def otherwise(self, mesh: Mesh) -> Iterator[Mesh]:
+    def otherwise(self, mesh: ParallelLayout) -> Iterator[ParallelLayout]:
         """A mesh without chunks by the other schedules that are open and support it."""
         for schedule in SCHEDULES[1:] if mesh.depth > 1 else ():
             if schedule in self.strategies:
@@ -122,12 +122,12 @@ class Plane(MeshBounds):
                 if not own.stale or _filled(own):
                     yield own
 
-    def cut(self, mesh: Mesh, chunks: Iterable[int]) -> Iterator[Mesh]:
+    def cut(self, mesh: ParallelLayout, chunks: Iterable[int]) -> Iterator[ParallelLayout]:
         """A mesh without layers, with balanced stages of each of these numbers of chunks."""
         for number in chunks:
             yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
 
-    def busiest_s(self, mesh: Mesh, chunks: Sequence[int]) -> list[float]:
+    def busiest_s(self, mesh: ParallelLayout, chunks: Sequence[int]) -> list[float]:
         """Seconds that the busiest device computes in a mesh of each of these numbers of chunks: quicker than `bound`."""
         if len(chunks) == 1:
             return [self.least_s(mesh)]
@@ -147,7 +147,7 @@ class Plane(MeshBounds):
         # Units are those of one stage, and none has weights of another's.
         return tuple(shard for shard in self.shards if shard != "full" or (depth == 1 and not self._shared.any()))
 
-    def choice(self, mesh: Mesh, batch_size: int) -> tuple[Situation, Choice]:
+    def choice(self, mesh: ParallelLayout, batch_size: int) -> tuple[PlanRequest, Candidate]:
         """A mesh as the planner's choice."""
         gradients = [layer.gradients_bytes for layer in self.profile.layers]
         cuts, stands = [], mesh.stands
@@ -158,10 +158,10 @@ class Plane(MeshBounds):
                 found = buckets_of([gradients[i] for i in layers], DEFAULT_BUCKET_BYTES)
                 buckets = tuple(tuple(layers[i] for i in bucket) for bucket in found)
             cuts.append(StageCut(layers, place, False, buckets, shard=mesh.shard))
-        situation = Situation(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
-        return situation, Choice(tuple(cuts), mesh.samples, batch_size // mesh.samples)
+        situation = PlanRequest(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
+        return situation, Candidate(tuple(cuts), mesh.samples, batch_size // mesh.samples)
 
-    def profile_of(self, mesh: Mesh) -> ModelProfile:
+    def profile_of(self, mesh: ParallelLayout) -> ModelProfile:
         """The profile of a mesh's groups."""
         return self.profile
 
@@ -175,11 +175,11 @@ def planes(
     sequence_parallel: Iterable[bool] = (False, True),
     shards: tuple[str, ...] = ("none",),
     strategies: tuple[str, ...] = USUAL,
-) -> Iterator[Plane]:
+) -> Iterator[LayoutSpace]:
     """One for every width that fits model and cluster, on slices of the sequence and not, as far as that divides."""
     for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
         try:
-            yield Plane(
+            yield LayoutSpace(
                 source,
                 cluster,
                 tensor,
@@ -193,7 +193,7 @@ def planes(
             continue
 
 
-def _filled(mesh: Mesh) -> bool:
+def _filled(mesh: ParallelLayout) -> bool:
     """Whether there are as many microbatches as the first stage has forward at once (section 3.2.1: m >= p)."""
     widths = [len(place) for place in mesh.places] or [mesh.width] * mesh.depth
     return -(-sum(widths) // widths[0]) * widths[0] <= mesh.microbatches * mesh.width

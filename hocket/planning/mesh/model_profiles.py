@@ -9,9 +9,9 @@ from hocket.cost.analytic.calibration import Calibration
 from hocket.cost.analytic.transformer import RECOMPUTE, Precision, analytic
 from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import Plane, planes
+from hocket.planning.mesh.layout_space import LayoutSpace, planes
 from hocket.planning.mesh.recompute_cut import woven
-from hocket.planning.mesh.simulated import Meshed
+from hocket.planning.mesh.simulated import SimulatedLayout
 from hocket.planning.predict.update_semantics import considered
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
@@ -82,7 +82,7 @@ class SizedSpace:
         shards: Sequence[str] = SHARDS,
         strategies: Sequence[str] = (),
         synchronous: bool | None = None,
-    ) -> Iterator[Plane]:
+    ) -> Iterator[LayoutSpace]:
         """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
         widths = tuple(tensors) or divisors(cluster.devices)
         # In a fused kernel scores are made again in any case.
@@ -100,13 +100,13 @@ class SizedSpace:
             considered_meshes(strategies, synchronous),
         )
 
-    def profile_of(self, found: Meshed) -> ModelProfile:
+    def profile_of(self, found: SimulatedLayout) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
         if found.mesh.again:
             return woven(lambda word: self.profile_with(found, word), found.mesh.again)
         return self.profile_with(found, found.mesh.recompute)
 
-    def profile_with(self, found: Meshed, recompute: str) -> ModelProfile:
+    def profile_with(self, found: SimulatedLayout, recompute: str) -> ModelProfile:
         """That profile where all blocks make again what a word says."""
         return self.profile(found.mesh.tensor, recompute, found.plane.sizes, found.mesh.sequence_parallel)
 

@@ -23,7 +23,7 @@ Between = dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Ground:
+class StagePlacement:
     """Of p stages; arrays of shape (p,).
 
     Attributes:
@@ -42,7 +42,7 @@ class Ground:
     @classmethod
     def of(
         cls, cluster: Cluster, places: Places, types: np.ndarray, room_bytes: np.ndarray, known: "Between"
-    ) -> "Ground":
+    ) -> "StagePlacement":
         """Of some places in a cluster.
 
         Arguments:
@@ -128,7 +128,7 @@ _CARRIES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
 def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
-    """As `Ground.shared_s`."""
+    """As `StagePlacement.shared_s`."""
     found: dict[Resource, np.ndarray] = {}
 
     def add(uses: tuple[Use, ...], kind: int, stage: int, seconds: float) -> None:

@@ -19,11 +19,11 @@ from hocket.hardware.cluster import Cluster, Node
 from hocket.hardware.groups import grouped
 from hocket.planning.buckets.assign import AUTO, DEFAULT, Rebucketed, check_buckets, rebucketed
 from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes
-from hocket.planning.mesh.search import Meshes, search_meshes
-from hocket.planning.mesh.simulated import Meshed
+from hocket.planning.mesh.search import LayoutSearch, search_meshes
+from hocket.planning.mesh.simulated import SimulatedLayout
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
-from hocket.planning.predict.update_semantics import Updates, updates_of
+from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
 from hocket.planning.search.branch_and_bound import make_plan
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import stage_shapes
@@ -53,11 +53,11 @@ class SizedSearch(SizedSpace):
     ) -> None:
         super().__init__(model, cluster, batch_size, precision, calibration)
         self.buckets = buckets
-        self.meshes = Meshes((), 0, 0)
+        self.meshes = LayoutSearch((), 0, 0)
         self.search_s = 0.0
 
     @cached_property
-    def best(self) -> Meshed:
+    def best(self) -> SimulatedLayout:
         """The best mesh that fits whatever the timing.
 
         Raises:
@@ -77,11 +77,11 @@ class SizedSearch(SizedSpace):
         raise RefusedError("plan", f"nothing that fits; nearest is {needs}", "a plan that fits", step)
 
     @property
-    def candidates(self) -> tuple[Meshed, ...]:
+    def candidates(self) -> tuple[SimulatedLayout, ...]:
         """The best, and those behind it."""
         return self.meshes.found
 
-    def plan(self, found: Meshed, profile_path: str = "") -> Plan:
+    def plan(self, found: SimulatedLayout, profile_path: str = "") -> Plan:
         """The plan file of a mesh, with what is predicted of it.
 
         The best has the buckets that serve it best, if others than those of one size, which all other plans have, gain something.
@@ -91,7 +91,7 @@ class SizedSearch(SizedSpace):
         return replace(self._with_one_size if found is self.best else self._plan(found), profile=profile_path)
 
     @cached_property
-    def written(self) -> Meshed:
+    def written(self) -> SimulatedLayout:
         """The best mesh with the prediction of the plan that is written for it.
 
         The search foresees a long batch from shorter ones; the plan, which may have other buckets as well, is simulated whole where that
@@ -103,7 +103,7 @@ class SizedSearch(SizedSpace):
         predicted = self.plan(self.best).predicted
         return self.best if predicted is None else replace(self.best, predicted=predicted)
 
-    def told(self) -> tuple[Meshed, ...]:
+    def told(self) -> tuple[SimulatedLayout, ...]:
         """All candidates as they are told to people: the best as it is written and first, the others by time."""
         rest = (one for one in self.candidates if one is not self.best)
         return (self.written, *sorted(rest, key=lambda one: one.iteration_s))
@@ -124,7 +124,7 @@ class SizedSearch(SizedSpace):
         """What other buckets than those of one size gain for the best plan; empty where it has these."""
         return self._rebucketed.text if self._rebucketed is not None else ""
 
-    def _plan(self, found: Meshed) -> Plan:
+    def _plan(self, found: SimulatedLayout) -> Plan:
         mesh = found.mesh
         profile = self.profile_of(found)
         situation, choice = found.plane.choice(mesh, self.batch_size)
@@ -138,7 +138,7 @@ class SizedSearch(SizedSpace):
         )
         return replace(plan, predicted=predict_iteration(plan, profile))
 
-    def updates(self, found: Meshed) -> Updates:
+    def updates(self, found: SimulatedLayout) -> UpdateSemantics:
         """How a mesh's updates differ from those of one process."""
         situation, choice = found.plane.choice(found.mesh, self.batch_size)
         shapes = stage_shapes(situation.profile, choice.stages)
@@ -155,12 +155,12 @@ class SizedSearch(SizedSpace):
         self.plan(self.best, beside.name).save(path)
         return beside
 
-    def flops_per_s(self, found: Meshed) -> float:
+    def flops_per_s(self, found: SimulatedLayout) -> float:
         """The model's operations a device and second."""
         forward = float(self.profile_of(found).column("flops", found.mesh.samples).sum()) / found.mesh.samples
         return 3 * forward * found.mesh.tensor * self.batch_size / found.iteration_s / self.cluster.devices
 
-    def share_of_peak(self, found: Meshed) -> float:
+    def share_of_peak(self, found: SimulatedLayout) -> float:
         """These, by the peak rate of the devices' mean."""
         cluster, dtype = self.cluster, self.precision.dtype
         nodes = cluster.nodes or (Node(cluster.device_type, cluster.devices),)

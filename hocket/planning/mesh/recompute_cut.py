@@ -15,34 +15,34 @@ import numpy as np
 
 from hocket.hardware.cluster import Cluster
 from hocket.planning.mesh.block_costs import BlockFigures
-from hocket.planning.mesh.bound_tables import Tables, before, doubled, flying
+from hocket.planning.mesh.bound_tables import PrefixTables, before, doubled, flying
 from hocket.planning.mesh.bounds import WAITING
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane, Source
-from hocket.planning.mesh.placement import Ground
-from hocket.planning.predict.stage_table import Least, Row, counts_of, rows_of
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace, Source
+from hocket.planning.mesh.placement import StagePlacement
+from hocket.planning.predict.stage_table import Least, StageRow, counts_of, rows_of
 from hocket.profiling.profile import ModelProfile
 
 SOME = "some"  # blocks are made again, in ways that differ
 
 
-class Tailor(Plane):
+class RecomputeCut(LayoutSpace):
     """Meshes of one tensor-parallel width, whose blocks may be made again in different ways.
 
     Arguments:
         ways: one plane for each way, the quickest first.
     """
 
-    def __init__(self, ways: Sequence[Plane]) -> None:
+    def __init__(self, ways: Sequence[LayoutSpace]) -> None:
         first = ways[0]
         kind = first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel
         self._set(*kind, first.group, first.profile, (first.shards, first.strategies))
         self.ways = tuple(ways)
         self._figures: dict[int, BlockFigures] = {}
         self._woven: dict[tuple[str, ...], ModelProfile] = {}
-        self._rows: dict[tuple[int, int, bytes], Row] = {}
+        self._rows: dict[tuple[int, int, bytes], StageRow] = {}
 
-    def fitted(self, mesh: Mesh, excess_bytes: float | np.ndarray = 0.0) -> Mesh | None:
+    def fitted(self, mesh: ParallelLayout, excess_bytes: float | np.ndarray = 0.0) -> ParallelLayout | None:
         """The mesh with as little made again as fits, and without chunks other borders; None where nothing fits.
 
         Arguments:
@@ -51,7 +51,9 @@ class Tailor(Plane):
         found = self.cut_s(mesh, excess_bytes)
         return found and found[0]
 
-    def cut_s(self, mesh: Mesh, excess_bytes: float | np.ndarray = 0.0) -> tuple[Mesh, float] | None:
+    def cut_s(
+        self, mesh: ParallelLayout, excess_bytes: float | np.ndarray = 0.0
+    ) -> tuple[ParallelLayout, float] | None:
         """As `fitted`, and seconds that its bound is not below."""
         if mesh.units:
             return None  # which hold one microbatch: what all blocks make again is what there is
@@ -78,7 +80,7 @@ class Tailor(Plane):
         return replace(mesh, ends=ends, recompute=words[again[0]] if same else SOME, again=layers), seconds
 
     def _recut(
-        self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+        self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> tuple[tuple[int, ...], list[int], float] | None:
         rows = self._rows_of(of, ground, turns, room, mesh)
         counts = counts_of(rows, of.blocks, mesh.chunks)
@@ -96,7 +98,7 @@ class Tailor(Plane):
         ways_s = 0.0 if mesh.stale else np.cumsum(each_s) - each_s
         return tuple(ends.tolist()), again, float((own_s + ways_s).max())
 
-    def chunks_s(self, mesh: Mesh) -> float:
+    def chunks_s(self, mesh: ParallelLayout) -> float:
         """Seconds that no cut of a mesh is below, in whatever number of chunks: these hold no fewer stashes than stages do."""
         mesh = replace(mesh, chunks=1)
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
@@ -106,7 +108,7 @@ class Tailor(Plane):
         return inf if counts is None else float(max(row.seconds[n] for row, n in zip(rows, counts, strict=True)))
 
     def _chunk_ends(
-        self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+        self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> tuple[int, ...] | None:
         """Borders of a mesh's chunks: each device has as many blocks as it is quick, and its chunks take as long as each other."""
         p, v, stage = mesh.depth, mesh.chunks, np.arange(mesh.depth)
@@ -127,7 +129,9 @@ class Tailor(Plane):
         ends: list[int] = np.cumsum(many.ravel()).astype(int).tolist()
         return tuple(ends) if many.min() >= 1 else None
 
-    def _rows_of(self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh) -> list[Row]:
+    def _rows_of(
+        self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
+    ) -> list[StageRow]:
         """Of every stage; many meshes have stages that are alike."""
         p, stage = len(turns), np.arange(len(turns))
         most = of.blocks if p == 1 or len(self.types[0]) > 1 else min(of.blocks, 4 * -(-of.blocks // p) + 4)
@@ -147,7 +151,7 @@ class Tailor(Plane):
         return [self._rows[key] for key in keys]
 
     def _same_cut(
-        self, of: BlockFigures, ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+        self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> tuple[tuple[int, ...], list[int], float] | None:
         p, v, total = mesh.depth, mesh.chunks, of.blocks
         cut = np.array((0, *mesh.ends))
@@ -186,19 +190,19 @@ class Tailor(Plane):
                 again[c, r] = [int(least.thrifty[r, 0])] * few + [int(least.quick[r, 0])] * (int(many[c, r]) - few)
         return mesh.ends, [way for row in again.ravel() for way in row], float((least.seconds[:, 0] * turns).max())
 
-    def profile_of(self, mesh: Mesh) -> ModelProfile:
+    def profile_of(self, mesh: ParallelLayout) -> ModelProfile:
         """The profile of a mesh's groups, each block made again in its way."""
         if mesh.again not in self._woven:
             by_word = {way.recompute: way.profile for way in self.ways}
             self._woven[mesh.again] = woven(by_word.__getitem__, mesh.again)
         return self._woven[mesh.again]
 
-    def _tables_of(self, mesh: Mesh) -> Tables:
+    def _tables_of(self, mesh: ParallelLayout) -> PrefixTables:
         figures = self.figures(mesh.samples)
         words = [way.recompute for way in self.ways]
         ways, layers = np.array([words.index(word) for word in mesh.again]), np.arange(len(mesh.again))
         forward_s, backward_s = (before(x[ways, :, layers].T) for x in figures.layers_s)
-        return Tables(forward_s, backward_s, before(figures.layers_bytes[ways, layers]))
+        return PrefixTables(forward_s, backward_s, before(figures.layers_bytes[ways, layers]))
 
     def figures(self, samples: int) -> BlockFigures:
         """Of embedding, block and output at one microbatch size."""
@@ -207,7 +211,9 @@ class Tailor(Plane):
         return self._figures[samples]
 
 
-def plane_of(source: Source, cluster: Cluster, mesh: Mesh, sizes: tuple[int, ...], slices: bool) -> Plane:
+def plane_of(
+    source: Source, cluster: Cluster, mesh: ParallelLayout, sizes: tuple[int, ...], slices: bool
+) -> LayoutSpace:
     """The plane that a mesh is one of, on a cluster.
 
     Arguments:
@@ -215,10 +221,10 @@ def plane_of(source: Source, cluster: Cluster, mesh: Mesh, sizes: tuple[int, ...
     """
     words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
     ways = [
-        Plane(source, cluster, mesh.tensor, word, sizes, slices, mesh.sequence_parallel, (mesh.shard,))
+        LayoutSpace(source, cluster, mesh.tensor, word, sizes, slices, mesh.sequence_parallel, (mesh.shard,))
         for word in words
     ]
-    return Tailor(ways) if mesh.again else ways[0]
+    return RecomputeCut(ways) if mesh.again else ways[0]
 
 
 def woven(source: Callable[[str], ModelProfile], again: tuple[str, ...]) -> ModelProfile:

@@ -12,10 +12,10 @@ from math import floor, inf, log
 import numpy as np
 
 from hocket.planning.mesh.heterogeneous.layouts import alone, mixed, mixes, numbers_of_chunks, turned
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
-from hocket.planning.mesh.recompute_cut import Tailor
-from hocket.planning.mesh.simulated import Meshed, proven, simulated
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.recompute_cut import RecomputeCut
+from hocket.planning.mesh.simulated import SimulatedLayout, proven, simulated
 from hocket.planning.search.result import TIE
 from hocket.program.program import SHARDS
 
@@ -27,10 +27,10 @@ _LITTLE = 1.25  # of a device's memory: what more than this is needed for is no 
 
 
 @dataclass(frozen=True)
-class Miss:
+class LayoutMiss:
     """A mesh that does not fit: bytes that its fullest device needs at least, and seconds that it would take at least."""
 
-    mesh: Mesh
+    mesh: ParallelLayout
     bytes: float
     capacity_bytes: float
     seconds: float
@@ -42,7 +42,7 @@ class Miss:
 
 
 @dataclass(frozen=True)
-class Meshes:
+class LayoutSearch:
     """What a search found, the best first.
 
     Attributes:
@@ -54,18 +54,21 @@ class Meshes:
         simple: where devices are unlike, the best of what takes them for alike (equal stages), or uses those of one type.
     """
 
-    found: tuple[Meshed, ...]
+    found: tuple[SimulatedLayout, ...]
     considered: int
     too_large: int
-    nearest: Miss | None = None
-    quicker: Miss | None = None
-    behind: tuple[Mesh, float] | None = None
-    simple: Meshed | None = None
+    nearest: LayoutMiss | None = None
+    quicker: LayoutMiss | None = None
+    behind: tuple[ParallelLayout, float] | None = None
+    simple: SimulatedLayout | None = None
 
 
 def search_meshes(
-    planes: Iterable[Plane], batch_size: int, ceiling_s: float = inf, only: Callable[[Mesh], bool] | None = None
-) -> Meshes:
+    planes: Iterable[LayoutSpace],
+    batch_size: int,
+    ceiling_s: float = inf,
+    only: Callable[[ParallelLayout], bool] | None = None,
+) -> LayoutSearch:
     """Simulate in the order of the bounds whatever may be the best, or as good within the tolerance of a tie.
 
     Arguments:
@@ -90,15 +93,15 @@ def search_meshes(
     return replace(found, simple=next(iter(simple.run().found), None)) if unlike else found
 
 
-def with_tailors(planes: Iterable[Plane]) -> Iterator[tuple[Plane, Tailor | None]]:
+def with_tailors(planes: Iterable[LayoutSpace]) -> Iterator[tuple[LayoutSpace, RecomputeCut | None]]:
     """Planes; beside the one of each kind of tensor-parallel groups that makes least again, who cuts its meshes to measure."""
-    widths: dict[tuple[int, bool], list[Plane]] = {}
+    widths: dict[tuple[int, bool], list[LayoutSpace]] = {}
     for plane in planes:
         widths.setdefault((plane.tensor, plane.sequence_parallel), []).append(plane)
     for own in widths.values():
         ways = sorted(own, key=lambda plane: float(plane.profile.column("backward_s", plane.sizes[0]).sum()))
         for plane in own:
-            yield plane, Tailor(ways) if plane is ways[0] else None
+            yield plane, RecomputeCut(ways) if plane is ways[0] else None
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,9 @@ class _Job:
         turned: whether stages stand side by side where replicas did. excess_bytes: by device, what was simulated beyond its memory; tries: how often.
     """
 
-    plane: Plane
-    mesh: Mesh
-    tailor: Tailor | None
+    plane: LayoutSpace
+    mesh: ParallelLayout
+    tailor: RecomputeCut | None
     cut: bool = False
     rough: bool = False
     chunks: tuple[int, ...] = ()
@@ -134,13 +137,15 @@ class _Hunt:
         self._ceiling_s, self._slack = ceiling_s, slack
         self._waiting: list[_Waiting] = []
         self._number = self._considered = self._too_large = 0
-        self._found: list[Meshed] = []
-        self._misses: list[Miss] = []
+        self._found: list[SimulatedLayout] = []
+        self._misses: list[LayoutMiss] = []
         self._far: list[_Job] = []
-        self._jobs: dict[Mesh, _Job] = {}
+        self._jobs: dict[ParallelLayout, _Job] = {}
         self._best_s = inf
 
-    def offer(self, plane: Plane, mesh: Mesh, chunks: tuple[int, ...], tailor: Tailor | None) -> None:
+    def offer(
+        self, plane: LayoutSpace, mesh: ParallelLayout, chunks: tuple[int, ...], tailor: RecomputeCut | None
+    ) -> None:
         """Take in a mesh without layers, for each of these numbers of chunks."""
         self._considered += len(chunks)
         job = _Job(plane, mesh, tailor, rough=True, chunks=chunks)
@@ -160,13 +165,15 @@ class _Hunt:
         bound = job.plane.bound(job.mesh)
         if not bound.fits and not job.tries:
             self._too_large += 1
-            self._misses.append(Miss(job.mesh, bound.bytes, bound.room_bytes, bound.seconds))
+            self._misses.append(LayoutMiss(job.mesh, bound.bytes, bound.room_bytes, bound.seconds))
         if bound.fits or (job.tailor and not job.tries):
             self._wait(bound.seconds, replace(job, rough=False, cut=not bound.fits))
         if job.tries == 1 and job.mesh.places:
             self._turn(job)
 
-    def offer_uncut(self, plane: Plane, mesh: Mesh, tailor: Tailor | None, least_s: float) -> None:
+    def offer_uncut(
+        self, plane: LayoutSpace, mesh: ParallelLayout, tailor: RecomputeCut | None, least_s: float
+    ) -> None:
         """Take in a mesh without layers, with seconds that it is not below."""
         chunks = tuple(numbers_of_chunks(tailor, mesh)) if tailor and mesh.chunks > 1 else ()
         self._considered += max(1, len(chunks))
@@ -180,7 +187,7 @@ class _Hunt:
         heappush(self._waiting, (near, _simplicity(job.mesh), self._number, bound_s, job))
         self._number += 1
 
-    def run(self) -> Meshes:
+    def run(self) -> LayoutSearch:
         """Simulate until the best is known, and proved."""
         self._go_on()
         while not self._prove():
@@ -267,11 +274,11 @@ class _Hunt:
         if bound.fits and gains:
             self._wait(bound.seconds, replace(job, mesh=twin, close=False, rough=False, turned=True))
 
-    def _refuse(self, job: _Job, one: Meshed, peaks: Mapping[int, float]) -> None:
+    def _refuse(self, job: _Job, one: SimulatedLayout, peaks: Mapping[int, float]) -> None:
         """What does not fit is cut to measure, or again."""
         if not job.mesh.again:
             self._too_large += 1
-            self._misses.append(Miss(job.mesh, *one.fullest(peaks)[1:], one.iteration_s))
+            self._misses.append(LayoutMiss(job.mesh, *one.fullest(peaks)[1:], one.iteration_s))
         if job.tailor and job.tries < _TRIES:
             rooms = job.plane.room_bytes
             beyond = [max(peaks[g] - rooms[g] for g in place if g in peaks) for place in job.mesh.stands]
@@ -291,11 +298,11 @@ class _Hunt:
         self._refuse(self._jobs.pop(one.mesh), one, peaks)
         return False
 
-    def _order(self, one: Meshed) -> tuple[float, ...]:
+    def _order(self, one: SimulatedLayout) -> tuple[float, ...]:
         """What is of no use goes last."""
         return one.iteration_s > self._ceiling_s, *_rank(one, self._best_s)
 
-    def _meshes(self) -> Meshes:
+    def _meshes(self) -> LayoutSearch:
         best_s, misses = self._best_s, self._misses
         least = min(self._waiting, key=lambda one: one[3], default=None)
         behind = (least[-1].mesh, float(least[3])) if least else None
@@ -303,9 +310,9 @@ class _Hunt:
             bounds = [
                 (mesh, far.plane.bound(mesh)) for far in self._far for mesh in far.plane.cut(far.mesh, far.chunks)
             ]
-            misses += [Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds) for mesh, bound in bounds]
+            misses += [LayoutMiss(mesh, bound.bytes, bound.room_bytes, bound.seconds) for mesh, bound in bounds]
         little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
-        return Meshes(
+        return LayoutSearch(
             tuple(sorted(self._found, key=self._order)),
             self._considered,
             self._too_large,
@@ -315,7 +322,7 @@ class _Hunt:
         )
 
 
-def _rank(one: Meshed, best_s: float) -> tuple[float, ...]:
+def _rank(one: SimulatedLayout, best_s: float) -> tuple[float, ...]:
     """By seconds; among those that are as good as the best the newest weights, fewer stages, narrower groups, one way for all and whole
     state go first."""
     if one.iteration_s > best_s * (1 + TIE):
@@ -323,5 +330,5 @@ def _rank(one: Meshed, best_s: float) -> tuple[float, ...]:
     return best_s, *_simplicity(one.mesh), one.iteration_s
 
 
-def _simplicity(mesh: Mesh) -> tuple[int, ...]:
+def _simplicity(mesh: ParallelLayout) -> tuple[int, ...]:
     return mesh.stale, mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), SHARDS.index(mesh.shard)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
 
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_choice, proven_peaks
 
@@ -19,15 +19,15 @@ _MOST_FORWARDS = 4096  # of what is proved
 
 
 @dataclass(frozen=True)
-class Meshed:
+class SimulatedLayout:
     """A simulated mesh: seconds of an iteration, bytes on its fullest device.
 
     Attributes:
         plane: what it is one of; predicted: all that is foreseen of it.
     """
 
-    plane: Plane
-    mesh: Mesh
+    plane: LayoutSpace
+    mesh: ParallelLayout
     predicted: Predicted
 
     @property
@@ -65,13 +65,13 @@ class Meshed:
         return self._fullest[0]
 
 
-def simulated(plane: Plane, mesh: Mesh) -> Meshed:
+def simulated(plane: LayoutSpace, mesh: ParallelLayout) -> SimulatedLayout:
     """What the simulator says of a mesh; a long batch is foreseen from shorter ones (extrapolate.py)."""
     situation, choice = plane.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
-    return Meshed(plane, mesh, predict_choice(situation, mesh.strategy, choice, most_forwards=0))
+    return SimulatedLayout(plane, mesh, predict_choice(situation, mesh.strategy, choice, most_forwards=0))
 
 
-def proven(one: Meshed) -> Mapping[int, float]:
+def proven(one: SimulatedLayout) -> Mapping[int, float]:
     """The most that each group can come to hold whatever the timing, where it is near the limit.
 
     Looked at on two columns of a short batch; where even these are too long for a search, by what can wait at most.
@@ -96,7 +96,7 @@ def proven(one: Meshed) -> Mapping[int, float]:
     return proven_peaks(situation, mesh.strategy, choice)
 
 
-def _short(mesh: Mesh) -> Mesh:
+def _short(mesh: ParallelLayout) -> ParallelLayout:
     """Two columns of a short batch; of unequal replicas, as many microbatches as all of them have in flight twice. Of GPipe, which has
     all in flight, the whole batch."""
     widths, whole = {len(place) for place in mesh.places}, mesh.schedule == "gpipe"

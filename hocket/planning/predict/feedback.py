@@ -17,7 +17,7 @@ from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.swapping.fit_host_link import host_links, on_links
-from hocket.profiling.layer import Elsewhere, Layer
+from hocket.profiling.layer import Layer, OtherDeviceLayer
 from hocket.profiling.profile import CPU, Correction, ModelProfile
 from hocket.util.documents import parse_yaml, write_yaml
 from hocket.util.files import digest, read_bytes, write_atomic
@@ -36,7 +36,7 @@ _ANY = Link(1.0)
 
 
 @dataclass(frozen=True)
-class Experience:
+class RunFeedback:
     """One run.
 
     Attributes:
@@ -109,7 +109,7 @@ class Experience:
         write_atomic(path, write_yaml(data))
 
     @classmethod
-    def read(cls, path: str | Path) -> "Experience":
+    def read(cls, path: str | Path) -> "RunFeedback":
         """Read the file of a run.
 
         Raises:
@@ -175,7 +175,7 @@ def learned_from(
     peak_memory_bytes: Mapping[int, float],
     steps: int,
     swaps: Mapping[int, LinkSums] | None = None,
-) -> Experience:
+) -> RunFeedback:
     """What a run of a plan teaches.
 
     Arguments:
@@ -193,7 +193,7 @@ def learned_from(
     before = profile.correction or Correction()
     now_s = predict_iteration(plan, profile).iteration_s if links else predicted.iteration_s
     slowdown = _slowdown(plan, profile, now_s, iteration_s)
-    return Experience(
+    return RunFeedback(
         profile.name,
         _first_digest(profile),
         _digest(plan.cluster, links),
@@ -238,7 +238,7 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
     def times(values: tuple[float, ...], factor: float) -> tuple[float, ...]:
         return tuple(value * factor for value in values)
 
-    def changed(one: Layer | Elsewhere) -> dict[str, Any]:
+    def changed(one: Layer | OtherDeviceLayer) -> dict[str, Any]:
         """Seconds of a layer, here or elsewhere."""
         known = {name: times(getattr(one, name), slower) for name in ("forward_s", "backward_s")}
         return known | {name: getattr(one, name) * slower for name in ("step_s", "copy_s")}
@@ -261,7 +261,7 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
     )
 
 
-def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluster: Cluster) -> Experience | None:
+def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluster: Cluster) -> RunFeedback | None:
     """The run of this model on this cluster that is kept in a folder: of the plan of this name, else the longest.
 
     What is no such file, or of a short run, is left out.
@@ -269,7 +269,7 @@ def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluste
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
-            one = Experience.read(path)
+            one = RunFeedback.read(path)
         except HocketError:
             continue
         if one.steps >= WARM_STEPS and one.is_of(profile, cluster):

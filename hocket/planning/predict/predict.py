@@ -18,7 +18,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.extrapolate import foreseen, longest, repeats, shorter
 from hocket.planning.predict.group_bytes import group_bytes
-from hocket.planning.predict.symmetry import Column, column_of
+from hocket.planning.predict.symmetry import PipelineReplica, column_of
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.profile import ModelProfile
 from hocket.program.memory_bound.footprint import footprints
@@ -31,12 +31,12 @@ from hocket.program.trace.trace import Trace
 from hocket.simulation.analysis.overlap_gain import overlap_of
 from hocket.simulation.analysis.without_overlap import sums_apart
 from hocket.simulation.critical_path import PathSeconds, critical_seconds
-from hocket.simulation.engine.tables import Layout
-from hocket.simulation.simulator import Outcome, enough_repeats, lay_out, play
+from hocket.simulation.engine.tables import NodeLayout
+from hocket.simulation.simulator import SimulationResult, enough_repeats, lay_out, play
 from hocket.simulation.steady_state import steady_state
 from hocket.simulation.summary import Summary, summarize
 from hocket.simulation.swapping.host_memory import HostCourse, host_course
-from hocket.strategies.base.search_space import MAX_FORWARDS, Choice, Situation
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest
 from hocket.strategies.base.strategy import compile_strategy, complete, habits, microbatches_of
 from hocket.util.gc_pause import paused
 
@@ -92,7 +92,7 @@ def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None
     return trace, summary
 
 
-def _peaks(outcome: Outcome) -> dict[int, float]:
+def _peaks(outcome: SimulationResult) -> dict[int, float]:
     """The most that each device holds: in the predicted timing; of waves in any, which is what is proven.
 
     What one wave holds when the other holds most is a matter of how quick two threads are beside each other, which nothing orders: a
@@ -113,7 +113,7 @@ def host_course_of(plan: Plan, profile: ModelProfile) -> HostCourse | None:
     return None if plan.swap is None else host_course(_play(_of_plan(plan, profile), record=True))
 
 
-def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> Outcome:
+def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> SimulationResult:
     """The run of a plan, with everything that the kernel found but changes of memory.
 
     Arguments:
@@ -159,7 +159,9 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
     return first.further(second, (samples - sizes[0]) / (sizes[1] - sizes[0]))
 
 
-def predict_choice(situation: Situation, strategy: str, choice: Choice, most_forwards: int = MAX_FORWARDS) -> Predicted:
+def predict_choice(
+    situation: PlanRequest, strategy: str, choice: Candidate, most_forwards: int = MAX_FORWARDS
+) -> Predicted:
     """As `predict_iteration`, for a strategy's choice that is no plan yet.
 
     Arguments:
@@ -173,7 +175,7 @@ def predict_choice(situation: Situation, strategy: str, choice: Choice, most_for
     return _short(asked, most_forwards)
 
 
-def trace_of_choice(situation: Situation, strategy: str, choice: Choice) -> Trace:
+def trace_of_choice(situation: PlanRequest, strategy: str, choice: Candidate) -> Trace:
     """As `played`, for a strategy's choice.
 
     Raises:
@@ -184,7 +186,7 @@ def trace_of_choice(situation: Situation, strategy: str, choice: Choice) -> Trac
     return _play(asked, record=False).trace
 
 
-def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[int, float]:
+def proven_peaks(situation: PlanRequest, strategy: str, choice: Candidate) -> dict[int, float]:
     """The most that each device can come to hold, whatever the timing: what `check` asks of the plan (footprint.py).
 
     Raises:
@@ -255,8 +257,8 @@ class ShorterRuns(NamedTuple):
             adds to the first run what the last has more than it.
     """
 
-    runs: tuple[Outcome, ...]
-    column: Column | None
+    runs: tuple[SimulationResult, ...]
+    column: PipelineReplica | None
     rounds: float
 
 
@@ -282,7 +284,7 @@ def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:
     return critical_seconds(_play(_alone(asked)[0], record=False, repeats=repeats))
 
 
-def _alone(asked: _Asked) -> tuple[_Asked, Column | None]:
+def _alone(asked: _Asked) -> tuple[_Asked, PipelineReplica | None]:
     """One of several alike columns, and which; the whole where one does not stand for all."""
     samples, each = asked.batch
     if asked.swap is not None:
@@ -303,12 +305,12 @@ def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
     return Predicted(steady.iteration_s, rate, found, steady.bubble_fraction)
 
 
-def _play(asked: _Asked, record: bool, repeats: int | None = None) -> Outcome:
+def _play(asked: _Asked, record: bool, repeats: int | None = None) -> SimulationResult:
     layout, costs = _laid_out(asked, repeats)
     return play(layout, costs, record=record)
 
 
-def _laid_out(asked: _Asked, repeats: int | None = None) -> tuple[Layout, CostModel]:
+def _laid_out(asked: _Asked, repeats: int | None = None) -> tuple[NodeLayout, CostModel]:
     profile, cluster, strategy, options, cuts, batch, swap = asked
     sizes, swaps = _sizes(strategy, cuts, batch), swap is not None
     costs = CostModel(profile, cluster, cuts, sizes, columns=_columns(profile), swaps=swaps)
@@ -331,7 +333,7 @@ def _layout(
     rounds: int,
     repeats: int | None = None,
     swap: Swapping | None = None,
-) -> Layout:
+) -> NodeLayout:
     """The lowered program, with as many repetitions as the steady state needs if they are not given."""
     with paused():
         program = compile_strategy(strategy, shapes, microbatches, dict(options))

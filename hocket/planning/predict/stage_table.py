@@ -41,7 +41,7 @@ class Least:
         self.quick[better], self.thrifty[better], self.counts[better] = quick, thrifty, count[better].astype(int)
 
 
-class Row(NamedTuple):
+class StageRow(NamedTuple):
     """Of a stage with 0, 1, ... blocks: least seconds of a batch, and no less than with fewer; the rest as `Least`."""
 
     exact_s: np.ndarray
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     counts: np.ndarray
 
 
-def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[Row]:
+def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
     """Of stages with up to so many blocks.
 
     Arguments:
@@ -79,10 +79,10 @@ def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[Row]:
         least.offer(quick, thrifty, least.count(beyond + np.maximum(working, again), saved))
     exact_s = (least.seconds + ends_s) * turns
     seconds = np.maximum.accumulate(exact_s, axis=1)
-    return [Row(*row) for row in zip(exact_s, seconds, least.quick, least.thrifty, least.counts, strict=True)]
+    return [StageRow(*row) for row in zip(exact_s, seconds, least.quick, least.thrifty, least.counts, strict=True)]
 
 
-def counts_of(rows: Sequence[Row], blocks: int, chunks: int) -> np.ndarray | None:
+def counts_of(rows: Sequence[StageRow], blocks: int, chunks: int) -> np.ndarray | None:
     """How many blocks each device has, one in every chunk at least, but where embedding or output are, so that the slowest is as quick as
     it can be; None where they have no room."""
     least = np.full(len(rows), chunks)

@@ -11,11 +11,11 @@ from math import gcd, lcm
 
 from hocket.cost.contention import transfer_uses
 from hocket.hardware.cluster import Cluster
-from hocket.program.passes.borders import Graph, StageCut, crossing
+from hocket.program.passes.borders import LayerGraph, StageCut, crossing
 
 
 @dataclass(frozen=True)
-class Column:
+class PipelineReplica:
     """One of several pipelines that are alike: its stages, and the batch that is its part."""
 
     cuts: tuple[StageCut, ...]
@@ -43,8 +43,8 @@ class Column:
 
 
 def column_of(
-    graph: Graph, cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int
-) -> Column | None:
+    graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int
+) -> PipelineReplica | None:
     """The first column of a plan, or None where one does not stand for all.
 
     Stages of unlike numbers of replicas are as many columns as the greatest common divisor of these. One does not stand for all where
@@ -63,10 +63,10 @@ def column_of(
         )
         for cut in cuts
     )
-    return Column(first, batch_size // count)
+    return PipelineReplica(first, batch_size // count)
 
 
-def _alike(graph: Graph, cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
+def _alike(graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
     """Whether columns have the same devices and links, and none that two of them use."""
     owners: dict[int, int] = {}
     for cut in cuts:

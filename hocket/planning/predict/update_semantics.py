@@ -16,7 +16,7 @@ from hocket.util.units import show_count
 
 
 @dataclass(frozen=True)
-class Updates:
+class UpdateSemantics:
     """What one optimizer update of a plan is made of.
 
     Attributes:
@@ -90,7 +90,7 @@ def updates_of(
     microbatch_size: int,
     options: dict[str, object],
     differences: tuple[Difference, ...] = (),
-) -> Updates:
+) -> UpdateSemantics:
     """The updates of a strategy on some stages.
 
     Arguments:
@@ -103,7 +103,7 @@ def updates_of(
     rule = strategy(name).rule(shapes, microbatches, complete(name, options))
     counts = [batch_size if count == microbatches else count * microbatch_size for count in rule.batch]
     cut = differences if microbatches > 1 else ()
-    return Updates(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size, cut)
+    return UpdateSemantics(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size, cut)
 
 
 @cache

@@ -16,7 +16,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.overlap import Overlap
 from hocket.simulation.analysis.traffic import Pair, Traffic, by_level, by_name, traffic_of
 from hocket.simulation.analysis.without_overlap import sums_apart
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.simulator import play
 from hocket.simulation.steady_state import steady_state
 from hocket.simulation.summary import Summary
@@ -78,7 +78,7 @@ def _at(found: ShorterRuns, first: float, last: float) -> float:
     return first + found.rounds * (last - first)
 
 
-def _busy_s(run: Outcome) -> dict[int, float]:
+def _busy_s(run: SimulationResult) -> dict[int, float]:
     """Seconds of one iteration in which each device computes."""
     steady = steady_state(run)
     return {device: seconds / steady.batches for device, seconds in steady.busy_s.items()}
@@ -107,7 +107,7 @@ def _overlap(found: ShorterRuns, plan: Plan, excerpt: Summary, shown: Plan, now:
     return replace(excerpt.overlap, iteration_s=now.iteration_s, apart_iteration_s=apart_s, batch=batch)
 
 
-def _gained_s(run: Outcome) -> float:
+def _gained_s(run: SimulationResult) -> float:
     """Seconds of an iteration that overlap saves."""
     apart = sums_apart(run.layout)
     if apart is None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from hocket.errors import InputError, RefusedError
-from hocket.planning.goals.subclusters import Found, Planned
+from hocket.planning.goals.subclusters import PartResult, Planned
 from hocket.planning.search.result import TIE
 
-F = TypeVar("F", bound=Found)
+F = TypeVar("F", bound=PartResult)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from hocket.planning.predict.predict import predict_choice, proven_peaks, trace_
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.planning.search.bounds.bounds import Bounds
 from hocket.planning.search.failures import failed
-from hocket.planning.search.result import NEAR, TIE, Candidate, Refused
+from hocket.planning.search.result import NEAR, TIE, Evaluated, Refused
 from hocket.program.program import StageShape
 from hocket.program.trace.busy_time import active_s
-from hocket.strategies.base.search_space import MAX_FORWARDS, Choice, Situation, period_forwards, shared
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, period_forwards, shared
 from hocket.strategies.base.strategy import complete, config, lacking, lends, microbatches_of, refusal, strategy
 from hocket.util.units import show_bytes, show_count
 
@@ -30,7 +30,7 @@ SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, 
 
 
 @dataclass
-class Hunt:
+class BranchAndBound:
     """One search under way: choices wait in the order of their bounds.
 
     Attributes:
@@ -40,14 +40,14 @@ class Hunt:
         tolerance: what a choice may use of devices. rebucket: a plan that uses more, with buckets with which it does not.
     """
 
-    situation: Situation
+    situation: PlanRequest
     profile_path: str
     tolerance: Tolerance | None = None
     rebucket: Callable[[Plan], Rebucketed | None] = lambda plan: None
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[Evaluated] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     considered: int = 0
-    waiting: list[tuple[float, int, str, Choice, bool]] = field(default_factory=list)
+    waiting: list[tuple[float, int, str, Candidate, bool]] = field(default_factory=list)
     best_s: dict[str, float] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class Hunt:
             none = f"no choice for {show_count(devices, 'device')} and a batch of {batch}"
             self.refused.append(Refused(name, "", ": ".join(filter(None, (none, lacking(name, self.situation))))))
 
-    def _wait(self, name: str, choice: Choice) -> None:
+    def _wait(self, name: str, choice: Candidate) -> None:
         self.waiting.append((self.bounds.quick_s(choice), self.considered, name, choice, False))
         self.considered += 1
 
@@ -111,13 +111,13 @@ class Hunt:
                     for first in choice.thriftier[:1]:
                         self._add(name, replace(first, thriftier=choice.thriftier[1:]))
 
-    def _add(self, name: str, choice: Choice | None) -> None:
+    def _add(self, name: str, choice: Candidate | None) -> None:
         """Let another choice wait, if there is one."""
         if choice is not None:
             heappush(self.waiting, (self.bounds.quick_s(choice), self.considered, name, choice, False))
             self.considered += 1
 
-    def _worth_sharing(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> bool:
+    def _worth_sharing(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> bool:
         """Whether replicas that shared their steps might gain more than what counts as equal."""
         return self.situation.shard is None and self.bounds.step_share(name, shapes, choice) > TIE
 
@@ -127,7 +127,7 @@ class Hunt:
             return True
         return bound_s <= self.best_s[name] * (1 + TIE) and self.kept[name] < SIMULATED_PER_STRATEGY
 
-    def _impossible(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
+    def _impossible(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> "_Reason | None":
         """Why a choice need not be simulated."""
         widths = (len(stage.devices) for stage in choice.stages)
         batches = microbatches_of(name, self.situation.batch_size, choice.microbatch_size, widths)
@@ -143,20 +143,20 @@ class Hunt:
         too_much = self._beyond(name, choice, self.bounds.quick_s(choice))
         return too_much or self._too_large(self.bounds.peak_bytes(name, shapes, choice), "at least ")
 
-    def _beyond(self, name: str, choice: Choice, least_s: float) -> "_Reason | None":
+    def _beyond(self, name: str, choice: Candidate, least_s: float) -> "_Reason | None":
         """Whether a choice that keeps its devices for so long at least uses too much of them."""
         if self.tolerance is None or lends(name):
             return None
         text = self.tolerance.refusal(held_s(choice.stages, least_s, self.tolerance.members), "at least ")
         return _Reason(text) if text else None
 
-    def _used_s(self, name: str, choice: Choice, iteration_s: float, tolerance: Tolerance) -> float:
+    def _used_s(self, name: str, choice: Candidate, iteration_s: float, tolerance: Tolerance) -> float:
         """Device-seconds of an iteration."""
         if lends(name):
             return tolerance.members * sum(active_s(trace_of_choice(self.situation, name, choice)).values())
         return held_s(choice.stages, iteration_s, tolerance.members)
 
-    def _simulate(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
+    def _simulate(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> "_Reason | None":
         """Add a candidate, or say why it is none."""
         predicted = predict_choice(self.situation, name, choice)
         plan = replace(make_plan(self.situation, name, choice, self.profile_path), predicted=predicted)
@@ -182,7 +182,7 @@ class Hunt:
             return reason
         seconds = predicted.iteration_s
         self.candidates.append(
-            Candidate(
+            Evaluated(
                 name,
                 _config(shapes),
                 plan,
@@ -228,7 +228,7 @@ class _Reason:
     missing_bytes: float = 0.0
 
 
-def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
+def _label(shapes: tuple[StageShape, ...], choice: Candidate) -> str:
     """A choice in a few words, such as '2-2 b4 recompute'."""
     recompute = " recompute" if any(stage.recompute for stage in choice.stages) else ""
     options = "".join(f" {key}={value}" for key, value in choice.options.items())
@@ -241,7 +241,7 @@ def _config(shapes: tuple[StageShape, ...]) -> str:
     return found if found.endswith("units") else found + next((f" shard={s.shard}" for s in shapes if s.sharded), "")
 
 
-def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str = "") -> Plan:
+def make_plan(situation: PlanRequest, name: str, choice: Candidate, profile_path: str = "") -> Plan:
     """The plan file of one choice, without a prediction."""
     layers = situation.profile.layers
     stages = tuple(

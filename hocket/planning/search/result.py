@@ -6,7 +6,7 @@ from math import inf
 
 from hocket.errors import RefusedError
 from hocket.planning.plan import Plan
-from hocket.planning.predict.update_semantics import Updates
+from hocket.planning.predict.update_semantics import UpdateSemantics
 from hocket.util.units import enough_bytes
 
 NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
@@ -14,7 +14,7 @@ TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Evaluated:
     """One simulated choice that fits.
 
     Attributes:
@@ -27,7 +27,7 @@ class Candidate:
     strategy: str
     config: str
     plan: Plan
-    updates: Updates
+    updates: UpdateSemantics
     iteration_s: float
     samples_per_s: float
     peak_memory_bytes: dict[int, float]
@@ -72,7 +72,7 @@ NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to
 class Search:
     """What a search found: candidates best first, refusals, how long it took, and what no plan can keep the same."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Evaluated, ...]
     refused: tuple[Refused, ...]
     search_s: float
     considered: int
@@ -88,7 +88,7 @@ class Search:
         return tuple(_told(group) for group in alike.values())
 
     @property
-    def written(self) -> Candidate:
+    def written(self) -> Evaluated:
         """The best, whose prediction is that of the plan that is written.
 
         Raises:
@@ -97,7 +97,7 @@ class Search:
         return self.best
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> Evaluated:
         """The best candidate.
 
         Raises:
@@ -153,10 +153,10 @@ def _told(alike: Sequence[Refused]) -> str:
     return f"{name}{others} left out by a bug of Hocket, {first.reason}; please report it with the profile and the cluster file"
 
 
-def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
+def ordered(candidates: Iterable[Evaluated]) -> list[Evaluated]:
     """Best first; among those within the tolerance of the best, the simplest first."""
 
-    def simplicity(candidate: Candidate) -> tuple[int, int, int, bool, float, str]:
+    def simplicity(candidate: Evaluated) -> tuple[int, int, int, bool, float, str]:
         stages = candidate.plan.stages
         devices = {d for stage in stages for d in stage.devices}
         plain = 0 if candidate.strategy == "data_parallel" else 1

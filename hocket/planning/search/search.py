@@ -21,9 +21,9 @@ from hocket.planning.burst.amplification_limit import Tolerance, alone_words
 from hocket.planning.plan import Plan
 from hocket.planning.predict.model_differences import differences
 from hocket.planning.predict.update_semantics import considered
-from hocket.planning.search.branch_and_bound import Hunt
+from hocket.planning.search.branch_and_bound import BranchAndBound
 from hocket.planning.search.failures import failed
-from hocket.planning.search.result import Candidate, Refused, Search, joined, ordered
+from hocket.planning.search.result import Evaluated, Refused, Search, joined, ordered
 from hocket.planning.search.torch_compile import compiled, told
 from hocket.planning.swapping.baselines import BASELINES, SWAPS, plans_with_virtual_memory
 from hocket.planning.swapping.candidates import Packs, within
@@ -31,7 +31,7 @@ from hocket.planning.swapping.placement import left_out
 from hocket.planning.swapping.search import SWAPPING, plans_of_packs
 from hocket.profiling.profile import ModelProfile
 from hocket.program.program import SHARDS
-from hocket.strategies.base.search_space import MAX_FORWARDS, Situation
+from hocket.strategies.base.search_space import MAX_FORWARDS, PlanRequest
 from hocket.strategies.base.strategy import members, searched
 from hocket.util.compatibility import Feature, check_together
 
@@ -85,7 +85,7 @@ def search(
     check_buckets(buckets)
     chosen = considered(strategies, synchronous, members(), searched())
     group = grouped(cluster, profile.tensor, slices=not profile.sequence_parallel)
-    situation = Situation(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
+    situation = PlanRequest(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
     if shard is not None:
         if shard not in SHARDS:
             raise InputError("shard", repr(shard), f"one of {', '.join(SHARDS)}", nearest(shard, SHARDS))
@@ -108,7 +108,7 @@ def search(
 
     if swap is not None:
         return _baselines(situation, strategies, swap, tolerance, profile_path, progress, lambda: clock() - began)
-    hunt = Hunt(situation, profile_path, tolerance, rebucket)
+    hunt = BranchAndBound(situation, profile_path, tolerance, rebucket)
     for name in chosen:
         hunt.offer(name)
     hunt.run(progress)
@@ -135,7 +135,7 @@ def search(
     return Search(tuple(found), refused, clock() - began, considered_in_all, tuple(notes))
 
 
-def _compiled(one: Candidate, profile: ModelProfile, refused: list[Refused]) -> Candidate:
+def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:
     """With the stages compiled that gain by it; as it was where that fails."""
     try:
         return compiled(one, profile)
@@ -145,7 +145,7 @@ def _compiled(one: Candidate, profile: ModelProfile, refused: list[Refused]) -> 
 
 
 def _packs(
-    situation: Situation,
+    situation: PlanRequest,
     profile_path: str,
     tolerance: Tolerance | None,
     progress: Callable[[int, int, str], None] | None,
@@ -159,7 +159,7 @@ def _packs(
 
 
 def _baselines(
-    situation: Situation,
+    situation: PlanRequest,
     strategies: Sequence[str],
     policy: str,
     tolerance: Tolerance | None,
@@ -203,7 +203,7 @@ def search_widths(profiles: Mapping[str, ModelProfile], cluster: Cluster, batch_
     return joined([search(one, cluster, batch_size, profile_path=path, **options) for path, one in profiles.items()])
 
 
-def _of_groups(candidates: list[Candidate], profile: ModelProfile, cluster: Cluster) -> list[Candidate]:
+def _of_groups(candidates: list[Evaluated], profile: ModelProfile, cluster: Cluster) -> list[Evaluated]:
     """Candidates whose plans name the members' profile and the whole cluster."""
     if profile.tensor == 1:
         return candidates
@@ -233,7 +233,7 @@ def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
         yield f"{made} {here}, scaled to {names} by their peak rates: rough; measure where it matters"
 
 
-def _notes(profile: ModelProfile, situation: Situation, cluster: Cluster) -> Iterator[str]:
+def _notes(profile: ModelProfile, situation: PlanRequest, cluster: Cluster) -> Iterator[str]:
     """What keeps a plan from being trained, what makes the figures rough, and what differs from one process, whatever the plan."""
     batch_size = situation.batch_size
     known = profile.microbatch_sizes

@@ -8,14 +8,14 @@ from hocket.hardware.cluster import Cluster
 from hocket.planning.burst.amplification import device_s
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
-from hocket.planning.search.result import Candidate
+from hocket.planning.search.result import Evaluated
 from hocket.profiling.profile import ModelProfile
 from hocket.util.units import show_seconds
 
 WORTH = 0.03  # what a stage must gain, as a share of its forwards and backwards
 
 
-def compiled(candidate: Candidate, profile: ModelProfile) -> Candidate:
+def compiled(candidate: Evaluated, profile: ModelProfile) -> Evaluated:
     """The same, with those stages compiled that gain by it; as it was where none does."""
     plan = _where_it_pays(candidate.plan, profile)
     if plan == candidate.plan:

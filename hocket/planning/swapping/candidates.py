@@ -13,17 +13,17 @@ from hocket.planning.predict.model_differences import differences
 from hocket.planning.predict.predict import predict_iteration, program_of
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.planning.search.failures import failed
-from hocket.planning.search.result import Candidate, Refused
+from hocket.planning.search.result import Evaluated, Refused
 from hocket.planning.swapping.budgets import by_server, completed, host_bytes
 from hocket.profiling.profile import ModelProfile
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.passes.swapping.insert import sizes_of
 from hocket.program.passes.swapping.settings import Swapping
-from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.search_space import PlanRequest
 from hocket.util.units import show_bytes
 
 
-class Miss(NamedTuple):
+class SwapMiss(NamedTuple):
     """Why a plan is none, and how many bytes are missing on a host if that is why, and how many it needs."""
 
     reason: str
@@ -39,12 +39,12 @@ class Packs:
         considered: plans that were made into programs.
     """
 
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[Evaluated] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     considered: int = 0
 
 
-def has_hosts(situation: Situation) -> bool:
+def has_hosts(situation: PlanRequest) -> bool:
     """Whether every device's server says how much there is to swap to."""
     return all(situation.cluster.host_bytes(device) for device in range(situation.cluster.devices))
 
@@ -73,7 +73,9 @@ def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
     return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
 
 
-def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0) -> list[Candidate]:
+def tried(
+    situation: PlanRequest, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0
+) -> list[Evaluated]:
     """The candidate that a plan is with swaps, if it is one; otherwise `found.refused` has why.
 
     Arguments:
@@ -104,7 +106,7 @@ def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: s
         )
         return []
     shapes = plan.shapes(profile)
-    one = Candidate(
+    one = Evaluated(
         strategy,
         config,
         replace(plan, predicted=predicted),
@@ -118,7 +120,7 @@ def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: s
     return [one]
 
 
-def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss | None, float]:
+def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapMiss | None, float]:
     """What a host lacks for a plan that swaps, whatever the timing; and the most that a device has on its host.
 
     Raises:
@@ -129,7 +131,7 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss 
         has = cluster.host_bytes(server * cluster.levels[0].width) or 0.0
         if size > has:
             text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
-            return Miss(text, size - has, size), 0.0
+            return SwapMiss(text, size - has, size), 0.0
     return None, max(own.values())
 
 

@@ -18,9 +18,9 @@ from hocket.planning.search.bounds.bounds import Bounds
 from hocket.planning.swapping.budgets import by_server
 from hocket.planning.swapping.candidates import on_hosts
 from hocket.planning.swapping.search import SWAPPING, smallest_packs
-from hocket.profiling.analytic.repeat_blocks import LEAST, Block, lengthened, repeated_block
+from hocket.profiling.analytic.repeat_blocks import LEAST, RepeatedBlock, lengthened, repeated_block
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.base.search_space import MAX_FORWARDS, Choice, Situation, period_forwards, shared
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, period_forwards, shared
 from hocket.strategies.base.strategy import complete, lacking, microbatches_of, refusal, searched, strategy
 from hocket.util.units import show_bytes, show_count
 
@@ -30,7 +30,7 @@ TRIED = 6  # choices of a depth that are proved, those that need least by their 
 
 
 @dataclass(frozen=True)
-class Largest:
+class MaxDepth:
     """What one strategy can train.
 
     Attributes:
@@ -54,7 +54,7 @@ def largest(
     batch_size: int,
     strategies: Sequence[str] = (),
     progress: Callable[[int, int, str], None] | None = None,
-) -> tuple[Largest, ...]:
+) -> tuple[MaxDepth, ...]:
     """Of each strategy the deepest model, the deepest of all first.
 
     Arguments:
@@ -91,8 +91,8 @@ def block_in_words(profile: ModelProfile) -> str:
 
 
 def _staying(
-    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block, at: Callable[[str], None]
-) -> Largest:
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
+) -> MaxDepth:
     """By doubling, then by halves."""
     most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
     known: dict[int, _Tried] = {}
@@ -101,13 +101,13 @@ def _staying(
         if times not in known:
             at(f"{name}, {times} blocks")
             deeper = lengthened(profile, block, times)
-            known[times] = _choice(name, Situation(deeper, cluster, batch_size))
+            known[times] = _choice(name, PlanRequest(deeper, cluster, batch_size))
         return known[times].config is not None
 
     # A strategy may need more layers than that, such as one for each chunk.
     low = high = next((times for times in range(LEAST, min(most, LEAST + FIRST) + 1) if fits(times)), 0)
     if not low:
-        return Largest(name, 0, 0, 0.0, limit=f"{LEAST} blocks: {known[LEAST].lacks}")
+        return MaxDepth(name, 0, 0, 0.0, limit=f"{LEAST} blocks: {known[LEAST].lacks}")
     while low < most and fits(high := min(2 * low, most)):
         low = high
     if low < most:
@@ -125,11 +125,11 @@ class _Tried(NamedTuple):
     lacks: str = ""
 
 
-def _choice(name: str, situation: Situation) -> _Tried:
+def _choice(name: str, situation: PlanRequest) -> _Tried:
     """A choice that is proved to fit, if there is one among those that may."""
     bounds, cluster = Bounds(situation), situation.cluster
     capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
-    waiting: list[tuple[float, int, Choice]] = []
+    waiting: list[tuple[float, int, Candidate]] = []
     near, lacks = inf, ""
 
     def fullest(peaks: Mapping[int, float]) -> tuple[float, int]:
@@ -175,7 +175,7 @@ def _choice(name: str, situation: Situation) -> _Tried:
     return _Tried(None, lacks or lacking(name, situation) or "this strategy has no choice here")
 
 
-def _variants(name: str, situation: Situation) -> Iterator[Choice]:
+def _variants(name: str, situation: PlanRequest) -> Iterator[Candidate]:
     """All choices of a strategy, what needs less memory included."""
     for choice in strategy(name).choices(situation):
         for one in (choice, *choice.thriftier):
@@ -186,8 +186,8 @@ def _variants(name: str, situation: Situation) -> Iterator[Choice]:
 
 
 def _swapped(
-    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block, at: Callable[[str], None]
-) -> Largest:
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
+) -> MaxDepth:
     """What hosts need of two depths, and the depth at which a line through both is what they have."""
     depths = (max(LEAST, block.times), max(LEAST, block.times) + LEAST)
     needs, config = [], ""
@@ -195,9 +195,9 @@ def _swapped(
         at(f"{name}, what hosts need for {times} blocks")
         deeper = lengthened(profile, block, times)
         try:
-            plan = smallest_packs(Situation(deeper, cluster, batch_size))
+            plan = smallest_packs(PlanRequest(deeper, cluster, batch_size))
         except RefusedError as error:
-            return Largest(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
+            return MaxDepth(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
         needs.append(by_server(on_hosts(plan, deeper), cluster))
         each = len(deeper.layers) / len(plan.stages)
         packs = "packs of one layer" if each == 1 else f"packs of {each:.2g} layers"
@@ -213,14 +213,14 @@ def _swapped(
     needed = show_bytes(first + slope * (more - depths[0]))
     limit = f"{more} blocks: the host of server {server} needs {needed} of {show_bytes(has)}"
     if times < LEAST:
-        return Largest(name, 0, 0, 0.0, limit=limit)
+        return MaxDepth(name, 0, 0, 0.0, limit=limit)
     return _largest(name, profile, block, times, config, limit, False)
 
 
 def _largest(
-    name: str, profile: ModelProfile, block: Block, times: int, config: str, limit: str, more: bool
-) -> Largest:
+    name: str, profile: ModelProfile, block: RepeatedBlock, times: int, config: str, limit: str, more: bool
+) -> MaxDepth:
     own = range(block.first + block.size, block.first + 2 * block.size)
     layers = len(profile.layers) + (times - block.times) * block.size
     weights = profile.unique_weights_bytes + (times - block.times) * profile.weights_bytes(own)
-    return Largest(name, times, layers, weights, config, "" if more else limit, more)
+    return MaxDepth(name, times, layers, weights, config, "" if more else limit, more)

@@ -12,13 +12,13 @@ import numpy as np
 
 from hocket.hardware.cluster import Cluster
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.swapping.costs import LayerProfile, Pass, Server
+from hocket.strategies.swapping.costs import DirectionCosts, LayerProfile, Server
 from hocket.strategies.swapping.from_profile import layer_profile, server_of
 from hocket.strategies.swapping.tuner import Mode
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceSet:
     """Some devices of a cluster, ascending.
 
     Attributes:
@@ -60,7 +60,7 @@ class Place:
         first, *others = (layer_profile(self.profile, self.cluster, device) for device in self.kinds.values())
         for other in others:
             forward, backward = (
-                Pass(a.sizes, np.maximum(a.seconds, b.seconds), np.maximum(a.bytes, b.bytes))
+                DirectionCosts(a.sizes, np.maximum(a.seconds, b.seconds), np.maximum(a.bytes, b.bytes))
                 for a, b in ((first.forward, other.forward), (first.backward, other.backward))
             )
             step_s = np.maximum(first.step_s, other.step_s)
@@ -99,7 +99,7 @@ def left_out(cluster: Cluster) -> str:
     return f"plans that swap leave out {len(others)} {kinds}: the cluster file does not say host_memory_bytes of their nodes"
 
 
-def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[Place]:
+def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[DeviceSet]:
     """All places that have hosts to swap to.
 
     Arguments:
@@ -114,5 +114,5 @@ def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[P
         while devices:
             if devices not in seen:
                 seen.add(devices)
-                yield Place(profile, cluster, devices)
+                yield DeviceSet(profile, cluster, devices)
             devices = devices[: len(devices) // 2] if limited else ()

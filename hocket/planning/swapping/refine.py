@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hocket.planning.plan import Plan
-from hocket.planning.search.result import TIE, Candidate
+from hocket.planning.search.result import TIE, Evaluated
 from hocket.planning.swapping.candidates import Packs, tried
-from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.search_space import PlanRequest
 
 POLICY = "next_use"
 FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, which does not fetch ahead: many small packs gain most by it
@@ -17,7 +17,7 @@ KEPT = (1, 2, 4)  # one of so many packs keeps its stash instead of making it ag
 AHEAD = (2, 1)  # operations ahead of which values are swapped in
 
 
-def finalists_of(plain: Sequence[Candidate]) -> list[Candidate]:
+def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
     """Those for which more is tried: the quickest, and the one of most packs of those that are nearly as quick."""
     ordered = sorted(plain, key=lambda one: one.iteration_s)
     near = [one for one in ordered if one.iteration_s <= FINE * ordered[0].iteration_s]
@@ -25,7 +25,7 @@ def finalists_of(plain: Sequence[Candidate]) -> list[Candidate]:
     return ordered[:1] if finest is None or finest is ordered[0] else [ordered[0], finest]
 
 
-def improve(situation: Situation, first: Candidate, found: Packs) -> None:
+def improve(situation: PlanRequest, first: Evaluated, found: Packs) -> None:
     """The same packs with stashes kept instead of made again, then with values swapped in ahead of their use: each where that is quicker.
 
     A stash that is kept is swapped where there is no room for it, which takes more or less time than to compute it again. Those of the last
@@ -33,7 +33,7 @@ def improve(situation: Situation, first: Candidate, found: Packs) -> None:
     """
     best, kept, stages = first, 0, len(first.plan.stages)
 
-    def try_with(count: int, ahead: int) -> Candidate | None:
+    def try_with(count: int, ahead: int) -> Evaluated | None:
         keeps = f" {'all' if count == stages else count} kept" if count else ""
         words = f"{first.config}{keeps}{f' ahead {ahead}' if ahead else ''}"
         known = Packs()
@@ -42,7 +42,7 @@ def improve(situation: Situation, first: Candidate, found: Packs) -> None:
         found.refused += known.refused
         return next(iter(known.candidates), None)
 
-    def gains(one: Candidate | None) -> bool:
+    def gains(one: Evaluated | None) -> bool:
         nonlocal best
         if one is None or one.iteration_s >= best.iteration_s * (1 - TIE):
             return False

@@ -15,13 +15,13 @@ from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
 from hocket.planning.search.branch_and_bound import make_plan
 from hocket.planning.search.failures import failed
-from hocket.planning.search.result import NO_HOST, Candidate, Refused
+from hocket.planning.search.result import NO_HOST, Evaluated, Refused
 from hocket.planning.swapping.budgets import completed
 from hocket.planning.swapping.candidates import Packs, room_of, tried
-from hocket.planning.swapping.placement import Place, places
+from hocket.planning.swapping.placement import DeviceSet, places
 from hocket.planning.swapping.refine import FINE, POLICY, finalists_of, improve
 from hocket.program.passes.swapping.settings import Swapping
-from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
 from hocket.strategies.swapping.shared_packs import equal_plans
 from hocket.strategies.swapping.tuner import HarmonyPlan, Mode, Tasks
 from hocket.util.units import show_bytes
@@ -37,7 +37,7 @@ MOST_FORWARDS = 2048  # in one iteration
 
 
 def plans_of_packs(
-    situation: Situation,
+    situation: PlanRequest,
     profile_path: str = "",
     progress: Callable[[int, int, str], None] | None = None,
     others_s: float = inf,
@@ -64,7 +64,7 @@ def plans_of_packs(
             offered += list(_offered(situation, place, 1 if others else EACH, found))
         except Exception as error:
             found.refused.append(failed(SWAPPING, place.words.strip(), error, swaps=True))
-    plain, known = list[tuple[Place, Candidate]](), set[str]()
+    plain, known = list[tuple[DeviceSet, Evaluated]](), set[str]()
 
     def look_at(offers: Sequence[_Offer]) -> None:
         for k, offer in enumerate(offers):
@@ -92,11 +92,11 @@ def plans_of_packs(
     return found
 
 
-def _finalists(plain: Sequence[tuple[Place, Candidate]], each: bool) -> list[Candidate]:
+def _finalists(plain: Sequence[tuple[DeviceSet, Evaluated]], each: bool) -> list[Evaluated]:
     """Of all, or the quickest of each place: of what use a quick plan makes of devices nothing is known before."""
     if not each:
         return finalists_of([one for _, one in plain])
-    quick = dict[tuple[int, ...], Candidate]()
+    quick = dict[tuple[int, ...], Evaluated]()
     for place, one in sorted(plain, key=lambda pair: pair[1].iteration_s):
         quick.setdefault(place.devices, one)
     return list(quick.values())
@@ -106,7 +106,7 @@ def _finalists(plain: Sequence[tuple[Place, Candidate]], each: bool) -> list[Can
 class _Offer:
     """A plan of the tuner's on a place, and the devices of each pack."""
 
-    place: Place
+    place: DeviceSet
     one: HarmonyPlan
     stands: tuple[tuple[int, ...], ...]
 
@@ -124,7 +124,7 @@ class _Offer:
         return f"{self.config} b{self.one.backward.size}"
 
 
-def _offered(situation: Situation, place: Place, most: int, found: Packs) -> Iterator[_Offer]:
+def _offered(situation: PlanRequest, place: DeviceSet, most: int, found: Packs) -> Iterator[_Offer]:
     layers, server, seen = place.layers, place.server, set[tuple[Mode, Tasks, Tasks]]()
     for mode in Mode:
         if mode is Mode.PIPELINE and server.devices == 1:
@@ -179,7 +179,7 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
-def _plan(situation: Situation, offer: _Offer, profile_path: str) -> Plan:
+def _plan(situation: PlanRequest, offer: _Offer, profile_path: str) -> Plan:
     """A plan of packs whose stashes are made again, without its swaps."""
     one = offer.one
     stages = tuple(
@@ -192,10 +192,10 @@ def _plan(situation: Situation, offer: _Offer, profile_path: str) -> Plan:
     if _forward(one):
         options["forward"] = list(_forward(one))
     size = one.backward.size
-    return make_plan(situation, SWAPPING, Choice(stages, size, situation.batch_size // size, options), profile_path)
+    return make_plan(situation, SWAPPING, Candidate(stages, size, situation.batch_size // size, options), profile_path)
 
 
-def _finest_offers(situation: Situation, place: Place) -> Iterator[_Offer]:
+def _finest_offers(situation: PlanRequest, place: DeviceSet) -> Iterator[_Offer]:
     """Packs as fine as a program may be long: in pipeline mode first, where hosts have everything once; likeliest by the tuner first."""
     server = place.server
     rooms = ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
@@ -211,13 +211,13 @@ def _finest_offers(situation: Situation, place: Place) -> Iterator[_Offer]:
             yield _Offer(place, one, next(place.turns(mode, len(one.backward.packs))))
 
 
-def smallest_packs(situation: Situation) -> Plan:
+def smallest_packs(situation: PlanRequest) -> Plan:
     """A plan of packs as fine as a program may be long, in pipeline mode where that is possible, as hosts then have everything once.
 
     Raises:
         RefusedError: not even these fit into the devices.
     """
-    place = Place(situation.profile, situation.cluster, tuple(range(situation.cluster.devices)))
+    place = DeviceSet(situation.profile, situation.cluster, tuple(range(situation.cluster.devices)))
     refused = _nothing(situation, place)
     for offer in _finest_offers(situation, place):
         plain = _plan(situation, offer, "")
@@ -232,12 +232,12 @@ def smallest_packs(situation: Situation) -> Plan:
     raise RefusedError("swap", refused)
 
 
-def _nothing(situation: Situation, place: Place) -> str:
+def _nothing(situation: PlanRequest, place: DeviceSet) -> str:
     """Why the tuner offers nothing: what the largest layer takes by itself."""
     return _too_large(situation, place) or f"no size of microbatches divides a batch of {situation.batch_size}"
 
 
-def _too_large(situation: Situation, place: Place) -> str:
+def _too_large(situation: PlanRequest, place: DeviceSet) -> str:
     """What the largest layer takes by itself, if that is more than there is; otherwise nothing."""
     held, has = place.layers.backward.bytes[0], place.server.memory_bytes
     k = int(held.argmax())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hocket.errors import HocketError
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict
-from hocket.planning.waves.room import Tried, decrease, in_waves, insides_of, room, simulated, wave_of
+from hocket.planning.waves.room import WaveTrial, decrease, in_waves, insides_of, room, simulated, wave_of
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.trace import Trace
 from hocket.program.trace.usage import Usage, usage
@@ -21,7 +21,7 @@ _MOST_DEVICES = 64  # beyond it nobody looks at each
 
 
 @dataclass(frozen=True)
-class Course:
+class PlanTimeline:
     """One iteration of a plan.
 
     Attributes:
@@ -36,7 +36,7 @@ class Course:
     most_bytes: Mapping[int, float] = field(default_factory=dict)
 
 
-def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ...]:
+def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[PlanTimeline, ...]:
     """A plan's own, between that of one wave where it has several, and that of waves where it has one.
 
     Arguments:
@@ -53,7 +53,7 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ..
     except HocketError:  # what goes in waves need not go without: stages that share weights, or memory
         return (own,)
     first = room(wave)
-    alone = Course(f"gang-scheduled: {_title(gang)}", wave.usage, gang.batch_size)
+    alone = PlanTimeline(f"gang-scheduled: {_title(gang)}", wave.usage, gang.batch_size)
     if gang.strategy != plan.strategy:
         return (alone, own)
     alone = replace(alone, note=f"room for {show_count(first.waves, 'wave')}: {first.why}")
@@ -70,13 +70,13 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ..
     return (alone, _course(waves, profile, found))
 
 
-def _outcome(one: Tried) -> str:
+def _outcome(one: WaveTrial) -> str:
     return "do not fit" if one.iteration_s is None else f"take {one.stretch:.0%} longer than one"
 
 
-def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> Course:
+def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
     """Of a plan as it is predicted; of two waves on a device with what they can hold in any timing."""
-    course = Course(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
+    course = PlanTimeline(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
     if not any(stage.wave for stage in plan.stages):
         return course
     why = (

@@ -6,7 +6,7 @@ Rules of this file: waves compete with all other strategies under the same memor
 from collections.abc import Iterator, Mapping
 
 from hocket.planning.predict.predict import played
-from hocket.planning.search.result import TIE, Candidate, Refused, Search
+from hocket.planning.search.result import TIE, Evaluated, Refused, Search
 from hocket.profiling.profile import ModelProfile
 from hocket.simulation.summary import Summary, summarize
 from hocket.strategies.base.search_space import MAX_FORWARDS
@@ -45,7 +45,7 @@ def _behind(gap: float) -> str:
     return f"takes {gap:.1%} more" if gap > TIE else f"{show_gap(gap)}, which counts as equal"
 
 
-def _reason(best: Candidate, other: Candidate, profiles: Mapping[str, ModelProfile]) -> str:
+def _reason(best: Evaluated, other: Evaluated, profiles: Mapping[str, ModelProfile]) -> str:
     """What the best plan does better."""
     mine, theirs = _summary(best, profiles), _summary(other, profiles)
     if mine is None or theirs is None:
@@ -66,7 +66,7 @@ def _busy(summary: Summary) -> float:
     return min(summary.utilization.values())
 
 
-def _summary(one: Candidate, profiles: Mapping[str, ModelProfile]) -> Summary | None:
+def _summary(one: Evaluated, profiles: Mapping[str, ModelProfile]) -> Summary | None:
     """None of a plan that would take long to simulate, or without its profile."""
     plan = one.plan
     profile = next((p for p in profiles.values() if p.digest == plan.profile_digest), None)

@@ -82,7 +82,7 @@ class Wave:
 
 
 @dataclass(frozen=True)
-class Room:
+class WaveRoom:
     """The first number of waves.
 
     Attributes:
@@ -96,7 +96,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Tried:
+class WaveTrial:
     """A number of waves that was tried: seconds of its iteration (None: it does not run), and by what share that is longer than one
     wave's."""
 
@@ -105,13 +105,13 @@ class Tried:
     stretch: float
 
 
-def room(wave: Wave) -> Room:
+def room(wave: Wave) -> WaveRoom:
     """The most waves that memory, compute and network have room for."""
     for waves in range(2, wave.most + 1):
         limit, why = _short_of(wave, waves)
         if limit:
-            return Room(waves - 1, limit, why)
-    return Room(wave.most, "devices", f"{wave.most} waves are as many as the schedule has")
+            return WaveRoom(waves - 1, limit, why)
+    return WaveRoom(wave.most, "devices", f"{wave.most} waves are as many as the schedule has")
 
 
 def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
@@ -137,7 +137,7 @@ def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
 
 def decrease(
     first: int, measure: Callable[[int], float | None], stretch: float = STRETCH
-) -> tuple[int, tuple[Tried, ...]]:
+) -> tuple[int, tuple[WaveTrial, ...]]:
     """The number of waves after a second round of profiling: one fewer than before, until an iteration is as long as one wave's.
 
     Arguments:
@@ -152,11 +152,11 @@ def decrease(
     alone_s = measure(1)
     if alone_s is None or not alone_s > 0:
         raise InputError("waves", "one that does not run", "one wave that runs")
-    tried = [Tried(1, alone_s, 0.0)]
+    tried = [WaveTrial(1, alone_s, 0.0)]
     for waves in range(first, 1, -1):
         iteration_s = measure(waves)
         longer = float("inf") if iteration_s is None else iteration_s / alone_s - 1
-        tried.append(Tried(waves, iteration_s, longer))
+        tried.append(WaveTrial(waves, iteration_s, longer))
         # Longer by as much as there are more batches is no gain whatever the limit.
         if longer <= stretch and longer < waves - 1:
             return waves, tuple(tried)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from hocket.profiling.analytic.operators import Operator, Pass, Product
+from hocket.profiling.analytic.operators import MemoryPass, Operator, Product
 
 # What makes memory without content, or asks about a tensor.
 _NOTHING = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"])
@@ -80,10 +80,10 @@ def operators_of_call(func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[O
         return ()
     written = _bytes(outputs)
     if name in _GATHERERS:
-        return (Pass(2 * written + _bytes(inputs[1:])),)
+        return (MemoryPass(2 * written + _bytes(inputs[1:])),)
     if name in _WRITERS:
-        return (Pass(written + _bytes(inputs[1:])),)
-    return (Pass(_bytes(inputs) + written),)
+        return (MemoryPass(written + _bytes(inputs[1:])),)
+    return (MemoryPass(_bytes(inputs) + written),)
 
 
 def _tensors(thing: Any) -> list[Tensor]:
@@ -154,7 +154,7 @@ def _convolution_backward(given: dict[str, Any], out: Sequence[Tensor | None]) -
     if to_weight:
         found.append(_convolved(far, positions, near, groups, [grad, weight, x], x))
     if to_bias:
-        found.append(Pass(_bytes([grad])))
+        found.append(MemoryPass(_bytes([grad])))
     return found
 
 
@@ -204,13 +204,13 @@ def _steps(x: Tensor, gates: int, hidden: int) -> list[Product]:
 
 
 def _picked(given: dict[str, Any], out: Any) -> Sequence[Operator]:
-    return (Pass(2 * _bytes([given["target"]])),)
+    return (MemoryPass(2 * _bytes([given["target"]])),)
 
 
 def _spread(given: dict[str, Any], out: Any) -> Sequence[Operator]:
     """A gradient that is zero but where something was picked."""
     grad = given["grad_output"]
-    return (Pass(_bytes(_tensors(out)) + 2 * _bytes([grad])),)
+    return (MemoryPass(_bytes(_tensors(out)) + 2 * _bytes([grad])),)
 
 
 _KNOWN: dict[str, Callable[[dict[str, Any], Any], Sequence[Operator]]] = {

@@ -58,7 +58,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class MemoryPass:
     """A pass over memory: normalisations, activations, dropout, additions, softmax, copies."""
 
     moved_bytes: float
@@ -70,7 +70,7 @@ class Pass:
         return "pass"
 
 
-Operator = Product | Pass
+Operator = Product | MemoryPass
 
 
 def flops_of(operators: Iterable[Operator]) -> float:

@@ -14,7 +14,7 @@ LEAST = 3  # blocks: a first, one that is copied, a last
 
 
 @dataclass(frozen=True)
-class Block:
+class RepeatedBlock:
     """Layers that come again: from `first` on `times` times `size` of them."""
 
     first: int
@@ -22,10 +22,10 @@ class Block:
     times: int
 
 
-def repeated_block(profile: ModelProfile) -> Block | None:
+def repeated_block(profile: ModelProfile) -> RepeatedBlock | None:
     """The block with most parameters in all its repetitions; None where nothing comes LEAST times."""
     seen = [(one.kind, one.weights_bytes, len(one.parameters), one.optimizer_bytes) for one in profile.layers]
-    best: tuple[float, int, Block] | None = None
+    best: tuple[float, int, RepeatedBlock] | None = None
     for size in range(1, len(seen) // LEAST + 1):
         start = 0
         for k in range(len(seen) - size + 1):
@@ -34,13 +34,13 @@ def repeated_block(profile: ModelProfile) -> Block | None:
             times = (k - start) // size + 1
             if times >= LEAST:
                 weights = sum(one.weights_bytes for one in profile.layers[start : start + times * size])
-                one = (weights, -size, Block(start, size, times))
+                one = (weights, -size, RepeatedBlock(start, size, times))
                 best = one if best is None or one[:2] > best[:2] else best
             start = k + 1
     return best[2] if best is not None and best[0] > 0 else None
 
 
-def lengthened(profile: ModelProfile, block: Block, times: int) -> ModelProfile:
+def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> ModelProfile:
     """The profile with so many repetitions of its block, LEAST at least."""
     place = _Places(block, max(times, LEAST), len(profile.layers))
     layers: list[Layer] = []
@@ -70,7 +70,7 @@ def lengthened(profile: ModelProfile, block: Block, times: int) -> ModelProfile:
 class _Places:
     """Where layers go."""
 
-    block: Block
+    block: RepeatedBlock
     times: int
     layers: int
 

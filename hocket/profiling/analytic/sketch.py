@@ -25,10 +25,10 @@ from hocket.profiling.capture.capture import Captured, Stage, capture
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.job.optimizer import optimizer_of
 from hocket.profiling.job.precision import sums_of
-from hocket.profiling.measure.assemble import Column, Step, assemble
+from hocket.profiling.measure.assemble import MeasuredSize, MeasuredStep, assemble
 from hocket.profiling.measure.measure import Progress, usable, usual_sizes
 from hocket.profiling.measure.memory import Catch, border, count_bytes, detached, optimizer_bytes, seed_of, step_peaks
-from hocket.profiling.operators_only import Sketch, Work
+from hocket.profiling.operators_only import LayerOperators, Sketch
 
 _NEEDS_NUMBERS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 
@@ -94,7 +94,7 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
             at.batch_names[key]: value for key, value in at.job.batch(range(size)).items() if key in at.batch_names
         }
         work.append(_work(at, stages, batch))
-        columns.append(Column(size, count_bytes(at, stages, batch)))
+        columns.append(MeasuredSize(size, count_bytes(at, stages, batch)))
     tell(len(wanted) + 1, len(wanted) + 2, "optimizer step")
     step, operators, parameters = _step(captured, foreach)
     source = f"worked out by hocket with torch {torch.__version__}"
@@ -103,7 +103,7 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
     return Sketch(profile, tuple(work), operators, parameters)
 
 
-def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[Work, ...]:
+def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[LayerOperators, ...]:
     """Every layer's operators in one forward and backward, as a worker has them."""
     made, boxes = dict(batch), []
     forward: list[tuple[Operator, ...]] = []
@@ -134,10 +134,10 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
             backward.append(log.taken())
             for p in stage.parameters().values():
                 p.grad = None
-    return tuple(Work(*each) for each in zip(forward, reversed(backward), strict=True))
+    return tuple(LayerOperators(*each) for each in zip(forward, reversed(backward), strict=True))
 
 
-def _step(captured: Captured, foreach: bool) -> tuple[Step, tuple[Operator, ...], int]:
+def _step(captured: Captured, foreach: bool) -> tuple[MeasuredStep, tuple[Operator, ...], int]:
     """The optimizer's bytes, and what a step of a warm one asks for."""
     stage = Stage(captured, range(len(captured.layers)), share=True)
     trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
@@ -156,5 +156,5 @@ def _step(captured: Captured, foreach: bool) -> tuple[Step, tuple[Operator, ...]
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
     peaks, together = step_peaks(optimizer, weights, [layer.parameters for layer in captured.layers])
-    step = Step(optimizer_bytes(optimizer, weights), {}, {}, 0.0, peaks, together)
+    step = MeasuredStep(optimizer_bytes(optimizer, weights), {}, {}, 0.0, peaks, together)
     return step, log.taken(), len(weights)

@@ -11,14 +11,14 @@ needs: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) b
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hocket.profiling.analytic.operators import Operator, Pass, Product
+from hocket.profiling.analytic.operators import MemoryPass, Operator, Product
 from hocket.profiling.analytic.transformer import Transformer
 
 _ELEMENT, _EXACT, _MASK = 2, 4, 1  # bytes
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockCost:
     """What one layer asks of one of its tensor-parallel devices, for one microbatch.
 
     Attributes:
@@ -45,7 +45,9 @@ class Block:
     gathered_bytes: float = 0.0
 
 
-def blocks_of(model: Transformer, samples: int, tensor: int = 1, sequence_parallel: bool = False) -> tuple[Block, ...]:
+def blocks_of(
+    model: Transformer, samples: int, tensor: int = 1, sequence_parallel: bool = False
+) -> tuple[BlockCost, ...]:
     """A model's layers in order; its blocks are one and the same.
 
     Raises:
@@ -95,18 +97,18 @@ class _Sizes:
         return self.samples * self.model.heads / self.tensor * self.model.sequence**2
 
 
-def _passes(of: Transformer, elements: float, *each: Sequence[float]) -> tuple[Pass, ...]:
+def _passes(of: Transformer, elements: float, *each: Sequence[float]) -> tuple[MemoryPass, ...]:
     """Passes over so many elements, each of them given by the bytes an element that it reads and writes.
 
     Where passes are fused, what one writes for the next to read is not moved: each but the first is given without what it
     reads from the one before, each but the last without what it writes for the next.
     """
     if of.fused_passes:
-        return (Pass(elements * (sum(map(sum, each)) - 2 * _ELEMENT * (len(each) - 1))),)
-    return tuple(Pass(elements * sum(one)) for one in each)
+        return (MemoryPass(elements * (sum(map(sum, each)) - 2 * _ELEMENT * (len(each) - 1))),)
+    return tuple(MemoryPass(elements * sum(one)) for one in each)
 
 
-def _block(of: _Sizes) -> Block:
+def _block(of: _Sizes) -> BlockCost:
     model, rows, h, t = of.model, of.rows, of.model.hidden, of.tensor
     e = _ELEMENT
     query = Product(rows, h, (h + 2 * model.key_heads * model.head) / t)
@@ -114,19 +116,19 @@ def _block(of: _Sizes) -> Block:
     into = Product(rows, h, (2 if model.gated else 1) * model.inner / t)
     out = Product(rows, model.inner / t, h)
     inside, inside_backward, again, kept = _attention(of)
-    norm, norm_backward = Pass(2 * e * of.outside), Pass(3 * e * of.outside)
+    norm, norm_backward = MemoryPass(2 * e * of.outside), MemoryPass(3 * e * of.outside)
     # Bias, dropout and the sum with what went past.
     dropping: tuple[Sequence[float], ...] = ((e, e, _MASK),) if model.dropout else ()
     biasing: tuple[Sequence[float], ...] = ((e, e),) if model.biases else ()
     end = _passes(model, of.outside, *biasing, *dropping, (e, e, e))
-    end_backward = Pass(of.outside * (2 * e + _MASK)) if model.dropout else Pass(0.0)
+    end_backward = MemoryPass(of.outside * (2 * e + _MASK)) if model.dropout else MemoryPass(0.0)
     act = _passes(model, of.inner, *biasing, (e, e, e) if model.gated else (e, e))
-    act_backward = Pass(of.inner * e * (5 if model.gated else 3))
+    act_backward = MemoryPass(of.inner * e * (5 if model.gated else 3))
     forward = (norm, query, *inside, back, *end, norm, into, *act, out, *end)
     backward = (
         *(end_backward, *out.backward, act_backward, *into.backward, norm_backward),
         *(end_backward, *back.backward, *inside_backward, *query.backward, norm_backward),
-        *(Pass(3 * e * of.outside),) * 2,  # the sums of gradients where something went past
+        *(MemoryPass(3 * e * of.outside),) * 2,  # the sums of gradients where something went past
     )
     stash = (
         of.outside * e * 2  # what the second normalisation reads, and the output
@@ -137,7 +139,7 @@ def _block(of: _Sizes) -> Block:
         + kept
         + of.inner * e * (3 if model.gated else 2)
     )
-    return Block(
+    return BlockCost(
         "block",
         forward,
         backward,
@@ -168,24 +170,24 @@ def _attention(of: _Sizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], 
     score, value = Product(s, head, s, batch), Product(s, s, head, batch)
     # Unfused: scaled, masked, made exact, softmax, made short again.
     softening: list[Sequence[float]] = [(e, e)] if model.fused_passes else [(e, e), (e, e), (e, 4), (4, 4), (4, e)]
-    soft = tuple(Pass(of.scores * sum(one)) for one in softening)
-    drop = (Pass(of.scores * (2 * e + _MASK)),) if model.dropout else ()
-    backward = (*value.backward, *drop, *(Pass(3 * e * of.scores),) * len(soft), *score.backward)
+    soft = tuple(MemoryPass(of.scores * sum(one)) for one in softening)
+    drop = (MemoryPass(of.scores * (2 * e + _MASK)),) if model.dropout else ()
+    backward = (*value.backward, *drop, *(MemoryPass(3 * e * of.scores),) * len(soft), *score.backward)
     kept = of.scores * (e + (e + _MASK) * model.dropout)
     again = (score, *soft, *drop)
     return (score, *soft, *drop, value), backward, again, kept
 
 
-def _embedding(of: _Sizes) -> Block:
+def _embedding(of: _Sizes) -> BlockCost:
     model, e = of.model, _ELEMENT
     added = model.learned_positions + (model.token_types > 0)
-    forward = (Pass(of.hidden * 2 * e), *(Pass(of.hidden * 3 * e),) * added)
-    normed, normed_backward = (Pass(2 * e * of.hidden),), (Pass(3 * e * of.hidden),)
-    dropped = (Pass(of.hidden * (2 * e + _MASK)),) if model.dropout else ()
-    return Block(
+    forward = (MemoryPass(of.hidden * 2 * e), *(MemoryPass(of.hidden * 3 * e),) * added)
+    normed, normed_backward = (MemoryPass(2 * e * of.hidden),), (MemoryPass(3 * e * of.hidden),)
+    dropped = (MemoryPass(of.hidden * (2 * e + _MASK)),) if model.dropout else ()
+    return BlockCost(
         "embedding",
         (*forward, *normed * model.embedding_norm, *dropped),
-        (*dropped, *normed_backward * model.embedding_norm, Pass(of.hidden * 3 * e)),
+        (*dropped, *normed_backward * model.embedding_norm, MemoryPass(of.hidden * 3 * e)),
         model.embedding_parameters(of.tensor),
         of.outside * e,
         of.outside * e + of.hidden * (e * model.embedding_norm + _MASK * model.dropout),
@@ -197,19 +199,19 @@ def _embedding(of: _Sizes) -> Block:
     )
 
 
-def _output(of: _Sizes) -> Block:
+def _output(of: _Sizes) -> BlockCost:
     model, e, words = of.model, _ELEMENT, of.rows * of.model.vocabulary / of.tensor
     product = Product(of.rows, model.hidden, model.vocabulary / of.tensor)
-    norms = (Pass(2 * e * of.hidden),) * (model.last_norm + model.head_transform)
-    norms_backward = (Pass(3 * e * of.hidden),) * len(norms)
+    norms = (MemoryPass(2 * e * of.hidden),) * (model.last_norm + model.head_transform)
+    norms_backward = (MemoryPass(3 * e * of.hidden),) * len(norms)
     # Every device of a group has the square matrix whole; its activation is a pass.
     square = Product(of.rows, model.hidden, model.hidden)
-    transform: tuple[Operator, ...] = (square, Pass(2 * e * of.hidden)) * model.head_transform
-    transform_backward: tuple[Operator, ...] = (*square.backward, Pass(3 * e * of.hidden)) * model.head_transform
+    transform: tuple[Operator, ...] = (square, MemoryPass(2 * e * of.hidden)) * model.head_transform
+    transform_backward: tuple[Operator, ...] = (*square.backward, MemoryPass(3 * e * of.hidden)) * model.head_transform
     # Made exact, the greatest found and taken off, exponents, their sum, quotients; back again once.
-    loss = Pass(words * (e + _EXACT * 7))
-    loss_backward = Pass(words * (2 * _EXACT + e))
-    return Block(
+    loss = MemoryPass(words * (e + _EXACT * 7))
+    loss_backward = MemoryPass(words * (2 * _EXACT + e))
+    return BlockCost(
         "output",
         (*transform, *norms, product, loss),
         (loss_backward, *product.backward, *norms_backward, *transform_backward),

@@ -15,8 +15,8 @@ from torch import nn
 from hocket.errors import CaptureError, InputError
 from hocket.profiling.capture.captured_layer import CapturedLayer, CapturedTensor
 from hocket.profiling.capture.record_forward import all_modules, record
-from hocket.profiling.capture.recorded_graph import Trace
-from hocket.profiling.capture.segmentation import Graph, Segment, choose, group, pieces
+from hocket.profiling.capture.recorded_graph import RecordedGraph
+from hocket.profiling.capture.segmentation import LayerDraft, LiveGraph, choose, group, pieces
 from hocket.profiling.capture.stage import Stage
 from hocket.profiling.checks.batch_independence import FIXED, check_same_structure, first_other
 from hocket.profiling.checks.index_errors import refusal
@@ -24,7 +24,7 @@ from hocket.profiling.checks.stable_calls import check_unchanging
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import check_optimizer_and_rates
 from hocket.profiling.job.precision import computed
-from hocket.profiling.job.subtasks import Part, decomposed, parts_of
+from hocket.profiling.job.subtasks import ParameterRows, decomposed, parts_of
 
 __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
 
@@ -63,7 +63,7 @@ class Captured:
     tensors: tuple[CapturedTensor, ...]
     batch_names: dict[str, str]
     ties: tuple[tuple[int, ...], ...]
-    graph: Graph
+    graph: LiveGraph
     choices: Choices
     notes: tuple[str, ...]
     loss_tensor: str = "loss"
@@ -104,7 +104,7 @@ class Captured:
         return self._sizes[microbatch_size]
 
     @cached_property
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, ParameterRows]:
         """Parameters that are a part of one of the job's, by name."""
         return parts_of(self.job.model)
 
@@ -114,7 +114,7 @@ class Captured:
         return {tensor.name: tensor for tensor in self.tensors}
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> RecordedGraph:
         """What was recorded."""
         return self.graph.trace
 
@@ -160,7 +160,7 @@ def capture(
             break
         except CaptureError as error:
             choices = _yielding(job, choices, error)
-    graph = Graph(trace, _buffers_of(job))
+    graph = LiveGraph(trace, _buffers_of(job))
     if like is None:
         choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
     sizes: dict[int, Captured] = {}
@@ -186,7 +186,7 @@ def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
     return replace(choices, as_tracing=False, opaque=choices.opaque | {path}, notes=(*choices.notes, note))
 
 
-def _record(job: Job, size: int, choices: Choices) -> Trace:
+def _record(job: Job, size: int, choices: Choices) -> RecordedGraph:
     # Other sizes see other samples, so that what depends on the data shows as a difference between them.
     first = size * (size - 1) // 2
     indices = [(first + i) % len(job.data) for i in range(size)]
@@ -201,7 +201,7 @@ def _record(job: Job, size: int, choices: Choices) -> Trace:
 
 
 def _capture_at(job: Job, size: int, choices: Choices, sizes: dict[int, Captured]) -> Captured:
-    graph = Graph(_record(job, size, choices), _buffers_of(job))
+    graph = LiveGraph(_record(job, size, choices), _buffers_of(job))
     found = _build(job, size, graph, choices, sizes)
     base = sizes[_BASE_SIZE]
     return found if base.microbatch_size == size else _with_batch_dims(found, base)
@@ -212,7 +212,7 @@ def _buffers_of(job: Job) -> dict[str, tuple[str, ...]]:
     return {path: tuple(name for name, _ in m.named_buffers(prefix=path)) for path, m in modules.items()}
 
 
-def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int, Captured]) -> Captured:
+def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: dict[int, Captured]) -> Captured:
     trace = graph.trace
     modules = all_modules(job.model, job.loss)
     first_name = {id(p): name for name, p in job.model.named_parameters()}
@@ -243,7 +243,9 @@ def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int,
     return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _sizes=sizes)
 
 
-def _layer(graph: Graph, segment: Segment, modules: dict[str, nn.Module], first_name: dict[int, str]) -> CapturedLayer:
+def _layer(
+    graph: LiveGraph, segment: LayerDraft, modules: dict[str, nn.Module], first_name: dict[int, str]
+) -> CapturedLayer:
     trace = graph.trace
     nodes = [trace.nodes[i] for i in segment.nodes]
     paths = list(dict.fromkeys(n.target for n in nodes if isinstance(n.target, str)))
@@ -276,7 +278,9 @@ def _layer(graph: Graph, segment: Segment, modules: dict[str, nn.Module], first_
     )  # fmt: skip
 
 
-def _tensors(graph: Graph, segments: list[Segment], layers: tuple[CapturedLayer, ...]) -> tuple[CapturedTensor, ...]:
+def _tensors(
+    graph: LiveGraph, segments: list[LayerDraft], layers: tuple[CapturedLayer, ...]
+) -> tuple[CapturedTensor, ...]:
     trace = graph.trace
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: dict[int, set[int]] = {}

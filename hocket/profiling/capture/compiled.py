@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from hocket.errors import CaptureError, RefusedError
-from hocket.profiling.capture.recorded_graph import Node
+from hocket.profiling.capture.recorded_graph import RecordedOperation
 from hocket.profiling.capture.replay import filled
 from hocket.profiling.capture.storage_tracker import StorageTracker
 from hocket.profiling.measure.quiet_warnings import unwarned
@@ -42,14 +42,16 @@ def check_backend(place: str, backend: str, device: torch.device) -> None:
         raise RefusedError(place, found, "a C++ compiler on every machine", "Install g++, or leave compile out.")
 
 
-class Piece:
+class CompiledStep:
     """A step (`hocket.profiling.capture.replay`) that executes several operations as compiled code.
 
     Attributes:
         cold_s: seconds of the first calls, with gradients and without, in which code is made.
     """
 
-    def __init__(self, name: str, nodes: Sequence[tuple[Node, Call]], dead: Collection[int], backend: str) -> None:
+    def __init__(
+        self, name: str, nodes: Sequence[tuple[RecordedOperation, Call]], dead: Collection[int], backend: str
+    ) -> None:
         """Make a function; it is compiled when it is called.
 
         Arguments:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hocket.errors import CaptureError
 from hocket.profiling.analytic.fake_tensors import is_fake
-from hocket.profiling.capture.recorded_graph import LOSS, Call, Trace, function_name
+from hocket.profiling.capture.recorded_graph import LOSS, Call, RecordedGraph, function_name
 from hocket.profiling.capture.recorder import Recorder, storage_of
 
 
@@ -57,7 +57,7 @@ def record(
     batch: dict[str, Tensor],
     opaque: frozenset[str] = frozenset(),
     as_tracing: bool = False,
-) -> Trace:
+) -> RecordedGraph:
     """Run `loss(model(*inputs), *targets)` once on `batch` and record it; the model is left as it was.
 
     Arguments:
@@ -141,7 +141,7 @@ def record(
         found = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
         raise CaptureError("Job.loss", found, "one number that requires a gradient: the mean over samples")
     recorder.calls[0].end = len(recorder.nodes)
-    return Trace(recorder.values, recorder.nodes, recorder.calls, recorder.number[id(result)], changed, ())
+    return RecordedGraph(recorder.values, recorder.nodes, recorder.calls, recorder.number[id(result)], changed, ())
 
 
 def _yes() -> bool:

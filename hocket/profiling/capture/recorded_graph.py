@@ -22,7 +22,7 @@ class Ref:
 
 
 @dataclasses.dataclass
-class Value:
+class RecordedValue:
     """One tensor at one moment.
 
     Attributes:
@@ -56,7 +56,7 @@ class Context:
 
 
 @dataclasses.dataclass
-class Node:
+class RecordedOperation:
     """One operation.
 
     Attributes:
@@ -110,11 +110,11 @@ class Call:
 
 
 @dataclasses.dataclass
-class Trace:
+class RecordedGraph:
     """What was recorded: `loss` is the number of the value that the loss function returned."""
 
-    values: list[Value]
-    nodes: list[Node]
+    values: list[RecordedValue]
+    nodes: list[RecordedOperation]
     calls: list[Call]
     loss: int
     changed_buffers: frozenset[str]

@@ -16,7 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hocket.errors import CaptureError
 from hocket.profiling.analytic.aten_costs import flops_of_call
 from hocket.profiling.analytic.fake_tensors import changed_unsaid, draws, is_fake
-from hocket.profiling.capture.recorded_graph import Call, Context, Node, Ref, Value, flatten, function_name
+from hocket.profiling.capture.recorded_graph import (
+    Call,
+    Context,
+    RecordedOperation,
+    RecordedValue,
+    Ref,
+    flatten,
+    function_name,
+)
 from hocket.profiling.tensor_parallel.sharded_logits import LogitsPart
 
 # Modules of torch.nn that only call their children: these are looked into, the other modules of torch.nn are not.
@@ -118,8 +126,8 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.paths = {id(module): path for path, module in modules.items()}
         self.opaque, self.device = opaque, device
-        self.values: list[Value] = []
-        self.nodes: list[Node] = []
+        self.values: list[RecordedValue] = []
+        self.nodes: list[RecordedOperation] = []
         self.calls = [Call("", "", -1, 0)]
         self.stack = [0]
         self.number: dict[int, int] = {}
@@ -134,7 +142,7 @@ class Recorder(TorchFunctionMode):
         """Number a tensor that is now seen for the first time, or anew after it changed."""
         storage = storage_of(tensor)
         keep = tensor.detach() if kind == "constant" else None
-        value = Value(
+        value = RecordedValue(
             kind, name, node, fixed, tuple(tensor.shape), _stride_of(tensor), tensor.dtype, tensor.requires_grad,
             storage, keep,
         )  # fmt: skip
@@ -244,7 +252,7 @@ class Recorder(TorchFunctionMode):
         uses_weights = isinstance(target, str) and any(True for _ in function.parameters())  # type: ignore[attr-defined]
         index = len(self.nodes)
         fixed = fixed and not is_random and not uses_weights and not isinstance(target, str)
-        node = Node(target, slim_args, slim_kwargs, [], [], self.stack[-1], tuple(dict.fromkeys(reads)))
+        node = RecordedOperation(target, slim_args, slim_kwargs, [], [], self.stack[-1], tuple(dict.fromkeys(reads)))
         node.random, node.flops, node.context = is_random, cost.flops, context
         storages = set()
         for tensor in changed.values():

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from hocket.errors import CaptureError
-from hocket.profiling.capture.recorded_graph import LOSS, Node, Trace
+from hocket.profiling.capture.recorded_graph import LOSS, RecordedGraph, RecordedOperation
 from hocket.profiling.job.subtasks import Subtask
 from hocket.profiling.tensor_parallel.sequence_parallel import enter, leave
 
@@ -18,7 +18,7 @@ _FLOPS_PER_BYTE = 8.0
 
 
 @dataclass
-class Segment:
+class LayerDraft:
     """A layer in the making.
 
     Attributes:
@@ -33,7 +33,7 @@ class Segment:
     kind: str
 
 
-class Graph:
+class LiveGraph:
     """A trace without what nothing depends on, and with what is `fixed` known for good.
 
     Attributes:
@@ -41,7 +41,7 @@ class Graph:
         fixed: for each value, whether it is the same for every microbatch of this size (computed once per stage).
     """
 
-    def __init__(self, trace: Trace, owners: dict[str, tuple[str, ...]]) -> None:
+    def __init__(self, trace: RecordedGraph, owners: dict[str, tuple[str, ...]]) -> None:
         """`owners` gives for each module path the names of the buffers that it and its children hold."""
         self.trace = trace
         values, nodes = trace.values, trace.nodes
@@ -84,7 +84,7 @@ class Graph:
                 self.fixed[value] = steady
         return nodes
 
-    def producers(self, node: Node) -> set[int]:
+    def producers(self, node: RecordedOperation) -> set[int]:
         """Indices of the nodes whose results `node` reads, fixed ones left out."""
         found = {self.trace.values[v].node for v in node.reads if not self.fixed[v]}
         found |= {self.trace.values[v].node for v, _ in node.aliases if not self.fixed[v]}
@@ -103,10 +103,10 @@ class Graph:
         return out
 
 
-def pieces(graph: Graph) -> list[Segment]:
+def pieces(graph: LiveGraph) -> list[LayerDraft]:
     """The finest layers: single modules without children, and what is done between modules."""
     trace = graph.trace
-    segments: list[Segment] = []
+    segments: list[LayerDraft] = []
     ancestors: list[int] = []  # a bit for each earlier segment that this one depends on
     home: dict[int, int] = {}
     waiting: list[int] = []
@@ -153,7 +153,7 @@ def pieces(graph: Graph) -> list[Segment]:
     return _bonded(graph, _with_next(graph, segments))
 
 
-def _unit(trace: Trace, node: Node) -> int:
+def _unit(trace: RecordedGraph, node: RecordedOperation) -> int:
     """The call that an operation is, or the call of the loss around it, or one that is one piece; -1 for operations between modules."""
     call, unit = node.call, node.call if isinstance(node.target, str) else -1
     while call >= 0:
@@ -164,15 +164,15 @@ def _unit(trace: Trace, node: Node) -> int:
     return unit
 
 
-def _begun(trace: Trace, index: int, unit: int) -> Segment:
+def _begun(trace: RecordedGraph, index: int, unit: int) -> LayerDraft:
     if unit >= 0:
         path = trace.calls[unit].path
-        return Segment([index], [unit], "loss" if path == LOSS else path or "model", trace.calls[unit].kind)
+        return LayerDraft([index], [unit], "loss" if path == LOSS else path or "model", trace.calls[unit].kind)
     node = trace.nodes[index]
-    return Segment([index], [], f"{trace.calls[node.call].path}.{node.label}".strip("."), node.label)
+    return LayerDraft([index], [], f"{trace.calls[node.call].path}.{node.label}".strip("."), node.label)
 
 
-def _with_next(graph: Graph, segments: list[Segment]) -> list[Segment]:
+def _with_next(graph: LiveGraph, segments: list[LayerDraft]) -> list[LayerDraft]:
     """Operations between modules that only the module after them uses become a part of it."""
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: list[set[int]] = [set() for _ in segments]
@@ -180,8 +180,8 @@ def _with_next(graph: Graph, segments: list[Segment]) -> list[Segment]:
         for index in segment.nodes:
             for producer in graph.producers(graph.trace.nodes[index]):
                 readers[home[producer]].add(k)
-    out: list[Segment] = []
-    waiting: Segment | None = None
+    out: list[LayerDraft] = []
+    waiting: LayerDraft | None = None
     for k, segment in enumerate(segments):
         if waiting is not None:
             segment = replace(segment, nodes=waiting.nodes + segment.nodes)
@@ -192,7 +192,7 @@ def _with_next(graph: Graph, segments: list[Segment]) -> list[Segment]:
     return out
 
 
-def _bonded(graph: Graph, segments: list[Segment]) -> list[Segment]:
+def _bonded(graph: LiveGraph, segments: list[LayerDraft]) -> list[LayerDraft]:
     for first, second in graph.bonds():
         home = {i: k for k, s in enumerate(segments) for i in s.nodes}
         a, b = home.get(first), home[second]
@@ -201,17 +201,17 @@ def _bonded(graph: Graph, segments: list[Segment]) -> list[Segment]:
     return segments
 
 
-def joined(segments: list[Segment]) -> Segment:
+def joined(segments: list[LayerDraft]) -> LayerDraft:
     """Several segments in a row as one; named after the module around them."""
     if len(segments) == 1:
         return segments[0]
     nodes = [i for s in segments for i in s.nodes]
     calls = [c for s in segments for c in s.calls]
     kinds = dict.fromkeys(kind for s in segments for kind in s.kind.split("+"))
-    return Segment(nodes, calls, f"{segments[0].path}..{segments[-1].path}", "+".join(kinds))
+    return LayerDraft(nodes, calls, f"{segments[0].path}..{segments[-1].path}", "+".join(kinds))
 
 
-def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int, ...]:
+def choose(graph: LiveGraph, segments: list[LayerDraft], max_layers: int) -> tuple[int, ...]:
     """How many pieces go into each layer, so that there are at most `max_layers`.
 
     Neighbours are joined step by step, all pairs of the same kinds of modules in one step: first where that hides
@@ -250,7 +250,7 @@ def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int,
     return tuple(counts)
 
 
-def _links(graph: Graph, segments: list[Segment]) -> tuple[list[set[int]], list[set[int]], list[set[int]]]:
+def _links(graph: LiveGraph, segments: list[LayerDraft]) -> tuple[list[set[int]], list[set[int]], list[set[int]]]:
     """For each segment: the others that read its results, those that it reads, and all that it depends on."""
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: list[set[int]] = [set() for _ in segments]
@@ -264,7 +264,7 @@ def _links(graph: Graph, segments: list[Segment]) -> tuple[list[set[int]], list[
     return readers, sources, ancestors
 
 
-def _pattern(segment: Segment) -> str:
+def _pattern(segment: LayerDraft) -> str:
     """What equal layers of a repeated block have in common."""
     return re.sub(r"\d+", "*", segment.path) + ":" + segment.kind
 
@@ -274,13 +274,13 @@ def _subtasks(patterns: tuple[str, str, bool]) -> bool:
     return all(Subtask.__name__ in pattern.rpartition(":")[2].split("+") for pattern in patterns[:2])
 
 
-def _common(first: Segment, second: Segment) -> int:
+def _common(first: LayerDraft, second: LayerDraft) -> int:
     """How deep in the module tree the module lies that contains both."""
     a, b = first.path.split("..")[0].split("."), second.path.split("..")[-1].split(".")
     return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def group(segments: list[Segment], counts: tuple[int, ...]) -> list[Segment]:
+def group(segments: list[LayerDraft], counts: tuple[int, ...]) -> list[LayerDraft]:
     """The layers of a choice, named after the module that each of them is, if it is one."""
     layers, start = [], 0
     for count in counts:

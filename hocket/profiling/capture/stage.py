@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hocket.errors import InputError
 from hocket.profiling.capture.record_forward import all_modules
-from hocket.profiling.capture.recorded_graph import Node, Ref
+from hocket.profiling.capture.recorded_graph import RecordedOperation, Ref
 from hocket.profiling.capture.replay import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profiling.data.seeding import GENERATORS
 from hocket.profiling.job.precision import sums_in, sums_of
@@ -267,7 +267,7 @@ class Stage:
     def _pieces(self, nodes: list[int], backend: str) -> list[tuple[int, bool, list[Step]]]:
         """The layers as compiled code, a piece for each layer that draws random numbers and those behind it: seeds are set
         between pieces."""
-        from hocket.profiling.capture.compiled import Piece, check_backend
+        from hocket.profiling.capture.compiled import CompiledStep, check_backend
 
         check_backend("compile", backend, self.device)
         layers, trace, dead = self.captured.layers, self.captured.trace, self._dead(nodes)
@@ -282,7 +282,7 @@ class Stage:
             own = [i for k in run for i in layers[k].nodes]
             gone = {v for i in own for v in dead.get(i, ())}
             calls = [(trace.nodes[i], self._call_of(trace.nodes[i])) for i in own]
-            out.append((run[0], layers[run[0]].random, [Piece(layers[run[0]].name, calls, gone, backend)]))
+            out.append((run[0], layers[run[0]].random, [CompiledStep(layers[run[0]].name, calls, gone, backend)]))
         return out
 
     def _compiled(self, nodes: list[int]) -> list[tuple[int, bool, list[Step]]]:
@@ -297,7 +297,7 @@ class Stage:
             out.append((k, layer.random, steps))
         return out
 
-    def _call_of(self, node: Node) -> tuple[Callable[..., Any], Any, Any]:
+    def _call_of(self, node: RecordedOperation) -> tuple[Callable[..., Any], Any, Any]:
         """What an operation calls, on this device: function, arguments, named arguments."""
         target = self._copies[node.target] if isinstance(node.target, str) else node.target
         if node.context is not None:
@@ -305,7 +305,7 @@ class Stage:
             target = inside(replace(node.context, device=self.device.type) if here else node.context, target)
         return target, self._local(node.args), self._local(node.kwargs)
 
-    def _compile(self, node: Node, dead: tuple[int, ...]) -> Step:
+    def _compile(self, node: RecordedOperation, dead: tuple[int, ...]) -> Step:
         target, args, kwargs = self._call_of(node)
         call: Callable[..., Any] = partial(target, **kwargs) if kwargs and not has_ref(kwargs) else target
         if has_ref(kwargs) or any(has_ref(a) and not isinstance(a, Ref) for a in args):

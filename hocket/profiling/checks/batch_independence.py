@@ -4,7 +4,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from hocket.errors import CaptureError
-from hocket.profiling.capture.recorded_graph import Trace
+from hocket.profiling.capture.recorded_graph import RecordedGraph
 from hocket.profiling.checks.stable_calls import check_unchanging
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check_same_structure(base: "Captured", other: "Captured") -> None:
         _changes("model", base, other, f"{len(other.tensors)} tensors between layers")
 
 
-def first_other(base: Trace, trace: Trace) -> str:
+def first_other(base: RecordedGraph, trace: RecordedGraph) -> str:
     """The first operation that is another one than with other samples, as ": `tanh` instead of `relu`"."""
     labels = ([node.label for node in each.nodes] for each in (base, trace))
     for one, two in zip_longest(*labels):

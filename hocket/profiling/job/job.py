@@ -19,7 +19,7 @@ from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.samples import read_samples
 from hocket.profiling.job.loss_weight import LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
-from hocket.profiling.job.origin import NAMES, Maker, Origin, look_up, makers_at_work, origin_of
+from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
 from hocket.util.files import digest
 from hocket.util.units import show_count
 
@@ -83,7 +83,7 @@ class Job:
     subtask_bytes: float | None = None
     lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
     path: Path | None = field(default=None, init=False)
-    makers: tuple[Maker, ...] = field(default=(), init=False, repr=False)
+    makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
     own: "Job | None" = field(default=None, init=False, repr=False)
     written: "Job | None" = field(default=None, init=False, repr=False)

@@ -31,7 +31,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Maker:
+class JobSource:
     """Code that was at work when a job was made: a function that needs no arguments, or the top of a module.
 
     Attributes:
@@ -44,20 +44,20 @@ class Maker:
     module: str
 
 
-def makers_at_work() -> tuple[Maker, ...]:
+def makers_at_work() -> tuple[JobSource, ...]:
     """Who called, and who called that, innermost first, up to the top of the module in which this began."""
     found = []
     for frame in _frames(sys._getframe(1)):
         code = frame.f_code
         if code.co_name == "<module>" or _is_the_same_call(frame):
             name = "" if code.co_name == "<module>" else code.co_qualname
-            found.append(Maker(Path(code.co_filename), name, str(frame.f_globals.get("__name__", ""))))
+            found.append(JobSource(Path(code.co_filename), name, str(frame.f_globals.get("__name__", ""))))
         if code.co_name == "<module>":
             break
     return tuple(found)
 
 
-def origin_of(job: object, makers: tuple[Maker, ...]) -> Origin:
+def origin_of(job: object, makers: tuple[JobSource, ...]) -> Origin:
     """Where a job can be had again: under the name that its module has for it, or from the function that made it.
 
     Raises:

@@ -26,7 +26,7 @@ TOGETHER = 16
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterRows:
     """Some rows of a parameter.
 
     Attributes:
@@ -124,7 +124,7 @@ def _ends(rows: int, count: int) -> list[int]:
     return [min(rows, unit * round(units * k / count)) for k in range(count + 1)]
 
 
-def parts_of(model: nn.Module) -> dict[str, Part]:
+def parts_of(model: nn.Module) -> dict[str, ParameterRows]:
     """By the name of each parameter of a subtask, of what it is a part."""
     found = {}
     for path, module in model.named_modules():
@@ -132,5 +132,5 @@ def parts_of(model: nn.Module) -> dict[str, Part]:
             for (k, subtask), first in zip(module.named_children(), module.ends, strict=False):
                 for name, _ in subtask.named_parameters():
                     whole = f"{path}.{name}".lstrip(".")
-                    found[f"{path}.{k}.{name}".lstrip(".")] = Part(whole, first, module.shapes[name])
+                    found[f"{path}.{k}.{name}".lstrip(".")] = ParameterRows(whole, first, module.shapes[name])
     return found

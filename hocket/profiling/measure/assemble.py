@@ -20,7 +20,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 @dataclass(frozen=True)
-class Seconds:
+class MeasuredSeconds:
     """Of one microbatch: forward, backward and noise by layer, shape (layers,), and the undivided model's."""
 
     forward: np.ndarray
@@ -31,17 +31,17 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Column:
+class MeasuredSize:
     """What was found for microbatches of one size: bytes by layer, seconds where they are known, and those of a load."""
 
     size: int
     bytes: list[LayerBytes]
-    seconds: Seconds | None = None
+    seconds: MeasuredSeconds | None = None
     load_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer.
 
     `call_s`: seconds of a step besides.
@@ -58,8 +58,8 @@ class Step:
 def assemble(
     job: Job,
     captured: Captured,
-    columns: Sequence[Column],
-    step: Step,
+    columns: Sequence[MeasuredSize],
+    step: MeasuredStep,
     device_type: str,
     source: str,
     notes: tuple[str, ...],

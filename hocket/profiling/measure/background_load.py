@@ -47,7 +47,7 @@ def usual_neighbours(device: str = "cpu", threads: int = 1) -> int:
     return min(MOST, max(0, usable_cores() // threads - 1)) if device == "cpu" else 0
 
 
-class Companions:
+class BackgroundLoad:
     """The companions of one measurement: a context manager that leaves none of them behind.
 
     Attributes:
@@ -68,7 +68,7 @@ class Companions:
         if count and job is None:
             self.problems.append("the job is of no file that another process could load")
 
-    def __enter__(self) -> "Companions":
+    def __enter__(self) -> "BackgroundLoad":
         known = [os.environ[_PATH]] if os.environ.get(_PATH) else []
         paths = os.pathsep.join([*known, str(Path(hocket.__file__).parent.parent)])
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), _PATH: paths}
@@ -186,18 +186,18 @@ def _train(path: Path, threads: int, wanted: _Wanted, said: int) -> None:
 
     from hocket.profiling.capture.capture import capture
     from hocket.profiling.job.job import load_job
-    from hocket.profiling.measure.worker_costs import Rehearsal
+    from hocket.profiling.measure.worker_costs import WorkerCosts
 
     torch.set_num_threads(threads)
     captured = capture(load_job(path))
     wanted.known.wait()
-    worker: Rehearsal | None = None
+    worker: WorkerCosts | None = None
     while True:
         size = wanted.size
         fresh = worker is None or worker.size != size
         if fresh:
             worker = None  # one at a time in memory
-            worker = Rehearsal(captured.for_size(size), size, torch.device("cpu"))
+            worker = WorkerCosts(captured.for_size(size), size, torch.device("cpu"))
         assert worker is not None
         worker.once(time.perf_counter)
         if fresh:

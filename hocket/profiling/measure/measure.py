@@ -22,13 +22,13 @@ from hocket.profiling.checks.loss_additivity import additivity
 from hocket.profiling.checks.verify import verify
 from hocket.profiling.data.repeatable import check_repeatable
 from hocket.profiling.job.job import Job, check_device
-from hocket.profiling.measure.assemble import Column, Seconds, Step, assemble
-from hocket.profiling.measure.background_load import Companions
+from hocket.profiling.measure.assemble import MeasuredSeconds, MeasuredSize, MeasuredStep, assemble
+from hocket.profiling.measure.background_load import BackgroundLoad
 from hocket.profiling.measure.compile_speedup import ends_of, speedup
 from hocket.profiling.measure.core_time import on_core_s
 from hocket.profiling.measure.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profiling.measure.timing import ROUNDS, Times, timed
-from hocket.profiling.measure.worker_costs import Clock, Rehearsal, Way
+from hocket.profiling.measure.worker_costs import Clock, StepMode, WorkerCosts
 from hocket.profiling.profile import CPU, ModelProfile
 
 # Layers' times add up to the undivided model's within a tenth on an idle machine.
@@ -86,7 +86,7 @@ def measure(
     tell = progress or _silent
     total = (1 + ROUNDS) * len(sizes) + 1
     # While they load the job it is captured here.
-    with Companions(job.path, neighbours, threads) as companions:
+    with BackgroundLoad(job.path, neighbours, threads) as companions:
         captured = capture(job, max_layers=max_layers)
         if part is not None:
             captured = part(captured)
@@ -182,9 +182,9 @@ def _quiet(threads: int, device: torch.device) -> Iterator[None]:
                 gc.enable()
 
 
-def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], Rehearsal, dict[str, Tensor]]:
+def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], WorkerCosts, dict[str, Tensor]]:
     single = [Stage(captured, [k], device=device) for k in range(len(captured.layers))]
-    return single, Rehearsal(captured, size, device), _loaded(captured, size, device)
+    return single, WorkerCosts(captured, size, device), _loaded(captured, size, device)
 
 
 def _loaded(captured: Captured, size: int, device: torch.device) -> dict[str, Tensor]:
@@ -193,16 +193,18 @@ def _loaded(captured: Captured, size: int, device: torch.device) -> dict[str, Te
     return {names[key]: value.to(device) for key, value in batch.items() if key in names}
 
 
-def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int, list[LayerBytes], Times]]) -> Step:
+def _optimizer(
+    captured: Captured, whole: WorkerCosts, columns: Sequence[tuple[int, list[LayerBytes], Times]]
+) -> MeasuredStep:
     """What an optimizer step costs, whatever the microbatches' size; its time is shared by bytes."""
-    median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in Way}
-    call_s = min(median[Way.LEAST], median[Way.IN_PLACE])
-    step_s, copy_s = median[Way.IN_PLACE] - call_s, max(0.0, median[Way.COPYING] - median[Way.IN_PLACE])
+    median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in StepMode}
+    call_s = min(median[StepMode.LEAST], median[StepMode.IN_PLACE])
+    step_s, copy_s = median[StepMode.IN_PLACE] - call_s, max(0.0, median[StepMode.COPYING] - median[StepMode.IN_PLACE])
     weights: dict[str, Tensor] = dict(whole.masters)
     total = sum(p.numel() * p.element_size() for p in weights.values())
     share = {name: p.numel() * p.element_size() / total for name, p in weights.items()}
     peaks, together = step_peaks(whole.optimizer, weights, [layer.parameters for layer in captured.layers])
-    return Step(
+    return MeasuredStep(
         optimizer_bytes(whole.optimizer, weights),
         {name: step_s * part for name, part in share.items()},
         {name: copy_s * part for name, part in share.items()},
@@ -219,7 +221,7 @@ def usual(seconds: Sequence[float]) -> float:
     return statistics.fmean(kept)
 
 
-def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[Column, list[str]]:
+def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[MeasuredSize, list[str]]:
     """The usual times of one microbatch size, scaled to the undivided model's, and what is to be said of them."""
     parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
     wholes = usual(times.whole_forward), usual(times.whole_backward)
@@ -231,5 +233,5 @@ def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[Column,
     # Short times escape other programs, long ones do not: a wide gap between them tells of a busy machine.
     if factors[0] > _BUSY:
         notes.append(f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle")
-    seconds = Seconds(parts[0] * factors[0], parts[1] * factors[1], (high - low) / 2, *wholes)
-    return Column(size, counted, seconds, statistics.median(times.load)), notes
+    seconds = MeasuredSeconds(parts[0] * factors[0], parts[1] * factors[1], (high - low) / 2, *wholes)
+    return MeasuredSize(size, counted, seconds, statistics.median(times.load)), notes

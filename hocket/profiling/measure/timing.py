@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.measure.memory import border, collect, detached, seed_of
-from hocket.profiling.measure.worker_costs import Clock, Marks, Rehearsal, Way
+from hocket.profiling.measure.worker_costs import Clock, Marks, StepMode, WorkerCosts
 
 WARM_UP = 2
 ROUNDS = 3
@@ -29,7 +29,7 @@ class Times:
     whole_forward: list[float] = field(default_factory=list)
     whole_backward: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
-    step: dict[Way, list[float]] = field(default_factory=lambda: {way: [] for way in Way})
+    step: dict[StepMode, list[float]] = field(default_factory=lambda: {way: [] for way in StepMode})
 
 
 def layers_once(
@@ -70,7 +70,7 @@ def layers_once(
 def timed(
     captured: Captured,
     single: Sequence[Stage],
-    whole: Rehearsal,
+    whole: WorkerCosts,
     batch: dict[str, Tensor],
     device: torch.device,
     budget_s: float,
@@ -82,7 +82,7 @@ def timed(
     Arguments:
         times: where they are added.
     """
-    ways = tuple(Way)
+    ways = tuple(StepMode)
     start = clock()
     for k in range(WARM_UP + MOST):
         if k == WARM_UP:
@@ -93,7 +93,7 @@ def timed(
             if now - start + each > budget_s:
                 break
         forward, backward = layers_once(captured, single, batch, device, clock)
-        way = ways[len(times.forward) % len(ways)] if k >= WARM_UP else Way.IN_PLACE
+        way = ways[len(times.forward) % len(ways)] if k >= WARM_UP else StepMode.IN_PLACE
         seconds = whole.once(clock, way)
         if k >= WARM_UP:
             times.forward.append(forward)

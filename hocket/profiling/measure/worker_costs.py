@@ -54,7 +54,7 @@ class Marks:
         return out
 
 
-class Way(Enum):
+class StepMode(Enum):
     """How a step is made: on the weights themselves, on a copy of them, or for the smallest parameter alone, which shows what
     a step costs besides its parameters."""
 
@@ -64,7 +64,7 @@ class Way(Enum):
 
 
 @dataclass(frozen=True)
-class Seconds:
+class WorkerSeconds:
     """What one microbatch took, and a step."""
 
     load: float
@@ -73,7 +73,7 @@ class Seconds:
     step: float
 
 
-class Rehearsal:
+class WorkerCosts:
     """The undivided model on one device, for microbatches of one size.
 
     Attributes:
@@ -110,7 +110,7 @@ class Rehearsal:
         self._indices: list[int] = []
         self._clip = captured.job.clip_grad_norm
 
-    def once(self, clock: Clock, way: Way = Way.IN_PLACE) -> Seconds:
+    def once(self, clock: Clock, way: StepMode = StepMode.IN_PLACE) -> WorkerSeconds:
         """One microbatch and a step.
 
         Arguments:
@@ -131,7 +131,7 @@ class Rehearsal:
         marks.mark()
         with torch.no_grad():  # the next backward finds gradients to add to, but not ever larger ones
             torch._foreach_zero_([gradient for gradient in self._gradients if gradient is not None])
-        return Seconds(load_s, *marks.seconds())
+        return WorkerSeconds(load_s, *marks.seconds())
 
     def _load(self) -> dict[str, Tensor]:
         """Samples that were not used lately, as runtime/stage/device.py makes them."""
@@ -155,26 +155,26 @@ class Rehearsal:
         for leaf in self._leaves.values():
             leaf.grad = None
 
-    def _cast(self, slot: list[Tensor], way: Way) -> None:
+    def _cast(self, slot: list[Tensor], way: StepMode) -> None:
         """Weights from their masters."""
         with torch.no_grad():
             pairs = [
                 (tensor, master.data)
                 for tensor, master in zip(slot, self.masters.values(), strict=True)
-                if way is not Way.LEAST or master is self._least
+                if way is not StepMode.LEAST or master is self._least
             ]
             torch._foreach_copy_([tensor for tensor, _ in pairs], [master for _, master in pairs])
 
-    def _step(self, way: Way) -> None:
+    def _step(self, way: StepMode) -> None:
         current, spare = self._slots
-        slot = spare if way is Way.COPYING else current
+        slot = spare if way is StepMode.COPYING else current
         with torch.no_grad():
-            if way is Way.COPYING and not self._apart:
+            if way is StepMode.COPYING and not self._apart:
                 torch._foreach_copy_(spare, current)
             for master, gradient, tensor in zip(self.masters.values(), self._gradients, slot, strict=True):
                 if not self._apart:
                     master.data = tensor
-                master.grad = gradient if way is not Way.LEAST or master is self._least else None
+                master.grad = gradient if way is not StepMode.LEAST or master is self._least else None
         if self._clip is not None:
             gradients = [master.grad for master in self.masters.values() if master.grad is not None]
             scale_down(gradients, squares_of(gradients), self._clip)

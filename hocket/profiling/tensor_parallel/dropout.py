@@ -79,7 +79,7 @@ def _attend(
 
 
 @dataclass(frozen=True)
-class Place:
+class MaskPlace:
     """Which part of a mask: the dimension that is divided, over how many devices, and which of them this is."""
 
     dim: int
@@ -95,17 +95,17 @@ class Place:
         return x * kept * (1 / (1 - p) if p < 1 else 0.0)
 
 
-def dropout(place: Place, args: Any, kwargs: Any) -> Tensor:
+def dropout(place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
     """torch.nn.functional.dropout of a part: one operation for whoever follows functions, as that is."""
     return _as_one(dropout, place, args, kwargs)
 
 
-def scaled_dot_product_attention(place: Place, args: Any, kwargs: Any) -> Tensor:
+def scaled_dot_product_attention(place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention of a part of the heads, in the same way."""
     return _as_one(scaled_dot_product_attention, place, args, kwargs)
 
 
-def _as_one(function: Callable[..., Tensor], place: Place, args: Any, kwargs: Any) -> Tensor:
+def _as_one(function: Callable[..., Tensor], place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
     relevant = (*args[:1], *kwargs.values())
     if torch.overrides.has_torch_function(relevant):
         found: Tensor = torch.overrides.handle_torch_function(function, relevant, place, args, kwargs)
@@ -125,7 +125,7 @@ _PROBABILITY: dict[Any, Callable[..., float]] = {
 }
 
 
-class Part(_Dropping):
+class MaskPart(_Dropping):
     """Of each mask the part of one device.
 
     Arguments:
@@ -144,10 +144,10 @@ class Part(_Dropping):
         return dim is not None
 
     def _dropout(self, args: Any, kwargs: Any) -> Tensor:
-        return dropout(Place(self._dim, self._width, self._rank), args, kwargs)
+        return dropout(MaskPlace(self._dim, self._width, self._rank), args, kwargs)
 
     def _attention(self, args: Any, kwargs: Any) -> Tensor:
-        return scaled_dot_product_attention(Place(self._dim, self._width, self._rank), args, kwargs)
+        return scaled_dot_product_attention(MaskPlace(self._dim, self._width, self._rank), args, kwargs)
 
 
 class Dice(_Dropping):
@@ -218,7 +218,7 @@ def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...
 
 
 def divided_draws(whole: Sequence[Draw], part: Sequence[Draw], width: int) -> dict[str, tuple[int | None, ...]]:
-    """For each module that draws divided masks itself: the dimension of each mask that is drawn inside it, see `Part`.
+    """For each module that draws divided masks itself: the dimension of each mask that is drawn inside it, see `MaskPart`.
 
     Raises:
         ValueError: the two draw different masks, and not because one is divided.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Members(Protocol):
+class TensorParallelGroup(Protocol):
     """A tensor-parallel group, as one of its members sees it; results are new tensors."""
 
     def total(self, tensor: Tensor) -> Tensor:
@@ -26,17 +26,17 @@ class Members(Protocol):
         ...
 
 
-class Alone:
+class SingleRank:
     """A member without others, which is enough to capture a divided model: shapes are right, numbers are not."""
 
     def total(self, tensor: Tensor) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         return tensor.detach().expand(width, *tensor.shape).contiguous()
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         return tensor.detach()[0].clone(memory_format=torch.contiguous_format)

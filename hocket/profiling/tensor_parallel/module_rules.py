@@ -12,18 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hocket.profiling.tensor_parallel.dropout import Part
-from hocket.profiling.tensor_parallel.group import Members
-from hocket.profiling.tensor_parallel.sequence_parallel import Again, Along, enter, gather, leave, product, scatter
+from hocket.profiling.tensor_parallel.dropout import MaskPart
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
+from hocket.profiling.tensor_parallel.sequence_parallel import (
+    RegatheredInput,
+    SequenceSlice,
+    enter,
+    gather,
+    leave,
+    product,
+    scatter,
+)
 from hocket.profiling.tensor_parallel.sharded_logits import as_part
-from hocket.profiling.tensor_parallel.vocab_parallel import Words
+from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 
 class _Spread(torch.autograd.Function):
     """f of Figure 4.5: the identity forward, the sum over devices backward; of several tensors in one go."""
 
     @staticmethod
-    def forward(ctx: Any, members: Members, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, members: TensorParallelGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
         """One tensor to all columns."""
         ctx.members = members
         return tuple(x.view_as(x) for x in tensors)
@@ -42,7 +50,7 @@ class _Total(torch.autograd.Function):
     """g of Figure 4.5: the sum over devices forward, the identity backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, members: Members) -> Tensor:
+    def forward(ctx: Any, x: Tensor, members: TensorParallelGroup) -> Tensor:
         """Each device knows the product with its own rows."""
         return members.total(x)
 
@@ -52,12 +60,12 @@ class _Total(torch.autograd.Function):
         return gradients[0], None
 
 
-def _spread(tensors: Iterable[Tensor], members: Members) -> tuple[Tensor, ...]:
+def _spread(tensors: Iterable[Tensor], members: TensorParallelGroup) -> tuple[Tensor, ...]:
     found: tuple[Tensor, ...] = _Spread.apply(members, *tensors)  # type: ignore[no-untyped-call]
     return found
 
 
-def _total(x: Tensor, members: Members) -> Tensor:
+def _total(x: Tensor, members: TensorParallelGroup) -> Tensor:
     found: Tensor = _Total.apply(x, members)  # type: ignore[no-untyped-call]
     return found
 
@@ -69,11 +77,11 @@ class Shared:
         along: of what is sliced; None where every member has the whole.
     """
 
-    def __init__(self, readers: int, members: Members, along: Along | None = None) -> None:
+    def __init__(self, readers: int, members: TensorParallelGroup, along: SequenceSlice | None = None) -> None:
         self._readers, self._members, self.along = readers, members, along
         self._given: Tensor | None = None
         self._whole: Tensor | None = None
-        self._again: Again | None = None
+        self._again: RegatheredInput | None = None
         self._left = 0
 
     def among(self, readers: int) -> "Shared":
@@ -85,7 +93,7 @@ class Shared:
         if x is not self._given or self._whole is None:
             self._given, self._left = x, self._readers
             self._whole = _spread([x], self._members)[0] if self.along is None else gather(x, self.along)
-            self._again = Again(self.along, self._readers) if self.along else None
+            self._again = RegatheredInput(self.along, self._readers) if self.along else None
         self._left -= 1
         whole, again = self._whole, self._again
         if self._left <= 0:
@@ -99,12 +107,12 @@ def share_among(modules: Iterable[nn.Module]) -> None:
     Arguments:
         modules: what the stage calls, each as a step.
     """
-    together: dict[Shared, list[Column]] = {}
+    together: dict[Shared, list[ColumnParallel]] = {}
     for module in modules:
         if isinstance(module, Scoring):
             module._as_step = True
         for each in module.modules():
-            if isinstance(each, Column):
+            if isinstance(each, ColumnParallel):
                 together.setdefault(each._shared, []).append(each)
     for shared, columns in together.items():
         own = shared.among(len(columns))
@@ -121,7 +129,7 @@ def _matrix(module: Any) -> Tensor:
     return weight if module._features_out == 0 else weight.t()
 
 
-class Column:
+class ColumnParallel:
     """A linear layer that makes some of its features."""
 
     _shared: Shared
@@ -134,14 +142,14 @@ class Column:
         return y if self.bias is None else y + _local(self.bias)
 
 
-class Scoring(Column):
+class Scoring(ColumnParallel):
     """An output layer that makes the logits of some words, which for those who call it are a part of all.
 
     Attributes of an instance:
         _as_step: it is called by itself, for what it makes, as a step of a captured stage.
     """
 
-    _words: Words
+    _words: VocabularyRange
     _as_step = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -153,7 +161,7 @@ class Scoring(Column):
 class Lookup:
     """An embedding that has some words; the sum over devices is its result."""
 
-    _words: Words
+    _words: VocabularyRange
     _parameters: dict[str, Any]
 
     def forward(self, input: Tensor) -> Tensor:
@@ -168,11 +176,11 @@ class Lookup:
         return _total(found.masked_fill(~known.unsqueeze(-1), 0.0), self._words.members)
 
 
-class Row:
+class RowParallel:
     """A linear layer that reads some of its features; the sum over devices is its result, or this one's slice of it."""
 
-    _members: Members
-    _along: Along | None
+    _members: TensorParallelGroup
+    _along: SequenceSlice | None
     _features_out: int
     bias: Tensor | None
 
@@ -186,7 +194,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Claims:
+class SizeClaims:
     """What inputs say of their size, whose last dimension counts so many features.
 
     Attributes:
@@ -195,7 +203,7 @@ class Claims:
 
     features: int
     narrower: int = 1
-    along: Along | None = None
+    along: SequenceSlice | None = None
 
     def of(self, size: torch.Size) -> torch.Size:
         """What is said instead of a size."""
@@ -208,7 +216,7 @@ class Claims:
 class _Claiming(Tensor):
     """A tensor that claims to have another size; whatever is done with it is done with what it is."""
 
-    _claims: Claims
+    _claims: SizeClaims
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -220,10 +228,10 @@ class _Claiming(Tensor):
             return func(*args, **(kwargs or {}))
 
 
-class Asking:
+class SizeQuery:
     """A module that asks its input how large it is."""
 
-    _claims: Claims
+    _claims: SizeClaims
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module does, on an input that claims another size."""
@@ -242,7 +250,7 @@ class Asking:
 class Summing:
     """A module with weights that meet divided features or slices: each device has a part of their gradients."""
 
-    _summed: tuple[tuple[str, ...], Members]
+    _summed: tuple[tuple[str, ...], TensorParallelGroup]
     _parameters: dict[str, Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -256,18 +264,18 @@ class Summing:
             self._parameters.update(whole)
 
 
-class Drawing:
+class DropoutModule:
     """A module that draws dropout masks of divided tensors."""
 
     _draws: tuple[tuple[int | None, ...], int, int]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module does, with its part of the masks."""
-        with Part(*self._draws):
+        with MaskPart(*self._draws):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
-class Edge:
+class SequenceEdge:
     """The first block of those that hand on slices, or the last, or both.
 
     Attributes of an instance:
@@ -276,7 +284,7 @@ class Edge:
 
     _entering: tuple[int, ...]
     _leaving: tuple[int, ...]
-    _along: Along
+    _along: SequenceSlice
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module does, on slices."""

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.profiling.tensor_parallel.group import Members
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 
 
 @dataclass(frozen=True)
-class Along:
+class SequenceSlice:
     """The dimension that is sliced, over how many members, and which of them this is."""
 
     dim: int
     width: int
     rank: int
-    members: Members
+    members: TensorParallelGroup
 
     def slice_of(self, whole: Tensor) -> Tensor:
         """This member's slice, as a new tensor."""
@@ -59,7 +59,7 @@ class _Way(torch.autograd.Function):
 
 class _Scatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, bias: Tensor | None, along: Along) -> Tensor:
+    def forward(ctx: Any, part: Tensor, bias: Tensor | None, along: SequenceSlice) -> Tensor:
         ctx.along = along
         own = along.scattered(part)
         return own if bias is None else own.add_(bias)
@@ -71,10 +71,10 @@ class _Scatter(torch.autograd.Function):
         return whole, of_bias, None
 
 
-class Again:
+class RegatheredInput:
     """What columns read, gathered anew for the first of them that needs it in the backward, let go behind the last."""
 
-    def __init__(self, along: Along, readers: int) -> None:
+    def __init__(self, along: SequenceSlice, readers: int) -> None:
         self._along, self._readers, self._left = along, readers, readers
         self._whole: Tensor | None = None
 
@@ -91,7 +91,7 @@ class _Product(torch.autograd.Function):
     """`functional.linear` of the whole, of which the slice is kept."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, own: Tensor, weight: Tensor, again: Again) -> Tensor:
+    def forward(ctx: Any, whole: Tensor, own: Tensor, weight: Tensor, again: RegatheredInput) -> Tensor:
         kind = whole.device.type
         ctx.again, ctx.autocast = again, (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         ctx.save_for_backward(own, weight)
@@ -110,28 +110,28 @@ class _Product(torch.autograd.Function):
         return of_whole, None, of_weight, None
 
 
-scatter: Callable[[Tensor, Tensor | None, Along], Tensor] = _Scatter.apply  # type: ignore[assignment]
+scatter: Callable[[Tensor, Tensor | None, SequenceSlice], Tensor] = _Scatter.apply  # type: ignore[assignment]
 """A row's products to slices of their sum, and the bias, whose gradient is of the whole."""
 
 
-def product(whole: Tensor, own: Tensor, weight: Tensor, again: Again) -> Tensor:
+def product(whole: Tensor, own: Tensor, weight: Tensor, again: RegatheredInput) -> Tensor:
     """(..., features in) times (features out, features in); what autograd keeps is the slice `own` of the first."""
     found: Tensor = _Product.apply(whole, own.detach(), weight, again)  # type: ignore[no-untyped-call]
     return found
 
 
-def gather(own: Tensor, along: Along) -> Tensor:
+def gather(own: Tensor, along: SequenceSlice) -> Tensor:
     """Slices to the whole, before columns: each member knows the gradient through its own."""
     found: Tensor = _Way.apply(own, along.gathered, along.scattered)  # type: ignore[no-untyped-call]
     return found
 
 
-def enter(whole: Tensor, along: Along) -> Tensor:
+def enter(whole: Tensor, along: SequenceSlice) -> Tensor:
     """What all members have to this one's slice: one operation for whoever follows functions."""
     return _as_one(enter, whole, along, along.slice_of, along.gathered)
 
 
-def leave(own: Tensor, along: Along) -> Tensor:
+def leave(own: Tensor, along: SequenceSlice) -> Tensor:
     """Slices to the whole, which all members then have, as they have its gradient: one operation in the same way."""
     return _as_one(leave, own, along, along.gathered, along.slice_of)
 
@@ -139,7 +139,7 @@ def leave(own: Tensor, along: Along) -> Tensor:
 def _as_one(
     function: Callable[..., Tensor],
     tensor: Tensor,
-    along: Along,
+    along: SequenceSlice,
     there: Callable[[Tensor], Tensor],
     back: Callable[[Tensor], Tensor],
 ) -> Tensor:

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from hocket.profiling.capture.recorded_graph import flatten, function_name
-from hocket.profiling.tensor_parallel.vocab_parallel import REDUCTIONS, Words, cross_entropy, gathered
+from hocket.profiling.tensor_parallel.vocab_parallel import REDUCTIONS, VocabularyRange, cross_entropy, gathered
 
 
 @dataclass
-class Journal:
+class LogitsLog:
     """What was done with the logits of one run.
 
     Attributes:
@@ -38,9 +38,9 @@ class Journal:
 class LogitsPart(Tensor):
     """A part of logits, of the size that the whole has for whoever asks."""
 
-    _words: Words
+    _words: VocabularyRange
     _dim: int
-    _journal: Journal | None
+    _journal: LogitsLog | None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -50,7 +50,7 @@ class LogitsPart(Tensor):
             return _done(func, tuple(args), kwargs, list(given.values()))
 
 
-def as_part(x: Tensor, words: Words, dim: int, journal: Journal | None = None) -> Tensor:
+def as_part(x: Tensor, words: VocabularyRange, dim: int, journal: LogitsLog | None = None) -> Tensor:
     """The same tensor, as a part in this dimension."""
     x.__class__ = LogitsPart
     x._words, x._dim, x._journal = words, dim, journal  # type: ignore[attr-defined]

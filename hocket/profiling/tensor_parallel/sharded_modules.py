@@ -1,6 +1,6 @@
 """Divided modules: what one device of a tensor-parallel group runs of an unedited model.
 
-Rules of this file: nothing here knows how devices talk, that is an argument (`Members`). A divided model has the names of
+Rules of this file: nothing here knows how devices talk, that is an argument (`TensorParallelGroup`). A divided model has the names of
 the whole one, and smaller parameters; its modules get the traits of module_rules.py.
 """
 
@@ -11,21 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
-from hocket.profiling.tensor_parallel.group import Members
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 from hocket.profiling.tensor_parallel.module_rules import (
-    Asking,
-    Claims,
-    Column,
-    Drawing,
-    Edge,
+    ColumnParallel,
+    DropoutModule,
     Lookup,
-    Row,
+    RowParallel,
     Scoring,
+    SequenceEdge,
     Shared,
+    SizeClaims,
+    SizeQuery,
     Summing,
     become,
 )
-from hocket.profiling.tensor_parallel.sequence_parallel import Along
+from hocket.profiling.tensor_parallel.sequence_parallel import SequenceSlice
 from hocket.profiling.tensor_parallel.split import (
     BlockSplit,
     Cut,
@@ -35,7 +35,7 @@ from hocket.profiling.tensor_parallel.split import (
     DividedPart,
     TensorSplit,
 )
-from hocket.profiling.tensor_parallel.vocab_parallel import Words
+from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 
 def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
@@ -69,7 +69,7 @@ def whole_of(parts: list[Tensor], cut: Cut) -> Tensor:
     return torch.cat([p.chunk(cut.pieces, cut.dim)[k] for k in range(cut.pieces) for p in parts], cut.dim)
 
 
-def divide(model: nn.Module, split: TensorSplit, rank: int, members: Members) -> None:
+def divide(model: nn.Module, split: TensorSplit, rank: int, members: TensorParallelGroup) -> None:
     """Make a model, in place, what the device of this rank runs of it.
 
     Arguments:
@@ -88,10 +88,10 @@ def divide(model: nn.Module, split: TensorSplit, rank: int, members: Members) ->
             if sliced is None:
                 raise InputError("runs", path, "a block that works on slices")
             module = _module(model, path)
-            module._along = Along(sliced.dim, split.width, rank, members)
+            module._along = SequenceSlice(sliced.dim, split.width, rank, members)
             module._entering = sliced.inputs if path == run[0] else ()
             module._leaving = sliced.outputs if path == run[-1] else ()
-            become(module, Edge)
+            become(module, SequenceEdge)
     divide_words(model, split.embedding, split.output, split.width, rank, members)
 
 
@@ -101,7 +101,7 @@ def divide_words(
     output: DividedLinear | None,
     width: int,
     rank: int,
-    members: Members,
+    members: TensorParallelGroup,
 ) -> None:
     """Divide an embedding and an output layer, and whatever else has their weights, see `divide`."""
     ends = [end for end in (embedding, output) if end is not None]
@@ -115,7 +115,7 @@ def divide_words(
             exchange(model, whole, nn.Parameter(part, requires_grad=whole.requires_grad))
     for end in ends:
         module = _module(model, end.path)
-        module._words = words = Words.of(end.cut, width, rank, members)
+        module._words = words = VocabularyRange.of(end.cut, width, rank, members)
         if isinstance(end, DividedEmbedding):
             if isinstance(module, nn.Embedding):
                 own, padding = words.own, module.padding_idx
@@ -137,11 +137,11 @@ def exchange(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
                 module._parameters[key] = new
 
 
-def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, members: Members) -> None:
+def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, members: TensorParallelGroup) -> None:
     """Divide one block, see `divide`."""
     sliced = split.sliced
-    along = Along(sliced.dim, width, rank, members) if sliced else None
-    claims: dict[str, Claims] = {}
+    along = SequenceSlice(sliced.dim, width, rank, members) if sliced else None
+    claims: dict[str, SizeClaims] = {}
     for part in split.parts:
         first = part.columns[0][0]
         features = _module(block, first.path).weight.shape[1 - first.cut.dim]
@@ -150,11 +150,11 @@ def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, mem
             narrower = path in part.narrowed or (path in claims and claims[path].narrower > 1)
             longer = along if sliced and path in sliced.longer else None
             if narrower or longer is not None:
-                claims[path] = Claims(features, width if narrower else 1, longer)
+                claims[path] = SizeClaims(features, width if narrower else 1, longer)
         _divide_part(block, part, width, rank, members, along)
     for path, claim in claims.items():
         _module(block, path)._claims = claim
-        become(_module(block, path), Asking)
+        become(_module(block, path), SizeQuery)
     summed = [name for part in split.parts for name in part.summed]
     _sum(block, (*summed, *(sliced.summed if sliced else ())), members)
     draws = sliced.draws if sliced else tuple(one for part in split.parts for one in part.draws)
@@ -162,16 +162,21 @@ def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, mem
 
 
 def _divide_part(
-    block: nn.Module, part: DividedPart, width: int, rank: int, members: Members, along: Along | None
+    block: nn.Module,
+    part: DividedPart,
+    width: int,
+    rank: int,
+    members: TensorParallelGroup,
+    along: SequenceSlice | None,
 ) -> None:
     for group in part.columns:
         shared = Shared(len(group), members, along)
         for linear in group:
-            module: Any = _take(block, linear, Column, width, rank)
+            module: Any = _take(block, linear, ColumnParallel, width, rank)
             module._shared, module._features_out = shared, linear.cut.dim
             if isinstance(module, nn.Linear):
                 module.out_features //= width
-    module = _take(block, part.row, Row, width, rank)
+    module = _take(block, part.row, RowParallel, width, rank)
     module._members, module._along, module._features_out = members, along, 1 - part.row.cut.dim
     if isinstance(module, nn.Linear):
         module.in_features //= width
@@ -184,7 +189,7 @@ def _divide_part(
         setattr(owner, attribute.name, attribute.whole // width)
 
 
-def _sum(block: nn.Module, weights: tuple[str, ...], members: Members) -> None:
+def _sum(block: nn.Module, weights: tuple[str, ...], members: TensorParallelGroup) -> None:
     owners: dict[str, list[str]] = {}
     for name in weights:
         owners.setdefault(name.rpartition(".")[0], []).append(name.rpartition(".")[2])
@@ -198,14 +203,14 @@ def _draw(block: nn.Module, draws: tuple[DividedDraws, ...], width: int, rank: i
     for one in draws:
         module = _module(block, one.path)
         module._draws = (one.dims, width, rank)
-        become(module, Drawing)
+        become(module, DropoutModule)
 
 
 def _take(block: nn.Module, linear: DividedLinear, trait: type, width: int, rank: int) -> nn.Module:
     module = _module(block, linear.path)
-    if isinstance(module, Column | Row):
+    if isinstance(module, ColumnParallel | RowParallel):
         raise InputError(f"linear layer {linear.path}", "divided already", "a model that is whole")
-    for name, cut in _cuts(module, linear, trait is Column):
+    for name, cut in _cuts(module, linear, trait is ColumnParallel):
         whole: nn.Parameter = module._parameters[name]  # type: ignore[assignment]
         part = part_of(whole.detach(), cut, width, rank).clone(memory_format=torch.contiguous_format)
         module._parameters[name] = nn.Parameter(part, requires_grad=whole.requires_grad)

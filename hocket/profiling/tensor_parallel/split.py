@@ -147,26 +147,26 @@ class BlockSplit:
 
 
 @dataclass(frozen=True)
-class Ways:
+class CollectiveCounts:
     """How often something is done for one microbatch when every block runs once: inside forwards, and inside backwards."""
 
     forward: int = 0
     backward: int = 0
 
-    def __add__(self, other: "Ways") -> "Ways":
-        return Ways(self.forward + other.forward, self.backward + other.backward)
+    def __add__(self, other: "CollectiveCounts") -> "CollectiveCounts":
+        return CollectiveCounts(self.forward + other.forward, self.backward + other.backward)
 
-    def __mul__(self, times: int) -> "Ways":
-        return Ways(self.forward * times, self.backward * times)
+    def __mul__(self, times: int) -> "CollectiveCounts":
+        return CollectiveCounts(self.forward * times, self.backward * times)
 
 
 @dataclass(frozen=True)
 class Collectives:
     """What the devices of a tensor-parallel group do together for one microbatch."""
 
-    all_reduces: Ways = Ways()
-    gathers: Ways = Ways()
-    scatters: Ways = Ways()
+    all_reduces: CollectiveCounts = CollectiveCounts()
+    gathers: CollectiveCounts = CollectiveCounts()
+    scatters: CollectiveCounts = CollectiveCounts()
 
     def __add__(self, other: "Collectives") -> "Collectives":
         return Collectives(
@@ -205,11 +205,11 @@ class TensorSplit:
     @property
     def collectives(self) -> Collectives:
         """What one microbatch takes."""
-        found = Collectives(gathers=Ways(1, 1)) * len(self.runs)
+        found = Collectives(gathers=CollectiveCounts(1, 1)) * len(self.runs)
         if self.embedding is not None:
-            found += Collectives(Ways(1, 0))
+            found += Collectives(CollectiveCounts(1, 0))
         if self.output is not None:
-            found += Collectives(Ways(0, 1), Ways(1, 0))
+            found += Collectives(CollectiveCounts(0, 1), CollectiveCounts(1, 0))
         return sum((_collectives(block) * len(block.paths) for block in self.blocks), found)
 
     def as_data(self) -> dict[str, Any]:
@@ -231,10 +231,12 @@ def _collectives(block: BlockSplit) -> Collectives:
     read = sum(len(part.columns) for part in block.parts)
     summed = [_modules(part.summed) for part in block.parts]
     if block.sliced is None:
-        return Collectives(Ways(parts, read + sum(summed)))
+        return Collectives(CollectiveCounts(parts, read + sum(summed)))
     # What columns read is gathered again in the backward, instead of being kept.
     summed.append(_modules(block.sliced.summed))
-    return Collectives(Ways(0, sum(summed)), Ways(read, parts + read), Ways(parts, read))
+    return Collectives(
+        CollectiveCounts(0, sum(summed)), CollectiveCounts(read, parts + read), CollectiveCounts(parts, read)
+    )
 
 
 def _modules(weights: tuple[str, ...]) -> int:

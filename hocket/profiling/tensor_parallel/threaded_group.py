@@ -12,14 +12,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from hocket.profiling.tensor_parallel.group import Members
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 
 T = TypeVar("T")
 
 _PATIENCE_S = 60.0  # for a device that never comes to a sum that the others make
 
 
-class Together:
+class ThreadedGroup:
     """A group of `width` simulated devices."""
 
     def __init__(self, width: int) -> None:
@@ -27,7 +27,7 @@ class Together:
         self._barrier = threading.Barrier(width, timeout=_PATIENCE_S)
         self._given: list[Tensor] = [torch.empty(0)] * width
 
-    def run(self, work: Callable[[int, Members], T]) -> list[T]:
+    def run(self, work: Callable[[int, TensorParallelGroup], T]) -> list[T]:
         """What `work(rank, members)` returns for each rank.
 
         Raises:
@@ -62,9 +62,9 @@ class Together:
 
 
 class _Member:
-    """One of them, see `Members`."""
+    """One of them, see `TensorParallelGroup`."""
 
-    def __init__(self, together: Together, rank: int) -> None:
+    def __init__(self, together: ThreadedGroup, rank: int) -> None:
         self._together, self._rank = together, rank
 
     def total(self, tensor: Tensor) -> Tensor:

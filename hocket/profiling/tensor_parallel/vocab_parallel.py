@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.profiling.tensor_parallel.group import Members
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 from hocket.profiling.tensor_parallel.split import Cut
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -20,16 +20,16 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 @dataclass(frozen=True)
-class Words:
+class VocabularyRange:
     """Those of a vocabulary that a device has: `size` of all devices, `own` of this one."""
 
     size: int
     width: int
     own: range
-    members: Members
+    members: TensorParallelGroup
 
     @classmethod
-    def of(cls, cut: Cut, width: int, rank: int, members: Members) -> "Words":
+    def of(cls, cut: Cut, width: int, rank: int, members: TensorParallelGroup) -> "VocabularyRange":
         """The words of a device of this rank."""
         return cls(cut.words, width, cut.words_of(width, rank), members)
 
@@ -46,7 +46,7 @@ class Words:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, words: Words, dim: int) -> Tensor:
+    def forward(ctx: Any, part: Tensor, words: VocabularyRange, dim: int) -> Tensor:
         ctx.words, ctx.dim = words, dim
         own = part.detach().movedim(dim, 0)
         if len(words.own) < words.most:
@@ -60,7 +60,7 @@ class _Gather(torch.autograd.Function):
         return gradients[0].narrow(ctx.dim, own.start, len(own)).clone(), None, None
 
 
-def gathered(part: Tensor, words: Words, dim: int) -> Tensor:
+def gathered(part: Tensor, words: VocabularyRange, dim: int) -> Tensor:
     """The logits of all words: one operation for whoever follows functions."""
     if torch.overrides.has_torch_function((part,)):
         found: Tensor = torch.overrides.handle_torch_function(gathered, (part,), part, words, dim)
@@ -75,7 +75,7 @@ class _CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, words: Words, smoothing: float) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, target: Tensor, words: VocabularyRange, smoothing: float) -> Tensor:
         exact = logits.float() if logits.dtype.itemsize < 4 else logits
         at, known = words.sought(target)
         largest = exact.max(-1).values
@@ -108,7 +108,7 @@ class _CrossEntropy(torch.autograd.Function):
 def cross_entropy(
     logits: Tensor,
     target: Tensor,
-    words: Words,
+    words: VocabularyRange,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,

@@ -19,7 +19,7 @@ from hocket.program.instruction import (
     Instruction,
     Kind,
     Value,
-    What,
+    ValueKind,
     receive_lane,
     send_lane,
 )
@@ -71,7 +71,7 @@ def _task(i: Instruction) -> _Task:
 
 def _sum_of(value: Value) -> tuple[str, int]:
     """What a collective sums up: nothing is said of gradients, of which it is their bucket."""
-    return (What.NORM, -1) if value.what is What.NORM else ("", value.part)
+    return (ValueKind.NORM, -1) if value.what is ValueKind.NORM else ("", value.part)
 
 
 def _tasks(program: Program, part: str) -> Iterator[_Task]:
@@ -103,11 +103,11 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
             for m in range(start, end, piece(stages, s, t)):
                 device, far = shape.device(m), stages[t].device(m)
                 if far != device:
-                    yield _Task(device, Kind.SEND, False, s, m, What.ACTIVATION, t, far)
-                    yield _Task(far, Kind.RECEIVE, False, s, m, What.ACTIVATION, t, device)
+                    yield _Task(device, Kind.SEND, False, s, m, ValueKind.ACTIVATION, t, far)
+                    yield _Task(far, Kind.RECEIVE, False, s, m, ValueKind.ACTIVATION, t, device)
                     if s in stages[t].gradients:
-                        yield _Task(far, Kind.SEND, False, s, m, What.GRADIENT, t, device)
-                        yield _Task(device, Kind.RECEIVE, False, s, m, What.GRADIENT, t, far)
+                        yield _Task(far, Kind.SEND, False, s, m, ValueKind.GRADIENT, t, device)
+                        yield _Task(device, Kind.RECEIVE, False, s, m, ValueKind.GRADIENT, t, far)
         if shape.gathers:
             for first in range(start, end, shape.round):
                 for device in shape.devices:
@@ -128,7 +128,7 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                 if norms(stages, rule) and s == stages_on(stages, device)[0]:
                     yield _Task(device, Kind.NORM, False, s, u, "", -1, -1)
                     if norm_summed(stages):
-                        yield _Task(device, Kind.ALL_REDUCE, False, s, u, What.NORM, -1, -1)
+                        yield _Task(device, Kind.ALL_REDUCE, False, s, u, ValueKind.NORM, -1, -1)
 
 
 def _compare(
@@ -150,12 +150,12 @@ def _compare(
 def _missing(program: Program, task: _Task, when: str) -> Problem:
     value = ""
     if task.what:
-        value = f" {Value(What(task.what), task.stage, task.number, task.part)}"
+        value = f" {Value(ValueKind(task.what), task.stage, task.number, task.part)}"
     elif task.kind in _REDUCTIONS:
         made = sum_of(program.stages, task.stage, task.part)
         value = f" {Value(made, task.stage, task.number, task.part)}"
     elif task.kind is Kind.ALL_GATHER:
-        what = What.WEIGHTS if _counts_updates(task) else What.GATHERED
+        what = ValueKind.WEIGHTS if _counts_updates(task) else ValueKind.GATHERED
         value = f" {Value(what, task.stage, task.number, task.part)}"
     lane = program.stages[task.stage].lane
     if task.kind is Kind.SEND:

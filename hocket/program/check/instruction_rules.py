@@ -15,7 +15,7 @@ from hocket.program.instruction import (
     Instruction,
     Kind,
     Value,
-    What,
+    ValueKind,
     computes,
     receive_lane,
     send_lane,
@@ -41,7 +41,7 @@ PARTS = ("prologue", "period", "epilogue")
 _ON_A_REPLICA = frozenset({Kind.LOAD, Kind.FORWARD, Kind.BACKWARD})
 _TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
 _OF_ANY_STAGE = _TRANSFERS | SWAPS | {Kind.DROP}  # whatever is there can be moved or dropped
-_BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+_BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 
 Wrong = tuple[str, str, str, str]  # code, found, expected, how to mend it
 
@@ -69,9 +69,9 @@ def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
     if value.index % piece(stages, value.stage, value.part):
         return None
     near, far = stages[value.stage].device(value.index), stages[value.part].device(value.index)
-    if value.what is What.ACTIVATION:
+    if value.what is ValueKind.ACTIVATION:
         return near, far
-    if value.what is What.GRADIENT and value.stage in stages[value.part].gradients:
+    if value.what is ValueKind.GRADIENT and value.stage in stages[value.part].gradients:
         return far, near
     return None
 
@@ -171,7 +171,7 @@ def _copies(program: Program, i: Instruction) -> Wrong | None:
 def _swap(program: Program, i: Instruction) -> Wrong | None:
     """What is wrong with a swap: one copy becomes a later one on the other side, and may take an older one's buffer."""
     inwards = i.kind is Kind.SWAP_IN
-    reads, writes = ([v for v in row if v.what is not What.MARK] for row in (i.reads, i.writes))
+    reads, writes = ([v for v in row if v.what is not ValueKind.MARK] for row in (i.reads, i.writes))
     if not reads or len(writes) != 1:
         return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one copy to be made of another", ""
     source, made, *rest = reads[0], writes[0], *reads[1:]
@@ -224,7 +224,7 @@ def _gather(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _reduction(program: Program, i: Instruction) -> Wrong | None:
-    sums_squares = bool(i.writes) and i.writes[0].what is What.NORM
+    sums_squares = bool(i.writes) and i.writes[0].what is ValueKind.NORM
     if norms(program.stages, program.rule) and i.kind is Kind.ALL_REDUCE and sums_squares:
         return _norm(program, i)
     bucket = i.writes[0].part if i.writes else -1
@@ -240,7 +240,7 @@ def _reduction(program: Program, i: Instruction) -> Wrong | None:
     last = last_in_update(program.stages, program.rule, i.stage, i.index, i.device)
     if last is None:
         return "values", f"is of update {i.index}", f"an update of which device {i.device} has a microbatch", ""
-    reads = (Value(What.ACCUMULATOR, i.stage, last, bucket),)
+    reads = (Value(ValueKind.ACCUMULATOR, i.stage, last, bucket),)
     writes = (Value(sum_of(program.stages, i.stage, bucket), i.stage, i.index, bucket),)
     return None if (i.reads, i.writes) == (reads, writes) else _differ(program, i, reads, writes)
 
@@ -254,20 +254,22 @@ def _norm(program: Program, i: Instruction) -> Wrong | None:
         return "values", f"names stage {i.stage}", f"stage {first}, the first of device {i.device}", ""
     if not norm_summed(program.stages):
         return "values", f"writes {_list(i.writes)}", "nothing to sum: there is one device", "Remove it."
-    return _differ(program, i, (Value(What.SQUARES, i.stage, i.index),), (Value(What.NORM, i.stage, i.index),))
+    return _differ(
+        program, i, (Value(ValueKind.SQUARES, i.stage, i.index),), (Value(ValueKind.NORM, i.stage, i.index),)
+    )
 
 
 def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Wrong | None:
     """How the values of an instruction differ from those that are demanded; their order is free."""
     strip = program.swaps and i.kind is not Kind.DROP
     for verb, names, should in (("read", i.reads, reads), ("write", i.writes, writes)):
-        has = tuple(v.plain for v in names if v.what is not What.MARK) if strip else names
+        has = tuple(v.plain for v in names if v.what is not ValueKind.MARK) if strip else names
         if len(has) == len(should) and set(has) == set(should):
             continue
         odd, missing = [v for v in has if v not in should], [v for v in should if v not in has]
         if not odd and not missing:
             return "values", f"{verb}s a value twice in {_list(has)}", "each value once", ""
-        if [v.what for v in odd] == [v.what for v in missing] == [What.WEIGHTS] and i.kind is not Kind.STEP:
+        if [v.what for v in odd] == [v.what for v in missing] == [ValueKind.WEIGHTS] and i.kind is not Kind.STEP:
             rule = program.rule
             why = f"{missing[0]}: the rule {rule.kind!r} with update {rule.batch[i.stage]} and delay {rule.delay[i.stage]}"
             return "version", f"{verb}s {odd[0]}", f"{why} gives it that version", f"Let it {verb} {missing[0]}."

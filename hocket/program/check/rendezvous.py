@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from hocket.program.check.problem import Place, Problem, problem_at
 from hocket.program.check.structure import tie_of
-from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, What, receive_lane
+from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, ValueKind, receive_lane
 from hocket.program.program import Lane, Lanes, Program
 
 # Per lane with sends or collectives: the other lanes that take part in each of its instructions.
@@ -75,7 +75,7 @@ def _collectives(lanes: Lanes) -> dict[str, list[int]]:
 def _shared(program: Program, i: Instruction) -> tuple[object, ...]:
     """What the members of a collective must have in common: where a norm is summed each names a stage of its own."""
     made = i.writes[0]
-    weights = (made.what,) if made.what is What.NORM else tie_of(program, i.stage, made.part)
+    weights = (made.what,) if made.what is ValueKind.NORM else tie_of(program, i.stage, made.part)
     return i.kind, i.index, i.group, weights
 
 

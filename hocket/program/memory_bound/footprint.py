@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from hocket.program.check.problem import Place, Problem, problem_at
-from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What
+from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, ValueKind
 from hocket.program.memory_bound.happens_before import Happened, ordered, posted
 from hocket.program.memory_bound.lane_overlap import Run, beside, private
 from hocket.program.memory_bound.untimed_run import Untimed
@@ -220,7 +220,12 @@ def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list
         value = stretch.value
         if sizes.pooled(value):
             pools.setdefault(
-                (value.what in COUNTS_UPDATES - {What.REDUCED, What.PART, What.LENT}, value.stage, value.part), []
+                (
+                    value.what in COUNTS_UPDATES - {ValueKind.REDUCED, ValueKind.PART, ValueKind.LENT},
+                    value.stage,
+                    value.part,
+                ),
+                [],
             ).append(stretch)
         else:
             rest.append(stretch)

@@ -21,7 +21,7 @@ from hocket.program.instruction import (
     Instruction,
     Kind,
     Value,
-    What,
+    ValueKind,
     group_lane,
     receive_lane,
 )
@@ -30,8 +30,8 @@ from hocket.program.program import Lane, Program
 UNLIMITED = 1 << 30
 """The window of a lane with messages that compute does not consume as often as they come; no legal program has one."""
 
-_Key = tuple[What, int, int, int]
-_BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+_Key = tuple[ValueKind, int, int, int]
+_BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 CONSUMERS = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.SWAP_IN})
 """Kinds of instructions that `consumed` is not empty for."""
 _CONSUMING = frozenset({COMPUTE, SWAP_LANES[Kind.SWAP_IN]})
@@ -45,19 +45,19 @@ def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane,
         instruction.kind is Kind.BACKWARD or (instruction.kind is Kind.FORWARD and not instruction.again)
     ):
         lane = (here, group_lane(GATHER, tuple(sorted(shape.devices))))
-        yield from ((lane, value) for value in instruction.reads if value.what is What.GATHERED)
+        yield from ((lane, value) for value in instruction.reads if value.what is ValueKind.GATHERED)
     copy = 0
     if instruction.kind is Kind.FORWARD and not instruction.again:
-        what = What.ACTIVATION
+        what = ValueKind.ACTIVATION
     elif instruction.kind is Kind.BACKWARD:
-        what = What.GRADIENT
+        what = ValueKind.GRADIENT
     elif instruction.kind is Kind.SWAP_IN and (made := instruction.writes[0]).copy == 2 and made.what in _BORDER:
         what, copy = made.what, 1  # later copies are of what was here already
     else:
         return
     for value in instruction.reads:
         if value.what is what and value.copy == copy:
-            sender = value.stage if what is What.ACTIVATION else value.part
+            sender = value.stage if what is ValueKind.ACTIVATION else value.part
             source = program.stages[sender].device(value.index)
             if source != here:
                 yield (here, receive_lane(source)), value

@@ -13,7 +13,7 @@ from hocket.program.program import Lane, Lanes, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class LaneSlot:
     """One instruction of a compute lane, from slot `start` until before slot `end`; `start` is -1 if it cannot start."""
 
     part: str
@@ -34,7 +34,7 @@ class _Entry:
 
 def place(
     program: Program, repeats: int = 1, forward_slots: int = 1, backward_slots: int = 2
-) -> dict[Lane, list[Slot]]:
+) -> dict[Lane, list[LaneSlot]]:
     """The compute lanes of each device, in their order; instructions that can never start come last."""
     lanes = _unrolled(program, repeats)
     there: dict[tuple[int, Value], int] = {}
@@ -44,7 +44,7 @@ def place(
     waiting: dict[tuple[int, Value], list[Lane]] = {}
     at = dict.fromkeys(lanes, 0)
     clock = dict.fromkeys(lanes, 0)
-    slots: dict[Lane, list[Slot]] = {(device, COMPUTE): [] for device in program.devices}
+    slots: dict[Lane, list[LaneSlot]] = {(device, COMPUTE): [] for device in program.devices}
     slots |= {lane: [] for lane in lanes if computes(lane[1])}
     each = {Kind.FORWARD: forward_slots, Kind.BACKWARD: backward_slots}
     queue = deque(lanes)
@@ -91,13 +91,13 @@ def place(
             for value in instruction.writes:
                 write(lane[0], value, end)
             if lane in slots:
-                slots[lane].append(Slot(entry.part, entry.repetition, entry.position, instruction, start, end))
+                slots[lane].append(LaneSlot(entry.part, entry.repetition, entry.position, instruction, start, end))
     for (device, name), entries in lanes.items():
         if computes(name):
             for entry in entries[at[device, name] :]:
                 size = length(entry.instruction)
                 slots[device, name].append(
-                    Slot(entry.part, entry.repetition, entry.position, entry.instruction, -1, -1 + size)
+                    LaneSlot(entry.part, entry.repetition, entry.position, entry.instruction, -1, -1 + size)
                 )
     return slots
 

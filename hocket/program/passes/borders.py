@@ -13,7 +13,7 @@ from hocket.errors import InputError
 from hocket.program.program import StageShape, replica
 
 
-class Graph(Protocol):
+class LayerGraph(Protocol):
     """Layers in topological order and the tensors between them."""
 
     @property
@@ -89,7 +89,7 @@ class Tie:
     stages: tuple[int, ...]
 
 
-def check_cuts(graph: Graph, cuts: Sequence[StageCut]) -> None:
+def check_cuts(graph: LayerGraph, cuts: Sequence[StageCut]) -> None:
     """Every layer in exactly one stage of each wave, every tensor forward.
 
     Raises:
@@ -111,7 +111,7 @@ def _waves(cuts: Sequence[StageCut]) -> list[Wave]:
     return [[(s, cut) for s, cut in enumerate(cuts) if cut.wave == wave] for wave in numbers]
 
 
-def _check_wave(graph: Graph, wave: Wave) -> None:
+def _check_wave(graph: LayerGraph, wave: Wave) -> None:
     stage_of: dict[int, int] = {}
     for s, cut in wave:
         for layer in cut.layers:
@@ -137,7 +137,7 @@ def _check_wave(graph: Graph, wave: Wave) -> None:
                 )
 
 
-def ties_of(graph: Graph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
+def ties_of(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
     """Parameters on more than one stage, grouped by the set of stages that share them."""
     groups: dict[tuple[int, ...], list[str]] = {}
     for wave in _waves(cuts):
@@ -152,7 +152,7 @@ def ties_of(graph: Graph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
     return tuple(Tie(tuple(sorted(parameters)), stages) for stages, parameters in sorted(groups.items()))
 
 
-def crossing(graph: Graph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
+def crossing(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
     """Indices of the tensors that go from one stage to another, by (source stage, target stage)."""
     found: dict[tuple[int, int], list[int]] = {}
     for wave in _waves(cuts):
@@ -166,7 +166,7 @@ def crossing(graph: Graph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tu
     return {pair: tuple(indices) for pair, indices in sorted(found.items())}
 
 
-def batch_tensors(graph: Graph, cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
+def batch_tensors(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
     """Indices of the batch's own tensors that each stage reads."""
     found: dict[int, list[int]] = {}
     for wave in _waves(cuts):
@@ -178,7 +178,7 @@ def batch_tensors(graph: Graph, cuts: Sequence[StageCut]) -> dict[int, tuple[int
     return {stage: tuple(indices) for stage, indices in found.items()}
 
 
-def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ...]:
+def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShape, ...]:
     """What a program must know of each stage.
 
     Raises:

@@ -6,7 +6,7 @@ what one device has in front of its cut must not wait for what another has behin
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hocket.program.instruction import What
+from hocket.program.instruction import ValueKind
 from hocket.program.order import last_in_update, pieces, summed
 from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import StageShape
@@ -44,13 +44,13 @@ def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
     match task.work:
         case Work.FORWARD:
             for source in stages[s].sources:
-                for value in pieces(stages, What.ACTIVATION, source, s, s, index):
+                for value in pieces(stages, ValueKind.ACTIVATION, source, s, s, index):
                     first = stages[source].first(value.index)
                     yield stages[source].device(first), Task(Work.FORWARD, source, first)
         case Work.BACKWARD:
             for target in stages[s].targets:
                 if s in stages[target].gradients:
-                    for value in pieces(stages, What.GRADIENT, s, target, s, index):
+                    for value in pieces(stages, ValueKind.GRADIENT, s, target, s, index):
                         first = stages[target].first(value.index)
                         yield stages[target].device(first), Task(Work.BACKWARD, target, first)
             update = rule.update(s, index)

@@ -3,7 +3,7 @@
 The steps of a device follow its stages, and where gradients are clipped the norm comes before the first of them.
 """
 
-from hocket.program.instruction import Instruction, Kind, What
+from hocket.program.instruction import Instruction, Kind, ValueKind
 from hocket.program.order import (
     added,
     backward_values,
@@ -27,18 +27,18 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
     match task.work:
         case Work.FORWARD:
             forward = _forward(stages, rule, device, s, i, again=False)
-            inputs = tuple(v for v in forward.reads if v.what is What.INPUT)
+            inputs = tuple(v for v in forward.reads if v.what is ValueKind.INPUT)
             load = Instruction(Kind.LOAD, s, i, device, lane, writes=inputs)
             return [load, forward] if inputs else [forward]
         case Work.BACKWARD:
             reads, writes = backward_values(stages, rule, s, i)
-            frees = tuple(v for v in reads if v.what is not What.WEIGHTS)
+            frees = tuple(v for v in reads if v.what is not ValueKind.WEIGHTS)
             backward = Instruction(Kind.BACKWARD, s, i, device, lane, reads, writes, frees)
             again = [_forward(stages, rule, device, s, i, again=True)] if stages[s].recompute else []
             return [*again, backward]
         case Work.UPDATE:
             reads, writes = step_values(stages, rule, s, i, device)
-            frees = tuple(v for v in reads if v.what is not What.WEIGHTS and not added(stages, v))
+            frees = tuple(v for v in reads if v.what is not ValueKind.WEIGHTS and not added(stages, v))
             hosted = stages_on(stages, device)
             if norms(stages, rule) and s != hosted[-1]:
                 frees = tuple(v for v in frees if v != norm_of(stages, i, device))
@@ -55,5 +55,5 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
 def _forward(stages: tuple[StageShape, ...], rule: Rule, device: int, s: int, i: int, again: bool) -> Instruction:
     reads, writes = forward_values(stages, rule, s, i, again)
     # Weights that were gathered for the forward are gathered again for the backward, and for what it makes again.
-    frees = () if again else tuple(v for v in reads if v.what in (What.GATHERED, What.ENDED))
+    frees = () if again else tuple(v for v in reads if v.what in (ValueKind.GATHERED, ValueKind.ENDED))
     return Instruction(Kind.FORWARD, s, i, device, stages[s].lane, reads, writes, frees, again=again)

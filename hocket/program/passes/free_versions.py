@@ -5,9 +5,9 @@ That is weight versions, and gradients of weights that several stages of a devic
 
 from dataclasses import replace
 
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 
-_GRADIENTS = (What.ACCUMULATOR, What.REDUCED)
+_GRADIENTS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED)
 
 
 def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
@@ -18,12 +18,12 @@ def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
     newest: dict[int, int] = {}
     for position, instruction in enumerate(compute):
         for value in instruction.reads:
-            if value.what is What.WEIGHTS:
+            if value.what is ValueKind.WEIGHTS:
                 last[value] = position
             elif instruction.kind is Kind.STEP and value.what in _GRADIENTS and value not in freed_by_one:
                 used[value] = position
         for value in instruction.writes:
-            if value.what in (What.WEIGHTS, What.SHARD):  # of a part the whole follows
+            if value.what in (ValueKind.WEIGHTS, ValueKind.SHARD):  # of a part the whole follows
                 newest[value.stage] = max(newest.get(value.stage, 0), value.index)
     freed: dict[int, list[Value]] = {}
     for value, position in used.items():

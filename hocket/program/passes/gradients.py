@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, Value, What, group_lane
+from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, Value, ValueKind, group_lane
 from hocket.program.order import (
     accumulators,
     first_of_round,
@@ -70,7 +70,7 @@ def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruct
     if not norm_summed(stages):
         return []
     group, (squares,) = norm_group(stages), norm.writes
-    written = squares._replace(what=What.NORM)
+    written = squares._replace(what=ValueKind.NORM)
     lane = group_lane(REDUCE, group)
     return [
         Instruction(

@@ -3,7 +3,7 @@
 The receive lane mirrors the send lane, so that no order of arrival can deadlock two devices under rendezvous.
 """
 
-from hocket.program.instruction import Instruction, Kind, What, receive_lane, send_lane
+from hocket.program.instruction import Instruction, Kind, ValueKind, receive_lane, send_lane
 from hocket.program.program import StageShape
 
 
@@ -11,9 +11,9 @@ def sends(stages: tuple[StageShape, ...], instruction: Instruction) -> list[Inst
     """The sends that an instruction's written activations and gradients need."""
     found = []
     for value in instruction.writes:
-        if value.what is What.ACTIVATION:
+        if value.what is ValueKind.ACTIVATION:
             peer = stages[value.part].device(value.index)
-        elif value.what is What.GRADIENT:
+        elif value.what is ValueKind.GRADIENT:
             peer = stages[value.stage].device(value.index)
         else:
             continue

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hocket.program.check.problem import Place
 from hocket.program.instruction import COMPUTE, Instruction, Kind, computes
-from hocket.program.memory_bound.slots import Slot, place, shifted
+from hocket.program.memory_bound.slots import LaneSlot, place, shifted
 from hocket.program.program import Lane, Program
 
 MAX_ROWS = 64
@@ -105,23 +105,23 @@ class _Labels:
         return "stages " + " ".join(f"{s}={self.chunk(device, s)}" for s in hosted)
 
 
-def _after(row: list[Slot], time: int) -> list[Slot]:
+def _after(row: list[LaneSlot], time: int) -> list[LaneSlot]:
     """A row whose blocked instructions stand one after the other behind everything else."""
     placed, blocked = [s for s in row if s.start >= 0], [s for s in row if s.start < 0]
     for slot in blocked[:MAX_BLOCKED]:
         length = slot.end - slot.start
-        placed.append(Slot(slot.part, slot.repetition, slot.position, slot.instruction, time, time + length))
+        placed.append(LaneSlot(slot.part, slot.repetition, slot.position, slot.instruction, time, time + length))
         time += length
     return placed
 
 
 def _row(
-    program: Program, labels: _Labels, lane: Lane, slots: list[Slot], total: int, size: int, last: int, what: str
+    program: Program, labels: _Labels, lane: Lane, slots: list[LaneSlot], total: int, size: int, last: int, what: str
 ) -> _Row:
     device, wave = lane[0], lane[1].removeprefix(COMPUTE)
     row = _Row(f"{what} {device}{wave}  {labels.stages(device)}", [".".ljust(size)] * total, [" "] * (total + 1))
     whole = not program.prologue and not program.epilogue
-    before: Slot | None = None
+    before: LaneSlot | None = None
     for slot in slots:
         if slot.instruction.kind is Kind.STEP:
             row.behind[slot.start] = "*"
@@ -180,7 +180,7 @@ class _Grid:
                 text += row.cells[time] + row.behind[time + 1]
         return text
 
-    def headings(self, window: tuple[int, int], slots: dict[Lane, list[Slot]], shown: list[Lane]) -> list[str]:
+    def headings(self, window: tuple[int, int], slots: dict[Lane, list[LaneSlot]], shown: list[Lane]) -> list[str]:
         """The names of the parts as the first row passes through them, and the ruler."""
         first, end = window
         ruler = "slot".ljust(self.margin)
@@ -204,7 +204,7 @@ class _Grid:
         return " " * self.column(max(first, min(time, end - 1)), first) + f"^ HERE: {text}"
 
 
-def _pointed(program: Program, slots: list[Slot], mark: Place) -> Slot | None:
+def _pointed(program: Program, slots: list[LaneSlot], mark: Place) -> LaneSlot | None:
     """The compute instruction to point at: the marked one, or the one that its lane serves."""
     row = [slot for slot in slots if slot.repetition in (0, 1)]
     if computes(mark.lane):
@@ -233,7 +233,7 @@ def _shown_rows(lanes: list[Lane], marked: Lane | None) -> list[Lane]:
 
 def _notes(
     program: Program,
-    slots: dict[Lane, list[Slot]],
+    slots: dict[Lane, list[LaneSlot]],
     labels: _Labels,
     total: int,
     window: tuple[int, int],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from hocket.errors import InputError, nearest
-from hocket.program.instruction import SWAPS, UPDATE_KINDS, Instruction, Kind, Value, What
+from hocket.program.instruction import SWAPS, UPDATE_KINDS, Instruction, Kind, Value, ValueKind
 from hocket.program.program import SHARDS, Lane, Program, StageShape, freeze
 from hocket.program.rule import Rule
 
@@ -79,7 +79,7 @@ class _Reader:
         first, *rest = map(int, numbers)
         if match["pair"]:
             rest.reverse()
-        return Value(What(what), first, *rest)._replace(copy=int(match["copy"] or 0))
+        return Value(ValueKind(what), first, *rest)._replace(copy=int(match["copy"] or 0))
 
 
 def parse_program(text: str, place: str = "program") -> Program:

@@ -18,7 +18,7 @@ _NOTHING = 1e-6  # a share below this: a percentage would say nothing
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedFigure:
     """One figure on both sides; seconds, or bytes where `what` says memory.
 
     Attributes:
@@ -54,10 +54,10 @@ class Comparison:
         parts: of the update's error: pace, waits for cores, model; None where a trace has no two updates of a stage.
     """
 
-    update: Row
-    kinds: tuple[Row, ...]
-    largest: tuple[Row, ...]
-    memory: tuple[Row, ...]
+    update: ComparedFigure
+    kinds: tuple[ComparedFigure, ...]
+    largest: tuple[ComparedFigure, ...]
+    memory: tuple[ComparedFigure, ...]
     only_predicted: int
     only_measured: int
     later_predicted: int = 0
@@ -65,7 +65,7 @@ class Comparison:
     parts: Parts | None = None
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ComparedFigure, ...]:
         """Everything in one table: update, kinds, memory, largest."""
         return (self.update, *self.kinds, *self.memory, *self.largest)
 
@@ -81,10 +81,14 @@ def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
     both = [key for key in ours if key in theirs]
     pairs = [(ours[key], theirs[key]) for key in both]
     apart = sorted(pairs, key=lambda pair: (-abs(_seconds(pair[0]) - _seconds(pair[1])), pair[0].device, pair[0].name))
-    singles = tuple(Row(f"device {p.device}: {p.name}", _seconds(p), _seconds(m)) for p, m in apart[:largest])
+    singles = tuple(
+        ComparedFigure(f"device {p.device}: {p.name}", _seconds(p), _seconds(m)) for p, m in apart[:largest]
+    )
     peaks, held = predicted.peak_memory_bytes(), measured.peak_memory_bytes()
-    memory = tuple(Row(f"memory of device {d}", peaks[d], held[d]) for d in sorted(peaks.keys() & held.keys()))
-    update = Row("update", predicted_update_s(predicted), update_s(measured))
+    memory = tuple(
+        ComparedFigure(f"memory of device {d}", peaks[d], held[d]) for d in sorted(peaks.keys() & held.keys())
+    )
+    update = ComparedFigure("update", predicted_update_s(predicted), update_s(measured))
     later = (_later(ours, theirs), _later(theirs, ours))
     only = (len(ours) - len(both) - later[0], len(theirs) - len(both) - later[1])
     parts = parts_of(predicted, measured)
@@ -108,12 +112,14 @@ def _by_name(trace: Trace) -> dict[_Name, Event]:
     return {(e.device, e.lane, e.name): e for e in trace.events}
 
 
-def _kinds(predicted: Trace, measured: Trace) -> tuple[Row, ...]:
+def _kinds(predicted: Trace, measured: Trace) -> tuple[ComparedFigure, ...]:
     usual = [_usual(trace) for trace in (predicted, measured)]
     keys = sorted(usual[0].keys() | usual[1].keys(), key=lambda key: (KINDS.index(Kind(key[0])), key))
     none = (nan, 0)
     return tuple(
-        Row(f"{kind}{' again' if again else ''} {stage}", usual[0].get(key, none)[0], *usual[1].get(key, none))
+        ComparedFigure(
+            f"{kind}{' again' if again else ''} {stage}", usual[0].get(key, none)[0], *usual[1].get(key, none)
+        )
         for key in keys
         for kind, again, stage in (key,)
     )

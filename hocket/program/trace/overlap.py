@@ -20,7 +20,7 @@ _FINEST = 1 / 1000  # of the whole: gaps in other computation that are shorter a
 
 
 @dataclass(frozen=True)
-class Piece:
+class BackwardPiece:
     """A backward up to the moment at which a bucket's gradients are there.
 
     Attributes:
@@ -78,7 +78,7 @@ class SummedBackward:
     device: int
     update: int
     start_s: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BackwardPiece, ...]
     sums: tuple[GradientSum, ...]
     others: tuple[tuple[float, float], ...]
 
@@ -196,7 +196,7 @@ def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int
             )
         )
     pieces = [
-        Piece(
+        BackwardPiece(
             int(trace.stage[k]),
             int(trace.index[k]),
             -1,

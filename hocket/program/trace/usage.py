@@ -1,7 +1,7 @@
 """Usage: what every device holds and how much of it computes, over one iteration, in columns of equal length.
 
 Rules of this file: simulated and measured traces are looked at alike, and nothing is known of plans. A device is the whole of its
-compute lanes, however many it has. What is known of the inside of an instruction is told by who knows it (`Within`).
+compute lanes, however many it has. What is known of the inside of an instruction is told by who knows it (`InstructionUsage`).
 Source: Wavelet (Wang et al. 2021), section 2.2: figures 1, 2, 5 and 6.
 """
 
@@ -22,7 +22,7 @@ COLUMNS = 512
 REACHED = 0.5  # of an iteration: devices are looked at for whole ones, and end each at a moment of its own
 
 
-class Within(Protocol):
+class InstructionUsage(Protocol):
     """A forward or backward while it runs."""
 
     @property
@@ -38,7 +38,7 @@ class Within(Protocol):
         """The share of its device that it needs, 0 to 1."""
 
 
-Known = Mapping[tuple[Kind, int, bool], Within]
+Known = Mapping[tuple[Kind, int, bool], InstructionUsage]
 """By kind, stage, and whether a forward is made again. An instruction that is not there takes the whole device, and what was recorded."""
 
 
@@ -142,7 +142,7 @@ def held_in(seconds: np.ndarray, held_bytes: np.ndarray, edges: np.ndarray) -> n
     return high
 
 
-_Run = tuple[float, float, Within]  # an event's begin, end, and inside
+_Run = tuple[float, float, InstructionUsage]  # an event's begin, end, and inside
 
 
 def _key(trace: Trace, event: int) -> tuple[Kind, int, bool]:

@@ -34,7 +34,7 @@ class MemoryCurve:
 
 
 @dataclass(frozen=True)
-class Record:
+class DrawnTrace:
     """A trace and the part of it that is drawn."""
 
     trace: Trace
@@ -57,8 +57,8 @@ class _Frame:
 
 
 def memory_curves(
-    predicted: Record,
-    measured: Record | None,
+    predicted: DrawnTrace,
+    measured: DrawnTrace | None,
     span_s: float,
     devices: tuple[int, ...],
     capacity_bytes: Mapping[int, float],
@@ -91,8 +91,8 @@ def memory_curves(
 
 
 def _drawing(
-    predicted: Record,
-    measured: Record | None,
+    predicted: DrawnTrace,
+    measured: DrawnTrace | None,
     frame: _Frame,
     device: int,
     limit: float | None,
@@ -113,7 +113,7 @@ def _drawing(
             parts.append(text(left - 5, y(tick) + 3.5, show_bytes_short(tick), "tick", "end"))
     columns = int(room)
 
-    def curve(record: Record) -> tuple[str, np.ndarray, float]:
+    def curve(record: DrawnTrace) -> tuple[str, np.ndarray, float]:
         high, last = _columns(*record.trace.memory[device], record.window, frame.span_s, columns)
         steps = [f"M{num(left)} {num(y(float(high[0])))}"]
         for k in np.flatnonzero(np.diff(high)).tolist():

@@ -7,7 +7,7 @@ from hocket.program.trace.trace import Event
 
 
 @dataclass(frozen=True)
-class Block:
+class MergedEvents:
     """One or more neighbouring events of a lane that are drawn as one."""
 
     start_s: float
@@ -15,20 +15,20 @@ class Block:
     events: tuple[Event, ...]
 
 
-def blocks_of(events: Sequence[Event], smallest_s: float) -> list[Block]:
+def blocks_of(events: Sequence[Event], smallest_s: float) -> list[MergedEvents]:
     """Events of one lane as blocks: neighbours shorter than `smallest_s` come together until they are that long."""
-    found: list[Block] = []
+    found: list[MergedEvents] = []
     run: list[Event] = []
 
     def close() -> None:
         if run:
-            found.append(Block(run[0].start_s, max(e.end_s for e in run), tuple(run)))
+            found.append(MergedEvents(run[0].start_s, max(e.end_s for e in run), tuple(run)))
             run.clear()
 
     for event in events:
         if event.end_s - event.start_s >= smallest_s > 0 or smallest_s == 0:
             close()
-            found.append(Block(event.start_s, event.end_s, (event,)))
+            found.append(MergedEvents(event.start_s, event.end_s, (event,)))
             continue
         if run and (event.start_s - run[-1].end_s > smallest_s or run[-1].end_s - run[0].start_s >= smallest_s):
             close()

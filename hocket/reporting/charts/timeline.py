@@ -17,7 +17,7 @@ from hocket.program.trace.trace import Event, Trace
 from hocket.reporting.charts.merge_events import smallest_s
 from hocket.reporting.charts.palette import MEANINGS, family_of
 from hocket.reporting.charts.svg import num, show_tick, show_time, svg, text, ticks
-from hocket.reporting.charts.timeline_rows import WIDTH, ZOOMS, Painter, Row
+from hocket.reporting.charts.timeline_rows import WIDTH, ZOOMS, Painter, TimelineRow
 from hocket.reporting.charts.window import Window
 
 MOST_ROWS = 128
@@ -32,7 +32,7 @@ class Timeline:
 
     title: str
     axis: Markup
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
     legend: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     dense: bool

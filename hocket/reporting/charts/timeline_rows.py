@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 from hocket.planning.plan import Plan
 from hocket.program.instruction import COMPUTE, Kind, compute_lane
 from hocket.program.trace.trace import Event
-from hocket.reporting.charts.merge_events import Block, blocks_of
+from hocket.reporting.charts.merge_events import MergedEvents, blocks_of
 from hocket.reporting.charts.palette import BACKGROUND, class_of
 from hocket.reporting.charts.svg import box, show_time, svg, text
 from hocket.reporting.charts.window import Window
@@ -20,7 +20,7 @@ DIGIT = 6.1  # units that one character takes
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     """One device's drawings."""
 
     label: str
@@ -60,7 +60,7 @@ class Painter:
         self.outlined = False
         self.deepest = ZOOMS[-1]
 
-    def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> Row:
+    def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> TimelineRow:
         """One device, or the wave that has this lane of it."""
         hosted = [s for s in self.stages.get(device, []) if wave in ("", compute_lane(self.waves[s]))]
         busy_s = sum(max(0.0, self._clip(e.end_s) - self._clip(e.start_s)) for e in compute)
@@ -71,7 +71,9 @@ class Painter:
         title = f"Device {device}: busy {busy} of the window; grey is idle"
         stages = ("stage " if len(hosted) == 1 else "stages ") + ", ".join(map(str, hosted)) if hosted else ""
         drawing = svg(WIDTH, self.height, parts, title, cls="compute", stretch=True)
-        return Row(f"{device}{wave.removeprefix(COMPUTE)}", stages, busy, drawing, self._network(device, others))
+        return TimelineRow(
+            f"{device}{wave.removeprefix(COMPUTE)}", stages, busy, drawing, self._network(device, others)
+        )
 
     def _network(self, device: int, lanes: dict[str, list[Event]]) -> Markup | None:
         order = {"send": 0, "receive": 1, "sum": 2}
@@ -162,7 +164,9 @@ class Painter:
         """The zoom from which there is room for a label."""
         return next((z for z in ZOOMS if z <= self.deepest and width * z >= len(label) * DIGIT + 3), None)
 
-    def _slices(self, device: int, block: Block, place: tuple[float, float, float, float]) -> Iterator[tuple[str, str]]:
+    def _slices(
+        self, device: int, block: MergedEvents, place: tuple[float, float, float, float]
+    ) -> Iterator[tuple[str, str]]:
         """The classes of a block of several events, each as thick as its share of the time."""
         left, top, width, height = place
         shares: dict[str, float] = {}

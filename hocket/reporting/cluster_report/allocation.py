@@ -9,13 +9,13 @@ from markupsafe import Markup
 from hocket.reporting.cluster_report.series import by_job, workers_held
 from hocket.reporting.cluster_report.stacked_areas import Band, bands
 from hocket.reporting.cluster_report.style import Look, area_look, legend
-from hocket.scheduler.simulation.metrics import Run
+from hocket.scheduler.simulation.metrics import ClusterRun
 
 MOST_JOBS = 40
 MOST_WORKERS = 64
 _MOST_BANDS = 240  # jobs times policies on a page
 
-Drawn = tuple[str, Run, np.ndarray]  # policy, run and edges of bins
+Drawn = tuple[str, ClusterRun, np.ndarray]  # policy, run and edges of bins
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ def _of_jobs(runs: Sequence[Drawn], end_s: float, workers: float) -> Allocations
     return Allocations(tuple(found), legend(names, lines=False) if names else Markup(""), True)
 
 
-def _band(run: Run, k: int, heights: np.ndarray, looks: dict[str, Look], place: int, edges_s: np.ndarray) -> Band:
+def _band(
+    run: ClusterRun, k: int, heights: np.ndarray, looks: dict[str, Look], place: int, edges_s: np.ndarray
+) -> Band:
     job = run.records[k].job
     owner = f" of {job.entity}" if job.entity else ""
     hours = float(heights @ np.diff(edges_s)) / 3600

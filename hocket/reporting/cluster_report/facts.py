@@ -7,7 +7,7 @@ from math import isclose
 from hocket.reporting.cluster_report.axis import show_long
 from hocket.reporting.plan_report.facts import Table, Tile, plural
 from hocket.scheduler.model.worker_types import WorkerType
-from hocket.scheduler.simulation.metrics import Run, Summary
+from hocket.scheduler.simulation.metrics import ClusterRun, ClusterSummary
 from hocket.util.units import show_number
 
 NONE = "–"
@@ -23,7 +23,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class FactRow:
     """A figure of all policies."""
 
     name: str
@@ -41,21 +41,21 @@ class _Figure:
     """
 
     name: str
-    value: Callable[[Summary], float | None]
+    value: Callable[[ClusterSummary], float | None]
     show: Callable[[float], str]
     better: int = 0
     fair: bool = True
 
 
-def _finished(read: Callable[[Summary], float]) -> Callable[[Summary], float | None]:
+def _finished(read: Callable[[ClusterSummary], float]) -> Callable[[ClusterSummary], float | None]:
     return lambda s: read(s) if s.finished else None
 
 
-def _percentile(name: str) -> Callable[[Summary], float | None]:
+def _percentile(name: str) -> Callable[[ClusterSummary], float | None]:
     return _finished(lambda s: s.jct_percentiles_s[name])
 
 
-def _share(name: str) -> Callable[[Summary], float | None]:
+def _share(name: str) -> Callable[[ClusterSummary], float | None]:
     return lambda s: s.utilization_by_type.get(name)
 
 
@@ -72,7 +72,7 @@ def show_usd(value: float) -> str:
     return f"${value:,.0f}" if value >= 1000 else f"${value:,.2f}"
 
 
-def _figures(summaries: Sequence[Summary]) -> list[_Figure]:
+def _figures(summaries: Sequence[ClusterSummary]) -> list[_Figure]:
     """Those figures that any of the runs has something to say about."""
     found = [
         _Figure("jobs", lambda s: s.jobs, _whole),
@@ -104,12 +104,12 @@ def _figures(summaries: Sequence[Summary]) -> list[_Figure]:
     return found
 
 
-def summary_rows(summaries: Sequence[Summary]) -> tuple[Row, ...]:
+def summary_rows(summaries: Sequence[ClusterSummary]) -> tuple[FactRow, ...]:
     """All figures, the best of each marked where policies can be told apart by it."""
     return tuple(_row(figure, summaries) for figure in _figures(summaries))
 
 
-def _row(figure: _Figure, summaries: Sequence[Summary]) -> Row:
+def _row(figure: _Figure, summaries: Sequence[ClusterSummary]) -> FactRow:
     values = [figure.value(s) for s in summaries]
     compared = comparable(summaries) if figure.fair else [True] * len(summaries)
     known = [v for v, yes in zip(values, compared, strict=True) if yes and v is not None]
@@ -126,25 +126,25 @@ def _row(figure: _Figure, summaries: Sequence[Summary]) -> Row:
         wins = best is not None and yes and text == figure.show(best)
         ratio = value / best if best and figure.better < 0 and yes and not wins else 0.0
         cells.append(Cell(text, wins, _times(ratio)))
-    return Row(figure.name, tuple(cells))
+    return FactRow(figure.name, tuple(cells))
 
 
 def _times(ratio: float) -> str:
     return f"{ratio:.2f} ×" if 0 < ratio < 10 else f"{show_number(float(f'{ratio:.3g}'))} ×" if ratio else ""
 
 
-def comparable(summaries: Sequence[Summary]) -> list[bool]:
+def comparable(summaries: Sequence[ClusterSummary]) -> list[bool]:
     """Which policies finished as many jobs as any: averages of fewer jobs are of other jobs."""
     most = max((s.finished for s in summaries), default=0)
     return [s.finished == most for s in summaries]
 
 
-def types_of(runs: Sequence[tuple[str, Run]]) -> tuple[WorkerType, ...]:
+def types_of(runs: Sequence[tuple[str, ClusterRun]]) -> tuple[WorkerType, ...]:
     """Types of workers of all runs, each name once."""
     return tuple({t.name: t for _, run in reversed(runs) for t in reversed(run.types)}.values())[::-1]
 
 
-def sentence(runs: Sequence[tuple[str, Run]], summaries: Sequence[Summary]) -> str:
+def sentence(runs: Sequence[tuple[str, ClusterRun]], summaries: Sequence[ClusterSummary]) -> str:
     """What was simulated."""
     jobs = max(len(run.records) for _, run in runs)
     workers = sum(t.workers for t in types_of(runs))
@@ -160,7 +160,7 @@ def _policies(count: int) -> str:
     return "one policy" if count == 1 else f"{count} policies"
 
 
-def chips(runs: Sequence[tuple[str, Run]]) -> tuple[str, ...]:
+def chips(runs: Sequence[tuple[str, ClusterRun]]) -> tuple[str, ...]:
     """The cluster in short pieces."""
     found = []
     changed = {run.types[kind].name for _, run in runs for _, kind, _ in run.prices}
@@ -172,7 +172,7 @@ def chips(runs: Sequence[tuple[str, Run]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def tiles(names: Sequence[str], summaries: Sequence[Summary]) -> tuple[Tile, ...]:
+def tiles(names: Sequence[str], summaries: Sequence[ClusterSummary]) -> tuple[Tile, ...]:
     """The key figures: of the best policy of each where there are several."""
     fair = [
         (name, s) for name, s, yes in zip(names, summaries, comparable(summaries), strict=True) if yes and s.finished
@@ -182,7 +182,7 @@ def tiles(names: Sequence[str], summaries: Sequence[Summary]) -> tuple[Tile, ...
     found = [Tile("finished", f"{done:,}", f"of {plural(jobs, 'job')}")]
     if not fair:
         return tuple(found)
-    keys: tuple[tuple[str, Callable[[Summary], float], Callable[[float], str]], ...] = (
+    keys: tuple[tuple[str, Callable[[ClusterSummary], float], Callable[[float], str]], ...] = (
         ("average JCT", lambda s: s.avg_jct_s, show_long),
         ("makespan", lambda s: s.makespan_s, show_long),
         ("average ρ", lambda s: s.avg_rho, lambda v: f"{v:.3g}"),
@@ -202,7 +202,7 @@ def tiles(names: Sequence[str], summaries: Sequence[Summary]) -> tuple[Tile, ...
     return tuple(found)
 
 
-def refused_table(runs: Sequence[tuple[str, Run]]) -> Table:
+def refused_table(runs: Sequence[tuple[str, ClusterRun]]) -> Table:
     """Jobs that could not run, with the reason; those refused alike by several policies once."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for name, run in runs:
@@ -216,7 +216,7 @@ def refused_table(runs: Sequence[tuple[str, Run]]) -> Table:
     return Table(("job", "why it could not run", "policy"), rows)
 
 
-def cost_by_type(run: Run) -> list[float]:
+def cost_by_type(run: ClusterRun) -> list[float]:
     """Dollars that were paid for the workers that were held, by type, at the prices of the moment."""
     found = [0.0] * len(run.types)
     for span in run.spans:
@@ -224,7 +224,7 @@ def cost_by_type(run: Run) -> list[float]:
     return found
 
 
-def capacity_changed(run: Run) -> bool:
+def capacity_changed(run: ClusterRun) -> bool:
     """Whether workers came or went during a run."""
     full = [t.workers * run.ended_s for t in run.types]
     return any(not isclose(a, b, rel_tol=1e-9, abs_tol=1e-6) for a, b in zip(full, run.capacity_s, strict=True))

@@ -26,7 +26,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Course:
+class StepLine:
     """A value for each stretch between one edge and the next."""
 
     name: str
@@ -74,7 +74,7 @@ def _risers(rising: np.ndarray, part: np.ndarray, across: Axis, up: Axis) -> str
 
 
 def over_time(
-    courses: Sequence[Course], title: str, y_title: str, unit: str = "", most: float = 0.0, low: float = 0.0
+    courses: Sequence[StepLine], title: str, y_title: str, unit: str = "", most: float = 0.0, low: float = 0.0
 ) -> Markup:
     """Values over time, from `low` up to the highest, `most` at least."""
     end_s = max([float(c.edges_s[-1]) for c in courses], default=1.0)

@@ -10,12 +10,12 @@ from hocket.errors import InputError
 from hocket.reporting.cluster_report import facts
 from hocket.reporting.cluster_report.allocation import Allocations, allocations
 from hocket.reporting.cluster_report.axis import show_long
-from hocket.reporting.cluster_report.lines import Course, Sample, distribution, over_time
+from hocket.reporting.cluster_report.lines import Sample, StepLine, distribution, over_time
 from hocket.reporting.cluster_report.series import edges_of, jobs_present, jobs_running, workers_held
 from hocket.reporting.cluster_report.stacked_areas import stacked_bars
 from hocket.reporting.cluster_report.style import Look, area_look, legend, line_look
 from hocket.reporting.plan_report.page import render
-from hocket.scheduler.simulation.metrics import Run, fairness, jct_s, queueing_s, rhos, summary, worker_seconds
+from hocket.scheduler.simulation.metrics import ClusterRun, fairness, jct_s, queueing_s, rhos, summary, worker_seconds
 
 _MOST_FAIR = 40_000_000  # bins times jobs times types that fairness is worked out for
 _LEAST_WAIT_S = 1.0  # shorter waits stand at the left end of their axis
@@ -26,13 +26,13 @@ class _Policy:
     """A run with its name, its look, and the bins that its courses are drawn in."""
 
     name: str
-    run: Run
+    run: ClusterRun
     look: Look
     edges_s: np.ndarray
 
-    def course(self, values: np.ndarray) -> Course:
+    def course(self, values: np.ndarray) -> StepLine:
         """A line over time."""
-        return Course(self.name, self.look, self.edges_s, values)
+        return StepLine(self.name, self.look, self.edges_s, values)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Figure:
     remark: str = ""
 
 
-def cluster_report_html(runs: Sequence[tuple[str, Run]], first: int = 0, last: int | None = None) -> str:
+def cluster_report_html(runs: Sequence[tuple[str, ClusterRun]], first: int = 0, last: int | None = None) -> str:
     """The report of one or several policies on one workload.
 
     Arguments:
@@ -139,7 +139,7 @@ def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
     ):
         lines = [p.course(v) for p, v in zip(policies, values, strict=True)]
         figures.append(Figure(title, over_time(lines, f"{title} over time", "jobs", most=1.0), remark))
-    even = [Course(p.name, p.look, *_even(p)) for p in policies if _fair_bins(p) > 0]
+    even = [StepLine(p.name, p.look, *_even(p)) for p in policies if _fair_bins(p) > 0]
     if even:
         drawing = over_time(even, "Fairness over time", "Jain's index", most=1.0)
         stretch_s = max(float(c.edges_s[1]) for c in even)

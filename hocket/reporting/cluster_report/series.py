@@ -4,13 +4,13 @@ from functools import partial
 
 import numpy as np
 
-from hocket.scheduler.simulation.metrics import Run, held
+from hocket.scheduler.simulation.metrics import ClusterRun, held
 
 MOST_BINS = 160
 _ROUNDS = 6  # a bin has as many rounds or more, so that jobs that take turns have their shares in it
 
 
-def edges_of(run: Run, end_s: float) -> np.ndarray:
+def edges_of(run: ClusterRun, end_s: float) -> np.ndarray:
     """Edges of bins up to the end of a run, all bins of one length; `end_s` is the longest run's of the page."""
     if run.ended_s <= 0:
         return np.array([0.0, end_s])
@@ -38,7 +38,7 @@ def amount(began_s: np.ndarray, ended_s: np.ndarray, size: np.ndarray, edges_s: 
     return np.maximum(0.0, np.diff(total) / np.diff(edges_s))
 
 
-def workers_held(run: Run, edges_s: np.ndarray) -> np.ndarray:
+def workers_held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
     """Workers that were held, on average in each bin, by type; shape (types, bins)."""
     began, ended, workers, kind = _leases(run)
     one = partial(amount, edges_s=edges_s)
@@ -46,19 +46,19 @@ def workers_held(run: Run, edges_s: np.ndarray) -> np.ndarray:
     return np.array(rows).reshape(len(run.types), len(edges_s) - 1)
 
 
-def _leases(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _leases(run: ClusterRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     spans = run.spans
     began, ended = np.array([s.began_s for s in spans]), np.array([s.ended_s for s in spans])
     return began, ended, np.array([float(s.workers) for s in spans]), np.array([s.type for s in spans], dtype=int)
 
 
-def jobs_running(run: Run, edges_s: np.ndarray) -> np.ndarray:
+def jobs_running(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
     """Jobs that had workers, on average in each bin."""
     began, ended, _, _ = _leases(run)
     return amount(began, ended, np.array([float(len(s.jobs)) for s in run.spans]), edges_s)
 
 
-def jobs_present(run: Run, edges_s: np.ndarray) -> np.ndarray:
+def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
     """Jobs that had come and were not finished, on average in each bin; those that were refused do not count."""
     there = [r for r in run.records if not r.refused]
     came = np.array([r.job.arrived_s for r in there])
@@ -66,7 +66,7 @@ def jobs_present(run: Run, edges_s: np.ndarray) -> np.ndarray:
     return amount(came, left, np.ones(len(there)), edges_s)
 
 
-def by_job(run: Run, edges_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def by_job(run: ClusterRun, edges_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Workers that each job held, on average in each bin, and what they were worth to it; both of shape (jobs, bins).
 
     Worth: its throughput on them by what it is on a worker of the cluster on average. Who got the types that suit him has more

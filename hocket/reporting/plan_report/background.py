@@ -10,7 +10,7 @@ from hocket.reporting.plan_report.facts import Table
 
 
 @dataclass(frozen=True)
-class Together:
+class BackgroundSection:
     """A plan with a background job.
 
     Attributes:

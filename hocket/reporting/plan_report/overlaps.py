@@ -32,7 +32,7 @@ class OverlapPicture:
 
 
 @dataclass(frozen=True)
-class Overlaps:
+class OverlapSection:
     """The section; `kinds`: what the sums are called; `measured`: whether a run is drawn as well; `rest`: devices without a drawing."""
 
     sentence: str
@@ -44,7 +44,7 @@ class Overlaps:
     rest: int
 
 
-def overlaps(found: Overlap | None, measured: Trace | None) -> Overlaps | None:
+def overlaps(found: Overlap | None, measured: Trace | None) -> OverlapSection | None:
     """Everything of the section; None where a plan sums no gradients."""
     if found is None:
         return None
@@ -59,7 +59,7 @@ def overlaps(found: Overlap | None, measured: Trace | None) -> Overlaps | None:
     chosen = sorted(longest, key=lambda group: group[0].beside.device)
     ran = [usual(measured, found.batch, g[0].beside.device) if measured is not None else None for g in chosen]
     names = {s.kind for d in found.devices for s in d.beside.sums}
-    return Overlaps(
+    return OverlapSection(
         gained(found.iteration_s, found.apart_iteration_s, "An iteration"),
         _devices(found),
         tuple(_picture(group[0], real, group[1:]) for group, real in zip(chosen, ran, strict=True)),

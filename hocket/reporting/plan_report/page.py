@@ -12,20 +12,20 @@ from markupsafe import Markup
 from hocket import __version__
 from hocket.planning.plan import Plan
 from hocket.planning.predict.whole_batch import excerpt_text
-from hocket.planning.waves.compare import Course
+from hocket.planning.waves.compare import PlanTimeline
 from hocket.printable import printable
 from hocket.program.trace.compare import compare
 from hocket.program.trace.trace import Event, Trace
 from hocket.reporting.charts.bars import legend_of, utilization
-from hocket.reporting.charts.memory import MemoryCurve, Record, memory_curves
+from hocket.reporting.charts.memory import DrawnTrace, MemoryCurve, memory_curves
 from hocket.reporting.charts.palette import stylesheet
 from hocket.reporting.charts.staircase import Staircase, staircase
 from hocket.reporting.charts.svg import show_time
 from hocket.reporting.charts.timeline import Timeline, rows_of, timeline
 from hocket.reporting.charts.window import Window, choose
 from hocket.reporting.plan_report import facts
-from hocket.reporting.plan_report.background import Together
-from hocket.reporting.plan_report.overlaps import Overlaps, overlaps
+from hocket.reporting.plan_report.background import BackgroundSection
+from hocket.reporting.plan_report.overlaps import OverlapSection, overlaps
 from hocket.reporting.plan_report.swap_panel import swap_panel
 from hocket.reporting.plan_report.usage_panel import usage_panel
 from hocket.simulation.summary import Summary
@@ -45,7 +45,7 @@ class Drawings:
     utilization: tuple[tuple[str, Markup], ...]  # with their titles
     kinds: tuple[tuple[str, str], ...]  # the legend of utilization: class and meaning
     events: list[Event]
-    overlaps: Overlaps | None
+    overlaps: OverlapSection | None
     staircase: Staircase | None
     excerpt: str  # which part of the plan the predicted drawings are of; empty where it is the whole
 
@@ -56,8 +56,8 @@ def report_html(
     summary: Summary,
     measured: Trace | None = None,
     amplification: str = "",
-    together: Together | None = None,
-    courses: Sequence[Course] = (),
+    together: BackgroundSection | None = None,
+    courses: Sequence[PlanTimeline] = (),
     swapped: HostCourse | None = None,
     largest: tuple[facts.Table, str] | None = None,
     shown: Plan | None = None,
@@ -65,14 +65,14 @@ def report_html(
     """The report of one plan.
 
     Arguments:
-        trace, summary: what is predicted, from `Opened.simulate`.
+        trace, summary: what is predicted, from `LoadedPlan.simulate`.
         measured: what happened, to be laid beside it.
         amplification: what a plan that lends devices uses of them, in words (planning/burst/amplification.py).
         together: the plan with a background job.
         swapped: what is on hosts and on its way, of a plan that swaps.
         largest: how deep models may be (swap_panel.py), and what a block of them is, in words.
         courses: of one iteration of it, and of the same job launched at once or in waves (planning/waves/compare.py).
-        shown: the excerpt that `trace` is of, where the plan is too long to be drawn whole (`Opened.shown`). Everything that is drawn
+        shown: the excerpt that `trace` is of, where the plan is too long to be drawn whole (`LoadedPlan.shown`). Everything that is drawn
             of the prediction is labelled as an excerpt then; figures of an iteration are the plan's, from `summary`.
 
     Returns:
@@ -109,7 +109,7 @@ def draw(
     trace: Trace,
     summary: Summary,
     measured: Trace | None,
-    together: Together | None = None,
+    together: BackgroundSection | None = None,
     shown: Plan | None = None,
 ) -> Drawings:
     """Timelines (the measured one, and that with a background job, on the same scale), memory and utilisation of the same window.
@@ -137,7 +137,7 @@ def draw(
     record = None
     busy = [(f"Predicted{f', {part[:-2]}' if part else ''}", utilization(events, window, devices))]
     if measured is not None and real is not None:
-        record = Record(measured, real)
+        record = DrawnTrace(measured, real)
         title = f"Measured: {real.describe()}"
         happened = real.events(measured)
         found.append(timeline(plan, measured, real, happened, span_s, title))
@@ -145,7 +145,7 @@ def draw(
     return Drawings(
         window,
         tuple(found),
-        memory_curves(Record(trace, window), record, span_s, devices, _capacities(plan), summary.peak_memory_bytes),
+        memory_curves(DrawnTrace(trace, window), record, span_s, devices, _capacities(plan), summary.peak_memory_bytes),
         _known_memory(record),
         tuple(busy),
         legend_of(drawing for _, drawing in busy),
@@ -162,7 +162,7 @@ def _capacities(plan: Plan) -> dict[int, float]:
     return {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
 
 
-def _known_memory(measured: Record | None) -> str:
+def _known_memory(measured: DrawnTrace | None) -> str:
     """What a measured trace knows of memory in what is drawn of it: a series, the peaks alone, or nothing."""
     if measured is None or not measured.trace.peak_memory_bytes():
         return ""

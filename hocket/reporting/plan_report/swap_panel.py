@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hocket.planning.plan import Plan
-from hocket.planning.swapping.max_depth import Largest
+from hocket.planning.swapping.max_depth import MaxDepth
 from hocket.program.trace.trace import Trace
-from hocket.reporting.charts.memory import MemoryCurve, Record, memory_curves
+from hocket.reporting.charts.memory import DrawnTrace, MemoryCurve, memory_curves
 from hocket.reporting.charts.window import Window
 from hocket.reporting.plan_report.facts import Table
 from hocket.simulation.swapping.host_memory import HostCourse, Series
@@ -32,13 +32,13 @@ def swap_panel(plan: Plan, swapped: HostCourse | None, window: Window) -> SwapPa
     limits = {} if plan.swap is None or plan.swap.host_bytes is None else dict.fromkeys(devices, plan.swap.host_bytes)
 
     def curves(series: dict[int, Series], capacity: dict[int, float]) -> tuple[MemoryCurve, ...]:
-        record = Record(Trace.of((), series), window)
+        record = DrawnTrace(Trace.of((), series), window)
         return memory_curves(record, None, window.seconds, devices[:SHOWN], capacity, {})
 
     return SwapPanel(curves(swapped.host, limits), curves(swapped.moving, {}), max(0, len(devices) - SHOWN))
 
 
-def largest_table(found: Sequence[Largest], dtype: str) -> Table:
+def largest_table(found: Sequence[MaxDepth], dtype: str) -> Table:
     """The deepest model of each strategy.
 
     Arguments:

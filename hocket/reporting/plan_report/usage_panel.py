@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from hocket.planning.waves.compare import Course
+from hocket.planning.waves.compare import PlanTimeline
 from hocket.program.trace.trace import Trace
 from hocket.program.trace.usage import Usage, usage
 from hocket.reporting.charts.svg import box, byte_ticks, num, show_bytes_short, show_tick, show_time, svg, text, ticks
@@ -42,7 +42,7 @@ class UsagePanel:
 
 
 def usage_panel(
-    courses: Sequence[Course],
+    courses: Sequence[PlanTimeline],
     measured: Trace | None,
     samples: int,
     capacity_bytes: Mapping[int, float],
@@ -60,7 +60,7 @@ def usage_panel(
     peaks: Mapping[int, float] = {}
     if measured is not None and len(measured):
         real = usage(measured)
-        columns.append(Course("measured", real, samples, _AT_ALL + _LOOKED_AT * bool(real.held_bytes)))
+        columns.append(PlanTimeline("measured", real, samples, _AT_ALL + _LOOKED_AT * bool(real.held_bytes)))
         peaks = measured.peak_memory_bytes()
     devices = sorted({device for course in courses for device in course.usage.computes})
     shown = devices[:MOST]
@@ -156,7 +156,7 @@ def _steps(shares: np.ndarray, x: float, bottom: float, length: float, height: f
     return "".join([*parts, f"H{num(x + length)}"])
 
 
-def _figures(columns: Sequence[Course], shown: Sequence[int], peaks: Mapping[int, float]) -> Table:
+def _figures(columns: Sequence[PlanTimeline], shown: Sequence[int], peaks: Mapping[int, float]) -> Table:
     """A row for each run: how long, how much, what devices compute and for how long memory lies below half of its peak."""
     rows = []
     for course in columns:

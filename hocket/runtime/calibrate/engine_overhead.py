@@ -22,7 +22,7 @@ from hocket.profiling.profile import CPU
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.runtime.calibrate.link_benchmark import middle_mean
 from hocket.runtime.engine.distributed import Worker
-from hocket.runtime.engine.transport.transfers import Record
+from hocket.runtime.engine.transport.transfers import InstructionRecord
 from hocket.runtime.stage.device import Device
 
 _WIDTH, _SAMPLES, _WARM_UP = 8, 64, 20
@@ -120,7 +120,7 @@ def halves_s(updates: int = 60) -> tuple[int, float, float]:
     return _summed_bytes(), _lasts_s(records, Kind.REDUCE_SCATTER), _lasts_s(records, Kind.ALL_GATHER)
 
 
-def _side_by_side(shard: str, updates: int) -> list[Record]:
+def _side_by_side(shard: str, updates: int) -> list[InstructionRecord]:
     """Updates of all workers that train some matrices side by side."""
     layers, workers = _captured(_STAGE, 1).layers, dist.get_world_size()
     stage = PlanStage(tuple(layer.name for layer in layers), tuple(range(workers)))
@@ -131,7 +131,7 @@ def _summed_bytes() -> int:
     return 4 * sum(p.numel() for p in _layers(_STAGE).parameters())
 
 
-def _lasts_s(records: Sequence[Record], kind: Kind) -> float:
+def _lasts_s(records: Sequence[InstructionRecord], kind: Kind) -> float:
     """Seconds of a kind of collective: the mean over the middle half of those behind the first."""
     own = sorted((r for r in records if r.instruction.kind is kind), key=lambda record: record.start_s)
     times = torch.tensor([(record.start_s, record.end_s) for record in own[_WARM_UP:]], dtype=torch.float64)
@@ -173,7 +173,7 @@ def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
     return float(total)
 
 
-def _trained(strategy: str, microbatches: int) -> list[Record]:
+def _trained(strategy: str, microbatches: int) -> list[InstructionRecord]:
     """One batch in a pipeline of all workers, some matrices for each stage: this worker's compute lane, in order."""
     workers, each = dist.get_world_size(), len(_STAGE) - 1
     widths = _STAGE + _STAGE[1:] * (workers - 1)
@@ -192,7 +192,7 @@ def _records(
     stages: tuple[PlanStage, ...],
     batches: int,
     shard: str = "none",
-) -> list[Record]:
+) -> list[InstructionRecord]:
     """What this worker did in training, with microbatches of one sample."""
     captured = _captured(widths, batch_size)
     cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), CPU)

@@ -155,7 +155,7 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
     shared = usable_cores() if workers * threads > usable_cores() else 0
     with tempfile.TemporaryDirectory(prefix="hocket-links-") as folder:
         logs = [Path(folder, f"{rank}.log") for rank in range(workers)]
-        started: list[fork_server.Child | subprocess.Popen[bytes]] = []
+        started: list[fork_server.ForkedProcess | subprocess.Popen[bytes]] = []
         try:
             for rank, log in enumerate(logs):
                 place = ["--rank", str(rank), "--workers", str(workers), "--folder", folder]
@@ -176,7 +176,7 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
 
 
 def _wait(
-    started: "Sequence[fork_server.Child | subprocess.Popen[bytes]]", logs: Sequence[Path], timeout_s: float
+    started: "Sequence[fork_server.ForkedProcess | subprocess.Popen[bytes]]", logs: Sequence[Path], timeout_s: float
 ) -> None:
     """Return when all workers have ended well; raise as soon as one has not."""
     end_s = time.monotonic() + timeout_s

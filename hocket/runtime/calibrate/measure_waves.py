@@ -14,7 +14,7 @@ from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.waves.compare import launched_at_once
-from hocket.planning.waves.room import Room, Tried, decrease, in_waves, room, wave_of
+from hocket.planning.waves.room import WaveRoom, WaveTrial, decrease, in_waves, room, wave_of
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.calibrate.train_in_turns import train_in_turns
@@ -33,8 +33,8 @@ class Waved:
         plan: of the number that was found, as it is predicted; of one wave where no further one is worth it.
     """
 
-    room: Room
-    tried: tuple[Tried, ...]
+    room: WaveRoom
+    tried: tuple[WaveTrial, ...]
     waves: int
     plan: Plan
 

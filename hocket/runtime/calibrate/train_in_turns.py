@@ -21,10 +21,10 @@ from hocket.profiling.job.job import Job, check_job_file
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.launch.local import local_workers
 from hocket.runtime.launch.watcher import Watch
-from hocket.runtime.launch.worker_spec import Turns
+from hocket.runtime.launch.worker_spec import TurnsSpec
 from hocket.runtime.train import Options, devices_of
 from hocket.runtime.worker.monitor.collector import Collector, Event
-from hocket.runtime.worker.monitor.listener import Listener, Quiet, Summary
+from hocket.runtime.worker.monitor.listener import Listener, Quiet, RunSummary
 
 STEPS = 10
 """Steps of a turn; several, because its first period is not counted."""
@@ -40,7 +40,7 @@ class Turned:
         stretches: by device, how many times as long it took with these waits. Both are empty where no kernel was run.
     """
 
-    summary: Summary
+    summary: RunSummary
     paces: dict[int, float] = field(default_factory=dict)
     stretches: dict[int, float] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ def train_in_turns(
         if getattr(given, name) is not None:
             raise InputError(name, str(getattr(given, name)), "nothing: plans in turns are trained to be compared")
     size = _kernel_size(plans) if profile is not None and all(plan.tensor == 1 for plan in plans) else 0
-    turns = Turns(
+    turns = TurnsSpec(
         turn_steps,
         tuple(str(Path(path).absolute()) for path in traces) or ("",) * len(plans),
         own_batch,

@@ -21,17 +21,17 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.core_time import on_core_s
 from hocket.profiling.measure.measure import usual
-from hocket.profiling.measure.worker_costs import Rehearsal
+from hocket.profiling.measure.worker_costs import WorkerCosts
 from hocket.runtime.engine.distributed import Worker
-from hocket.runtime.launch.worker_spec import Turns
+from hocket.runtime.launch.worker_spec import TurnsSpec
 from hocket.runtime.train import Options
-from hocket.runtime.worker.heartbeat import Progress
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.heartbeat import Heartbeat
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.monitor.trace_writer import MAX_EVENTS, write_trace
-from hocket.runtime.worker.prepared import Prepared, Seat, fitting, prepare, process_group
+from hocket.runtime.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
 from hocket.runtime.worker.progress_observer import Watched
 from hocket.runtime.worker.recording import Recording
-from hocket.runtime.worker.segments import Segment, segments
+from hocket.runtime.worker.segments import RunSegment, segments
 from hocket.runtime.worker.worker import Report, result
 
 BURST_S = 0.2
@@ -40,7 +40,13 @@ _LEAST = 3  # microbatches of a burst; the first one, which finds other things i
 
 
 def take_turns(
-    job: Job, plans: Sequence[Plan], turns: Turns, options: Options, seat: Seat, progress: Progress, report: Report
+    job: Job,
+    plans: Sequence[Plan],
+    turns: TurnsSpec,
+    options: Options,
+    seat: RankInfo,
+    progress: Heartbeat,
+    report: Report,
 ) -> None:
     """Train all plans in turns until each has trained `options.steps` steps.
 
@@ -49,7 +55,7 @@ def take_turns(
     Raises:
         InputError: job, plans or workers do not fit. WorkerLost: another worker is gone.
     """
-    board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
     models: dict[tuple[int, int], Captured] = {}
     made = []
     for number, plan in enumerate(plans):
@@ -103,7 +109,7 @@ class _Kernel:
     """The job's own microbatch, undivided, as it was profiled."""
 
     def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
-        self._worker = Rehearsal(captured, size, device)
+        self._worker = WorkerCosts(captured, size, device)
 
     def burst(self) -> _Burst:
         """Train for a while."""
@@ -130,10 +136,10 @@ class _Player:
         plan: Plan,
         made: Prepared,
         report: Report,
-        turns: Turns,
+        turns: TurnsSpec,
         options: Options,
-        seat: Seat,
-        progress: Progress,
+        seat: RankInfo,
+        progress: Heartbeat,
     ) -> None:
         self._job, self._plan, self._made, self._report, self._seat = job, plan, made, report, seat
         self.number, self.steps, program = number, 0, made.program
@@ -153,7 +159,7 @@ class _Player:
             division=made.division,
             clock=self._clock,
         )
-        self.segments: list[Segment] = list(segments(made.pace, 0, options.steps, turns.steps))
+        self.segments: list[RunSegment] = list(segments(made.pace, 0, options.steps, turns.steps))
         self.bursts: list[_Burst] = []
         if seat.rank == 0:
             report({"event": "start", "first": 0, "steps": self.segments[-1].end_step, "checkpoint": None})
@@ -162,7 +168,7 @@ class _Player:
         """Seconds, but for those of the others' turns: in a trace one turn follows the other."""
         return time.perf_counter() - self._away_s
 
-    def turn(self, segment: Segment, board: Board) -> None:
+    def turn(self, segment: RunSegment, board: KVExchange) -> None:
         """Train one segment; all workers begin and end it together."""
         begins_s = max(board.share(time.perf_counter()))
         if self._left_s:
@@ -178,7 +184,7 @@ class _Player:
         self.steps = segment.first_step + steps
         self._left_s = max(board.share(time.perf_counter()))
 
-    def finish(self, turns: Turns, board: Board) -> None:
+    def finish(self, turns: TurnsSpec, board: KVExchange) -> None:
         """Write the trace, and report the result with the machine's pace beside this plan's turns."""
         pace = self._pace(turns.kernel_s)
         every = [fact for fact in board.share(pace) if fact]

@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from hocket.errors import HocketError, InputError
 from hocket.profiling.measure.quiet_warnings import unwarned
 from hocket.runtime.checkpoint.dcp_storage import StoredFile, TensorReader, TensorWriter
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.util.documents import parse_json
 from hocket.util.files import fsync_folder, read_bytes
 from hocket.util.schema import as_data, read_as
@@ -161,7 +161,7 @@ def save(
     folder: Path,
     position: Position,
     state: State,
-    board: Board,
+    board: KVExchange,
     keep: int = 3,
     wholes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Path:
@@ -203,7 +203,7 @@ def save(
     return final
 
 
-def newest(folder: Path, board: Board, warn: Callable[[str], None]) -> Checkpoint | None:
+def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole; every worker calls this and gets the same one.
 
     Arguments:
@@ -242,7 +242,7 @@ def verify(path: Path, rank: int = 0, workers: int = 1) -> Manifest:
     return manifest
 
 
-def _problem_of(path: Path, board: Board) -> str:
+def _problem_of(path: Path, board: KVExchange) -> str:
     try:
         verify(path, board.rank, board.workers)
     except InputError as error:

@@ -65,7 +65,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
-class Piece:
+class StoredTensor:
     """A tensor, or a part of one, inside a file."""
 
     path: Path
@@ -155,7 +155,7 @@ class TensorReader(StorageReader):
         Raises:
             InputError: a header that does not fit its file.
         """
-        self.pieces: dict[str, list[Piece]] = {}
+        self.pieces: dict[str, list[StoredTensor]] = {}
         for path in paths:
             for name, piece in read_header(path):
                 self.pieces.setdefault(name, []).append(piece)
@@ -252,7 +252,7 @@ def _blocks(items: Sequence[WriteItem], planner: SavePlanner) -> Iterator[bytes 
         yield flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
-def read_header(path: Path) -> Iterator[tuple[str, Piece]]:
+def read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     """The tensors of one file, by name.
 
     Raises:
@@ -280,7 +280,7 @@ def read_header(path: Path) -> Iterator[tuple[str, Piece]]:
         fits = 0 <= begin <= end <= size - start and end - begin == prod(shape) * dtype.itemsize
         if not fits or any(n < 0 for n in shape) or not len(shape) == len(offsets) == len(whole):
             raise InputError(f"{path}: {key}", f"bytes {begin} to {end} for {shape}", "bytes that fit shape and file")
-        yield name, Piece(path, start + begin, dtype, offsets, shape, whole)
+        yield name, StoredTensor(path, start + begin, dtype, offsets, shape, whole)
 
 
 def _read_json(stream: BinaryIO, size: int, path: Path) -> tuple[dict[str, Any], int]:

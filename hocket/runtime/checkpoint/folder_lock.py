@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hocket.errors import InputError
 
 if TYPE_CHECKING:
-    from hocket.runtime.worker.kv_exchange import Board
+    from hocket.runtime.worker.kv_exchange import KVExchange
 
 LOCK = ".lock"
 _MAX_BYTES = 256
@@ -30,7 +30,7 @@ _claimed: dict[tuple[int, int], object] = {}
 
 
 @contextmanager
-def claimed(folder: str | Path | None, board: "Board") -> Iterator[None]:
+def claimed(folder: str | Path | None, board: "KVExchange") -> Iterator[None]:
     """Be the only run that writes into a folder, which is made; every worker calls this.
 
     Arguments:

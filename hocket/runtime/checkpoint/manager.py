@@ -12,20 +12,20 @@ from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
-from hocket.profiling.job.subtasks import Part
+from hocket.profiling.job.subtasks import ParameterRows
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, names_in, newest, save, step_of
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.nan_guard.guard import faults
 from hocket.runtime.nan_guard.not_finite import not_finite
 from hocket.runtime.update.optimizer_check import kept_keys
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 
 Report = Callable[[dict[str, Any]], None]
 _MOST_NAMED = 100
 
 
-class Keeper:
+class CheckpointManager:
     """Makes and finds the checkpoints of one run; every worker has one and calls it at the same moments.
 
     Attributes:
@@ -37,7 +37,7 @@ class Keeper:
         job: Job,
         plan: Plan,
         folder: Path,
-        board: Board,
+        board: KVExchange,
         resumes: bool | Literal["auto"],
         keep: int,
         goes_on: bool = False,
@@ -132,7 +132,7 @@ class Keeper:
         return found
 
 
-def set_aside(found: Checkpoint, board: Board) -> None:
+def set_aside(found: Checkpoint, board: KVExchange) -> None:
     """Rename the checkpoints that are newer than the newest whole one, and so damaged, to `NAME.damaged`.
 
     So they are not counted among the ones to keep, and neither `save` nor a later run deletes or replaces them. Every worker calls this.
@@ -165,7 +165,7 @@ def _none_whole(folder: Path, damaged: list[str]) -> InputError:
     return InputError(f"checkpoint in {folder}", "; ".join(damaged), "a whole checkpoint to go on from", hint)
 
 
-def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> None:
     """Refuse the state of another optimizer, or of other parameter groups."""
     wanted = kept_keys(job)
     for name, entries in state["optimizer"].items():
@@ -230,7 +230,9 @@ def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
     return found[:_MOST_NAMED]
 
 
-def flat(state: Mapping[str, Any], parts: Mapping[str, Part]) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+def flat(
+    state: Mapping[str, Any], parts: Mapping[str, ParameterRows]
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
     """An engine's state under the names of a checkpoint, and the whole shapes of what it has rows of.
 
     Arguments:
@@ -252,7 +254,7 @@ def flat(state: Mapping[str, Any], parts: Mapping[str, Part]) -> tuple[dict[str,
     return found, wholes
 
 
-def wanted(held: Mapping[str, Any], parts: Mapping[str, Part]) -> Callable[[str], bool]:
+def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Callable[[str], bool]:
     """Which of a checkpoint's names belong to what a worker holds."""
     weights = {parts[name].name if name in parts else name for name in held["weights"]}
     model = {f"model.{name}" for name in (*weights, *held["buffers"])}
@@ -260,7 +262,7 @@ def wanted(held: Mapping[str, Any], parts: Mapping[str, Part]) -> Callable[[str]
     return lambda name: name in model or name.rpartition(".")[0] in optimizer
 
 
-def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, Part]) -> dict[str, Any]:
+def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> dict[str, Any]:
     """A checkpoint's entries, of whole weights those rows that are held, under the names of the parts."""
     out = dict(found)
     for name, part in ((name, parts[name]) for name in held["weights"] if name in parts):

@@ -31,16 +31,16 @@ from hocket.program.memory_bound.send_completion import Ends
 from hocket.program.program import Program
 from hocket.runtime.engine.compute_lanes import Exchange
 from hocket.runtime.engine.instruction import Execution
-from hocket.runtime.engine.lanes import Roster
+from hocket.runtime.engine.lanes import LaneTable
 from hocket.runtime.engine.losses import Losses
-from hocket.runtime.engine.peak_memory import Memory
+from hocket.runtime.engine.peak_memory import PeakMemory
 from hocket.runtime.engine.segment import Segment
-from hocket.runtime.engine.shared_values import Shelf
-from hocket.runtime.engine.stream_handover import Handover
+from hocket.runtime.engine.shared_values import SharedValues
+from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.messages import Layouts
 from hocket.runtime.engine.transport.peer_lost import lost
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError
-from hocket.runtime.engine.transport.transfers import Record, Transfers
+from hocket.runtime.engine.transport.transfers import InstructionRecord, Transfers
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.stage.device import Device
 from hocket.runtime.swapping.memory_manager import MemoryManager
@@ -102,15 +102,15 @@ class Worker:
         self.number = number
         self._observer: Observer = observer or Unobserved()
         self._clock, self._record = clock, record
-        self.records: list[Record] = []
-        self._handover = Handover(torch.device(device))
+        self.records: list[InstructionRecord] = []
+        self._handover = StreamHandover(torch.device(device))
         guard = guard or Guard()
         self._losses = Losses(self._handover, self._observer, guard)
         self.device = Device(
             captured, plan, program, self.number, device, self._losses.note, memory, self._stream_of, guard
         )
         self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
-        self._roster = Roster(program, self.number)
+        self._roster = LaneTable(program, self.number)
         self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
         self._division = division
         self._sharing = {  # the lane of gathers of each stage of this device that has any
@@ -121,7 +121,7 @@ class Worker:
         if division is not None:
             division.members.bind(self._groups)
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
-        self._memory = Memory(self.device, clock if record else None)
+        self._memory = PeakMemory(self.device, clock if record else None)
         if self.device.memory is not None:
             self.device.memory.storages.resized = self._memory.made
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
@@ -141,7 +141,7 @@ class Worker:
         store = self.device.start(position)
         self._memory.look(0)  # before a receive is posted
         swaps, waves = self._roster.swaps, self._roster.waves
-        exchange = Shelf(len(swaps), store) if swaps else Exchange(len(waves))
+        exchange = SharedValues(len(swaps), store) if swaps else Exchange(len(waves))
         transfers = Transfers(
             self.number,
             self.program.stages,

@@ -23,7 +23,7 @@ from hocket.runtime.stage.device import Device
 from hocket.runtime.update.buckets import Bucket
 from hocket.runtime.update.clipping import Squares
 from hocket.runtime.update.sharding import Gather, made_by, over
-from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.slots import WeightSlot
 
 
 @dataclass
@@ -250,7 +250,7 @@ def scatter_sums(buckets: Sequence[Bucket]) -> None:
                 part.copy_(own)
 
 
-def gather_parts(slots: Sequence[Slot]) -> None:
+def gather_parts(slots: Sequence[WeightSlot]) -> None:
     """Replace each device's flat tensors by the parts of all, in the order of the devices."""
     with torch.no_grad():
         for flats, parts in _side_by_side(slots):
@@ -259,7 +259,7 @@ def gather_parts(slots: Sequence[Slot]) -> None:
                 flat.copy_(whole)
 
 
-def _side_by_side(things: Sequence[Bucket | Slot]) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+def _side_by_side(things: Sequence[Bucket | WeightSlot]) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
     """Of each flat tensor those of all devices, and the part that is each one's own."""
     flats, parts = (zip(*(getattr(thing, name) for thing in things), strict=True) for name in ("flats", "parts"))
     return zip(flats, parts, strict=True)

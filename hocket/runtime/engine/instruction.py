@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.profiling.measure.core_time import CoreWaits
-from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What, computes, sends
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value, ValueKind, computes, sends
 from hocket.runtime.engine.compute_lanes import Exchange
-from hocket.runtime.engine.peak_memory import Memory
-from hocket.runtime.engine.shared_values import Shelf
-from hocket.runtime.engine.stream_handover import Handover
+from hocket.runtime.engine.peak_memory import PeakMemory
+from hocket.runtime.engine.shared_values import SharedValues
+from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.process_groups import TransferError
-from hocket.runtime.engine.transport.transfers import Lost, Record, Transfers
+from hocket.runtime.engine.transport.transfers import InstructionRecord, Lost, Transfers
 from hocket.runtime.stage.device import Device
 
-_BETWEEN_WAVES = frozenset({What.ENDED, What.LENT})  # what compute lanes of one device hand each other
+_BETWEEN_WAVES = frozenset({ValueKind.ENDED, ValueKind.LENT})  # what compute lanes of one device hand each other
 Routes = tuple[tuple[int, str], ...]
 
 
@@ -30,8 +30,8 @@ class Execution:
         device: Device,
         transfers: Transfers,
         exchange: Exchange,
-        handover: Handover,
-        memory: Memory,
+        handover: StreamHandover,
+        memory: PeakMemory,
         lost: Lost,
         clock: Callable[[], float] | None,
     ) -> None:
@@ -62,7 +62,7 @@ class Execution:
             return self._handover.taken(self._exchange.take(value))
         return self._device.came(value, self._transfers.take(value))
 
-    def borrow(self, shelf: Shelf, instruction: Instruction, waits: bool = False) -> dict[Value, Any]:
+    def borrow(self, shelf: SharedValues, instruction: Instruction, waits: bool = False) -> dict[Value, Any]:
         """What an instruction reads where lanes share their values.
 
         Arguments:
@@ -95,18 +95,18 @@ class Execution:
             self._device.execute(instruction, store, publish)
         except TransferError as error:  # a sum over the members of the group
             raise self._lost(instruction, error) from error
-        flowing = (store[v] for v in instruction.writes if v.what is What.GRADIENT and not v.on_host)
+        flowing = (store[v] for v in instruction.writes if v.what is ValueKind.GRADIENT and not v.on_host)
         self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
         if self._clock is not None:
             self._handover.synchronize()
             end_s = self._clock()
             self._look_for_waits()
-            self._transfers.records.append(Record(instruction, start_s, end_s, self._meters.queued_s))
+            self._transfers.records.append(InstructionRecord(instruction, start_s, end_s, self._meters.queued_s))
             self._meters.queued_s = 0.0
         if begun:
             self._transfers.let_go(begun)
         self._hand_on(instruction, routes, store, early)
-        if isinstance(self._exchange, Shelf):
+        if isinstance(self._exchange, SharedValues):
             self._exchange.put(
                 {value: store.pop(value) for value in instruction.writes if value in store},
                 self._handover.event() if instruction.kind not in SWAPS else None,  # whose copies are over
@@ -128,7 +128,7 @@ class Execution:
         """Give to other lanes what they read, but for what they have got while the instruction ran."""
         for position, lane in routes:
             value = instruction.writes[position]
-            keeps = value.what is What.SHARD and self._device.program.stages[value.stage].gathers
+            keeps = value.what is ValueKind.SHARD and self._device.program.stages[value.stage].gathers
             thing = store[value] if keeps else store.pop(value)
             if not keeps:
                 self._device.gave(value, sending=sends(lane))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, What, computes
+from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, ValueKind, computes
 from hocket.program.program import Program
 
 _PARTS = ("prologue", "period", "epilogue")
@@ -82,7 +82,7 @@ def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
     return found
 
 
-class Roster:
+class LaneTable:
     """The lanes of one device by what runs them.
 
     Attributes:
@@ -105,7 +105,7 @@ def _readers(program: Program, device: int) -> dict[Value, str]:
         lane = _home(lane)
         for value in i.reads:
             before = found.get(value)
-            if value.what is What.SHARD:  # read for many rounds, and by the step that makes the next
+            if value.what is ValueKind.SHARD:  # read for many rounds, and by the step that makes the next
                 found[value] = lane if before in (None, COMPUTE) else before
                 continue
             if before is not None and (before != lane or not computes(lane)):

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hocket.runtime.engine.stream_handover import Handover
+from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.worker.observer import Observer
 
@@ -13,7 +13,7 @@ from hocket.runtime.worker.observer import Observer
 class Losses:
     """Losses that nobody has looked at yet: reading one waits for a GPU."""
 
-    def __init__(self, handover: Handover, observer: Observer, guard: Guard) -> None:
+    def __init__(self, handover: StreamHandover, observer: Observer, guard: Guard) -> None:
         self._handover, self._observer, self._guard = handover, observer, guard
         self._made: deque[tuple[int, Any, int, float]] = deque()
 

@@ -19,7 +19,7 @@ _PERIODS = 2
 _MOST_NOTES = 100_000
 
 
-class Memory:
+class PeakMemory:
     """Looks at one device's tensors.
 
     Attributes:
@@ -82,7 +82,7 @@ class Memory:
 class Follower:
     """Looks at one thread's operations whenever a device's are looked at; a context manager, of that thread."""
 
-    def __init__(self, memory: Memory, tracker: StorageTracker) -> None:
+    def __init__(self, memory: PeakMemory, tracker: StorageTracker) -> None:
         self._memory, self._tracker = memory, tracker
         self._mode: _Beside | None = None
 

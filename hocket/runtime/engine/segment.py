@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from hocket.program.instruction import COMPUTE, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Kind, Value, ValueKind
 from hocket.runtime.engine.compute_lanes import Exchange, Lanes
 from hocket.runtime.engine.instruction import Execution
-from hocket.runtime.engine.lanes import Roster, walk
+from hocket.runtime.engine.lanes import LaneTable, walk
 from hocket.runtime.engine.losses import Losses
-from hocket.runtime.engine.peak_memory import Memory
-from hocket.runtime.engine.shared_values import Shelf
-from hocket.runtime.engine.stop_ahead import Ahead
-from hocket.runtime.engine.stream_handover import Handover
+from hocket.runtime.engine.peak_memory import PeakMemory
+from hocket.runtime.engine.shared_values import SharedValues
+from hocket.runtime.engine.stop_ahead import StopAhead
+from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.transfers import Transfers
 from hocket.runtime.stage.device import Device
 from hocket.runtime.worker.observer import Observer
@@ -35,13 +35,13 @@ class Segment:
     def __init__(
         self,
         device: Device,
-        roster: Roster,
+        roster: LaneTable,
         gathers: Mapping[int, str],
         execution: Execution,
         transfers: Transfers,
         exchange: Exchange,
-        handover: Handover,
-        memory: Memory,
+        handover: StreamHandover,
+        memory: PeakMemory,
         observer: Observer,
         losses: Losses,
     ) -> None:
@@ -70,12 +70,12 @@ class Segment:
         with _divided_threads(1 + len(waves)) as threads, exchange.failing():
             stores = [self._of_lane(store, lane) for lane in waves]
             works = [partial(self._wave, lane, own, threads) for lane, own in zip(waves, stores, strict=True)]
-            if isinstance(exchange, Shelf):
+            if isinstance(exchange, SharedValues):
                 works += [partial(self._swap_lane, exchange, lane) for lane in self._roster.swaps]
             lanes = Lanes(exchange, works, f"device {self._device.number}")
             self.periods = self._compute(repeats, store)
             lanes.join()
-        if isinstance(exchange, Shelf):
+        if isinstance(exchange, SharedValues):
             store = dict(exchange.items())
         self._handover.wait_all()
         for own in stores:
@@ -98,7 +98,7 @@ class Segment:
                 self._execution.gather(instruction, store)
                 self._execution.execute(instruction, routes, store)
 
-    def _swap_lane(self, shelf: Shelf, lane: str, number: int) -> None:
+    def _swap_lane(self, shelf: SharedValues, lane: str, number: int) -> None:
         """A lane of swaps, in a thread of its own."""
         self._begin_thread(1)  # a copy is as quick as the memory
         with self._handover.lane(lane):
@@ -115,9 +115,9 @@ class Segment:
     def _compute(self, repeats: int, store: dict[Value, Any]) -> int:
         """The first compute lane; returns the periods that it has run."""
         exchange, transfers, execution, observer = self._exchange, self._transfers, self._execution, self._observer
-        ahead = Ahead(repeats, observer, transfers, exchange)
+        ahead = StopAhead(repeats, observer, transfers, exchange)
         for value, thing in store.items():
-            if value.what is What.SHARD and value.stage in self._gathers:
+            if value.what is ValueKind.SHARD and value.stage in self._gathers:
                 transfers.give(self._gathers[value.stage], value, self._handover.given(thing))
         transfers.post_all()
         for done, (instruction, routes) in enumerate(walk(self._roster.parts[COMPUTE], ahead.go_on)):
@@ -126,11 +126,11 @@ class Segment:
                 raise transfers.failure
             if exchange.failure is not None:
                 raise exchange.failure
-            there = exchange if isinstance(exchange, Shelf) else store
+            there = exchange if isinstance(exchange, SharedValues) else store
             waits = any(value not in there for value in instruction.reads)
             if waits:
                 observer.waits(instruction)
-            if isinstance(exchange, Shelf):
+            if isinstance(exchange, SharedValues):
                 store = execution.borrow(exchange, instruction)
             else:
                 execution.gather(instruction, store)
@@ -142,7 +142,7 @@ class Segment:
             if waits:
                 transfers.consumed(instruction.reads)
             for value in instruction.frees:
-                if value.what is What.GATHERED:
+                if value.what is ValueKind.GATHERED:
                     weights = self._device.stages[value.stage].weights
                     self._memory.made(flat for slot in weights.slots for flat in slot.flats)
                     transfers.dropped(self._gathers[value.stage])

@@ -16,7 +16,7 @@ from hocket.program.instruction import Instruction, Value
 from hocket.runtime.engine.compute_lanes import Exchange
 
 
-class Shelf(Exchange):
+class SharedValues(Exchange):
     """See the head of this file."""
 
     def __init__(self, lanes: int, values: Mapping[Value, Any]) -> None:

@@ -8,7 +8,7 @@ from hocket.runtime.engine.transport.transfers import Transfers
 from hocket.runtime.worker.observer import Observer
 
 
-class Ahead:
+class StopAhead:
     """Asks the observer one period ahead, so that receives may run ahead of compute into the next period.
 
     Without this a receive could not be posted before the compute lane has come to the end of its period, and a transfer

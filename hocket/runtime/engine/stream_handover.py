@@ -14,7 +14,7 @@ from torch import Tensor
 from hocket.runtime.swapping.cuda_streams import Streams, has_streams
 from hocket.runtime.update.buckets import Bucket
 from hocket.runtime.update.clipping import Squares
-from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.slots import WeightSlot
 
 _NOTHING = nullcontext()
 
@@ -25,7 +25,7 @@ class _Given:
     event: Any
 
 
-class Handover:
+class StreamHandover:
     """Passes values between the lanes of one device.
 
     Attributes:
@@ -89,6 +89,6 @@ def _tensors(thing: Any) -> tuple[Tensor, ...]:
             return thing
         case Bucket() if not thing.flats and not thing.parts:
             return tuple(gradient for gradient in thing.gradients if gradient is not None)
-        case Bucket() | Slot() | Squares():
+        case Bucket() | WeightSlot() | Squares():
             return (*thing.flats, *thing.parts)  # of a scattered sum the part alone is left
     return tuple(thing.flats)

@@ -31,7 +31,7 @@ _MAIN = "hocket.runtime.launch.fork_server_main"
 _LOOK_S = 1.0
 
 
-class Child:
+class ForkedProcess:
     """A process that a nursery started, to be used like one of `subprocess`."""
 
     def __init__(self, nursery: "_Nursery", number: int) -> None:
@@ -72,7 +72,7 @@ def start(
     out: int,
     handles: Sequence[int] = (),
     name: str = "hocket",
-) -> "Child | subprocess.Popen[bytes]":
+) -> "ForkedProcess | subprocess.Popen[bytes]":
     """Start a process, in a session of its own, that calls a module's `main(arguments, handles, parent)` and ends.
 
     Before that it ends with the process `parent` if `main` sees to it. On Linux it is a fork of a nursery. Other systems do not fork safely what has loaded
@@ -112,7 +112,9 @@ class _Nursery:
                 start_new_session=True,
             )
 
-    def start(self, module: str, arguments: Sequence[str], out: int, handles: Sequence[int], name: str) -> Child:
+    def start(
+        self, module: str, arguments: Sequence[str], out: int, handles: Sequence[int], name: str
+    ) -> ForkedProcess:
         """Ask for a process; see `start`."""
         with self._lock:
             self._asked += 1
@@ -120,7 +122,7 @@ class _Nursery:
             where = {"folder": os.getcwd(), "paths": _paths()}
             with suppress(BrokenPipeError):  # it has ended, and this one with it
                 socket.send_fds(self._socket, [json.dumps(wanted | where).encode()], [out, *handles])
-            return Child(self, self._asked)
+            return ForkedProcess(self, self._asked)
 
     def pid_of(self, number: int) -> int | None:
         """Of a process that has begun."""

@@ -30,18 +30,20 @@ from hocket.profiling.measure.background_load import usable_cores
 from hocket.runtime.launch import fork_server
 from hocket.runtime.launch.cpu_affinity import cores_of
 from hocket.runtime.launch.watcher import LocalWorker, Watch
-from hocket.runtime.launch.worker_spec import Orders, Turns, Wanted, plan_file
+from hocket.runtime.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file
 from hocket.runtime.train import Options, devices_of, predicted_now, worker_name
-from hocket.runtime.worker.heartbeat import Progress
+from hocket.runtime.worker.heartbeat import Heartbeat
 from hocket.runtime.worker.monitor.collector import Collector
-from hocket.runtime.worker.monitor.listener import Listener, Summary
+from hocket.runtime.worker.monitor.listener import Listener, RunSummary
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count
 
 MAX_LOCAL_WORKERS = 64
 
 
-def launch(job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener) -> Summary:
+def launch(
+    job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
+) -> RunSummary:
     """Run a job with local workers until it is done, stopped or broken; nothing is left running.
 
     Arguments:
@@ -65,7 +67,7 @@ def launch(job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Op
 
 @contextmanager
 def local_workers(
-    job: Job | Path, plans: Sequence[Plan], options: Options, listener: Listener, turns: Turns | None = None
+    job: Job | Path, plans: Sequence[Plan], options: Options, listener: Listener, turns: TurnsSpec | None = None
 ) -> Iterator[list[LocalWorker]]:
     """Start a worker for each device of the plans, all of which have as many; none of them outlives the context.
 
@@ -75,7 +77,7 @@ def local_workers(
     Raises:
         InputError: more workers than one machine has, plans of different numbers of workers, a job that no process can make again.
     """
-    wanted, counts = Wanted.of(job), {len(devices_of(plan)) for plan in plans}
+    wanted, counts = JobSpec.of(job), {len(devices_of(plan)) for plan in plans}
     if len(counts) != 1:
         raise InputError(
             "plans", f"plans of {' and '.join(map(str, sorted(counts)))} workers", "plans of as many workers"
@@ -99,16 +101,16 @@ def local_workers(
         try:
             for rank in range(count):
                 cores = places[rank] if places else ()
-                orders = Orders(wanted, str(folder), rank, count, options, cores, turns)
+                orders = WorkerSpec(wanted, str(folder), rank, count, options, cores, turns)
                 workers.append(_start(orders, worker_name(plans[0], rank)))
             yield workers
         finally:
             _end(workers)
 
 
-def _start(orders: Orders, called: str) -> LocalWorker:
+def _start(orders: WorkerSpec, called: str) -> LocalWorker:
     folder, rank, options = Path(orders.folder), orders.rank, orders.options
-    page = Progress.create(folder / f"progress-{rank}")
+    page = Heartbeat.create(folder / f"progress-{rank}")
     log = folder / f"worker-{rank}.log"
     reports, report_to = os.pipe()
     control_from, control = os.pipe()

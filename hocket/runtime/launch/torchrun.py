@@ -36,10 +36,10 @@ from hocket.runtime.launch.failures import Failure, describe, first_cause, under
 from hocket.runtime.launch.rendezvous import meet
 from hocket.runtime.launch.torchrun_environment import number_in
 from hocket.runtime.train import INTERRUPTED, Options, devices_of, predicted_now, worker_name
-from hocket.runtime.worker.heartbeat import Progress, State, agreed_stop
+from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState, agreed_stop
 from hocket.runtime.worker.monitor.collector import Collector, plain
-from hocket.runtime.worker.monitor.listener import Listener, Summary
-from hocket.runtime.worker.prepared import Seat
+from hocket.runtime.worker.monitor.listener import Listener, RunSummary
+from hocket.runtime.worker.prepared import RankInfo
 from hocket.runtime.worker.worker import work
 from hocket.util.documents import parse_json
 
@@ -51,7 +51,7 @@ _GRACE_S = 5.0
 
 def join(
     job: Job | str | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
-) -> Summary:
+) -> RunSummary:
     """Train as one of the workers that torchrun started; the first one shows the run and gets all of the summary.
 
     Arguments:
@@ -66,7 +66,7 @@ def join(
     devices = devices_of(plan)
     torch.set_num_threads(options.threads)
     store = meet(rank, workers, listener.note)
-    progress = Progress.private()
+    progress = Heartbeat.private()
     collector = None
     if rank == 0:
         collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
@@ -75,8 +75,8 @@ def join(
     with together.watching():
         try:
             job = job if isinstance(job, Job) else load_job(job)
-            work(job, plan, options, Seat(rank, workers, local_rank, store), progress, together.tell)
-            progress.state = State.FINISHED
+            work(job, plan, options, RankInfo(rank, workers, local_rank, store), progress, together.tell)
+            progress.state = WorkerState.FINISHED
             together.finish()
         except BaseException as error:
             cause = together.explain(error)
@@ -114,7 +114,7 @@ class _Together:
     store: Store
     rank: int
     names: list[str]
-    progress: Progress
+    progress: Heartbeat
     options: Options
     collector: Collector | None
     done: dict[str, Any] = field(default_factory=dict)

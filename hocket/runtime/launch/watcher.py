@@ -20,7 +20,7 @@ from hocket.errors import InternalError, WorkerLost
 from hocket.runtime.launch import fork_server
 from hocket.runtime.launch.failures import Failure, first_cause, understand
 from hocket.runtime.train import Options
-from hocket.runtime.worker.heartbeat import Progress, State, hold_all
+from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState, hold_all
 from hocket.runtime.worker.monitor.listener import Listener
 from hocket.util.documents import parse_json
 
@@ -37,8 +37,8 @@ class LocalWorker:
 
     rank: int
     called: str
-    process: "fork_server.Child | subprocess.Popen[bytes]"
-    page: Progress
+    process: "fork_server.ForkedProcess | subprocess.Popen[bytes]"
+    page: Heartbeat
     reports: int
     control: int
     log: Path
@@ -55,7 +55,7 @@ class LocalWorker:
         return f"{self.called} (pid {self.process.pid})" if self.process.pid else self.called
 
 
-class Taker(Protocol):
+class ReportReceiver(Protocol):
     """Receiver of the workers' reports.
 
     It is the collector of one plan, or of several plans that are trained in turns (train_in_turns.py).
@@ -78,7 +78,7 @@ class Watch:
     """Watches workers until all are done or one has failed."""
 
     workers: list[LocalWorker]
-    collector: Taker
+    collector: ReportReceiver
     options: Options
     listener: Listener
     failures: list[Failure] = field(default_factory=list)
@@ -189,7 +189,7 @@ class Watch:
             text = f"{silent.name} has not answered for {silent.silent_s:.0f} s{_how(silent)} {silent.page.place}"
             self.failures.append(Failure(silent.rank, now_s, False, self._lost(text)))
         moves = sum(worker.page.moves for worker in self.workers)
-        training = all(worker.page.state in (State.RUNNING, State.WAITING) for worker in self.workers)
+        training = all(worker.page.state in (WorkerState.RUNNING, WorkerState.WAITING) for worker in self.workers)
         still = moves == self._moves and training
         self._moves, self._still_s = moves, self._still_s + since_s if still else 0.0
         if self._still_s > self.options.stall_s:

@@ -21,8 +21,8 @@ from typing import Any
 from hocket.errors import HocketError, WorkerLost
 from hocket.runtime.launch.cpu_affinity import stay_on
 from hocket.runtime.launch.failures import describe
-from hocket.runtime.launch.worker_spec import Orders, plan_file
-from hocket.runtime.worker.heartbeat import Progress, State
+from hocket.runtime.launch.worker_spec import WorkerSpec, plan_file
+from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState
 from hocket.runtime.worker.monitor.collector import plain
 
 _BEAT_S = 0.5
@@ -36,18 +36,18 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     Arguments:
         arguments: the file of its orders. handles: open files, for reports and one that ends with the watcher. parent: id of the process that this one ends with.
     """
-    orders, (report_to, control_from) = Orders.read(arguments[0]), handles
+    orders, (report_to, control_from) = WorkerSpec.read(arguments[0]), handles
     _die_with(parent, orders)
     # The watcher decides when to stop; a Ctrl-C meant for it shall not reach the worker as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stay_on(orders.cores or None)
-    progress = Progress.open(Path(orders.folder, f"progress-{orders.rank}"))
+    progress = Heartbeat.open(Path(orders.folder, f"progress-{orders.rank}"))
     report = PipeReport(report_to)
     threading.Thread(target=_beat, args=(progress, control_from, orders), daemon=True).start()
     code = 0
     try:
         _work(orders, progress, report)
-        progress.state = State.FINISHED
+        progress.state = WorkerState.FINISHED
     except BaseException as error:
         code = error.exit_code if isinstance(error, HocketError) else WorkerLost.exit_code
         report.send(describe(error, time.monotonic(), progress.place, orders.options.debug))
@@ -59,18 +59,18 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     os._exit(code)
 
 
-def _work(orders: Orders, progress: Progress, report: "PipeReport") -> None:
+def _work(orders: WorkerSpec, progress: Heartbeat, report: "PipeReport") -> None:
     import torch
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     from hocket.planning.plan import Plan
-    from hocket.runtime.worker.prepared import Seat
+    from hocket.runtime.worker.prepared import RankInfo
     from hocket.runtime.worker.worker import work
 
     torch.set_num_threads(orders.options.threads)
     job = orders.job.make()
     store = FileStore(str(Path(orders.folder, "meeting")), orders.workers)
-    seat = Seat(orders.rank, orders.workers, orders.rank, store)
+    seat = RankInfo(orders.rank, orders.workers, orders.rank, store)
     if orders.turns is not None:
         from hocket.runtime.calibrate.turns_worker import take_turns
 
@@ -99,7 +99,7 @@ def to_line(event: dict[str, Any]) -> bytes:
     return json.dumps(plain(event), allow_nan=False).encode() + b"\n"
 
 
-def _die_with(parent: int, orders: Orders) -> None:
+def _die_with(parent: int, orders: WorkerSpec) -> None:
     """Have the kernel say when this process's parent ends, where the kernel can."""
     if sys.platform == "linux":
         # The first worker has to tidy up, for which it must run and not be stopped.
@@ -115,7 +115,7 @@ def _closed(pipe: int, wait_s: float) -> bool:
     return bool(select.select([pipe], [], [], wait_s)[0])
 
 
-def _beat(progress: Progress, control_from: int, orders: Orders) -> None:
+def _beat(progress: Heartbeat, control_from: int, orders: WorkerSpec) -> None:
     """Show that this process is alive; end it when the other end of the pipe closes."""
     while not _closed(control_from, _BEAT_S):
         progress.beats += 1
@@ -123,7 +123,7 @@ def _beat(progress: Progress, control_from: int, orders: Orders) -> None:
     os._exit(1)
 
 
-def _leave_nothing(orders: Orders) -> None:
+def _leave_nothing(orders: WorkerSpec) -> None:
     """Remove the folder of a run whose watcher is gone; others may be about to do the same, or just write there."""
     for _ in range(_TRIES):
         shutil.rmtree(orders.folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from hocket.util.schema import read_as
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobSpec:
     """The job that every worker makes for itself.
 
     Attributes:
@@ -29,7 +29,7 @@ class Wanted:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     @classmethod
-    def of(cls, job: Job | Path) -> "Wanted":
+    def of(cls, job: Job | Path) -> "JobSpec":
         """What a worker must know of a job.
 
         Raises:
@@ -53,7 +53,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnsSpec:
     """How several plans are trained in turns by the same workers.
 
     Attributes:
@@ -78,7 +78,7 @@ def plan_file(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Orders:
+class WorkerSpec:
     """One worker's orders.
 
     Attributes:
@@ -87,17 +87,17 @@ class Orders:
         turns: if the folder has several plans, which are trained in turns.
     """
 
-    job: Wanted
+    job: JobSpec
     folder: str
     rank: int
     workers: int
     options: Options
     cores: tuple[int, ...] = ()
-    turns: Turns | None = None
+    turns: TurnsSpec | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     @classmethod
-    def read(cls, path: str | Path) -> "Orders":
+    def read(cls, path: str | Path) -> "WorkerSpec":
         """Read orders strictly."""
         return read_as(cls, parse_json(read_bytes(path), str(path)), str(path))

@@ -10,15 +10,21 @@ from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.nan_guard.guard import Finding, Guard
 from hocket.runtime.nan_guard.inspector import Fact
 from hocket.runtime.nan_guard.not_finite import not_finite, origin
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.progress_observer import Watched
-from hocket.runtime.worker.segments import Pace, Segment
+from hocket.runtime.worker.segments import RunSegment, SegmentCounts
 
 _NOT_AGAIN = "when this step was run once more, with the weights that each device has now, all of it was finite"
 
 
 def check_guards(
-    engine: Worker, captured: Captured, guard: Guard, board: Board, watched: Watched, pace: Pace, checkpoint: str | None
+    engine: Worker,
+    captured: Captured,
+    guard: Guard,
+    board: KVExchange,
+    watched: Watched,
+    pace: SegmentCounts,
+    checkpoint: str | None,
 ) -> None:
     """Do nothing if no guard found anything.
 
@@ -44,11 +50,13 @@ def check_guards(
     raise not_finite(first.step, first.text, where, checkpoint)
 
 
-def _where(engine: Worker, captured: Captured, board: Board, watched: Watched, pace: Pace, first: Finding) -> str:
+def _where(
+    engine: Worker, captured: Captured, board: KVExchange, watched: Watched, pace: SegmentCounts, first: Finding
+) -> str:
     """Run one step again and look at all of it."""
     inspector = engine.device.inspect()
     periods = pace.periods_for(1)
-    watched.again(Segment(first.step, pace.steps(periods) or 1, 0, periods))
+    watched.again(RunSegment(first.step, pace.steps(periods) or 1, 0, periods))
     engine.run(periods, first.step * engine.plan.batch_size)
     shared = board.share([list(fact) for fact in inspector.facts.values()])
     place = origin(captured, [Fact(*fact) for facts in shared for fact in facts])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
-from hocket.program.instruction import Instruction, Value, What
+from hocket.program.instruction import Instruction, Value, ValueKind
 from hocket.program.order import piece
 from hocket.program.program import Program
 from hocket.runtime.stage.bundles import Border, Pieces
@@ -45,7 +45,7 @@ class Borders:
         """Microbatches of a piece on the border of two stages."""
         return piece(self._program.stages, one, other)
 
-    def come(self, instruction: Instruction, store: Store, what: What) -> Iterator[tuple[int, Border]]:
+    def come(self, instruction: Instruction, store: Store, what: ValueKind) -> Iterator[tuple[int, Border]]:
         """What a bundle reads of each other stage, in one: pieces become views of it."""
         for other, values in by_stage(instruction.stage, instruction.reads, what).items():
             if len(values) == 1:
@@ -73,7 +73,7 @@ class Borders:
         store.update(zip(values, found, strict=True))
 
 
-def by_stage(stage: int, values: Iterable[Value], what: What) -> dict[int, list[Value]]:
+def by_stage(stage: int, values: Iterable[Value], what: ValueKind) -> dict[int, list[Value]]:
     """The activations or gradients among what an instruction of a stage reads or writes, by the stage at the other end."""
     found: dict[int, list[Value]] = {}
     for value in sorted(value for value in values if value.what is what):

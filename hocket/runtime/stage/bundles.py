@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import Captured
-from hocket.program.instruction import What
+from hocket.program.instruction import ValueKind
 
 Border = tuple[Tensor, ...]
 
@@ -34,11 +34,11 @@ class Pieces:
         one, other = (captured.for_size(count).tensor for count in samples)
         along = {name: _along(name, (one[name].shape, other[name].shape), samples) for name in names}
         self._along = {
-            What.ACTIVATION: tuple(along.values()),
-            What.GRADIENT: tuple(along[name] for name in flowing),
+            ValueKind.ACTIVATION: tuple(along.values()),
+            ValueKind.GRADIENT: tuple(along[name] for name in flowing),
         }
 
-    def joined(self, what: What, pieces: Sequence[Border]) -> tuple[Border, list[Border]]:
+    def joined(self, what: ValueKind, pieces: Sequence[Border]) -> tuple[Border, list[Border]]:
         """One border of several, and the pieces as views of it, which need no memory of their own."""
         whole: list[Tensor] = []
         views: list[Sequence[Tensor]] = []
@@ -47,18 +47,18 @@ class Pieces:
                 whole.append(torch.cat(parts, along))
                 views.append(torch.split(whole[-1], [part.shape[along] for part in parts], along))
             else:
-                whole.append(torch.stack(parts).sum(0) if what is What.GRADIENT else parts[0])
+                whole.append(torch.stack(parts).sum(0) if what is ValueKind.GRADIENT else parts[0])
                 views.append([whole[-1]] * len(parts))
         return tuple(whole), list(zip(*views, strict=True))
 
-    def split(self, what: What, whole: Border, samples: Sequence[int]) -> list[Border]:
+    def split(self, what: ValueKind, whole: Border, samples: Sequence[int]) -> list[Border]:
         """One border in pieces of so many samples, each in memory of its own, so that it is gone when it has been sent."""
         found: list[list[Tensor]] = []
         for along, tensor in zip(self._along[what], whole, strict=True):
             if along is not None:
                 found.append([part.clone() for part in torch.split(tensor, list(samples), along)])
             else:
-                rest = torch.zeros_like(tensor) if what is What.GRADIENT else tensor
+                rest = torch.zeros_like(tensor) if what is ValueKind.GRADIENT else tensor
                 found.append([tensor, *(rest.clone() for _ in samples[1:])])
         return list(zip(*found, strict=True))
 

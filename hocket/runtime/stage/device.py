@@ -21,7 +21,7 @@ import torch
 from hocket.errors import ProgramError
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
-from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.program.passes.swapping.insert import sizes_of
 from hocket.program.program import Program
@@ -29,7 +29,7 @@ from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.nan_guard.inspector import Inspector
 from hocket.runtime.stage.borders import Borders
 from hocket.runtime.stage.data_stream import Stream
-from hocket.runtime.stage.microbatches import Microbatches, OnLoss, Publish
+from hocket.runtime.stage.microbatches import DeviceMicrobatches, OnLoss, Publish
 from hocket.runtime.stage.model_state import ModelState
 from hocket.runtime.stage.stage_layout import StagePart, split
 from hocket.runtime.stage.stage_runner import StageRunner
@@ -39,7 +39,7 @@ from hocket.runtime.swapping.swapper import Store, Swapper, budgets_of
 from hocket.runtime.update.clipping import Clipping
 from hocket.runtime.update.loss_scale import Scale
 from hocket.runtime.update.loss_weights import LossWeights
-from hocket.runtime.update.optimizer_step import Updates
+from hocket.runtime.update.optimizer_step import OptimizerSteps
 from hocket.runtime.update.sharding import check_sharing
 from hocket.util.compatibility import Feature
 
@@ -98,10 +98,10 @@ class Device:
         weights = LossWeights(program.rule, self.stream)
         borders = Borders(captured, plan, program, parts)
         swaps = self.swapping is not None
-        self.microbatches = Microbatches(
+        self.microbatches = DeviceMicrobatches(
             self.stages, borders, scale, weights, self.stream, captured.loss_tensor, swaps, on_loss
         )
-        self._updates = Updates(
+        self._updates = OptimizerSteps(
             program, self.stages, scale, self.clipping, weights, self.device, self.stream, self.guard
         )
         self._handlers: dict[Kind, Callable[[Instruction, Store], None]] = {
@@ -134,7 +134,9 @@ class Device:
         found: dict[Value, Any] = {}
         for value in self.program.initial(self.number):
             weights = self.stages[value.stage].weights
-            found[value] = weights.newest if value.what is What.WEIGHTS else weights  # a part is told by whose it is
+            found[value] = (
+                weights.newest if value.what is ValueKind.WEIGHTS else weights
+            )  # a part is told by whose it is
             if self.swapping is not None:
                 found[value] = self.swapping.begin(value, self.stages[value.stage])
         return found
@@ -170,7 +172,7 @@ class Device:
             self.memory.make_room(self._swap_sizes.held(instruction))
         handler(instruction, store)
         if instruction.kind not in SWAPS:
-            store.update((value, None) for value in instruction.writes if value.what is What.MARK)
+            store.update((value, None) for value in instruction.writes if value.what is ValueKind.MARK)
             self.made(instruction, store)
             self.free(instruction, store)
 
@@ -216,9 +218,9 @@ class Device:
             found = store.pop(value)
             if value in inherited:
                 continue
-            if value.what is What.WEIGHTS:
+            if value.what is ValueKind.WEIGHTS:
                 self.stages[value.stage].weights.release(found)
-            elif value.what is What.GATHERED:
+            elif value.what is ValueKind.GATHERED:
                 self.stages[value.stage].weights.dropped(value)
-            elif value.what in (What.ACCUMULATOR, What.REDUCED, What.PART, What.LENT):
-                self.stages[value.stage].weights.buckets.recycle(found, elsewhere=value.what is What.LENT)
+            elif value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART, ValueKind.LENT):
+                self.stages[value.stage].weights.buckets.recycle(found, elsewhere=value.what is ValueKind.LENT)

@@ -17,7 +17,7 @@ from hocket.errors import InternalError
 from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.job.job import Batch
 from hocket.profiling.job.loss_weight import whole_loss
-from hocket.program.instruction import Instruction, Value, What
+from hocket.program.instruction import Instruction, Value, ValueKind
 from hocket.runtime.nan_guard.inspector import Inspector
 from hocket.runtime.stage.borders import Borders, by_stage
 from hocket.runtime.stage.data_stream import Stream
@@ -34,7 +34,7 @@ OnLoss = Callable[[int, Tensor, int, float], None]
 OnLoad = Callable[[int, Batch], None]
 
 
-class Microbatches:
+class DeviceMicrobatches:
     """The loads, forwards and backwards of one device.
 
     Attributes:
@@ -84,14 +84,14 @@ class Microbatches:
         """Write what other stages read, the stash, and tell of the loss."""
         microbatch, runner = instruction.index, self._stages[instruction.stage]
         part = runner.part
-        stashes = any(value.what is What.STASH for value in instruction.writes)
+        stashes = any(value.what is ValueKind.STASH for value in instruction.writes)
         stash, slot, values = Stash(), None, {}
         for value in instruction.reads:
-            if value.what in (What.WEIGHTS, What.GATHERED):
+            if value.what in (ValueKind.WEIGHTS, ValueKind.GATHERED):
                 slot = store[value]
-            elif value.what is What.INPUT:
+            elif value.what is ValueKind.INPUT:
                 values.update(store[value])
-        for source, border in self._borders.come(instruction, store, What.ACTIVATION):
+        for source, border in self._borders.come(instruction, store, ValueKind.ACTIVATION):
             flowing = part.arriving_gradients[source]
             for name, tensor in zip(part.arriving[source], border, strict=True):
                 if stashes and name in flowing:
@@ -132,11 +132,11 @@ class Microbatches:
             for names in part.leaving_gradients.values():
                 stash.edges.update({n: get_gradient_edge(made[n]) for n in names if made[n].requires_grad})
         for value in instruction.writes:
-            if value.what is What.STASH:
+            if value.what is ValueKind.STASH:
                 store[value] = stash
-            elif value.what is What.ENDED:
+            elif value.what is ValueKind.ENDED:
                 store[value] = None
-        for target, pieces in by_stage(instruction.stage, instruction.writes, What.ACTIVATION).items():
+        for target, pieces in by_stage(instruction.stage, instruction.writes, ValueKind.ACTIVATION).items():
             border = tuple(made[name].detach() for name in part.leaving[target])
             self._borders.hand_on(instruction, store, target, pieces, border)
 
@@ -153,13 +153,13 @@ class Microbatches:
         sums: list[Bucket] = []
         stash, slot = Stash(), None
         for value in instruction.reads:
-            if value.what in (What.WEIGHTS, What.GATHERED):
+            if value.what in (ValueKind.WEIGHTS, ValueKind.GATHERED):
                 slot = store[value]
-            elif value.what is What.STASH:
+            elif value.what is ValueKind.STASH:
                 stash = store[value]
-            elif value.what is What.ACCUMULATOR:
+            elif value.what is ValueKind.ACCUMULATOR:
                 sums.append(store[value])
-        for target, border in self._borders.come(instruction, store, What.GRADIENT):
+        for target, border in self._borders.come(instruction, store, ValueKind.GRADIENT):
             for name, gradient in zip(part.leaving_gradients[target], border, strict=True):
                 if name in stash.edges:
                     roots.append(stash.edges[name])
@@ -174,7 +174,7 @@ class Microbatches:
             counts = weight > 0
             scale = self._scale.loss(microbatch, part.shape.merged, weight)
             gradients.append(torch.full((), scale, dtype=meta.dtype, device=runner.device))  # a kernel, not a copy
-        accumulators = {v.part: v for v in instruction.writes if v.what is What.ACCUMULATOR}
+        accumulators = {v.part: v for v in instruction.writes if v.what is ValueKind.ACCUMULATOR}
         ready = None
         if publish is not None:
             ready = _publisher(publish, accumulators)
@@ -190,8 +190,8 @@ class Microbatches:
                 torch.autograd.backward(roots, gradients)
         for bucket in weights.gradients.end(slot):
             store[accumulators[bucket.number]] = bucket
-        store.update((value, None) for value in instruction.writes if value.what is What.ENDED)
-        for source, pieces in by_stage(instruction.stage, instruction.writes, What.GRADIENT).items():
+        store.update((value, None) for value in instruction.writes if value.what is ValueKind.ENDED)
+        for source, pieces in by_stage(instruction.stage, instruction.writes, ValueKind.GRADIENT).items():
             leaves = [stash.leaves[name] for name in part.arriving_gradients[source]]
             border = tuple(torch.zeros_like(x) if x.grad is None or not counts else x.grad for x in leaves)
             self._borders.hand_on(instruction, store, source, pieces, border)

@@ -10,7 +10,7 @@ from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.stage import Look
 from hocket.profiling.job.learning_rates import scheduled
 from hocket.runtime.stage.stage_layout import StagePart
-from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights
 
 
@@ -47,7 +47,7 @@ class StageRunner:
         )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
         self._kept: dict[str, Tensor] = {}
-        self._bound: dict[int, Slot] = {}
+        self._bound: dict[int, WeightSlot] = {}
         for stages in self._runs.values():
             for stage in stages:
                 stage.bind({name: self.buffers[name] for name in stage.buffers()})
@@ -84,7 +84,7 @@ class StageRunner:
                 runs.append([layer])
         return tuple(Stage(captured, run, device=self.device, share=True, compile=self._compile) for run in runs)
 
-    def _bind(self, size: int, slot: Slot) -> None:
+    def _bind(self, size: int, slot: WeightSlot) -> None:
         if self._bound.get(size) is not slot:
             for stage in self._runs[size]:
                 stage.bind({name: slot.leaves[name] for name in stage.parameters() if name in slot.leaves})
@@ -113,7 +113,7 @@ class StageRunner:
     def run(
         self,
         size: int,
-        slot: Slot,
+        slot: WeightSlot,
         values: dict[str, Tensor],
         seed_of: Callable[[int], int],
         again: bool,

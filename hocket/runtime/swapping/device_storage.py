@@ -18,14 +18,14 @@ from hocket.errors import InternalError
 from hocket.program.instruction import Value
 from hocket.runtime.swapping.cuda_streams import Streams
 from hocket.runtime.swapping.extents import Extent, all_of, extents_of
-from hocket.runtime.swapping.states import STATE, Held
+from hocket.runtime.swapping.states import STATE, SwappedValue
 
 # How long a transfer's thread may take to let go of what it has carried, and between two looks.
 _PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
 
 @dataclass
-class Block:
+class DeviceStorage:
     """One storage: its bytes when it is whole, and those that it has now; the values that need it on the device, those of which a message
     is made that is on its way, and those that are on the host and will come back to it."""
 
@@ -33,7 +33,7 @@ class Block:
     there_bytes: int = 0
     users: set[Value] = field(default_factory=set)
     leaving: set[Value] = field(default_factory=set)
-    waiting: set[Held] = field(default_factory=set)
+    waiting: set[SwappedValue] = field(default_factory=set)
     fixed: bool = False
 
     @property
@@ -53,7 +53,7 @@ class Storages:
     def __init__(self, streams: Streams, device: torch.device, budget_bytes: float, lock: threading.RLock) -> None:
         """None yet."""
         self._streams, self._device, self._budget_bytes, self._lock = streams, device, budget_bytes, lock
-        self._blocks: dict[int, tuple[weakref.ref[torch.UntypedStorage], Block]] = {}
+        self._blocks: dict[int, tuple[weakref.ref[torch.UntypedStorage], DeviceStorage]] = {}
         self._dead: deque[int] = deque()
         self.there_bytes = self.peak_bytes = 0
         self.resized: Callable[[Iterable[Tensor]], None] | None = None
@@ -65,12 +65,12 @@ class Storages:
             if storage.device == self._device:
                 self._of(Extent(weakref.ref(storage), storage._cdata, 0, storage.nbytes())).fixed = True
 
-    def enter(self, held: Held) -> None:
+    def enter(self, held: SwappedValue) -> None:
         """A value is on the device."""
         for extent in held.extents:
             self._of(extent).users.add(held.value)
 
-    def leave(self, held: Held, sending: bool = False) -> list[Extent]:
+    def leave(self, held: SwappedValue, sending: bool = False) -> list[Extent]:
         """A value does not need its storages any more; returns those that nobody needs.
 
         Arguments:
@@ -82,18 +82,18 @@ class Storages:
                 block.leaving.add(held.value)
         return self._alone(held)
 
-    def sent(self, held: Held) -> list[Extent]:
+    def sent(self, held: SwappedValue) -> list[Extent]:
         """The message is over; returns storages that nobody needs."""
         for block in self._alive(held):
             block.leaving.discard(held.value)
         return self._alone(held)
 
-    def expect(self, held: Held) -> None:
+    def expect(self, held: SwappedValue) -> None:
         """A value is on the host, and will come back to its storages."""
         for block in self._alive(held):
             block.waiting.add(held)
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: SwappedValue) -> None:
         """A value will not come back."""
         for block in self._alive(held):
             block.waiting.discard(held)
@@ -113,11 +113,11 @@ class Storages:
                 raise InternalError("memory that is not this device's own cannot be swapped")
             self._resize(extent, self._of(extent), 0)
 
-    def of(self, held: Held) -> dict[int, Block]:
+    def of(self, held: SwappedValue) -> dict[int, DeviceStorage]:
         """A value's, by the key of its extents."""
         return {extent.key: self._of(extent) for extent in held.extents}
 
-    def fill(self, held: Held, blocks: dict[int, Block]) -> None:
+    def fill(self, held: SwappedValue, blocks: dict[int, DeviceStorage]) -> None:
         """Make those whole that a value comes back to.
 
         Arguments:
@@ -138,7 +138,7 @@ class Storages:
             block.users.add(held.value)
             block.waiting.discard(held)
 
-    def make(self, held: Held) -> None:
+    def make(self, held: SwappedValue) -> None:
         """Memory for what never was on the device."""
         held.thing = tuple(
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=self._device) for t in held.blank
@@ -163,10 +163,10 @@ class Storages:
             self._lock.acquire()
             self._bury()
 
-    def _alive(self, held: Held) -> Iterator[Block]:
+    def _alive(self, held: SwappedValue) -> Iterator[DeviceStorage]:
         return (self._of(extent) for extent in held.extents if extent.alive)
 
-    def _alone(self, held: Held) -> list[Extent]:
+    def _alone(self, held: SwappedValue) -> list[Extent]:
         alone = {}
         for extent in (extent for extent in held.extents if extent.alive):
             block = self._of(extent)
@@ -174,13 +174,13 @@ class Storages:
                 alone[extent.key] = extent
         return list(alone.values())
 
-    def _of(self, extent: Extent) -> Block:
+    def _of(self, extent: Extent) -> DeviceStorage:
         self._bury()
         if extent.key not in self._blocks:
             key, size = extent.key, extent.storage.nbytes()
             # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
             reference = weakref.ref(extent.storage, lambda _, key=key: self._died(key))  # type: ignore[misc]
-            self._blocks[key] = reference, Block(size)
+            self._blocks[key] = reference, DeviceStorage(size)
             self._changed(self._blocks[key][1], size)
         return self._blocks[extent.key][1]
 
@@ -195,12 +195,12 @@ class Storages:
         while self._dead:
             self._changed(self._blocks.pop(self._dead.popleft())[1], 0)
 
-    def _changed(self, block: Block, there_bytes: int) -> None:
+    def _changed(self, block: DeviceStorage, there_bytes: int) -> None:
         self.there_bytes += there_bytes - block.there_bytes
         block.there_bytes = there_bytes
         self.peak_bytes = max(self.peak_bytes, self.there_bytes)
 
-    def _resize(self, extent: Extent, block: Block, size_bytes: int) -> None:
+    def _resize(self, extent: Extent, block: DeviceStorage, size_bytes: int) -> None:
         if not size_bytes:  # by whoever used it last, in its own stream
             self._streams.used_here(all_of(extent.storage))
         extent.storage.resize_(size_bytes)

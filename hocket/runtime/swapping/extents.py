@@ -17,7 +17,7 @@ from hocket.errors import InternalError
 from hocket.profiling.capture.storage_tracker import storage_key
 from hocket.runtime.stage.stash import Stash
 from hocket.runtime.update.buckets import Bucket
-from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights
 
 _ALIGNMENT_BYTES = 16  # of the widest type
@@ -98,7 +98,7 @@ def _tensors(thing: Any) -> Iterable[Tensor]:
             return thing
         case dict():
             return thing.values()
-        case Slot():
+        case WeightSlot():
             return thing.data
         case Bucket():
             return thing.views or [g for g in thing.gradients if g is not None]

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 
 _MOMENT = struct.Struct("=d")
 _OUT, _IN = 0, 1
@@ -49,7 +49,7 @@ class HostLink:
         time.sleep(max(0.0, end - time.monotonic()))
 
 
-def host_link(bytes_per_s: float, board: Board, local_rank: int) -> HostLink:
+def host_link(bytes_per_s: float, board: KVExchange, local_rank: int) -> HostLink:
     """The link of this machine: a call that all workers of a run make.
 
     Arguments:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from hocket.errors import InternalError, MemoryExceeded
-from hocket.program.instruction import Value, What
+from hocket.program.instruction import Value, ValueKind
 from hocket.runtime.swapping.cuda_streams import Streams, has_streams, indexed
 from hocket.runtime.swapping.device_storage import Storages
 from hocket.runtime.swapping.extents import Pace, blank_of, copy_in, copy_out, extents_of, on_host, views_of
 from hocket.runtime.swapping.host_buffers import HostBuffers
-from hocket.runtime.swapping.states import Held, HostCopy, State
+from hocket.runtime.swapping.states import HostCopy, SwappedValue, ValueState
 from hocket.util.units import show_bytes
 
 _SHOWN = 4  # of what is there, in an error
@@ -52,12 +52,12 @@ class MemoryManager:
         self._budget_bytes, self._host_budget_bytes = device_budget_bytes, host_budget_bytes
         self._pace_out, self._pace_in = pace_out, pace_in
         self.host = HostBuffers(has_streams(self._device), host_budget_bytes)
-        self._held: dict[Value, Held] = {}
-        self._leaving: dict[Value, Held] = {}  # their memory only: what they were is gone
+        self._held: dict[Value, SwappedValue] = {}
+        self._leaving: dict[Value, SwappedValue] = {}  # their memory only: what they were is gone
         self._lock = threading.RLock()
         self.storages = Storages(self.streams, self._device, device_budget_bytes, self._lock)
-        self.out_bytes: Counter[What] = Counter()
-        self.in_bytes: Counter[What] = Counter()
+        self.out_bytes: Counter[ValueKind] = Counter()
+        self.in_bytes: Counter[ValueKind] = Counter()
 
     # -- values come and go
 
@@ -72,7 +72,7 @@ class MemoryManager:
             before = self._held.get(value.plain)
             if before is not None:
                 raise InternalError(f"{value} is written, and {before.value} is {before.state}")
-            held = Held(value.plain, thing, extents, on_device={value.copy})
+            held = SwappedValue(value.plain, thing, extents, on_device={value.copy})
             self._held[value.plain] = held
             self.storages.enter(held)
             self._check(held, 0)
@@ -85,7 +85,7 @@ class MemoryManager:
         """
         tensors = tuple(message)
         with self._lock:
-            held = Held(value.plain, None, (), State.HOST, on_host={value.copy}, blank=blank_of(tensors))
+            held = SwappedValue(value.plain, None, (), ValueState.HOST, on_host={value.copy}, blank=blank_of(tensors))
             held.buffer = self.host.take(held.nbytes, lambda size, there: self._no_room(held, size, there))
             self._held[value.plain] = held
         for own, tensor in zip(views_of(held.blank, held.buffer), tensors, strict=True):
@@ -110,7 +110,7 @@ class MemoryManager:
         with self._lock:
             held = self._known(value)
             self.storages.leave(held, sending)
-            held.turn(State.DROPPED)
+            held.turn(ValueState.DROPPED)
             held.thing = None
             del self._held[value.plain]
             if sending:
@@ -138,7 +138,7 @@ class MemoryManager:
                 self._drop_buffer(held)
             elif not names:
                 gone = self.storages.leave(held)
-                held.turn(State.HOST if held.on_host else State.DROPPED)
+                held.turn(ValueState.HOST if held.on_host else ValueState.DROPPED)
                 if held.on_host and not held.inherited:
                     self.storages.expect(held)
                 # What is dropped may be the last that kept memory whole to which others come back.
@@ -162,7 +162,7 @@ class MemoryManager:
             for one in gone:  # first, so that the new copy takes the old one's buffer
                 if one.on_host:
                     self.freed(one)
-            held.turn(State.OUTGOING)
+            held.turn(ValueState.OUTGOING)
             if held.buffer is None:
                 held.buffer = self.host.take(held.nbytes, lambda size, there: self._no_room(held, size, there))
         copy_out(held.extents, held.buffer, self._pace_out if counted else None)
@@ -170,7 +170,7 @@ class MemoryManager:
         with self._lock:
             if counted:
                 self.out_bytes[value.what] += held.nbytes
-            held.turn(State.BOTH)
+            held.turn(ValueState.BOTH)
             held.on_host.add(copy.copy)
             for one in gone:
                 if not one.on_host:
@@ -190,7 +190,7 @@ class MemoryManager:
             held = self._known(copy)
             if copy.copy not in held.on_host or held.buffer is None:
                 raise InternalError(f"{copy} is read, and {held.value} is {held.state}, not under that name")
-            held.turn(State.INCOMING)
+            held.turn(ValueState.INCOMING)
             if held.blank:
                 self._check(held, held.nbytes)
                 self.storages.make(held)
@@ -202,7 +202,7 @@ class MemoryManager:
         with self._lock:
             if counted:
                 self.in_bytes[value.what] += held.nbytes
-            held.turn(State.BOTH)
+            held.turn(ValueState.BOTH)
             held.on_device.add(value.copy)
             for one in frees:
                 self.freed(one)
@@ -214,8 +214,8 @@ class MemoryManager:
         """A copy on the host that stays from segment to segment gets the name that it has in the next."""
         held = copy.held
         with self._lock:
-            if held.state is not State.HOST:
-                raise InternalError(f"{held.value} is {held.state}, and not {State.HOST}, between segments")
+            if held.state is not ValueState.HOST:
+                raise InternalError(f"{held.value} is {held.state}, and not {ValueState.HOST}, between segments")
             self._held.pop(held.value, None)
             held.value, held.on_host = value.plain, {value.copy}
             self._held[value.plain] = held
@@ -226,28 +226,28 @@ class MemoryManager:
             return tensor
         with self._lock:
             for held in self._held.values():
-                if held.state is State.HOST and held.buffer is not None and not held.inherited:
+                if held.state is ValueState.HOST and held.buffer is not None and not held.inherited:
                     found = on_host(tensor, held.extents, held.buffer)
                     if found is not None:
                         return found
         raise InternalError("a tensor without memory that is in no value on the host")
 
-    def state(self, value: Value) -> State:
+    def state(self, value: Value) -> ValueState:
         """Where a value is; DROPPED if it is nowhere, or never was."""
         held = self._held.get(value.plain)
-        return State.DROPPED if held is None else held.state
+        return ValueState.DROPPED if held is None else held.state
 
-    def _known(self, value: Value) -> Held:
+    def _known(self, value: Value) -> SwappedValue:
         held = self._held.get(value.plain)
         if held is None:
-            raise InternalError(f"device {self._number}: {value} is {State.DROPPED}, or was never made")
+            raise InternalError(f"device {self._number}: {value} is {ValueState.DROPPED}, or was never made")
         return held
 
-    def _drop_buffer(self, held: Held) -> None:
+    def _drop_buffer(self, held: SwappedValue) -> None:
         if held.buffer is not None:
             self.host.give_back(held.buffer)
         held.buffer = None
-        held.turn(State.DEVICE if held.on_device else State.DROPPED)
+        held.turn(ValueState.DEVICE if held.on_device else ValueState.DROPPED)
         self.storages.forget(held)
 
     # -- budgets
@@ -257,7 +257,7 @@ class MemoryManager:
         with self._lock:
             self.storages.wait(more_bytes)
 
-    def _check(self, held: Held, more_bytes: int) -> None:
+    def _check(self, held: SwappedValue, more_bytes: int) -> None:
         self.storages.wait(more_bytes)
         if self.storages.there_bytes + more_bytes > self._budget_bytes:
             there_bytes = self.storages.there_bytes - (0 if more_bytes else held.nbytes)
@@ -270,7 +270,7 @@ class MemoryManager:
                 held.nbytes,
             )
 
-    def _no_room(self, held: Held, size_bytes: int, there_bytes: int) -> Exception:
+    def _no_room(self, held: SwappedValue, size_bytes: int, there_bytes: int) -> Exception:
         own = [one for one in self._held.values() if one is not held and one.buffer is not None]
         return MemoryExceeded(
             f"host of device {self._number}: {held.value}",
@@ -281,7 +281,7 @@ class MemoryManager:
         )
 
 
-def _largest(there: list[Held]) -> str:
+def _largest(there: list[SwappedValue]) -> str:
     """What takes most, for people."""
     if not there:
         return ""

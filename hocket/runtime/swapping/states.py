@@ -12,14 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import Value, What
+from hocket.program.instruction import Value, ValueKind
 from hocket.runtime.swapping.extents import Extent, size_of
 
-STATE = (What.WEIGHTS, What.OPTIMIZER)
+STATE = (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
 """What lives on from iteration to iteration."""
 
 
-class State(StrEnum):
+class ValueState(StrEnum):
     """Where a value is."""
 
     DEVICE = "on the device"
@@ -31,17 +31,17 @@ class State(StrEnum):
 
 
 _NEXT = {
-    State.DEVICE: {State.OUTGOING, State.DROPPED},
-    State.OUTGOING: {State.BOTH},
-    State.BOTH: {State.DEVICE, State.HOST, State.OUTGOING},
-    State.HOST: {State.INCOMING, State.DROPPED},
-    State.INCOMING: {State.BOTH},
-    State.DROPPED: set[State](),
+    ValueState.DEVICE: {ValueState.OUTGOING, ValueState.DROPPED},
+    ValueState.OUTGOING: {ValueState.BOTH},
+    ValueState.BOTH: {ValueState.DEVICE, ValueState.HOST, ValueState.OUTGOING},
+    ValueState.HOST: {ValueState.INCOMING, ValueState.DROPPED},
+    ValueState.INCOMING: {ValueState.BOTH},
+    ValueState.DROPPED: set[ValueState](),
 }
 
 
 @dataclass(eq=False)
-class Held:
+class SwappedValue:
     """One value, wherever it is.
 
     Attributes:
@@ -55,7 +55,7 @@ class Held:
     value: Value
     thing: Any
     extents: tuple[Extent, ...]
-    state: State = State.DEVICE
+    state: ValueState = ValueState.DEVICE
     buffer: Tensor | None = None
     on_device: set[int] = field(default_factory=set)
     on_host: set[int] = field(default_factory=set)
@@ -67,13 +67,13 @@ class Held:
         """Bytes of it."""
         return size_of(self.blank) if self.blank else sum(extent.nbytes for extent in self.extents)
 
-    def turn(self, state: State) -> None:
+    def turn(self, state: ValueState) -> None:
         """Change the state.
 
         Raises:
             InternalError: the change is not legal.
         """
-        if state not in _NEXT[self.state] or (state is State.INCOMING and self.inherited):
+        if state not in _NEXT[self.state] or (state is ValueState.INCOMING and self.inherited):
             why = ", and a later value lies in its memory" if self.inherited else ""
             raise InternalError(f"{self.value} is {self.state}{why}: it cannot be {state}")
         self.state = state
@@ -83,4 +83,4 @@ class Held:
 class HostCopy:
     """What the store holds for a copy on the host."""
 
-    held: Held
+    held: SwappedValue

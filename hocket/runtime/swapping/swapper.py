@@ -17,7 +17,7 @@ from torch import Tensor
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan
 from hocket.planning.swapping.budgets import host_bytes
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.runtime.stage.stage_runner import StageRunner
 from hocket.runtime.swapping.memory_manager import MemoryManager
@@ -42,8 +42,8 @@ class Swapper:
             rests: whether weights and optimizer state lie on the host between segments.
         """
         self.memory, self._rests = memory, rests
-        self._took: dict[tuple[Kind, What, int, int, int], deque[float]] = {}
-        self._resting: dict[tuple[int, What], HostCopy] = {}
+        self._took: dict[tuple[Kind, ValueKind, int, int, int], deque[float]] = {}
+        self._resting: dict[tuple[int, ValueKind], HostCopy] = {}
         self._lock = threading.Lock()
 
     # -- between segments
@@ -123,7 +123,7 @@ class Swapper:
             key = (instruction.kind, value.what, value.stage, value.part, size_bytes)
             self._took.setdefault(key, deque(maxlen=_KEPT)).append(took_s)
         for value in instruction.writes:
-            if value.what is What.MARK:
+            if value.what is ValueKind.MARK:
                 store[value] = None
         for value in instruction.frees:
             del store[value]
@@ -161,7 +161,7 @@ class Swapper:
             return self.memory.received(value, thing)
         if isinstance(thing, tuple) and not all(tensor.untyped_storage().resizable() for tensor in thing):
             thing = tuple(tensor.clone() for tensor in thing)
-        if value.what is not What.MARK:
+        if value.what is not ValueKind.MARK:
             self.memory.wrote(value, thing)
         return thing
 
@@ -175,8 +175,8 @@ def budgets_of(plan: Plan, number: int) -> tuple[float, float]:
 
 
 def _moved(values: Iterable[Value]) -> list[Value]:
-    return [value for value in values if value.what is not What.MARK]
+    return [value for value in values if value.what is not ValueKind.MARK]
 
 
-def _thing(runner: StageRunner, what: What) -> Any:
-    return runner.weights.newest if what is What.WEIGHTS else runner.weights
+def _thing(runner: StageRunner, what: ValueKind) -> Any:
+    return runner.weights.newest if what is ValueKind.WEIGHTS else runner.weights

@@ -18,7 +18,7 @@ from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.memory import border, collect, detached, seed_of
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.stage.device_type import known_type
-from hocket.runtime.tensor_parallel.shard_model import Division, Meeting, divided_tensors, split_of
+from hocket.runtime.tensor_parallel.shard_model import DeferredGroup, Division, divided_tensors, split_of
 
 
 def measure_member(
@@ -105,7 +105,7 @@ def _counted(division: Division, captured: Captured, device: torch.device) -> li
     return counts
 
 
-def _so_far(members: Meeting) -> _Count:
+def _so_far(members: DeferredGroup) -> _Count:
     done, size = members.done, members.bytes
     gathers = done.gathers + done.scatters
     return _Count(

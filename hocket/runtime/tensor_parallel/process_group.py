@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hocket.profiling.tensor_parallel.group import Alone
+from hocket.profiling.tensor_parallel.group import SingleRank
 
 
-class ProcessMembers(Alone):
+class ProcessMembers(SingleRank):
     """A member of a group of processes; until it has joined one it is alone, which is enough to capture a divided model."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:

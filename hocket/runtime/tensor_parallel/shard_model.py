@@ -18,11 +18,11 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.tensor_parallel.discovery.blocks import find_split
 from hocket.profiling.tensor_parallel.discovery.sequence import with_slices
 from hocket.profiling.tensor_parallel.discovery.vocabulary import with_vocabulary
-from hocket.profiling.tensor_parallel.group import Alone, Members
-from hocket.profiling.tensor_parallel.module_rules import Column, Row
+from hocket.profiling.tensor_parallel.group import SingleRank, TensorParallelGroup
+from hocket.profiling.tensor_parallel.module_rules import ColumnParallel, RowParallel
 from hocket.profiling.tensor_parallel.sequence_parallel import enter, leave
 from hocket.profiling.tensor_parallel.sharded_modules import cuts, divide, part_of, whole_of
-from hocket.profiling.tensor_parallel.split import Collectives, Cut, TensorSplit, Ways
+from hocket.profiling.tensor_parallel.split import CollectiveCounts, Collectives, Cut, TensorSplit
 from hocket.profiling.tensor_parallel.vocab_parallel import cross_entropy, gathered
 from hocket.runtime.update.optimizer_check import check_optimizer
 from hocket.util.compatibility import Feature
@@ -36,7 +36,7 @@ _SAMPLES = 2
 _TRIED = 8  # features of one member in the weights on which an optimizer is tried
 
 
-class Meeting:
+class DeferredGroup:
     """A group's members, as a divided model sees them: once they can talk; before that, while models are captured and measured,
     one alone.
 
@@ -45,16 +45,16 @@ class Meeting:
     """
 
     def __init__(self) -> None:
-        self._members: Members = Alone()
+        self._members: TensorParallelGroup = SingleRank()
         self._counts: Counter[tuple[str, bool]] = Counter()
         self.bytes: Counter[str] = Counter()
 
-    def bind(self, members: Members) -> None:
+    def bind(self, members: TensorParallelGroup) -> None:
         """From now on members call together."""
         self._members = members
         self.forget()
 
-    def __deepcopy__(self, memo: object) -> "Meeting":
+    def __deepcopy__(self, memo: object) -> "DeferredGroup":
         return self  # a copy of the model meets the same members
 
     def forget(self) -> None:
@@ -65,21 +65,21 @@ class Meeting:
     @property
     def done(self) -> Collectives:
         """How often members did what together, inside of forwards and inside of backwards."""
-        ways = {kind: Ways(self._counts[kind, False], self._counts[kind, True]) for kind in _KINDS}
+        ways = {kind: CollectiveCounts(self._counts[kind, False], self._counts[kind, True]) for kind in _KINDS}
         return Collectives(**ways)
 
     def total(self, tensor: Tensor) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         self._count("all_reduces", tensor.nbytes)
         return self._members.total(tensor)
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         self._count("gathers", tensor.nbytes * width)
         return self._members.gathered(tensor, width)
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         self._count("scatters", tensor.nbytes)
         return self._members.scattered(tensor)
 
@@ -105,7 +105,7 @@ class Division:
         width = split.width
         shapes = ((_TRIED * width, _TRIED), (_TRIED * width,))
         check_optimizer(whole, shapes, lambda tensor: tensor.chunk(width), Feature.TENSOR)
-        self.split, self.member, self.members = split, member, Meeting()
+        self.split, self.member, self.members = split, member, DeferredGroup()
         kept = {id(t): t for t in (*whole.model.parameters(), *whole.model.buffers())}
         model = copy.deepcopy(whole.model, kept)
         divide(model, split, member, self.members)
@@ -194,9 +194,9 @@ def divided_tensors(captured: Captured) -> frozenset[str]:
         module = captured.job.model.get_submodule(node.target) if isinstance(node.target, str) else nn.Identity()
         parts = list(module.modules())
         if node.target in (leave, cross_entropy, gathered) or any(
-            isinstance(each, Row) and each._along is None for each in parts
+            isinstance(each, RowParallel) and each._along is None for each in parts
         ):
             continue
-        if node.target is enter or any(isinstance(each, Column) for each in parts) or not own.isdisjoint(read):
+        if node.target is enter or any(isinstance(each, ColumnParallel) for each in parts) or not own.isdisjoint(read):
             own.update(node.writes)
     return frozenset(tensor.name for tensor in captured.tensors if tensor.value in own)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.errors import InputError
 from hocket.runtime.update.buckets import Bucket, Buckets, Ready
-from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.slots import WeightSlot
 
 Arrival = tuple[str, float]
 """A parameter, and when its gradient was there, in seconds."""
@@ -39,14 +39,14 @@ class Gradients:
         self._clock = clock
         return self._arrivals
 
-    def watch(self, slot: Slot) -> None:
+    def watch(self, slot: WeightSlot) -> None:
         """Passes over this slot's leaves will be noticed: once for each slot."""
         for name, leaf in slot.leaves.items():
             bucket, position = self._buckets.places[name]
             if self._buckets.summed[bucket]:
                 leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
 
-    def begin(self, slot: Slot, sums: Sequence[Bucket], ready: Ready | None = None, counts: bool = True) -> None:
+    def begin(self, slot: WeightSlot, sums: Sequence[Bucket], ready: Ready | None = None, counts: bool = True) -> None:
         """Before a backward pass: gradients will be added to `sums`, or to fresh buckets when there are none.
 
         Arguments:
@@ -62,7 +62,7 @@ class Gradients:
                 for name, gradient in zip(own, bucket.views or bucket.gradients, strict=True):
                     slot.leaves[name].grad = gradient
 
-    def end(self, slot: Slot) -> tuple[Bucket, ...]:
+    def end(self, slot: WeightSlot) -> tuple[Bucket, ...]:
         """After a backward pass: the buckets with what it added."""
         for b, (bucket, names) in enumerate(zip(self._active, self._buckets.names, strict=True)):
             for k, name in enumerate(names):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hocket.program.instruction import Instruction, What
+from hocket.program.instruction import Instruction, ValueKind
 from hocket.program.order import together
 from hocket.program.program import Program
 from hocket.runtime.nan_guard.guard import Guard
@@ -22,10 +22,10 @@ from hocket.runtime.update.clipping import Clipping, Squares
 from hocket.runtime.update.loss_scale import Scale
 from hocket.runtime.update.loss_weights import LossWeights
 
-_SUMS = (What.ACCUMULATOR, What.REDUCED, What.PART)
+_SUMS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART)
 
 
-class Updates:
+class OptimizerSteps:
     """The norms and steps of one device."""
 
     def __init__(
@@ -64,20 +64,20 @@ class Updates:
         """Write the next version of a stage's weights and optimizer state."""
         stage, update = instruction.stage, instruction.index
         weights = self._stages[stage].weights
-        what = What.SHARD if weights.gathers else What.WEIGHTS
+        what = ValueKind.SHARD if weights.gathers else ValueKind.WEIGHTS
         old = next(value for value in instruction.reads if value.what is what)
         buckets = list(self._gradients(stage, instruction, store))
         factor: float | Tensor = self._scale.gradient(stage, update)
         squares: Squares | None = None
         for value in instruction.reads:
-            if value.what in (What.SQUARES, What.NORM):
+            if value.what in (ValueKind.SQUARES, ValueKind.NORM):
                 squares = store[value]
                 factor = self._clipping.factor(squares)  # of a synchronous program: the scale is one
         newest = weights.newest if weights.gathers else store[old]
-        lends = [value for value in instruction.writes if value.what is What.LENT]
+        lends = [value for value in instruction.writes if value.what is ValueKind.LENT]
         used = buckets
         if lends:
-            lent = [store[value] for value in instruction.reads if value.what is What.LENT]
+            lent = [store[value] for value in instruction.reads if value.what is ValueKind.LENT]
             used = averaged(buckets, lent) if lent else alone(buckets, weights.buckets, float(factor))
             factor = self._clipping.alone(g for bucket in used for _, g in weights.buckets.named(bucket))
         leave_out = not self._lets(stage, update, used, squares)
@@ -88,8 +88,8 @@ class Updates:
                 weights.buckets.recycle(bucket)
         store.update(zip(lends, buckets, strict=False))
         for value in instruction.writes:
-            if value.what is not What.LENT:
-                store[value] = weights if value.what is What.OPTIMIZER or weights.gathers else slot
+            if value.what is not ValueKind.LENT:
+                store[value] = weights if value.what is ValueKind.OPTIMIZER or weights.gathers else slot
 
     def _training_step(self, stage: int, update: int) -> int:
         """The step (batch) of the whole training in which the first microbatch of an update is."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hocket.errors import RefusedError
 from hocket.profiling.job.job import Job
-from hocket.program.instruction import Instruction, What
+from hocket.program.instruction import Instruction, ValueKind
 from hocket.runtime.update.flat_buffer import Flat
 from hocket.runtime.update.optimizer_check import check_optimizer
 from hocket.util.compatibility import Feature
@@ -27,16 +27,16 @@ Gather = Callable[[Tensor], list[Tensor]]
 def made_by(collective: Instruction, thing: Any) -> Any:
     """What a collective that begins is to make of what it reads, with memory."""
     value = collective.writes[0]
-    if value.what is What.GATHERED:
+    if value.what is ValueKind.GATHERED:
         return thing.gathered(value)
-    if value.what is What.PART:
+    if value.what is ValueKind.PART:
         thing.own_part()
     return thing
 
 
 def over(collective: Instruction, made: Any) -> None:
     """A collective is over: what it has made needs no other memory."""
-    if collective.writes[0].what is What.PART:
+    if collective.writes[0].what is ValueKind.PART:
         made.drop_whole()
 
 

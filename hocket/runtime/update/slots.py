@@ -13,7 +13,7 @@ from torch import Tensor
 from hocket.runtime.update.buckets import Buckets
 
 
-class Slot:
+class WeightSlot:
     """One weight version: `leaves` by name, of which `data` are aliases that autograd does not watch.
 
     Attributes:
@@ -35,7 +35,7 @@ class Slot:
         self.users = 1
 
     @classmethod
-    def whole(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "Slot":
+    def whole(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "WeightSlot":
         """Memory for one more version of such tensors."""
         places: dict[str, Tensor] = {}
         pieces: dict[str, Tensor] = {}
@@ -58,7 +58,7 @@ class Slot:
         return slot
 
     @classmethod
-    def part(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "Slot":
+    def part(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "WeightSlot":
         """This device's part of all such tensors, in memory of its own."""
         slot, pieces = cls({}), dict[str, Tensor]()
         parts: list[Tensor] = []

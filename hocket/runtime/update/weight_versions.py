@@ -23,7 +23,7 @@ from hocket.runtime.update.averaging import meet
 from hocket.runtime.update.buckets import Bucket, Buckets
 from hocket.runtime.update.gradients import Gradients
 from hocket.runtime.update.sharding import Gather, part_of, whole_state
-from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.slots import WeightSlot
 
 MASTER = "_master"
 """Key of a weight that the optimizer keeps in a longer type, beside its state."""
@@ -65,9 +65,9 @@ class StageWeights:
         self.gradients = Gradients(self.buckets)
         self.gathers, self._apart, self._long = gathers, masters is not None, long
         self._like = {name: tensor.detach() for name, tensor in tensors.items()}
-        self._free: list[Slot] = []
-        self._rounds: dict[int, Slot] = {}
-        self._current = Slot.part(self.buckets, self._like) if gathers else self._new_slot(tensors)
+        self._free: list[WeightSlot] = []
+        self._rounds: dict[int, WeightSlot] = {}
+        self._current = WeightSlot.part(self.buckets, self._like) if gathers else self._new_slot(tensors)
         self._fill(tensors)
         if gathers:
             self._free.append(self._emptied_slot())
@@ -76,7 +76,7 @@ class StageWeights:
             self._masters = {
                 n: nn.Parameter(self.buckets.part_of(n, masters[n]).detach().clone()) for n in self._masters
             }
-        self._pointed: Slot | None = None
+        self._pointed: WeightSlot | None = None
         self._point(self._current)
         self._scheduled = optimizer(self._masters) if self._masters else None
         self.optimizer = self._scheduled.optimizer if self._scheduled is not None else None
@@ -84,12 +84,12 @@ class StageWeights:
     # -- versions
 
     @property
-    def newest(self) -> Slot:
+    def newest(self) -> WeightSlot:
         """The slot of the newest version; where weights are gathered, this device's part of it."""
         return self._current
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
+    def slots(self) -> tuple[WeightSlot, ...]:
         """Slots with all leaves, whatever is in them: one at least."""
         return (*self._rounds.values(), *self._free) if self.gathers else (self._current, *self._free)
 
@@ -98,7 +98,7 @@ class StageWeights:
         """What lanes hand on of a part."""
         return self._current.parts
 
-    def gathered(self, value: Value) -> Slot:
+    def gathered(self, value: Value) -> WeightSlot:
         """The slot into which weights are gathered for one round, with memory."""
         if value.index not in self._rounds:
             self._rounds[value.index] = self._free.pop() if self._free else self._emptied_slot()
@@ -115,13 +115,13 @@ class StageWeights:
 
     def step(
         self,
-        slot: Slot,
+        slot: WeightSlot,
         buckets: Sequence[Bucket],
         in_place: bool,
         factor: float | Tensor = 1.0,
         training_step: int = 0,
         leave_out: bool = False,
-    ) -> Slot:
+    ) -> WeightSlot:
         """Make the next version from the newest one and these gradients; returns the slot that holds it.
 
         Arguments:
@@ -153,21 +153,21 @@ class StageWeights:
         self._current = slot
         return slot
 
-    def release(self, slot: Slot) -> None:
+    def release(self, slot: WeightSlot) -> None:
         """Nobody needs this version any more: its memory is for a later one."""
         if slot is self._current:
             raise InternalError("the newest version cannot be released")
         self._free.append(slot)
 
-    def _new_slot(self, like: Mapping[str, Tensor]) -> Slot:
+    def _new_slot(self, like: Mapping[str, Tensor]) -> WeightSlot:
         """Memory for one more version of such tensors."""
-        slot = Slot.whole(self.buckets, like)
+        slot = WeightSlot.whole(self.buckets, like)
         for name, leaf in slot.leaves.items():
             sums_in(leaf, self._long[name])
         self.gradients.watch(slot)
         return slot
 
-    def _emptied_slot(self) -> Slot:
+    def _emptied_slot(self) -> WeightSlot:
         """A slot whose memory comes with its first user."""
         slot = self._new_slot(self._like)
         slot.used(-1)
@@ -182,12 +182,12 @@ class StageWeights:
                 for name, own in self._current.own.items():
                     own.copy_(self.buckets.part_of(name, tensors[name]))
 
-    def _cast(self, slot: Slot) -> None:
+    def _cast(self, slot: WeightSlot) -> None:
         if slot.own:
             with torch.no_grad():
                 torch._foreach_copy_(list(slot.own.values()), [self._masters[name].data for name in slot.own])
 
-    def _point(self, slot: Slot) -> None:
+    def _point(self, slot: WeightSlot) -> None:
         if slot is not self._pointed and not self._apart:
             for name, master in self._masters.items():
                 master.data = slot.own[name]

@@ -22,7 +22,7 @@ from hocket.runtime.checkpoint.checkpoint import newest
 from hocket.runtime.stage.compute_dtypes import computed_types
 from hocket.runtime.train import train
 from hocket.runtime.verify.reference_loop import rule_loop, step_losses
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.monitor.listener import Quiet
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -76,7 +76,7 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
             raise InputError(f"verify: {name}", repr(options[name]), "no option about checkpoints", "Leave it out.")
     with tempfile.TemporaryDirectory(prefix="hocket-verify-") as folder:
         summary = train(job, plan, steps=steps, checkpoint=folder, every=steps, listener=Quiet(), **options)
-        found = newest(Path(folder), Board(None, 0, 1), lambda text: None)
+        found = newest(Path(folder), KVExchange(None, 0, 1), lambda text: None)
         if found is None:
             raise InputError(folder, "no checkpoint that can be read back", "the one that was just written")
         state = found.load(lambda name: name.startswith("model."))

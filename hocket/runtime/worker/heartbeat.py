@@ -31,7 +31,7 @@ _AHEAD = 2
 _POLL_S = 0.002
 
 
-class State(IntEnum):
+class WorkerState(IntEnum):
     """What a worker is doing."""
 
     STARTING = 0
@@ -48,14 +48,14 @@ class _Word:
     def __init__(self, place: int) -> None:
         self._place = place
 
-    def __get__(self, page: "Progress", kind: type | None = None) -> int:
+    def __get__(self, page: "Heartbeat", kind: type | None = None) -> int:
         return page.words[self._place]
 
-    def __set__(self, page: "Progress", value: int) -> None:
+    def __set__(self, page: "Heartbeat", value: int) -> None:
         page.words[self._place] = value
 
 
-class Progress:
+class Heartbeat:
     """One worker's page.
 
     Written by the worker: `state`, `beats` (half-second heartbeats of a thread of its own), `moves` (instructions begun or
@@ -80,23 +80,23 @@ class Progress:
         self.words = memoryview(memory).cast("q")
 
     @classmethod
-    def create(cls, path: Path) -> "Progress":
+    def create(cls, path: Path) -> "Heartbeat":
         """Make the file of a page, all zero, and map it."""
         path.write_bytes(bytes(8 * _WORDS))
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path) -> "Progress":
+    def open(cls, path: Path) -> "Heartbeat":
         """Map a page that exists."""
         with path.open("r+b") as stream:
             return cls(mmap.mmap(stream.fileno(), 8 * _WORDS))
 
     @classmethod
-    def private(cls) -> "Progress":
+    def private(cls) -> "Heartbeat":
         """A page of this process alone, for a worker whose watcher is one of its own threads."""
         return cls(mmap.mmap(-1, 8 * _WORDS))
 
-    def at(self, instruction: Instruction, step: int, index: int, state: State) -> None:
+    def at(self, instruction: Instruction, step: int, index: int, state: WorkerState) -> None:
         """The worker is at this instruction; `index` is its microbatch or update as people count them.
 
         Called twice an instruction: about a microsecond.
@@ -111,7 +111,7 @@ class Progress:
         """Where the worker stands, for people: "at step 12 in `backward 1 #3`" (steps counted from 1)."""
         if self.kind == 0:
             return "before its first instruction"
-        if self.state == State.SAVING:
+        if self.state == WorkerState.SAVING:
             return f"after step {self.step + 1} while it saved a checkpoint"
         kind = _NAMES[self.kind - 1]
         mark = "u" if kind in UPDATE_KINDS else "#"
@@ -120,7 +120,7 @@ class Progress:
 
     def wait_for_stop(self, sleep: Callable[[float], None] = time.sleep) -> int:
         """Block until the watcher has said after how many periods all stop."""
-        before, self.state = self.state, State.HOLDING
+        before, self.state = self.state, WorkerState.HOLDING
         while self.stop == 0:
             sleep(_POLL_S)
         self.state = before
@@ -132,7 +132,7 @@ def agreed_stop(periods: Sequence[int]) -> int:
     return max(periods) + _AHEAD
 
 
-def hold_all(pages: Sequence[Progress]) -> int:
+def hold_all(pages: Sequence[Heartbeat]) -> int:
     """Ask all workers to stop at the same boundary; returns after how many periods that will be. Never waits."""
     for page in pages:
         page.hold = 1

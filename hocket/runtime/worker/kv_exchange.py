@@ -14,7 +14,7 @@ from hocket.errors import WorkerLost
 from hocket.util.documents import parse_json
 
 
-class Board:
+class KVExchange:
     """The facts of one group of workers."""
 
     def __init__(self, store: Store | None, rank: int, workers: int, timeout_s: float = 3600.0) -> None:

@@ -25,15 +25,15 @@ from hocket.runtime.nan_guard.guard import judged_together
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.runtime.train import Options, check_workers, devices_of
 from hocket.runtime.update.optimizer_check import check_optimizer
-from hocket.runtime.worker.kv_exchange import Board
-from hocket.runtime.worker.segments import Pace
+from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.worker.segments import SegmentCounts
 from hocket.util.compatibility import Feature, check_together
 
 _TRIED = 8  # rows and features of the weight on which an optimizer is tried
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankInfo:
     """One worker's place among the others: `local_rank` among those of its machine; the store where they all meet."""
 
     rank: int
@@ -56,7 +56,7 @@ class Prepared:
     captured: Captured
     division: Division | None
     program: Program
-    pace: Pace
+    pace: SegmentCounts
     number: int
     group: int
     member: int
@@ -83,7 +83,7 @@ def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
 
 
 def prepare(
-    job: Job, plan: Plan, options: Options, seat: Seat, board: Board, captured: Captured | None = None
+    job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, captured: Captured | None = None
 ) -> Prepared:
     """Everything before the first step: a call that all workers make together.
 
@@ -108,11 +108,11 @@ def prepare(
     program = plan.compile(captured)
     prove(program)
     prove_limits(plan, program)
-    pace = Pace(program.admitted, program.stride, plan.microbatches)
+    pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
     return Prepared(captured, division, program, pace, number, group, member, device)
 
 
-def _agreed_split(job: Job, plan: Plan, board: Board) -> TensorSplit:
+def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
     """How the model is divided, as the first worker finds it.
 
     Raises:
@@ -166,7 +166,7 @@ def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.de
 
 
 @contextmanager
-def process_group(seat: Seat, device: torch.device) -> Iterator[None]:
+def process_group(seat: RankInfo, device: torch.device) -> Iterator[None]:
     """The process group, which the engine and nobody else talks through."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     store = PrefixStore("group", seat.store)

@@ -13,8 +13,8 @@ from typing import Any
 from hocket.profiling.measure.core_time import queued_s
 from hocket.program.instruction import COMPUTE, SWAPS, Instruction
 from hocket.program.program import Program
-from hocket.runtime.worker.heartbeat import Progress, State
-from hocket.runtime.worker.segments import Pace, Segment, stop_in
+from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState
+from hocket.runtime.worker.segments import RunSegment, SegmentCounts, stop_in
 
 _KEPT_PERIODS = 4096
 # The first periods of a process pay for allocations and caches that the later ones find.
@@ -31,11 +31,11 @@ class Watched:
 
     def __init__(
         self,
-        progress: Progress,
+        progress: Heartbeat,
         report: Callable[[dict[str, Any]], None],
         program: Program,
         number: int,
-        pace: Pace,
+        pace: SegmentCounts,
         clock: Callable[[], float] = time.perf_counter,
         queued: Callable[[], float] = queued_s,
         lr: Callable[[int], Sequence[float | None] | None] = lambda step: None,
@@ -51,7 +51,7 @@ class Watched:
         self._progress, self._report, self._clock, self._pace = progress, report, clock, pace
         self._queued, self._lr = queued, lr
         self._batch = program.rule.batch
-        self._segment = Segment(0, 0, 0, 0)
+        self._segment = RunSegment(0, 0, 0, 0)
         self._stop_at: int | None = None
         self.limit = 0
         self.stopped = self._replays = False
@@ -66,14 +66,14 @@ class Watched:
         self._waited_s: deque[float] = deque(maxlen=_KEPT_PERIODS)  # of each period, for a core
         self._measured = 0
 
-    def begin(self, segment: Segment) -> None:
+    def begin(self, segment: RunSegment) -> None:
         """A segment is about to run."""
         self._segment, self._begun, self.limit = segment, None, segment.periods
         self._left_out = min(self._cold, segment.periods - 1)
         if self._stop_at is not None:
             self._stop(self._stop_at)
 
-    def again(self, segment: Segment) -> None:
+    def again(self, segment: RunSegment) -> None:
         """A step is about to be replayed, to look at it: nothing of it is reported or measured, and nobody is asked to stop."""
         self._segment, self.limit, self._mark, self._replays = segment, segment.periods, None, True
 
@@ -86,13 +86,13 @@ class Watched:
 
     def waits(self, instruction: Instruction) -> None:
         """See Observer."""
-        self._progress.at(instruction, self._step(instruction), instruction.index, State.WAITING)
+        self._progress.at(instruction, self._step(instruction), instruction.index, WorkerState.WAITING)
         if self._mark is not None:
             self._look(instruction)
 
     def runs(self, instruction: Instruction) -> None:
         """See Observer."""
-        self._progress.at(instruction, self._step(instruction), instruction.index, State.RUNNING)
+        self._progress.at(instruction, self._step(instruction), instruction.index, WorkerState.RUNNING)
         if self._mark is not None:
             self._look(instruction)
 

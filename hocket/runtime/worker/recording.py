@@ -17,7 +17,7 @@ Ran = tuple[Instruction, float, float] | tuple[Instruction, float, float, float]
 
 
 @dataclass(frozen=True)
-class Behind:
+class RecordingOffset:
     """What lies behind a segment: microbatches, and updates of each stage's weights."""
 
     microbatches: int
@@ -51,7 +51,7 @@ class Recording:
     def __init__(self, program: Program, device: int, most: int) -> None:
         """Nothing yet of one device of a program; at most so many events will be kept."""
         self._program, self._device = program, device
-        self._behind = Behind(0, (0,) * len(program.stages))
+        self._behind = RecordingOffset(0, (0,) * len(program.stages))
         self.events: deque[Event] = deque(maxlen=most)
         self.segments_s: list[float] = []
         self.left_out = 0
@@ -66,7 +66,7 @@ class Recording:
         self.events.extend(self._event(*record) for record in ran)
         program, behind = self._program, self._behind
         updates = tuple(done + program.updates(s, periods) for s, done in enumerate(behind.updates))
-        self._behind = Behind(behind.microbatches + program.microbatches(periods), updates)
+        self._behind = RecordingOffset(behind.microbatches + program.microbatches(periods), updates)
 
     def _event(self, ran: Instruction, start_s: float, end_s: float, queued_s: float = 0.0) -> Event:
         moved = self._behind.moved(ran)

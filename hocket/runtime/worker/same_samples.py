@@ -8,7 +8,7 @@ from hocket.profiling.data.checksums import Sums, sums_of
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.repeatable import check_alike, check_reads, reads_of
 from hocket.profiling.job.job import Batch, Job
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 
 SAMPLES = 512
 """The samples of each segment that are compared, from its first on."""
@@ -17,7 +17,7 @@ SAMPLES = 512
 class Reads:
     """Checksums of the samples that one worker has read in a segment."""
 
-    def __init__(self, job: Job, board: Board) -> None:
+    def __init__(self, job: Job, board: KVExchange) -> None:
         """Read some samples twice and compare them with the other workers': a collective call.
 
         Raises:

@@ -14,7 +14,7 @@ from hocket.errors import InputError
 
 
 @dataclass(frozen=True)
-class Pace:
+class SegmentCounts:
     """What counting needs to know of a program and its plan.
 
     Attributes:
@@ -51,7 +51,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Segment:
+class RunSegment:
     """One run of the program.
 
     Attributes:
@@ -75,18 +75,18 @@ class Segment:
         return self.first_period + self.periods
 
 
-def segments(pace: Pace, start: int, end: int, every: int | None) -> Iterator[Segment]:
+def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> Iterator[RunSegment]:
     """The segments from step `start` to at least step `end`, each of at least `every` steps (None: all in one)."""
     step, period = start, 0
     while step < end:
         periods = pace.periods_for(min(every or end - step, end - step))
         steps = pace.steps(periods)
         assert steps is not None
-        yield Segment(step, steps, period, periods)
+        yield RunSegment(step, steps, period, periods)
         step, period = step + steps, period + periods
 
 
-def stop_in(pace: Pace, segment: Segment, stop_at: int) -> int:
+def stop_in(pace: SegmentCounts, segment: RunSegment, stop_at: int) -> int:
     """After how many of its periods a segment ends when the run is to end after `stop_at` periods in all.
 
     Later than asked for where that would cut a step; never later than the segment was going to end anyway.

@@ -16,7 +16,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from hocket.errors import InternalError
 from hocket.planning.plan import Plan
 from hocket.planning.predict.model_differences import differences_of_layers
-from hocket.planning.predict.update_semantics import Updates, updates_of
+from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import rates_of, remarks, shown_rates
@@ -32,37 +32,37 @@ from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.runtime.swapping.swapper import budgets_of
 from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors
 from hocket.runtime.train import Options
-from hocket.runtime.worker.heartbeat import Progress, State
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.monitor.trace_writer import MAX_EVENTS, write_trace
-from hocket.runtime.worker.prepared import Seat, fitting, prepare, process_group
+from hocket.runtime.worker.prepared import RankInfo, fitting, prepare, process_group
 from hocket.runtime.worker.progress_observer import Watched
 from hocket.runtime.worker.recording import Recording
 from hocket.runtime.worker.same_samples import Reads
-from hocket.runtime.worker.segments import Segment, segments
+from hocket.runtime.worker.segments import RunSegment, segments
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count, show_seconds
 
 if TYPE_CHECKING:
-    from hocket.runtime.checkpoint.manager import Keeper
+    from hocket.runtime.checkpoint.manager import CheckpointManager
 
 Report = Callable[[dict[str, Any]], None]
 
 
-def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress, report: Report) -> None:
+def work(job: Job, plan: Plan, options: Options, seat: RankInfo, progress: Heartbeat, report: Report) -> None:
     """Train until all steps are done, or until asked to stop.
 
     Raises:
         InputError: job, plan, workers or checkpoints do not fit. WorkerLost: another worker is gone.
     """
     job = fitting(job, plan, options, seat.workers)
-    board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
     with claimed(options.checkpoint, board):
         _train(job, plan, options, seat, board, progress, report)
 
 
 def _train(
-    job: Job, plan: Plan, options: Options, seat: Seat, board: Board, progress: Progress, report: Report
+    job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, progress: Heartbeat, report: Report
 ) -> None:
     """Train a job that fits its plan, in a folder of checkpoints that is this run's alone."""
     made = prepare(job, plan, options, seat, board)
@@ -123,7 +123,7 @@ def _train(
                 check_guards(engine, captured, guard, board, watched, pace, newest)
             step = segment.first_step + steps
             if keeper is not None:
-                progress.state = State.SAVING
+                progress.state = WorkerState.SAVING
                 path = keeper.save(engine, step, periods, speak)
                 if path is not None:
                     speak({"event": "saved", "step": step, "path": str(path)})
@@ -171,8 +171,8 @@ def _drawn(
     options: Options,
     number: int,
     device: torch.device,
-    board: Board,
-    progress: Progress,
+    board: KVExchange,
+    progress: Heartbeat,
     speak: Report,
 ) -> dict[str, Any]:
     """Train with buckets and threads drawn at random; the first worker writes what all have noted; returns the last report."""
@@ -225,14 +225,14 @@ def _together(done: Collectives, way: str) -> str:
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
 
 
-def _keeper(job: Job, plan: Plan, options: Options, board: Board) -> "Keeper | None":
+def _keeper(job: Job, plan: Plan, options: Options, board: KVExchange) -> "CheckpointManager | None":
     """Who makes checkpoints, if they are wanted: DCP takes a second to import."""
     if options.checkpoint is None:
         return None
-    from hocket.runtime.checkpoint.manager import Keeper
+    from hocket.runtime.checkpoint.manager import CheckpointManager
 
     going_on = options.on_nan == "go"
-    return Keeper(job, plan, Path(options.checkpoint), board, options.resume, options.keep, going_on)
+    return CheckpointManager(job, plan, Path(options.checkpoint), board, options.resume, options.keep, going_on)
 
 
 def _silent(event: dict[str, Any]) -> None:
@@ -247,7 +247,13 @@ def _every(options: Options, start: int) -> int | None:
 
 
 def _notes(
-    options: Options, plan: Plan, updates: Updates, program: Program, runs: list[Segment], start: int, end: int
+    options: Options,
+    plan: Plan,
+    updates: UpdateSemantics,
+    program: Program,
+    runs: list[RunSegment],
+    start: int,
+    end: int,
 ) -> Iterator[str]:
     if not runs:
         yield f"{start} steps are trained already: nothing to do"

@@ -47,16 +47,16 @@ from hocket.scheduler.core.events import (
     WorkersJoined,
     WorkersLost,
 )
-from hocket.scheduler.core.job_table import Roster
-from hocket.scheduler.core.lease_table import Claims, Floor
-from hocket.scheduler.core.ledger import Book
-from hocket.scheduler.core.policy_runner import Asking, Policy
+from hocket.scheduler.core.job_table import JobTable
+from hocket.scheduler.core.lease_table import LeaseClaims, LeaseTable
+from hocket.scheduler.core.ledger import Ledger
+from hocket.scheduler.core.policy_runner import Policy, PolicyRunner
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.snapshot import Entity, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
-from hocket.scheduler.rounds.selection import Choice
+from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.rounds.selection import RoundSelection
 
 __all__ = ["Core", "Policy"]
 
@@ -72,7 +72,7 @@ class Core:
     def __init__(
         self,
         types: Sequence[WorkerType],
-        columns: Sequence[Column],
+        columns: Sequence[Placement],
         policy: Policy,
         settings: Settings | None = None,
         kept: np.ndarray | None = None,
@@ -86,11 +86,11 @@ class Core:
         """
         self.settings = settings or Settings()
         self.columns = tuple(columns)
-        self.roster = Roster(len(self.columns))
-        self.floor = Floor(types, columns)
-        self.asking = Asking(policy, self.settings, kept, entities, budget_usd)
-        self.book = Book(self.settings.round_s, self.floor.type_of, self.settings.gifts == "counted")
-        self.choice = Choice(self.settings)
+        self.roster = JobTable(len(self.columns))
+        self.floor = LeaseTable(types, columns)
+        self.asking = PolicyRunner(policy, self.settings, kept, entities, budget_usd)
+        self.book = Ledger(self.settings.round_s, self.floor.type_of, self.settings.gifts == "counted")
+        self.choice = RoundSelection(self.settings)
         self.refused: dict[str, str] = {}
         self.rounds = 0
         self.now_s = 0.0
@@ -244,7 +244,7 @@ class Core:
             told.append(WakeAt(until_s))
         return told
 
-    def _enter(self, claims: Claims, now_s: float, busy_s: np.ndarray | None = None) -> None:
+    def _enter(self, claims: LeaseClaims, now_s: float, busy_s: np.ndarray | None = None) -> None:
         """Put the time that leases had into the book; busy: by slot, if it is known for how much of it a job was at work."""
         time_s: np.ndarray | float = now_s - self.floor.since_s
         if busy_s is not None and busy_s.any():

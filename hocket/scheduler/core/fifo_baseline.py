@@ -12,7 +12,7 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import ALONE, Allocation, Reason
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 _RUNS = Reason("it runs all the time", "nothing: it stays on the type where it started")
 
@@ -34,7 +34,7 @@ class FirstCome:
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
         """The allocation; its objective is the number of jobs that run."""
-        refused = Shares(snapshot).refused
+        refused = AllocationVariables(snapshot).refused
         if self._overbook:
             self._place_overbooked(snapshot, refused)
         else:

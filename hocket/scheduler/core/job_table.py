@@ -12,7 +12,7 @@ from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active
 
-__all__ = ["BY_SLOT", "Roster"]
+__all__ = ["BY_SLOT", "JobTable"]
 
 _ARRAYS = (
     "throughputs", "owed_s", "need", "came", "sharing", "arrived_s", "remaining_steps", "isolated_s", "busy_s", "_rate", "_counted",
@@ -20,7 +20,7 @@ _ARRAYS = (
 BY_SLOT = ("jobs", "alone", *_ARRAYS)  # attributes with a row for each slot
 
 
-class Roster:
+class JobTable:
     """Jobs by id, and by slot:
 
     Attributes:

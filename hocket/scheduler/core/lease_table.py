@@ -13,24 +13,24 @@ import numpy as np
 
 from hocket.scheduler.core.events import Command, Preempt, Renew, Start
 from hocket.scheduler.model.lease import Lease
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.rounds.placement import place, place_singles
 
-__all__ = ["Chosen", "Claims", "Floor"]
+__all__ = ["SelectedJobs", "LeaseClaims", "LeaseTable"]
 
 
-class Claims(NamedTuple):
+class LeaseClaims(NamedTuple):
     """Why leases hold: an entry of the book for each, and whether it has a right to, or it is a gift."""
 
     entry: np.ndarray
     claimed: np.ndarray
 
-    def part(self, which: np.ndarray | list[int]) -> "Claims":
+    def part(self, which: np.ndarray | list[int]) -> "LeaseClaims":
         """Of some of the leases."""
-        return Claims(self.entry[which], self.claimed[which])
+        return LeaseClaims(self.entry[which], self.claimed[which])
 
 
-class Chosen(NamedTuple):
+class SelectedJobs(NamedTuple):
     """Who is to run in the next round: jobs, one or two side by side, where, on how many workers, and why.
 
     Attributes:
@@ -41,10 +41,10 @@ class Chosen(NamedTuple):
     jobs: list[tuple[str, ...]]
     column: list[int]
     need: list[int]
-    claims: Claims
+    claims: LeaseClaims
 
 
-class Floor:
+class LeaseTable:
     """Workers and leases.
 
     Attributes:
@@ -55,7 +55,7 @@ class Floor:
         ran: jobs that were ever started, and are not finished.
     """
 
-    def __init__(self, types: Sequence[WorkerType], columns: Sequence[Column]) -> None:
+    def __init__(self, types: Sequence[WorkerType], columns: Sequence[Placement]) -> None:
         self.types = list(types)
         self.columns = tuple(columns)
         self.type_of = np.array([column.type for column in columns], dtype=np.int64)
@@ -69,12 +69,15 @@ class Floor:
         self._type_of, self._spread = self.type_of.tolist(), (~self.consolidated).tolist()
         self._given = 0
         none = np.zeros(0, dtype=np.int64)
-        self._turned: tuple[list[int], Claims] = [], Claims(none, none.astype(bool))  # numbers and claims, as given
+        self._turned: tuple[list[int], LeaseClaims] = (
+            [],
+            LeaseClaims(none, none.astype(bool)),
+        )  # numbers and claims, as given
         self._keys: list[int] = []  # as given
         self._stays: dict[int, Lease] = {}  # by key, where all still run
         self._of: dict[str, int] | None = {}  # number of each job's lease; None until somebody asks
 
-    def claims(self) -> Claims:
+    def claims(self) -> LeaseClaims:
         """Of the leases that hold, in their order."""
         numbers, claims = self._turned
         if len(numbers) == len(self.running):
@@ -90,7 +93,7 @@ class Floor:
         """Columns of the jobs that run."""
         return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}
 
-    def leave(self, job: str) -> tuple[Lease | None, list[Lease], Claims]:
+    def leave(self, job: str) -> tuple[Lease | None, list[Lease], LeaseClaims]:
         """A job runs no more; the lease that it ran in, and that again if nothing of it runs any more: it is over."""
         if self._of is None:
             self._of = {name: n for n, lease in self.running.items() for name in lease.jobs if name not in self.ended}
@@ -102,7 +105,7 @@ class Floor:
         self.ended.add(job)
         return lease, *self._over([lease] if self.ended.issuperset(lease.jobs) else [])
 
-    def _over(self, leases: list[Lease]) -> tuple[list[Lease], Claims]:
+    def _over(self, leases: list[Lease]) -> tuple[list[Lease], LeaseClaims]:
         """These do not hold any more."""
         numbers, claims = self._turned
         places = [numbers.index(lease.number) for lease in leases]
@@ -116,7 +119,7 @@ class Floor:
         """Workers are up from now on."""
         self._set_up(kind, set(self.up[kind]) | set(workers))
 
-    def lose(self, kind: int, workers: Iterable[int]) -> tuple[list[Lease], Claims]:
+    def lose(self, kind: int, workers: Iterable[int]) -> tuple[list[Lease], LeaseClaims]:
         """Workers are gone; the leases that had some of them are over."""
         gone = set(workers)
         self._set_up(kind, set(self.up[kind]) - gone)
@@ -129,7 +132,7 @@ class Floor:
         self.types[kind] = replace(self.types[kind], workers=len(workers))
         self.workers[kind] = len(workers)
 
-    def turn(self, chosen: Chosen, now_s: float, until_s: float, overhead_s: float) -> list[Command]:
+    def turn(self, chosen: SelectedJobs, now_s: float, until_s: float, overhead_s: float) -> list[Command]:
         """Give the floor to those who were chosen; whoever stays where it is keeps its lease.
 
         Arguments:
@@ -165,7 +168,7 @@ class Floor:
             told.append(Renew(kept, until_s))
         return told + started
 
-    def _place(self, chosen: Chosen, before: Sequence[Lease | None]) -> dict[int, tuple[int, ...]]:
+    def _place(self, chosen: SelectedJobs, before: Sequence[Lease | None]) -> dict[int, tuple[int, ...]]:
         """Workers for those who cannot stay where they were, or were nowhere.
 
         Arguments:

@@ -8,16 +8,16 @@ Source: section 5.5; the claims carried over are ours.
 
 import numpy as np
 
-from hocket.scheduler.core.job_table import Roster
+from hocket.scheduler.core.job_table import JobTable
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.rounds.priorities import Entries
 
-__all__ = ["Book"]
+__all__ = ["Ledger"]
 
 _MOST_ROUNDS = 100.0  # that can be owed: an allocation that cannot be kept is no claim without end
 
 
-class Book:
+class Ledger:
     """Entries, and the time that each has received since the allocation was made, and is owed."""
 
     def __init__(self, round_s: float, types: np.ndarray, counted: bool = False) -> None:
@@ -33,7 +33,9 @@ class Book:
         self.received_s = np.zeros(0)
         self.owed_s = np.zeros(0)
 
-    def open(self, allocation: Allocation, slots: np.ndarray, roster: Roster, workers: np.ndarray, fill: bool) -> None:
+    def open(
+        self, allocation: Allocation, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fill: bool
+    ) -> None:
         """Begin anew with an allocation whose jobs are those in `slots`.
 
         Arguments:
@@ -59,7 +61,7 @@ class Book:
         self.received_s = np.full(len(first), self.round_s / 2)
         self.owed_s = self._claims(roster)
 
-    def keep(self, slots: np.ndarray, roster: Roster, workers: np.ndarray, fill: bool) -> None:
+    def keep(self, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fill: bool) -> None:
         """Go on with the allocation that there was: jobs that went are left out, jobs that came have no right to anything."""
         old = self.entries
         here = np.zeros(len(roster.jobs) + 1, dtype=bool)
@@ -80,7 +82,7 @@ class Book:
         )
 
     def _able(
-        self, slots: np.ndarray, roster: Roster, workers: np.ndarray, given: np.ndarray | None
+        self, slots: np.ndarray, roster: JobTable, workers: np.ndarray, given: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots and columns where jobs run alone, those aside that are given already."""
         able = (roster.throughputs[slots] > 0) & (roster.need[slots, None] <= workers[self._types])
@@ -90,12 +92,12 @@ class Book:
         return slots[rows], columns
 
     def _set(
-        self, first: np.ndarray, second: np.ndarray, column: np.ndarray, fraction: np.ndarray, roster: Roster
+        self, first: np.ndarray, second: np.ndarray, column: np.ndarray, fraction: np.ndarray, roster: JobTable
     ) -> None:
         types, need = self._types[column], roster.need[first]
         self.entries = Entries(first, second, column, types, need, fraction, len(roster.jobs))
 
-    def _claims(self, roster: Roster) -> np.ndarray:
+    def _claims(self, roster: JobTable) -> np.ndarray:
         """What entries are owed, of what their jobs are: each job's claim is split as its fractions on the column are."""
         entries = self.entries
         shape = roster.owed_s.shape
@@ -111,7 +113,7 @@ class Book:
             claim = np.where(total[entries.first, entries.column] > 0, claim, own)
         return claim
 
-    def close(self, roster: Roster) -> None:
+    def close(self, roster: JobTable) -> None:
         """Give what is owed back to the jobs, before another allocation."""
         entries, owed = self.entries, self.owed_s
         has = (entries.fraction > 0) | self._counted

@@ -13,7 +13,7 @@ from hocket.scheduler.core.fifo_baseline import FirstCome
 from hocket.scheduler.core.heterogeneity_agnostic import agnostic
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.simulation.simulator_options import Options, public
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.solver.lp.interior_allocation import middle
 from hocket.scheduler.solver.lp.session import Session
 from hocket.util.registry import load
@@ -65,7 +65,7 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
     return Named(name, blind, rest)
 
 
-def as_published(name: str, blind: bool = False, seed: int = 0) -> tuple[Policy, Options]:
+def as_published(name: str, blind: bool = False, seed: int = 0) -> tuple[Policy, SimulatorOptions]:
     """A policy as the public simulator has it, and the options that it is run with there.
 
     FIFO that sees no types leaves jobs where they started, and nobody runs there who has no place; isolated shares are

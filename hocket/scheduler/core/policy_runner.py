@@ -11,19 +11,19 @@ from collections.abc import Callable
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.scheduler.core.job_table import Roster
-from hocket.scheduler.core.lease_table import Floor
+from hocket.scheduler.core.job_table import JobTable
+from hocket.scheduler.core.lease_table import LeaseTable
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Entity, Pairs, Snapshot
 from hocket.scheduler.solver.lp.linear_program import SolverTrouble
 
-__all__ = ["Asking", "Policy"]
+__all__ = ["PolicyRunner", "Policy"]
 
 Policy = Callable[[Snapshot], Allocation]
 
 
-class Asking:
+class PolicyRunner:
     """A policy, and what is known of how its last answer has aged.
 
     Attributes:
@@ -61,7 +61,7 @@ class Asking:
         """Whether there will be a new allocation though nothing more comes, goes or changes."""
         return self.stale or self.holds_s < float("inf")
 
-    def ask(self, roster: Roster, floor: Floor, now_s: float) -> tuple[Allocation | None, str]:
+    def ask(self, roster: JobTable, floor: LeaseTable, now_s: float) -> tuple[Allocation | None, str]:
         """A new allocation, if one is due; and why there is none, if the solver failed or the policy refused.
 
         Raises:
@@ -89,7 +89,7 @@ class Asking:
         self.made_s, self.holds_s, self.fills = now_s, allocation.holds_s, allocation.fill
         self.stale = self.must = False
 
-    def snapshot(self, roster: Roster, floor: Floor, now_s: float) -> Snapshot:
+    def snapshot(self, roster: JobTable, floor: LeaseTable, now_s: float) -> Snapshot:
         """What the policy is told at this moment."""
         slots, pairs = roster.slots(), None
         if self.kept is not None:

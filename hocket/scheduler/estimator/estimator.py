@@ -21,7 +21,7 @@ from hocket.scheduler.estimator.fingerprint import Fingerprints, Fitting
 from hocket.scheduler.model.throughputs import Kind, Place, ThroughputTable, show_place
 
 
-class Measured(NamedTuple):
+class PairMeasurement(NamedTuple):
     """Two kinds of jobs that shared workers at a place, and what each did, in steps a second."""
 
     first: Kind
@@ -43,7 +43,7 @@ class Estimator:
 
     fingerprints: Fingerprints
     new: tuple[tuple[Kind, tuple[float, ...]], ...] = ()
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[PairMeasurement, ...] = ()
 
     @classmethod
     def of(cls, reference: ThroughputTable, seed: int, fitting: Fitting | None = None) -> "Estimator":
@@ -77,7 +77,7 @@ class Estimator:
             raise InputError(f"{place}: alone", str(steps)[:60], f"{len(self.reference.places)} throughputs >= 0")
         return replace(self, new=(*self.new, (kind, steps)))
 
-    def with_measured(self, measured: Iterable[Measured]) -> "Estimator":
+    def with_measured(self, measured: Iterable[PairMeasurement]) -> "Estimator":
         """Add what was measured, of new kinds or of others.
 
         Raises:

@@ -14,9 +14,9 @@ import numpy as np
 
 from hocket.errors import InputError
 from hocket.scheduler.core.events import SharingMeasured
-from hocket.scheduler.estimator.estimator import Estimator, Measured
+from hocket.scheduler.estimator.estimator import Estimator, PairMeasurement
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 __all__ = ["Estimating", "Learner", "profiled"]
 
@@ -68,7 +68,7 @@ def profiled(truth: ThroughputTable, how: Estimating) -> Estimator:
         for kind, place in found.to_measure(truth.kinds[row], how.pairs):
             beside, column = truth.row[kind], truth.column[place]
             steps = truth.beside[row, beside, column], truth.beside[beside, row, column]
-            measured.append(Measured(truth.kinds[row], kind, place, *map(float, steps)))
+            measured.append(PairMeasurement(truth.kinds[row], kind, place, *map(float, steps)))
     return found.with_measured(measured)
 
 
@@ -82,7 +82,7 @@ class Learner:
     """
 
     def __init__(
-        self, truth: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Column], how: Estimating
+        self, truth: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Placement], how: Estimating
     ) -> None:
         self.how, self.truth = how, truth
         self._at = truth.places_of(types, columns)
@@ -104,7 +104,7 @@ class Learner:
             if (first, second, place) not in self.measured:
                 self.measured.add((first, second, place))
                 kinds, places = self.truth.kinds, self.truth.places
-                new.append(Measured(kinds[a], kinds[b], places[place], *steps))
+                new.append(PairMeasurement(kinds[a], kinds[b], places[place], *steps))
         if not new:
             return []
         before = self.known.kept

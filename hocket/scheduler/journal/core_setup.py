@@ -8,7 +8,7 @@ import numpy as np
 from hocket.scheduler.core.core import Core, Policy
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.snapshot import Entity
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 __all__ = ["Setup"]
 
@@ -23,7 +23,7 @@ class Setup:
     """
 
     types: tuple[WorkerType, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[Placement, ...]
     policy: str
     settings: Settings = field(default_factory=Settings)
     kept: tuple[tuple[tuple[float, ...], ...], ...] | None = None

@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from hocket.scheduler.core.core import Core
-from hocket.scheduler.core.job_table import BY_SLOT, Roster
-from hocket.scheduler.core.lease_table import Floor
-from hocket.scheduler.core.policy_runner import Asking
+from hocket.scheduler.core.job_table import BY_SLOT, JobTable
+from hocket.scheduler.core.lease_table import LeaseTable
+from hocket.scheduler.core.policy_runner import PolicyRunner
 from hocket.scheduler.model.allocation import Allocation
-from hocket.scheduler.rounds.selection import Choice
+from hocket.scheduler.rounds.selection import RoundSelection
 
 __all__ = ["state_of"]
 
 _PARTS = ("roster", "floor", "asking", "book", "choice")
 # Attributes that follow from others; and what an allocation says to people.
 _CACHES: dict[type, frozenset[str]] = {
-    Roster: frozenset({"_slots"}),
-    Floor: frozenset({"_of", "_type_of", "_spread", "type_of", "consolidated", "columns"}),
-    Asking: frozenset({"policy", "_settings"}),  # the policy stands by itself
-    Choice: frozenset({"settings"}),
+    JobTable: frozenset({"_slots"}),
+    LeaseTable: frozenset({"_of", "_type_of", "_spread", "type_of", "consolidated", "columns"}),
+    PolicyRunner: frozenset({"policy", "_settings"}),  # the policy stands by itself
+    RoundSelection: frozenset({"settings"}),
     Core: frozenset(_PARTS),  # stand by themselves
     Allocation: frozenset({"reasons", "note", "grouped"}),
 }

@@ -16,7 +16,7 @@ import numpy as np
 from hocket.errors import InputError
 from hocket.scheduler.model.job import LEAST_WEIGHT, MOST_WEIGHT, Job
 from hocket.scheduler.model.lazy_property import once
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Snapshot:
     """
 
     types: tuple[WorkerType, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[Placement, ...]
     jobs: tuple[Active, ...]
     throughputs: np.ndarray
     pairs: Pairs | None = None

@@ -14,7 +14,7 @@ import numpy as np
 from hocket.errors import InputError, nearest
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Pairs
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 Kind = tuple[str, int]  # job type, scale factor
 Place = tuple[str, bool]  # name of a type of worker, consolidated
@@ -119,7 +119,7 @@ class ThroughputTable:
             raise InputError(f"{place}: job_type", f"{job_type}, which does not run on {worker_type}", "one that does")
         return found
 
-    def columns(self, types: Sequence[WorkerType], spread: bool = False) -> tuple[Column, ...]:
+    def columns(self, types: Sequence[WorkerType], spread: bool = False) -> tuple[Placement, ...]:
         """Columns of a snapshot: one a type, or two where the table knows what jobs do on spread workers and it is asked for.
 
         Raises:
@@ -132,12 +132,12 @@ class ThroughputTable:
                 step = f"{near} A table of your own goes with --throughputs, see docs/cluster.md.".lstrip()
                 place = f"worker type {own.name}"
                 raise InputError(place, "no throughputs of it", f"one of {', '.join(self.types)}", step)
-            found.append(Column(k))
+            found.append(Placement(k))
             if spread and (own.table_name, False) in self.column:
-                found.append(Column(k, False))
+                found.append(Placement(k, False))
         return tuple(found)
 
-    def places_of(self, types: Sequence[WorkerType], columns: Sequence[Column]) -> list[int]:
+    def places_of(self, types: Sequence[WorkerType], columns: Sequence[Placement]) -> list[int]:
         """Of each column of a snapshot, the column of this table."""
         return [self.column[types[c.type].table_name, c.consolidated] for c in columns]
 
@@ -149,7 +149,7 @@ class ThroughputTable:
         """
         return np.array([self.find(j.job_type, j.scale_factor, f"job {j.id}") for j in jobs], dtype=np.int64)
 
-    def throughputs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Column]) -> np.ndarray:
+    def throughputs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Placement]) -> np.ndarray:
         """Steps a second of jobs by column of a snapshot, as Snapshot has them; shape (jobs, columns).
 
         A job of one worker has nothing to gain from a spread column: it is 0 there.
@@ -161,7 +161,7 @@ class ThroughputTable:
         found[single[:, None] & spread[None, :]] = 0.0
         return found
 
-    def pairs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Column]) -> Pairs:
+    def pairs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Placement]) -> Pairs:
         """What jobs keep beside each other, by column of a snapshot; classes are rows of this table."""
         at = self.places_of(types, columns)
         return Pairs(rows, self.kept[:, :, at])

@@ -57,7 +57,7 @@ class WorkerType:
         return self.accelerator or self.name
 
 
-class Column(NamedTuple):
+class Placement(NamedTuple):
     """One way to run on a type: `type` is its index; consolidated, on as few servers as there can be, or spread."""
 
     type: int

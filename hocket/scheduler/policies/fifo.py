@@ -16,8 +16,8 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.rejected import fastest
 from hocket.scheduler.solver.lp.session import Session, answered, solved
 from hocket.scheduler.solver.lp.to_allocation import answer
-from hocket.scheduler.solver.lp.variables import Shares
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.lp.variables import AllocationVariables
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.parametric.weighted_sum import Ranks
 from hocket.scheduler.solver.queueing.priority_queue import Queued, queue
 from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
@@ -47,7 +47,7 @@ def in_order(snapshot: Snapshot, found: Allocation) -> float:
 def _best(snapshot: Snapshot, session: Session | None) -> Allocation:
     if snapshot.pairs is not None:
         return _with_pairs(snapshot)
-    shares = Shares(snapshot, (_weights(snapshot),))
+    shares = AllocationVariables(snapshot, (_weights(snapshot),))
     worth = _weights(snapshot)[shares.member] / max(len(snapshot.jobs), 1) / _fastest(snapshot)[shares.member]
     program = shares.program(-worth[shares.first] * shares.steps_first)
     solution = solved(session, shares, program, _PLACE)
@@ -69,10 +69,10 @@ def _with_pairs(snapshot: Snapshot) -> Allocation:
         return replace(found, objective=in_order(snapshot, found))
     apart = np.zeros(len(snapshot.jobs))
     while True:
-        shares = Shares(snapshot, (apart,))
+        shares = AllocationVariables(snapshot, (apart,))
         if not shares.groups:
             return _best(replace(snapshot, pairs=None), None)
-        lines = Lines(shares)
+        lines = GroupLines(shares)
         solution, gap = Ranks(lines, weights / max(len(weights), 1)).solve(_PLACE)
         entries, torn = spread(lines, solution.x, _AHEAD * weights)
         if not torn:

@@ -13,8 +13,8 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.policies.isolated import isolated_times
 from hocket.scheduler.solver.lp.rejected import refusal
 from hocket.scheduler.solver.lp.session import Session, answered
-from hocket.scheduler.solver.parametric.min_pace import Paced, paced
-from hocket.scheduler.solver.parametric.root_search import Pace
+from hocket.scheduler.solver.parametric.min_pace import MinPace, paced
+from hocket.scheduler.solver.parametric.root_search import DemandAtPace
 from hocket.scheduler.solver.space_sharing import min_pace as paced_roles
 from hocket.scheduler.solver.space_sharing.column_generation import many
 
@@ -37,7 +37,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
         assert unlike is not None
         return paced_roles.allocation(snapshot, unlike, pace, _PLACE)
     found = paced(snapshot, pace, _PLACE, session)
-    if not isinstance(found, Paced):
+    if not isinstance(found, MinPace):
         none = np.zeros(0, dtype=np.int64)
         reasons = tuple(refusal(found.refused[j]) for j in range(len(snapshot.jobs)))
         return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
@@ -61,15 +61,15 @@ def rho(snapshot: Snapshot, found: Allocation) -> np.ndarray:
         return pace.alone(found.throughput(snapshot))
 
 
-def _pace(snapshot: Snapshot) -> Pace:
+def _pace(snapshot: Snapshot) -> DemandAtPace:
     """Isolated times in all are what is due; 1 for jobs that run nowhere."""
     isolated = (isolated_times(snapshot) * snapshot.throughputs).sum(axis=1)
     counted = np.array([a.elapsed_s if a.isolated_s is None else a.isolated_s for a in snapshot.jobs])
     ends = np.divide(snapshot.remaining_steps, isolated, out=np.ones(len(counted)), where=isolated > 0)
-    return Pace(snapshot.remaining_steps, counted + ends, snapshot.elapsed_s)
+    return DemandAtPace(snapshot.remaining_steps, counted + ends, snapshot.elapsed_s)
 
 
-def _reasons(found: Paced, pace: Pace, each: np.ndarray) -> tuple[Reason, ...]:
+def _reasons(found: MinPace, pace: DemandAtPace, each: np.ndarray) -> tuple[Reason, ...]:
     shares = found.lines.shares
     snapshot = shares.snapshot
     own = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])

@@ -19,11 +19,11 @@ import numpy as np
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Entity, Snapshot
 from hocket.scheduler.solver.lp.session import Session, answered
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.water_filling.bisection import Leap
 from hocket.scheduler.solver.water_filling.levels import MANY, Water, dues, fill, moved, still, told
 from hocket.scheduler.solver.water_filling.rounds import Levels
-from hocket.scheduler.solver.water_filling.trajectory import Path, Team
+from hocket.scheduler.solver.water_filling.trajectory import JobGroup, Path
 
 __all__ = ["PAPER", "allocate"]
 
@@ -44,7 +44,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     teams = _Teams(snapshot)
-    shares = Shares(snapshot, teams.keys())
+    shares = AllocationVariables(snapshot, teams.keys())
     water = still(shares)
     levels: Levels | None = None
     while True:
@@ -56,7 +56,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
             levels.close()
             return told(shares, water)
         before = shares
-        shares = Shares(snapshot, teams.keys(shares, water))
+        shares = AllocationVariables(snapshot, teams.keys(shares, water))
         water = moved(water, before, shares)
 
 
@@ -83,7 +83,7 @@ class _Teams:
         self._stand = np.zeros(len(teams), dtype=np.int64)
         self._ahead = _AHEAD if snapshot.pairs is None else _AHEAD_OF_PAIRS
 
-    def keys(self, shares: Shares | None = None, water: Water | None = None) -> tuple[np.ndarray, ...]:
+    def keys(self, shares: AllocationVariables | None = None, water: Water | None = None) -> tuple[np.ndarray, ...]:
         """What tells jobs apart that run alike: team, weight, place in line, and level for those of a line that ended.
 
         Arguments:
@@ -102,7 +102,7 @@ class _Teams:
             place[waits[: self._ahead]] = np.arange(1, len(waits[: self._ahead]) + 1)
         return self.team, weight, place, level
 
-    def path(self, shares: Shares, reach: np.ndarray, water: Water) -> Path | None:
+    def path(self, shares: AllocationVariables, reach: np.ndarray, water: Water) -> Path | None:
         """How all would rise if workers held nobody; None where jobs of a line are not told apart.
 
         Arguments:
@@ -118,13 +118,13 @@ class _Teams:
                 if (shares.count[own] > 1).any():
                     return None
                 rate[own] = 1 / shares.scale[own]
-                found.append(Team(own, np.ones(len(own)), weight, True))
+                found.append(JobGroup(own, np.ones(len(own)), weight, True))
             else:
                 own = np.flatnonzero((team == k) & rises)
-                found.append(Team(own, (weights * shares.count)[own], weight))
+                found.append(JobGroup(own, (weights * shares.count)[own], weight))
         return Path(water.level, rate, reach, found)
 
-    def rates(self, shares: Shares, stuck: np.ndarray) -> np.ndarray | None:
+    def rates(self, shares: AllocationVariables, stuck: np.ndarray) -> np.ndarray | None:
         """How fast each group rises; None when one that is to rise is not told apart from others of its line."""
         team = self.team[shares.member]
         part = np.where(stuck, 0.0, self._snapshot.weights[shares.member])

@@ -9,8 +9,8 @@ from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.rejected import refusal
 from hocket.scheduler.solver.lp.session import Session, answered
-from hocket.scheduler.solver.parametric.min_pace import Paced, paced
-from hocket.scheduler.solver.parametric.root_search import Pace
+from hocket.scheduler.solver.parametric.min_pace import MinPace, paced
+from hocket.scheduler.solver.parametric.root_search import DemandAtPace
 from hocket.scheduler.solver.space_sharing import min_pace as paced_roles
 from hocket.scheduler.solver.space_sharing.column_generation import many
 
@@ -28,13 +28,13 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
-    pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
+    pace = DemandAtPace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
     if many(snapshot) is not None:
         unlike = many(snapshot, (snapshot.remaining_steps,))
         assert unlike is not None
         return paced_roles.allocation(snapshot, unlike, pace, _PLACE)
     found = paced(snapshot, pace, _PLACE, session)
-    if not isinstance(found, Paced):
+    if not isinstance(found, MinPace):
         none = np.zeros(0, dtype=np.int64)
         reasons = tuple(refusal(found.refused[j]) for j in range(jobs))
         return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
@@ -53,7 +53,7 @@ def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
     return snapshot.remaining_steps / objective
 
 
-def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]:
+def _reasons(found: MinPace, pace: DemandAtPace, ends_s: np.ndarray) -> tuple[Reason, ...]:
     shares, last_s = found.lines.shares, ends_s.max()
     own_s = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])
     types = shares.snapshot.types

@@ -17,13 +17,13 @@ from hocket.errors import InputError
 from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.hourly_cost import HOUR_S, cost_per_hour
-from hocket.scheduler.solver.lp.linear_program import Program, SolverTrouble, solve
+from hocket.scheduler.solver.lp.linear_program import LinearProgram, SolverTrouble, solve
 from hocket.scheduler.solver.lp.rejected import refusal
 from hocket.scheduler.solver.lp.session import Session, answered
-from hocket.scheduler.solver.lp.variables import Shares
-from hocket.scheduler.solver.parametric.demand_groups import Cuts, Lines
+from hocket.scheduler.solver.lp.variables import AllocationVariables
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
 from hocket.scheduler.solver.parametric.min_cost_demand import Served
-from hocket.scheduler.solver.parametric.root_search import Found, Kept, Pace, at_pace, least, root
+from hocket.scheduler.solver.parametric.root_search import DemandAtPace, Kept, LeastPace, at_pace, least, root
 from hocket.scheduler.solver.space_sharing.time_windows import spread
 
 __all__ = ["PAPER", "allocate"]
@@ -46,11 +46,11 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
-    pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
+    pace = DemandAtPace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
     apart, above = np.zeros(jobs), 0.0
     while True:
-        shares = Shares(snapshot, (apart,))
-        lines = Lines(shares)
+        shares = AllocationVariables(snapshot, (apart,))
+        lines = GroupLines(shares)
         if not shares.groups:
             empty = np.zeros(0, dtype=np.int64)
             reasons = tuple(refusal(shares.refused[j]) for j in range(jobs))
@@ -72,7 +72,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     return Allocation(*entries, last_s, gap, told, shares.refused, note, fill=snapshot.budget_usd is None)
 
 
-def _left(lines: Lines, snapshot: Snapshot) -> tuple[float | None, str]:
+def _left(lines: GroupLines, snapshot: Snapshot) -> tuple[float | None, str]:
     """What may be spent, and what is wrong with it.
 
     Raises:
@@ -94,7 +94,7 @@ def _left(lines: Lines, snapshot: Snapshot) -> tuple[float | None, str]:
 
 
 def _within(
-    lines: Lines, found: Found, pace: Pace, budget_usd: float | None, session: Session | None
+    lines: GroupLines, found: LeastPace, pace: DemandAtPace, budget_usd: float | None, session: Session | None
 ) -> tuple[Kept, float, bool]:
     """What costs least at the least makespan that is within the budget, that makespan, and whether the budget made it longer."""
     cost = cost_per_hour(lines.shares) / HOUR_S
@@ -124,7 +124,9 @@ def _within(
     raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
 
 
-def _affordable(cuts: Cuts, prices: np.ndarray, rest: float, pace: Pace, now: float, budget: float) -> float:
+def _affordable(
+    cuts: LineCuts, prices: np.ndarray, rest: float, pace: DemandAtPace, now: float, budget: float
+) -> float:
     """The least makespan at which these prices of rows do not show that it costs more than the budget.
 
     Arguments:
@@ -140,7 +142,7 @@ def _affordable(cuts: Cuts, prices: np.ndarray, rest: float, pace: Pace, now: fl
     return root(dearness, now)
 
 
-def _least_cost_usd(lines: Lines, cost: np.ndarray) -> float:
+def _least_cost_usd(lines: GroupLines, cost: np.ndarray) -> float:
     """What all jobs cost if there is no hurry: every group's work is done where it is cheapest."""
     shares = lines.shares
     runs = shares.group >= 0
@@ -157,7 +159,7 @@ def _least_cost_usd(lines: Lines, cost: np.ndarray) -> float:
     np.maximum.at(longest, variable, 1 / values)
     unit = float((cost * longest).max()) or 1.0
     # In units of the longest that any of it can take, so that figures are near 1.
-    program = Program(
+    program = LinearProgram(
         cost * longest / unit,
         np.zeros(shares.variables),
         np.ones(shares.variables),
@@ -170,7 +172,9 @@ def _least_cost_usd(lines: Lines, cost: np.ndarray) -> float:
     return solve(program, _PLACE).bound * unit
 
 
-def _reasons(lines: Lines, found: Found, pace: Pace, ends_s: np.ndarray, dear: bool) -> tuple[Reason, ...]:
+def _reasons(
+    lines: GroupLines, found: LeastPace, pace: DemandAtPace, ends_s: np.ndarray, dear: bool
+) -> tuple[Reason, ...]:
     shares = lines.shares
     types = shares.snapshot.types
     own_s = pace.alone(np.append(lines.fastest, 1.0)[shares.group])

@@ -13,8 +13,8 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.dual import large_programs as unlike
 from hocket.scheduler.solver.lp.session import Session, answered, solved
 from hocket.scheduler.solver.lp.to_allocation import ENOUGH, answer, reasons
-from hocket.scheduler.solver.lp.variables import Rows, Shares
-from hocket.scheduler.solver.space_sharing.column_generation import Aim, Roles, many
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
+from hocket.scheduler.solver.space_sharing.column_generation import ColumnObjective, Roles, many
 
 __all__ = ["PAPER", "allocate", "asked"]
 
@@ -33,14 +33,14 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     sharing = many(snapshot, (snapshot.weights,))
     if sharing is not None:
         return _by_roles(snapshot, sharing)
-    shares = Shares(snapshot, (snapshot.weights,))
+    shares = AllocationVariables(snapshot, (snapshot.weights,))
     groups, variables, steps = shares.throughput
     due = equal_share(snapshot)[shares.member] * snapshot.weights[shares.member] / shares.scale
     found = _by_prices(shares, due, session) if unlike.many(shares) else None
     if found is not None:
         return found
     count, least = shares.groups, shares.variables
-    rows = Rows(
+    rows = Constraints(
         np.concatenate([groups, np.arange(count)]),
         np.concatenate([variables, np.full(count, least)]),
         np.concatenate([steps / due[groups], np.full(count, -1.0)]),
@@ -54,9 +54,9 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     return answer(shares, solution.x, solution.duals, float(solution.x[least]), solution.gap)
 
 
-def _by_prices(shares: Shares, due: np.ndarray, session: Session | None) -> Allocation | None:
+def _by_prices(shares: AllocationVariables, due: np.ndarray, session: Session | None) -> Allocation | None:
     """The same, where groups are many; None where it is not found so."""
-    rows = unlike.Rows(due, np.zeros(shares.groups), np.full(shares.groups, -1.0))
+    rows = unlike.GroupRows(due, np.zeros(shares.groups), np.full(shares.groups, -1.0))
     most = float((np.bincount(shares.first, shares.steps_first, shares.groups) / due).max())
     start = None if session is None else session.prices(shares.snapshot, _PLACE)
     found = unlike.solve(shares, rows, _PLACE, None, (-most, 0.0), start)
@@ -95,11 +95,11 @@ def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
     return objective * equal_share(snapshot) * snapshot.weights / snapshot.scale
 
 
-def _by_roles(snapshot: Snapshot, shares: Shares) -> Allocation:
+def _by_roles(snapshot: Snapshot, shares: AllocationVariables) -> Allocation:
     """The same, where there are too many pairs to write them all down."""
     assert snapshot.pairs is not None
     due = equal_share(snapshot) * snapshot.weights / snapshot.scale
-    found = Roles(shares, snapshot.pairs, Aim(np.zeros(shares.groups), due[shares.member])).best(_PLACE)
+    found = Roles(shares, snapshot.pairs, ColumnObjective(np.zeros(shares.groups), due[shares.member])).best(_PLACE)
     runs = shares.group >= 0
     least = float((Allocation(*found.entries, 0.0).throughput(snapshot)[runs] / due[runs]).min())
     gap = max(0.0, -found.bound - least) / max(1.0, least)

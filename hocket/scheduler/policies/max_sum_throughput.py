@@ -9,7 +9,7 @@ from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.session import Session, answered, solved
 from hocket.scheduler.solver.lp.to_allocation import answer
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
 
 __all__ = ["PAPER", "allocate"]
@@ -27,7 +27,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     unlike = many(snapshot)
     if unlike is not None:
         return sum_of(snapshot, unlike, np.ones(unlike.groups), _PLACE)
-    shares = Shares(snapshot)
+    shares = AllocationVariables(snapshot)
     steps = shares.steps_first + shares.steps_second
     # In units of the fastest, so that the solver's tolerances are relative.
     unit = float(steps.max(initial=0.0)) or 1.0

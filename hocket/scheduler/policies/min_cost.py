@@ -14,7 +14,7 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.hourly_cost import priced
 from hocket.scheduler.solver.lp.session import Session, answered, solved
 from hocket.scheduler.solver.lp.to_allocation import answer
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
 
 __all__ = ["PAPER", "allocate"]
@@ -36,7 +36,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     unlike = many(snapshot)
     if unlike is not None:
         return sum_of(snapshot, unlike, np.tile(1 / priced(snapshot), (unlike.groups, 1)), _PLACE)
-    shares = Shares(snapshot)
+    shares = AllocationVariables(snapshot)
     worth = (shares.steps_first + shares.steps_second) / priced(snapshot)[shares.column]
     unit = float(worth.max(initial=0.0)) or 1.0
     solution = solved(session, shares, shares.program(-worth / unit), _PLACE)

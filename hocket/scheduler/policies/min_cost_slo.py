@@ -19,11 +19,11 @@ from hocket.scheduler.solver.lp.hourly_cost import cost_per_hour, priced
 from hocket.scheduler.solver.lp.linear_program import Infeasible, Solution, SolverTrouble
 from hocket.scheduler.solver.lp.session import Session, answered
 from hocket.scheduler.solver.lp.to_allocation import answer, reasons
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.parametric.deadlines import ahead, alone, due, together
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.parametric.min_cost_demand import Served
-from hocket.scheduler.solver.space_sharing.column_generation import Aim, Answer, Roles, many
+from hocket.scheduler.solver.space_sharing.column_generation import ColumnObjective, ColumnSolution, Roles, many
 from hocket.scheduler.solver.space_sharing.residuals import CRUMB, with_crumbs
 from hocket.scheduler.solver.space_sharing.time_windows import spread
 
@@ -77,8 +77,8 @@ def _by_lines(
     """The allocation that meets demands; None where they are not firm and conflict."""
     apart, floor = np.zeros(len(snapshot.jobs)), 0
     for _ in range(_STEPS):
-        shares = Shares(snapshot, (apart,))
-        lines = Lines(shares)
+        shares = AllocationVariables(snapshot, (apart,))
+        lines = GroupLines(shares)
         demand[shares.group < 0] = 0.0
         hopeless = alone(lines, demand)
         late |= hopeless
@@ -117,7 +117,7 @@ def _by_roles(
     while True:
         shares = many(snapshot, (demand,))
         assert shares is not None
-        lines = Lines(shares)
+        lines = GroupLines(shares)
         demand[shares.group < 0] = 0.0
         hopeless = alone(lines, demand)
         if hopeless:
@@ -127,9 +127,9 @@ def _by_roles(
         worth = np.tile(1 / prices, (shares.groups, 1))
         unit = float((worth[shares.first, shares.column] * shares.steps_first).max()) or 1.0
         asked = np.where(demand[shares.member] > CRUMB * lines.fastest, demand[shares.member], 0.0)
-        roles = Roles(shares, snapshot.pairs, Aim(worth / unit))
+        roles = Roles(shares, snapshot.pairs, ColumnObjective(worth / unit))
         if (asked > 0).any():
-            roles.after(Aim(np.zeros(shares.groups), asked))
+            roles.after(ColumnObjective(np.zeros(shares.groups), asked))
             found = roles.best(_PLACE)
             if -found.objective < 1 - _ENOUGH:
                 if not firm:
@@ -140,14 +140,19 @@ def _by_roles(
                 late |= dict.fromkeys(jobs.tolist(), _CONFLICT)
                 demand[jobs] = 0.0
                 continue
-            roles.after(Aim(worth / unit, asked * min(1.0, -found.objective) * (1 - _ENOUGH), kept=True))
+            roles.after(ColumnObjective(worth / unit, asked * min(1.0, -found.objective) * (1 - _ENOUGH), kept=True))
         found = roles.best(_PLACE)
         found = replace(found, entries=with_crumbs(lines, demand, found.entries, snapshot))
         return _told(shares, found, unit, demand, late, floor)
 
 
 def _told(
-    shares: Shares, found: Answer, unit: float, demand: np.ndarray, late: dict[int, str], floor: int
+    shares: AllocationVariables,
+    found: ColumnSolution,
+    unit: float,
+    demand: np.ndarray,
+    late: dict[int, str],
+    floor: int,
 ) -> Allocation:
     gap = max(0.0, found.objective - found.bound) / max(1.0, abs(found.objective))
     plain = reasons(shares, found.duals)
@@ -157,7 +162,7 @@ def _told(
     return Allocation(*found.entries, -found.objective * unit, gap, told, shares.refused, notes)
 
 
-def _dearest(found: Answer, asked: np.ndarray, count: np.ndarray) -> np.ndarray:
+def _dearest(found: ColumnSolution, asked: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Groups without which the answer's prices no longer show that the others ask for too much."""
     each = found.prices * asked * count
     order = np.argsort(-each, kind="stable")
@@ -165,7 +170,7 @@ def _dearest(found: Answer, asked: np.ndarray, count: np.ndarray) -> np.ndarray:
     return order[: int(over.sum()) + 1]
 
 
-def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray, session: Session | None) -> tuple[Solution, float]:
+def _sum(lines: GroupLines, demand: np.ndarray, worth: np.ndarray, session: Session | None) -> tuple[Solution, float]:
     unit = float(worth.max(initial=0.0)) or 1.0
     served = Served(lines.start(demand), -worth / unit, _PLACE, None, session)
     solution = served.ask(demand)
@@ -173,7 +178,7 @@ def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray, session: Session |
     return solution, -solution.objective * unit
 
 
-def _ratio(lines: Lines, demand: np.ndarray, prices: np.ndarray) -> tuple[Solution, float]:
+def _ratio(lines: GroupLines, demand: np.ndarray, prices: np.ndarray) -> tuple[Solution, float]:
     """All throughput over all cost: the number r at which the most of throughput - r cost is 0."""
     shares = lines.shares
     steps, cost = shares.steps_first + shares.steps_second, cost_per_hour(shares, prices)
@@ -190,7 +195,9 @@ def _ratio(lines: Lines, demand: np.ndarray, prices: np.ndarray) -> tuple[Soluti
     raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
 
 
-def _reasons(shares: Shares, plain: Sequence[Reason], demand: np.ndarray, late: dict[int, str]) -> tuple[Reason, ...]:
+def _reasons(
+    shares: AllocationVariables, plain: Sequence[Reason], demand: np.ndarray, late: dict[int, str]
+) -> tuple[Reason, ...]:
     told = list(plain)
     for j in np.flatnonzero(demand > 0).tolist():
         told[j] = Reason(f"its deadline asks for {demand[j]:.4g} steps a second; {plain[j].binding}", plain[j].change)

@@ -13,7 +13,7 @@ import numpy as np
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.session import Session, answered
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.water_filling.bisection import Leap
 from hocket.scheduler.solver.water_filling.levels import Water, dues, fill, still, told
 from hocket.scheduler.solver.water_filling.rounds import Levels
@@ -31,7 +31,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
-    shares = Shares(snapshot, (snapshot.weights,))
+    shares = AllocationVariables(snapshot, (snapshot.weights,))
     # Weights are in what is due, so that all levels are of one size: solvers' tolerances are absolute.
     weights = snapshot.weights[shares.member] / shares.scale
     due = dues(shares) * weights

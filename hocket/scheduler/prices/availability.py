@@ -18,7 +18,7 @@ NOTICE_S = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}
 
 
 @dataclass(frozen=True)
-class Held:
+class InstanceLifetime:
     """One instance from when it was granted; `preempted`, or still there when nobody looked any more."""
 
     begin_s: float
@@ -40,7 +40,7 @@ class Availability:
     key: PriceKey
     accelerator: str
     accelerators: float
-    held: tuple[Held, ...]
+    held: tuple[InstanceLifetime, ...]
     refused_s: tuple[float, ...]
     begin_s: float
     end_s: float

@@ -8,13 +8,13 @@ from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.prices.bill import Paid
 from hocket.scheduler.prices.egress import Egress
 from hocket.scheduler.prices.market import PriceKey
-from hocket.scheduler.simulation.metrics import Run, Span
+from hocket.scheduler.simulation.metrics import ClusterRun, Span
 
 FORMAT = "hocket-bills-1"
 
 
 @dataclass(frozen=True)
-class Lease:
+class PaidLease:
     """One lease, as far as a job pays for it.
 
     Attributes:
@@ -47,7 +47,7 @@ class JobBill:
 
     job: str
     cost_usd: float
-    leases: tuple[Lease, ...]
+    leases: tuple[PaidLease, ...]
     transfer_usd: float = 0.0
 
 
@@ -68,7 +68,7 @@ class Bills:
 
 
 def bills(
-    run: Run,
+    run: ClusterRun,
     policy: str,
     begin_s: float | None = None,
     places: Mapping[str, PriceKey] | None = None,
@@ -85,7 +85,7 @@ def bills(
         InputError: a cloud without a tariff for what leaves it.
     """
     prices = [_prices(run, kind, own) for kind, own in enumerate(run.types)]
-    leases: list[list[Lease]] = [[] for _ in run.records]
+    leases: list[list[PaidLease]] = [[] for _ in run.records]
     for span in sorted(run.spans, key=lambda span: span.began_s):
         for job in span.jobs:
             leases[job].append(_lease(span, run.types[span.type], prices[span.type]))
@@ -99,7 +99,7 @@ def bills(
 
 
 def _moves(
-    leases: Sequence[Sequence[Lease]], places: Mapping[str, PriceKey], checkpoint_bytes: float, begin_s: float
+    leases: Sequence[Sequence[PaidLease]], places: Mapping[str, PriceKey], checkpoint_bytes: float, begin_s: float
 ) -> list[float]:
     """What the moves of each job cost, in dollars; all jobs' count together, in the order of time."""
     moves = [
@@ -114,15 +114,15 @@ def _moves(
     return found
 
 
-def _prices(run: Run, kind: int, own: WorkerType) -> list[Paid]:
+def _prices(run: ClusterRun, kind: int, own: WorkerType) -> list[Paid]:
     changed = (Paid(when, price) for when, which, price in run.prices if which == kind)
     return [Paid(0.0, own.price_usd_per_hour), *changed]
 
 
-def _lease(span: Span, own: WorkerType, prices: Sequence[Paid]) -> Lease:
+def _lease(span: Span, own: WorkerType, prices: Sequence[Paid]) -> PaidLease:
     before = [one for one in prices if one.from_s <= span.began_s]
     inside = [one for one in prices if span.began_s < one.from_s < span.ended_s]
     paid = (Paid(span.began_s, before[-1].usd_per_hour), *inside)
     cost_usd = span.cost_usd / len(span.jobs)
     times = span.began_s, span.ended_s
-    return Lease(own.name, own.offer, own.spot, span.workers, len(span.jobs), *times, cost_usd, paid)
+    return PaidLease(own.name, own.offer, own.spot, span.workers, len(span.jobs), *times, cost_usd, paid)

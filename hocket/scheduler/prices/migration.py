@@ -41,7 +41,7 @@ class Moving:
 
 
 @dataclass(frozen=True)
-class Journey:
+class Migration:
     """What a job paid where.
 
     Attributes:
@@ -72,7 +72,7 @@ def travel(
     begin_s: float,
     moving: Moving | None = None,
     tariffs: Mapping[str, Tariff] = TARIFFS,
-) -> Journey:
+) -> Migration:
     """Train so many steps from a moment on, on spot instances.
 
     It moves when a step costs less elsewhere and what is saved until it next looks pays for the move, or when its instance is
@@ -100,7 +100,7 @@ def travel(
         _lengthen(legs, place, now, end)
         now = end
         if left <= rate * _INSTANT_S:
-            return Journey(tuple(bill(market, o.key, a, b, 1 / o.accelerators) for o, a, b in legs), transfer, now)
+            return Migration(tuple(bill(market, o.key, a, b, 1 / o.accelerators) for o, a, b in legs), transfer, now)
         other = _best(offers, speed, now)
         if other.key != place.key and _pays(place, other, speed, moving, now, left, egress):
             transfer += egress.move_usd(moving.checkpoint_bytes, place.key, other.key, now)

@@ -7,7 +7,7 @@ from hocket.scheduler.prices.market import Market
 
 
 @dataclass(frozen=True)
-class Best:
+class BestOffer:
     """One accelerator at one moment; dollars an hour of one of it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Best:
         return self.on_demand_usd_per_hour / self.cheapest_usd_per_hour
 
 
-def best_offers(market: Market, now_s: float) -> tuple[Best, ...]:
+def best_offers(market: Market, now_s: float) -> tuple[BestOffer, ...]:
     """Of each accelerator that has a spot price at that moment, in the order of their names."""
     found = []
     for accelerator in sorted({offer.accelerator for offer in market}):
@@ -43,7 +43,7 @@ def best_offers(market: Market, now_s: float) -> tuple[Best, ...]:
         assert cheapest is not None
         demand = [price for o in own if not isnan(price := o.price(now_s, spot=False))]
         found.append(
-            Best(
+            BestOffer(
                 accelerator,
                 len(priced),
                 str(cheapest.key),

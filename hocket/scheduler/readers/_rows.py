@@ -21,7 +21,7 @@ _NUMBER = re.compile(
 
 
 @dataclass(frozen=True)
-class Row:
+class FileRow:
     """One line of a file, as fields by name."""
 
     path: str
@@ -63,7 +63,7 @@ def _shown(text: str) -> str:
     return repr(text[:_MOST_SHOWN]) if text else "nothing"
 
 
-def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[Row]:
+def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[FileRow]:
     """Rows of a file without a header, fields apart by tabs; empty lines are passed over.
 
     Raises:
@@ -74,10 +74,10 @@ def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[Row]:
         if len(cells) != len(names):
             expected = f"{len(names)} fields apart by tabs: {', '.join(names)}"
             raise InputError(f"{path}, line {line}", f"{len(cells)}", expected)
-        yield Row(str(path), line, dict(zip(names, cells, strict=True)))
+        yield FileRow(str(path), line, dict(zip(names, cells, strict=True)))
 
 
-def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[Row]:
+def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[FileRow]:
     """Rows of a CSV with a header, unquoted; further columns are kept.
 
     Arguments:
@@ -101,7 +101,7 @@ def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[R
             continue
         if len(cells) != len(names):
             raise InputError(f"{path}, line {line}", f"{len(cells)} fields", f"{len(names)}, as in the header")
-        yield Row(str(path), line, dict(zip(names, cells, strict=True)))
+        yield FileRow(str(path), line, dict(zip(names, cells, strict=True)))
     if not names:
         raise InputError(str(path), "an empty file", f"a header with {', '.join(required)}")
 

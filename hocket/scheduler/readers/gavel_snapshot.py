@@ -17,7 +17,7 @@ from hocket.errors import InputError, nearest
 from hocket.scheduler.model.job import LEAST_STEPS, MOST_STEPS, Job
 from hocket.scheduler.model.snapshot import Active, Entity, Snapshot
 from hocket.scheduler.model.throughputs import STEPS_PER_S, ThroughputTable, can_be
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.readers._rows import json_bytes
 from hocket.scheduler.simulation.workload import FORMAT as WORKLOAD
 from hocket.scheduler.simulation.workload import check_ids, inside
@@ -121,7 +121,7 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
             [_steps(job.throughput, t.name, f"jobs.{k}: throughput") for t in types] for k, job in enumerate(data.jobs)
         ]
         steps = np.array(rows, dtype=float).reshape(len(active), len(types))
-        columns = tuple(Column(k) for k in range(len(types)))
+        columns = tuple(Placement(k) for k in range(len(types)))
         pairs = None
         if table is not None:
             table.columns(types)

@@ -13,7 +13,7 @@ from random import Random
 from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.readers._rows import MOST_BYTES, Row
+from hocket.scheduler.readers._rows import MOST_BYTES, FileRow
 from hocket.scheduler.readers._rows import table as rows_of
 from hocket.scheduler.simulation.workload import Workload, in_order
 from hocket.util.files import read_text
@@ -61,7 +61,7 @@ def parse(content: str, path: str | Path, table: ThroughputTable, seed: int = 0,
     return in_order(jobs, Path(path).name)
 
 
-def _time(row: Row) -> datetime:
+def _time(row: FileRow) -> datetime:
     text = row.text("timestamp")
     try:
         return datetime.fromisoformat(text).replace(tzinfo=None)

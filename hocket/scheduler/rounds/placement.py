@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from hocket.errors import InternalError
 
-__all__ = ["Wish", "place", "place_singles"]
+__all__ = ["PlacementRequest", "place", "place_singles"]
 
 
-class Wish(NamedTuple):
+class PlacementRequest(NamedTuple):
     """A job, or a pair, that runs in this round on workers of one type.
 
     Attributes:

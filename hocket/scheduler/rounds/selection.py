@@ -10,9 +10,9 @@ import random
 
 import numpy as np
 
-from hocket.scheduler.core.job_table import Roster
-from hocket.scheduler.core.lease_table import Chosen, Claims
-from hocket.scheduler.core.ledger import Book
+from hocket.scheduler.core.job_table import JobTable
+from hocket.scheduler.core.lease_table import LeaseClaims, SelectedJobs
+from hocket.scheduler.core.ledger import Ledger
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.rounds.knapsack import pack
@@ -27,13 +27,13 @@ from hocket.scheduler.rounds.priorities import (
     worth,
 )
 
-__all__ = ["Choice"]
+__all__ = ["RoundSelection"]
 
 _SHUFFLER = 5  # what the public simulator adds to its seed for this, so that types come in the same orders there
 _MOST_ROUNDS = 64  # between two searches for a choice that there may not be
 
 
-class Choice:
+class RoundSelection:
     """Who runs; it remembers when to search again.
 
     Attributes:
@@ -45,7 +45,7 @@ class Choice:
         self.search_at, self.search_every = 0, 1
         self._chance = random.Random(settings.seed + _SHUFFLER)
 
-    def make(self, book: Book, roster: Roster, workers: list[int], rounds: int) -> Chosen:
+    def make(self, book: Ledger, roster: JobTable, workers: list[int], rounds: int) -> SelectedJobs:
         """Who runs, most urgent first.
 
         Arguments:
@@ -58,11 +58,11 @@ class Choice:
         if entries.paired:
             seconds = entries.second[chosen].tolist()
             jobs = [own if b == ALONE else own + alone[b] for own, b in zip(jobs, seconds, strict=True)]
-        claims = Claims(chosen, due_s[chosen] > 0)
+        claims = LeaseClaims(chosen, due_s[chosen] > 0)
         keys, columns, needs = entries.key[chosen], entries.column[chosen], entries.need[chosen]
-        return Chosen(keys.tolist(), jobs, columns.tolist(), needs.tolist(), claims)
+        return SelectedJobs(keys.tolist(), jobs, columns.tolist(), needs.tolist(), claims)
 
-    def _entries(self, book: Book, due_s: np.ndarray, workers: list[int], rounds: int) -> np.ndarray:
+    def _entries(self, book: Ledger, due_s: np.ndarray, workers: list[int], rounds: int) -> np.ndarray:
         """Entries of the book that run."""
         settings, entries = self.settings, book.entries
         if settings.order == "deficit":

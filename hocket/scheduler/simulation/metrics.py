@@ -18,7 +18,7 @@ from hocket.scheduler.model.worker_types import WorkerType
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JobRecord:
     """What became of a job.
 
     Attributes:
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ClusterRun:
     """A simulation, or what a service did.
 
     Attributes:
@@ -66,7 +66,7 @@ class Run:
     """
 
     types: tuple[WorkerType, ...]
-    records: tuple[Record, ...]
+    records: tuple[JobRecord, ...]
     spans: tuple[Span, ...]
     ended_s: float
     rounds: int
@@ -77,7 +77,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ClusterSummary:
     """The figures of a run; of those jobs that were asked for, but utilisation, cost and capacity are of all."""
 
     jobs: int
@@ -100,7 +100,7 @@ class Summary:
     notes: tuple[str, ...] = field(default=())
 
 
-def summary(run: Run, first: int = 0, last: int | None = None) -> Summary:
+def summary(run: ClusterRun, first: int = 0, last: int | None = None) -> ClusterSummary:
     """All figures.
 
     Arguments:
@@ -111,7 +111,7 @@ def summary(run: Run, first: int = 0, last: int | None = None) -> Summary:
     used = worker_seconds(run)
     waits = queueing_s(chosen)
     capacity = np.array(run.capacity_s)
-    return Summary(
+    return ClusterSummary(
         len(chosen),
         len(jct),
         sum(1 for r in chosen if r.refused),
@@ -137,17 +137,17 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def jct_s(records: Sequence[Record]) -> np.ndarray:
+def jct_s(records: Sequence[JobRecord]) -> np.ndarray:
     """Of jobs that are finished."""
     return np.array([r.finished_s - r.job.arrived_s for r in records if r.finished_s is not None])
 
 
-def queueing_s(records: Sequence[Record]) -> np.ndarray:
+def queueing_s(records: Sequence[JobRecord]) -> np.ndarray:
     """Of jobs that were started."""
     return np.array([r.started_s - r.job.arrived_s for r in records if r.started_s is not None])
 
 
-def makespan_s(records: Sequence[Record]) -> float:
+def makespan_s(records: Sequence[JobRecord]) -> float:
     """From the first arrival to the last finish; 0 where nothing is finished."""
     ends = [r.finished_s for r in records if r.finished_s is not None]
     return max(ends) - min(r.job.arrived_s for r in records) if ends else 0.0
@@ -159,7 +159,7 @@ def cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rising, np.arange(1, len(rising) + 1) / max(1, len(rising))
 
 
-def violates(record: Record, now_s: float) -> bool:
+def violates(record: JobRecord, now_s: float) -> bool:
     """Whether a job was late for its SLO, or is by now."""
     if record.job.slo_s is None:
         return False
@@ -167,7 +167,7 @@ def violates(record: Record, now_s: float) -> bool:
     return ended_s > record.job.arrived_s + record.job.slo_s
 
 
-def worker_seconds(run: Run) -> np.ndarray:
+def worker_seconds(run: ClusterRun) -> np.ndarray:
     """Seconds times workers that were held, by type."""
     found = np.zeros(len(run.types))
     for span in run.spans:
@@ -175,7 +175,7 @@ def worker_seconds(run: Run) -> np.ndarray:
     return found
 
 
-def rhos(run: Run, first: int = 0, last: int | None = None) -> np.ndarray:
+def rhos(run: ClusterRun, first: int = 0, last: int | None = None) -> np.ndarray:
     """Finish-time fairness of each finished job: below 1 it did better than on its own n-th of the cluster.
 
     The share of a job of s workers, one of n, is N / (n s) of its time on each type of N workers, all of it at most. Where the
@@ -199,7 +199,7 @@ def rhos(run: Run, first: int = 0, last: int | None = None) -> np.ndarray:
     return np.array(found)
 
 
-def population(run: Run) -> tuple[np.ndarray, np.ndarray]:
+def population(run: ClusterRun) -> tuple[np.ndarray, np.ndarray]:
     """Moments at which the number of jobs that are there changes, and the number from each on; at least 1."""
     came = np.array([r.job.arrived_s for r in run.records if not r.refused])
     left = np.array([r.finished_s for r in run.records if r.finished_s is not None])
@@ -216,7 +216,7 @@ def _reach(times: np.ndarray, rate: np.ndarray, total: np.ndarray, start_s: floa
     return float(times[at] + (goal - total[at]) / rate[at])
 
 
-def held(run: Run, edges_s: np.ndarray) -> np.ndarray:
+def held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
     """Seconds times workers that each job held between one edge and the next; shape (edges - 1, records, types).
 
     Jobs that share workers have half of them each. For figures such as 5.12 and 5.13.
@@ -245,7 +245,7 @@ def _add_held(found: np.ndarray, spans: Sequence[Span], edges_s: np.ndarray) -> 
         np.add.at(found, (bins, column[lease], kinds), amount)
 
 
-def fairness(run: Run, edges_s: np.ndarray) -> np.ndarray:
+def fairness(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
     """Jain's index of service attained by weight, between one edge and the next, among jobs that were there all along.
 
     1 if all had the same, 1 / n if one of n had all; 1 where fewer than two jobs were there. Shape (edges - 1,).

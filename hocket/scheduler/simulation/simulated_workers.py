@@ -12,8 +12,8 @@ from hocket.scheduler.core.events import Start
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Column, WorkerType
-from hocket.scheduler.simulation.metrics import Record
+from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.simulation.metrics import JobRecord
 
 _LEAST = 1e-9  # steps: what is left to a job that is not finished
 _PER_HOUR = 3600.0
@@ -22,7 +22,7 @@ _PER_HOUR = 3600.0
 Held = tuple[tuple[int, ...], Lease]  # places of a lease's jobs, and the lease
 
 
-class Machine:
+class SimulatedWorkers:
     """Jobs, and the leases that hold.
 
     Attributes:
@@ -39,7 +39,7 @@ class Machine:
         self,
         jobs: Sequence[Job],
         types: Sequence[WorkerType],
-        columns: Sequence[Column],
+        columns: Sequence[Placement],
         table: ThroughputTable,
         whole_steps: bool,
     ) -> None:
@@ -237,12 +237,12 @@ class Machine:
         self._over(list(reversed(self.held.values())), now_s)
         self.held.clear()
 
-    def records(self, count: int, table: ThroughputTable) -> tuple[Record, ...]:
+    def records(self, count: int, table: ThroughputTable) -> tuple[JobRecord, ...]:
         """What became of the first so many jobs."""
         at = [table.column[t.table_name, True] for t in self.types]
         alone = table.alone[self.rows[:count]][:, at].tolist()
         return tuple(
-            Record(
+            JobRecord(
                 self.jobs[k],
                 tuple(alone[k]),
                 self.started_s[k],

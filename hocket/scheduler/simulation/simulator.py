@@ -39,10 +39,10 @@ from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import LATEST_S
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Column, WorkerType
-from hocket.scheduler.simulation.metrics import Run, Span
-from hocket.scheduler.simulation.simulated_workers import Machine
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.simulation.metrics import ClusterRun, Span
+from hocket.scheduler.simulation.simulated_workers import SimulatedWorkers
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.stalled import Stalled
 from hocket.scheduler.simulation.workload import Workload
 from hocket.util.gc_pause import paused
@@ -59,10 +59,10 @@ def simulate(
     types: Sequence[WorkerType],
     table: ThroughputTable,
     policy: Policy,
-    options: Options | None = None,
+    options: SimulatorOptions | None = None,
     given: Sequence[tuple[float, Event]] = (),
     watch: Watch | None = None,
-) -> Run:
+) -> ClusterRun:
     """What becomes of a workload on some workers.
 
     Arguments:
@@ -77,7 +77,7 @@ def simulate(
     if not types:
         raise InputError("worker types", "none", "one or more")
     with paused():
-        return _Simulation(workload, tuple(types), table, policy, options or Options(), given, watch).run()
+        return _Simulation(workload, tuple(types), table, policy, options or SimulatorOptions(), given, watch).run()
 
 
 class _Simulation:
@@ -89,13 +89,13 @@ class _Simulation:
         types: tuple[WorkerType, ...],
         table: ThroughputTable,
         policy: Policy,
-        options: Options,
+        options: SimulatorOptions,
         given: Sequence[tuple[float, Event]],
         watch: Watch | None,
     ) -> None:
         self.options, self.types, self.table, self.given = options, types, table, given
         columns = table.columns(types, options.spread)
-        self.machine = Machine(workload.jobs, types, columns, table, options.whole_steps)
+        self.machine = SimulatedWorkers(workload.jobs, types, columns, table, options.whole_steps)
         self.jobs, self._names = workload.jobs, [job.id for job in workload.jobs]
         self._learner = _learner(table, types, columns, options)
         known = options.known or (self._learner.known if self._learner else table)
@@ -124,7 +124,7 @@ class _Simulation:
         counted = range(len(self.jobs))[options.first : options.last]
         self.waiting = set(counted)
 
-    def run(self) -> Run:
+    def run(self) -> ClusterRun:
         while self._goes_on() and self.step():
             pass
         self.machine.close(self.now_s)
@@ -133,7 +133,7 @@ class _Simulation:
         if self._learner is not None:
             self.notes[self._learner.note(self._rows[: self.came].tolist())] = None
         machine = self.machine
-        return Run(
+        return ClusterRun(
             self.types,
             machine.records(self.came, self.table),
             tuple(map(Span._make, machine.spans)),
@@ -302,7 +302,7 @@ class _Simulation:
 
 
 def _learner(
-    table: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Column], options: Options
+    table: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Placement], options: SimulatorOptions
 ) -> Learner | None:
     if options.estimating is None:
         return None

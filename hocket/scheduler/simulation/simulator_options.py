@@ -21,7 +21,7 @@ from hocket.scheduler.model.throughputs import ThroughputTable
 
 
 @dataclass(frozen=True)
-class Options:
+class SimulatorOptions:
     """What a simulation does besides the core's settings.
 
     Attributes:
@@ -60,6 +60,6 @@ PUBLIC = Settings(
 )
 
 
-def public(blind: bool = False, seed: int = 0) -> Options:
+def public(blind: bool = False, seed: int = 0) -> SimulatorOptions:
     """Options as the public simulator has them; blind: for policies that do not tell types apart."""
-    return Options(replace(PUBLIC, shuffle=blind, seed=seed), whole_steps=True)
+    return SimulatorOptions(replace(PUBLIC, shuffle=blind, seed=seed), whole_steps=True)

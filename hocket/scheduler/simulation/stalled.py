@@ -13,7 +13,7 @@ from hocket.scheduler.core.core import Core
 from hocket.scheduler.model.allocation import Reason
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.simulation.simulated_workers import Machine
+from hocket.scheduler.simulation.simulated_workers import SimulatedWorkers
 from hocket.util.units import show_count
 
 __all__ = ["Stalled"]
@@ -39,7 +39,7 @@ class Stalled:
         self._jobs, self._pause_s = jobs, recompute_after_s
         self._rounds = 0
 
-    def is_after_round(self, core: Core, machine: Machine, coming_s: float, now_s: float) -> bool:
+    def is_after_round(self, core: Core, machine: SimulatedWorkers, coming_s: float, now_s: float) -> bool:
         """True if the simulation has stalled; call it once after each round begins.
 
         Arguments:
@@ -53,13 +53,13 @@ class Stalled:
         self._rounds += 1
         return self._rounds >= (_USELESS_ROUNDS if machine.running else _IDLE_ROUNDS)
 
-    def _decided_s(self, core: Core, machine: Machine) -> float:
+    def _decided_s(self, core: Core, machine: SimulatedWorkers) -> float:
         """The last moment at which time alone may change what a policy decides."""
         jobs = [self._jobs[machine.place[name]] for name in core.jobs]
         deadline_s = max((job.arrived_s + job.slo_s for job in jobs if job.slo_s is not None), default=0.0)
         return max(deadline_s, (core.asking.made_s or 0.0) + self._pause_s)
 
-    def error(self, waiting: Collection[int], core: Core, machine: Machine, why: str = "") -> InputError:
+    def error(self, waiting: Collection[int], core: Core, machine: SimulatedWorkers, why: str = "") -> InputError:
         """Error for a simulation that cannot finish.
 
         Arguments:
@@ -75,7 +75,7 @@ class Stalled:
             "simulation", f"{never}: {'; '.join(told + more)}", "a policy that lets every job finish", step
         )
 
-    def _reason(self, k: int, core: Core, machine: Machine) -> str:
+    def _reason(self, k: int, core: Core, machine: SimulatedWorkers) -> str:
         """Reason why a job makes no progress."""
         if k in machine.running:
             _, lease = machine.held[machine.running[k]]

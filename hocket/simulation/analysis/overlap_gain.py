@@ -6,27 +6,27 @@ its replicas do the same.
 
 from dataclasses import replace
 
-from hocket.program.instruction import Kind, Value, What
+from hocket.program.instruction import Kind, Value, ValueKind
 from hocket.program.trace.overlap import (
+    BackwardPiece,
     DeviceOverlap,
     GradientSum,
     Overlap,
-    Piece,
     SummedBackward,
     summed_backward,
     updates_with_sums,
 )
-from hocket.simulation.engine.nodes import EPILOGUE, KINDS, PERIOD, Part
-from hocket.simulation.result import Outcome
+from hocket.simulation.engine.nodes import EPILOGUE, KINDS, PERIOD, ProgramPart
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import steady_state
 
 MOST_DEVICES = 32
-_Row = tuple[Part, int, int, int]
+_Row = tuple[ProgramPart, int, int, int]
 _Rows = dict[tuple[int, int], list[_Row]]
 _BACKWARD = KINDS.index(Kind.BACKWARD)
 
 
-def overlap_of(beside: Outcome, apart: Outcome) -> Overlap | None:
+def overlap_of(beside: SimulationResult, apart: SimulationResult) -> Overlap | None:
     """Two runs of one plan laid beside each other; None where no gradients are summed.
 
     Arguments:
@@ -54,7 +54,7 @@ def _spread(devices: list[int]) -> list[int]:
     return [devices[round(k * (len(devices) - 1) / (MOST_DEVICES - 1))] for k in range(MOST_DEVICES)]
 
 
-def _steady_update(outcome: Outcome, device: int) -> int | None:
+def _steady_update(outcome: SimulationResult, device: int) -> int | None:
     """The last update of a device whose sums are over within the steady state."""
     ends = updates_with_sums(outcome.trace, device)
     last = steady_state(outcome).last
@@ -66,7 +66,7 @@ def _steady_update(outcome: Outcome, device: int) -> int | None:
     return (steady or list(ends))[-1] if ends else None
 
 
-def _cut(outcome: Outcome, rows: _Rows, device: int, update: int) -> SummedBackward | None:
+def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> SummedBackward | None:
     """What a run's trace says, with backwards cut at their buckets, and bytes."""
     found = summed_backward(outcome.trace, outcome.program.rule.batch, device, update)
     if found is None:
@@ -76,7 +76,7 @@ def _cut(outcome: Outcome, rows: _Rows, device: int, update: int) -> SummedBackw
     ends = {piece.stage: piece.end_s for piece in found.pieces}
 
     def known(one: GradientSum) -> GradientSum:
-        value = Value(What.ACCUMULATOR, one.stage, 0, one.bucket)
+        value = Value(ValueKind.ACCUMULATOR, one.stage, 0, one.bucket)
         size, threads = (
             outcome.costs.bytes_of((value,), outcome.costs.samples[0]),
             outcome.costs.cuts[one.stage].threads,
@@ -87,7 +87,7 @@ def _cut(outcome: Outcome, rows: _Rows, device: int, update: int) -> SummedBackw
     return replace(found, pieces=pieces, sums=tuple(map(known, found.sums)))
 
 
-def _backwards(outcome: Outcome) -> _Rows:
+def _backwards(outcome: SimulationResult) -> _Rows:
     """Where the nodes of backwards stand: (part, first node, last node, microbatch), by device and stage."""
     skeleton = outcome.layout.skeleton
     found: _Rows = {}
@@ -98,7 +98,9 @@ def _backwards(outcome: Outcome) -> _Rows:
     return found
 
 
-def _pieces(outcome: Outcome, rows: list[_Row], whole: Piece, found: SummedBackward) -> list[Piece]:
+def _pieces(
+    outcome: SimulationResult, rows: list[_Row], whole: BackwardPiece, found: SummedBackward
+) -> list[BackwardPiece]:
     """One backward, cut where the gradients of a bucket are there."""
     layout = outcome.layout
     stride = layout.skeleton.program.stride

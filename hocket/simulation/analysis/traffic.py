@@ -11,7 +11,7 @@ from hocket.cost.transfer import ring_bytes, ring_hops
 from hocket.hardware.cluster import Cluster
 from hocket.program.instruction import COLLECTIVES, SWAPS, Kind
 from hocket.simulation.engine.nodes import PERIOD
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 
 Pair = tuple[int, int]
 """Sending and receiving device."""
@@ -38,7 +38,7 @@ class Traffic:
         return {pair: self.messages.get(pair, 0.0) + self.collectives.get(pair, 0.0) for pair in pairs}
 
 
-def traffic_of(outcome: Outcome, members: int = 1, slices: bool = False) -> Traffic:
+def traffic_of(outcome: SimulationResult, members: int = 1, slices: bool = False) -> Traffic:
     """The traffic of a run.
 
     Arguments:

@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
-from hocket.program.instruction import SWAP_LANES, Kind, What
+from hocket.program.instruction import SWAP_LANES, Kind, ValueKind
 from hocket.program.trace.overlap import SUMS
-from hocket.simulation.engine.nodes import KINDS, PERIOD, Part
-from hocket.simulation.engine.tables import Layout
+from hocket.simulation.engine.nodes import KINDS, PERIOD, ProgramPart
+from hocket.simulation.engine.tables import NodeLayout
 
 _BACKWARD = KINDS.index(Kind.BACKWARD)
 _TAKES = {KINDS.index(kind) for kind in (Kind.STEP, Kind.SWAP_OUT)}
-_SUMMED = (What.REDUCED, What.PART)
+_SUMMED = (ValueKind.REDUCED, ValueKind.PART)
 
 
-def sums_apart(layout: Layout) -> Layout | None:
+def sums_apart(layout: NodeLayout) -> NodeLayout | None:
     """A lowered program with its sums behind its backwards; None where it sums no gradients, or where lanes of swaps
     take sums, beside computation and in an order of their own."""
     if any(lane in SWAP_LANES.values() for _, lane in layout.program.lanes):
@@ -38,7 +38,7 @@ def sums_apart(layout: Layout) -> Layout | None:
     return replace(layout, skeleton=replace(skeleton, inside=tuple(sorted(inside)), between=tuple(between)))
 
 
-def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
+def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
     """(node, sum that waits for it) in one part of the program."""
     skeleton, batch = layout.skeleton, layout.program.rule.batch
     last: dict[tuple[int, int, int], int] = {}  # node, by device, microbatches of an update, and update
@@ -58,7 +58,7 @@ def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
     sums: dict[tuple[int, int, int], list[int]] = {}
     for lane, node, _, _, stage, index, _, _ in part.rows:
         one = skeleton.signatures[part.signature[node]].members[0]
-        if one.kind in SUMS and one.reads[0].what is What.ACCUMULATOR:
+        if one.kind in SUMS and one.reads[0].what is ValueKind.ACCUMULATOR:
             key = (skeleton.lanes[lane][0], batch[stage], index)
             sums.setdefault(key, []).append(node)
             places[node] = min(places.get(node, (index, 0, 0)), (index, -stage, one.reads[0].part))
@@ -68,7 +68,9 @@ def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
     return found | _chain(part, places, sums.values())
 
 
-def _chain(part: Part, places: dict[int, tuple[int, int, int]], devices: Iterable[list[int]]) -> set[tuple[int, int]]:
+def _chain(
+    part: ProgramPart, places: dict[int, tuple[int, int, int]], devices: Iterable[list[int]]
+) -> set[tuple[int, int]]:
     """One sum behind another on each device: by update, from the last stage to the first, bucket by bucket.
 
     None where a lane has another order: they would wait for each other.

@@ -17,9 +17,9 @@ from hocket.cost.contention import Ceiling, Collocation
 from hocket.errors import InputError
 from hocket.program.instruction import Kind, computes
 from hocket.program.trace.trace import Trace
-from hocket.simulation.background.replay import SOON_S, Operator, Replay
+from hocket.simulation.background.replay import SOON_S, BackgroundReplay, Operator
 from hocket.simulation.engine.unrolled import Unrolled, covered
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import Steady, steady_state
 
 REPEATS = 24
@@ -36,12 +36,12 @@ class Collocated:
         devices: that run the background; those that the foreground does not use are left to it.
         launches: by device of the foreground, begin and end of every launch, and seconds of work that it did, shape (launches, 3).
         paused: layers and collectives of the foreground beside which no launch begins, because they were seen to suffer.
-        lost_s: seconds that the foreground's layers and collectives lost, by what they lost them to (`Replay.lost_s`).
+        lost_s: seconds that the foreground's layers and collectives lost, by what they lost them to (`BackgroundReplay.lost_s`).
         ceilings: by device of the foreground, what both jobs do together at most.
     """
 
-    alone: Outcome
-    foreground: Outcome
+    alone: SimulationResult
+    foreground: SimulationResult
     background: Background
     rules: Collocation
     devices: tuple[int, ...]
@@ -151,7 +151,10 @@ class Collocated:
 
 
 def collocate(
-    outcome: Outcome, background: Background, rules: Collocation | None = None, devices: Iterable[int] | None = None
+    outcome: SimulationResult,
+    background: Background,
+    rules: Collocation | None = None,
+    devices: Iterable[int] | None = None,
 ) -> Collocated:
     """Play a run again with a background job on devices of its cluster; on those that it does not use the job is alone.
 
@@ -165,7 +168,7 @@ def collocate(
     if any(not 0 <= d < cluster.devices for d in chosen):
         raise InputError("background: devices", str(chosen), f"0 to {cluster.devices - 1}")
     paused: frozenset[Operator] = frozenset()
-    replay = Replay(outcome, background, rules, chosen, paused)
+    replay = BackgroundReplay(outcome, background, rules, chosen, paused)
     replay.run()
     for _ in range(_ROUNDS if rules.slowdown_limit < inf else 0):
         slow = {
@@ -176,7 +179,7 @@ def collocate(
         if slow <= paused:
             break
         paused |= slow
-        replay = Replay(outcome, background, rules, chosen, paused)
+        replay = BackgroundReplay(outcome, background, rules, chosen, paused)
         replay.run()
     launches = {d: np.array(one.log, dtype=float).reshape(-1, 3) for d, one in replay.devices.items()}
     ceilings = {d: one.ceiling for d, one in replay.devices.items()}
@@ -185,7 +188,7 @@ def collocate(
     )
 
 
-def background_of(outcome: Outcome, name: str = "") -> Background:
+def background_of(outcome: SimulationResult, name: str = "") -> Background:
     """The background job that a run on one device would be: its forwards and backwards layer by layer, and its steps.
 
     What the host does, and waits of the device, are left out: a background has time to load ahead.

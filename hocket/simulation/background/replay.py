@@ -19,21 +19,21 @@ from hocket.cost.contention import Ceiling, Collocation
 from hocket.errors import InternalError
 from hocket.program.instruction import COLLECTIVES
 from hocket.simulation.engine.shared_device import Motion, SharedDevice
-from hocket.simulation.engine.sharing import Shares
+from hocket.simulation.engine.sharing import ResourceLoads
 from hocket.simulation.engine.unrolled import Unrolled
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 
 Operator = tuple[int, int, int]
 """Signature of a node, its class of samples, and which of its layers (0 of a collective)."""
 
 _AT, _BEHIND = 0, 1  # of two events at one moment: what ends, then launches that begin
 COLLECTIVE = "collective"
-"""What of `Replay.lost_s` no launch is named for."""
+"""What of `BackgroundReplay.lost_s` no launch is named for."""
 SOON_S = 1e-9  # from room on a device to the launch that takes it: rounding makes shorter gaps, which are none
 _SHOWN = 8  # of what is in motion, in an error
 
 
-class Replay:
+class BackgroundReplay:
     """One replay.
 
     Attributes:
@@ -45,14 +45,14 @@ class Replay:
 
     def __init__(
         self,
-        outcome: Outcome,
+        outcome: SimulationResult,
         background: Background,
         rules: Collocation,
         devices: Iterable[int],
         paused: frozenset[Operator] = frozenset(),
     ) -> None:
         self.outcome, self.rules, self.paused = outcome, rules, paused
-        self.nodes, self.shares = Unrolled(outcome.layout, outcome.costs), Shares(outcome.layout, outcome.costs)
+        self.nodes, self.shares = Unrolled(outcome.layout, outcome.costs), ResourceLoads(outcome.layout, outcome.costs)
         job = background.divided(rules.launch_s)
         self.job = job if rules.beside else job.alone()
         own = [d for d in outcome.program.devices if d in set(devices)]
@@ -279,7 +279,7 @@ class Replay:
         A layer is kept from all progress by the launches that are on its device when it begins, and by no others: those of one batch
         (`outstanding`), each at no less than half of the least share. Beside launches that begin later it has at least half of its
         pace (`Collocation.rates`), a collective what `collective_slowdown` leaves it, and all of them their least share of links and
-        cores (`Shares.least_rate`).
+        cores (`ResourceLoads.least_rate`).
         """
         rules = self.rules
         slowest = max(2 * rules.compute_slowdown, rules.collective_slowdown)
@@ -303,7 +303,7 @@ class Replay:
             f"launches on devices: {', '.join(launched) or 'none'}"
         )
 
-    def outcome_of(self) -> Outcome:
+    def outcome_of(self) -> SimulationResult:
         """The run as it came out; its changes of memory are not known any more."""
         none = (np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
         start, end, cause = np.array(self.start), np.array(self.end), np.array(self.cause, dtype=np.int64)

@@ -12,7 +12,7 @@ from hocket.errors import ProgramError
 from hocket.program.instruction import RECEIVE, Instruction, Value
 from hocket.program.memory_bound.receive_window import UNLIMITED, windows
 from hocket.program.program import Lane, Program
-from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, PROLOGUE, IrregularError, Nodes, Part, Signature
+from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, PROLOGUE, IrregularError, Nodes, ProgramPart, Signature
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Skeleton:
     program: Program
     lanes: tuple[Lane, ...]
     signatures: tuple[Signature, ...]
-    parts: tuple[Part, Part, Part]
+    parts: tuple[ProgramPart, ProgramPart, ProgramPart]
     inside: tuple[tuple[int, int, int, bool], ...]
     between: tuple[tuple[tuple[int, int, int], tuple[int, int, int], bool], ...]
     first_posts: tuple[tuple[int, int, int], ...]
@@ -111,7 +111,7 @@ class _Edges:
             labels=tuple(self.nodes.labels),
         )
 
-    def _data(self, part: Part) -> None:
+    def _data(self, part: ProgramPart) -> None:
         """Edges from the writer of a value to its readers in other lanes."""
         for node, lane, values in part.reads:
             for value in values:
@@ -143,7 +143,7 @@ class _Edges:
             if found is not None and found[1] != lane:
                 self.between.append(((PROLOGUE, found[0], 0), (PERIOD, node, r), False))
 
-    def _read(self, part: Part, node: int, lane: Lane, value: Value) -> None:
+    def _read(self, part: ProgramPart, node: int, lane: Lane, value: Value) -> None:
         """Who writes what a node of prologue or epilogue reads."""
         device = lane[0]
         source, found = (part.number, 0), part.writers.get((device, value))

@@ -17,7 +17,7 @@ from hocket.program.instruction import (
     Instruction,
     Kind,
     Value,
-    What,
+    ValueKind,
     receive_lane,
     send_lane,
 )
@@ -50,7 +50,7 @@ class Signature:
 
 
 @dataclass
-class Part:
+class ProgramPart:
     """Prologue, period or epilogue: nodes, and the rows of a trace that they stand for.
 
     Attributes:
@@ -114,7 +114,11 @@ class Nodes:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.number = {lane: k for k, lane in enumerate(program.lanes)}
-        self.parts = (Part(0, program.prologue), Part(1, program.period), Part(2, program.epilogue))
+        self.parts = (
+            ProgramPart(0, program.prologue),
+            ProgramPart(1, program.period),
+            ProgramPart(2, program.epilogue),
+        )
         self.made: list[Signature] = []
         self.labels: dict[str, int] = {}
         self.chained: list[tuple[int, int, int]] = []
@@ -141,12 +145,12 @@ class Nodes:
         for _, instruction in self.program.instructions():
             if instruction.kind in COLLECTIVES or instruction.kind is Kind.SEND:
                 for value in instruction.reads:
-                    if value.what is What.ACCUMULATOR:
+                    if value.what is ValueKind.ACCUMULATOR:
                         index = value.index % stride if stride else value.index
                         found.add((instruction.device, value.stage, value.part, index))
         return frozenset(found)
 
-    def _nodes(self, part: Part) -> None:
+    def _nodes(self, part: ProgramPart) -> None:
         content = part.content
         for lane in self.program.lanes:
             instructions = content.get(lane, ())
@@ -172,7 +176,7 @@ class Nodes:
             return IrregularError(f"{place}: {found} in the same part")
         return ProgramError(place, found, "a send for each receive, and every member of a collective")
 
-    def _alone(self, part: Part, lane: Lane, instructions: tuple[Instruction, ...]) -> None:
+    def _alone(self, part: ProgramPart, lane: Lane, instructions: tuple[Instruction, ...]) -> None:
         previous = -1
         for instruction in instructions:
             cuts = self._cuts(instruction)
@@ -201,7 +205,7 @@ class Nodes:
         early = [value.part for value in early_writes(instruction)]
         return tuple(b for b in early if (instruction.device, instruction.stage, b, index) in self._watched)
 
-    def _transfers(self, part: Part, lane: Lane) -> None:
+    def _transfers(self, part: ProgramPart, lane: Lane) -> None:
         sends = part.content[lane]
         there = (sends[0].peer, receive_lane(lane[0]))
         receives = part.content.get(there, ())
@@ -224,7 +228,7 @@ class Nodes:
             self._row(part, there, receive, node, node)
             part.ends[lane] = (part.ends[lane][0] if lane in part.ends else node, node)
 
-    def _collectives(self, part: Part, lane: Lane) -> None:
+    def _collectives(self, part: ProgramPart, lane: Lane) -> None:
         lanes = part.content
         group = lanes[lane][0].group
         if lane[0] not in group or any(i.group != group or i.kind not in COLLECTIVES for i in lanes[lane]):
@@ -251,7 +255,9 @@ class Nodes:
                 self._row(part, side, member, node, node)
             part.ends[lane] = (part.ends[lane][0] if lane in part.ends else node, node)
 
-    def _node(self, part: Part, lane: Lane, members: tuple[Instruction, ...], first: int = -1, last: int = -1) -> int:
+    def _node(
+        self, part: ProgramPart, lane: Lane, members: tuple[Instruction, ...], first: int = -1, last: int = -1
+    ) -> int:
         one = members[0]
         key = (first, last, *map(_key, members))
         number = self._signatures.get(key)
@@ -265,11 +271,11 @@ class Nodes:
         part.moves.append(moves)
         return len(part.signature) - 1
 
-    def _wrote(self, part: Part, device: int, value: Value, node: int, lane: Lane) -> None:
+    def _wrote(self, part: ProgramPart, device: int, value: Value, node: int, lane: Lane) -> None:
         key, rounds = self.folded(value) if part.number == PERIOD else (value, 0)
         part.writers[(device, key)] = (node, lane, rounds)
 
-    def _row(self, part: Part, lane: Lane, i: Instruction, first: int, last: int) -> None:
+    def _row(self, part: ProgramPart, lane: Lane, i: Instruction, first: int, last: int) -> None:
         batch = self.program.rule.batch[i.stage] if i.counts_updates else 1
         label = self._label(i)
         part.rows.append((self.number[lane], first, last, _KIND_NUMBER[i.kind], i.stage, i.index, label, batch))

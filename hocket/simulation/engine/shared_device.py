@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from hocket.cost.background.background import Background, Launch
-from hocket.cost.background.device_share import Work
+from hocket.cost.background.device_share import LayerDemand
 from hocket.cost.contention import Ceiling, Collocation
 
 
@@ -31,7 +31,7 @@ class Motion:
     began: float = 0.0
     lost_s: float = 0.0
     phase: int = 0
-    works: tuple[Work, ...] = ()
+    works: tuple[LayerDemand, ...] = ()
     at: int = 0
     version: int = 0
 

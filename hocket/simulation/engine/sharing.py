@@ -8,17 +8,17 @@ import numpy as np
 
 from hocket.cost.model import CostModel
 from hocket.simulation.engine.kernel import rate_of
-from hocket.simulation.engine.tables import Layout, cost_tables, use_tables
+from hocket.simulation.engine.tables import NodeLayout, cost_tables, use_tables
 
 
-class Shares:
+class ResourceLoads:
     """Loads of links, cores and devices, with the nodes in motion that put them there.
 
     Attributes:
         signature: of every node. work_s, latency_s: of every node alone: seconds that may be shared, and seconds before these.
     """
 
-    def __init__(self, layout: Layout, costs: CostModel) -> None:
+    def __init__(self, layout: NodeLayout, costs: CostModel) -> None:
         skeleton = layout.skeleton
         size_class, (work_s, latency_s, *_) = cost_tables(skeleton, costs)
         (signature, _, index, moves), _, _ = layout.structure
@@ -77,7 +77,7 @@ class Shares:
             found.update(users)
         return list(found)
 
-    def _greatest_loads(self, layout: Layout) -> list[float]:
+    def _greatest_loads(self, layout: NodeLayout) -> list[float]:
         """By resource, its load if every lane runs what uses it most."""
         most: list[dict[int, float]] = [{} for _ in self._capacity]
         for part in layout.skeleton.parts:

@@ -16,11 +16,11 @@ from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
 from hocket.program.program import Program
 from hocket.simulation.engine.kernel import AT_ONCE, BEGINS, COMPUTES, FINISHES, SENDS
 from hocket.simulation.engine.lower import Skeleton
-from hocket.simulation.engine.nodes import PERIOD, Part, cost_key
+from hocket.simulation.engine.nodes import PERIOD, ProgramPart, cost_key
 
 
 @dataclass(frozen=True)
-class Layout:
+class NodeLayout:
     """Where the nodes stand: prologue, then the period `repeats` times, then the epilogue; structure only.
 
     Attributes:
@@ -99,19 +99,19 @@ class Layout:
         return node, (t_ptr, t_step, posts.astype(np.bool_), x_head, x_next, x_to, x_posts, first_posts), waits
 
 
-def _signature(part: Part) -> list[int]:
+def _signature(part: ProgramPart) -> list[int]:
     return part.signature
 
 
-def _lane(part: Part) -> list[int]:
+def _lane(part: ProgramPart) -> list[int]:
     return part.lane
 
 
-def _index(part: Part) -> list[int]:
+def _index(part: ProgramPart) -> list[int]:
     return part.index
 
 
-def _moves(part: Part) -> list[bool]:
+def _moves(part: ProgramPart) -> list[bool]:
     return part.moves
 
 

@@ -5,25 +5,25 @@ Rules of this file: structure and costs as they were played; no clock.
 
 import numpy as np
 
-from hocket.cost.background.device_share import Work, works
+from hocket.cost.background.device_share import LayerDemand, works
 from hocket.cost.model import CostModel
 from hocket.program.instruction import Instruction
 from hocket.program.trace.usage import COMPUTES
 from hocket.simulation.engine.kernel import locate
-from hocket.simulation.engine.tables import Layout
-from hocket.simulation.result import Outcome
+from hocket.simulation.engine.tables import NodeLayout
+from hocket.simulation.result import SimulationResult
 
 
 class Unrolled:
     """The nodes of a lowered program with its repetitions."""
 
-    def __init__(self, layout: Layout, costs: CostModel) -> None:
+    def __init__(self, layout: NodeLayout, costs: CostModel) -> None:
         self._layout, self._costs = layout, costs
         (signature, _, index, moves), edges, _ = layout.structure
         self._templates = (signature.tolist(), index.tolist(), moves.tolist())
         self._edges = tuple(column.tolist() for column in edges[:6])
         self._kinds: dict[int, tuple[int, int]] = {}
-        self._works: dict[tuple[int, int], tuple[Work, ...]] = {}
+        self._works: dict[tuple[int, int], tuple[LayerDemand, ...]] = {}
 
     def kind(self, n: int) -> tuple[int, int]:
         """Signature and samples of a node: nodes that agree in both cost the same."""
@@ -46,7 +46,7 @@ class Unrolled:
         """
         return self.instruction(n).kind in COMPUTES
 
-    def works(self, n: int) -> tuple[Work, ...]:
+    def works(self, n: int) -> tuple[LayerDemand, ...]:
         """The layers of a node in which a device computes."""
         kind = number, samples = self.kind(n)
         if kind not in self._works:
@@ -55,7 +55,7 @@ class Unrolled:
             self._works[kind] = found
         return self._works[kind]
 
-    def utilization(self, outcome: Outcome) -> dict[int, float]:
+    def utilization(self, outcome: SimulationResult) -> dict[int, float]:
         """By device of the program, the share of it that is needed on average while it computes; 1 of one that computes nothing."""
         needed: dict[int, float] = {}
         spans: dict[int, list[tuple[float, float]]] = {device: [] for device in outcome.program.devices}

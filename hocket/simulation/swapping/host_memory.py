@@ -11,9 +11,9 @@ import numpy as np
 
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InternalError
-from hocket.program.instruction import SWAPS, Kind, What
+from hocket.program.instruction import SWAPS, Kind, ValueKind
 from hocket.program.order import heir_of
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 
 Series = list[tuple[float, float]]
 """Seconds, and the bytes from then on."""
@@ -27,7 +27,7 @@ class HostCourse(NamedTuple):
     moving: dict[int, Series]
 
 
-def host_course(outcome: Outcome) -> HostCourse:
+def host_course(outcome: SimulationResult) -> HostCourse:
     """Of a simulated run of a program that swaps."""
     program, trace = outcome.program, outcome.trace
     sizes = PlanSizes(outcome.costs, program)
@@ -48,7 +48,7 @@ def host_course(outcome: Outcome) -> HostCourse:
             gone = sum(sizes.value(v, device) for v in i.frees if v.on_host and v not in heirs.values())
             host[device] += [(start_s, made), (end_s, -gone)]
             if i.kind in _MOVES:
-                moved = sum(sizes.value(v, device) for v in i.reads or i.writes if v.what is not What.MARK)
+                moved = sum(sizes.value(v, device) for v in i.reads or i.writes if v.what is not ValueKind.MARK)
                 moving[device] += [(start_s, moved), (end_s, -moved)]
     return HostCourse({d: _summed(row) for d, row in host.items()}, {d: _summed(row) for d, row in moving.items()})
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value
 from hocket.program.order import heir_of
 from hocket.simulation.engine.nodes import PERIOD
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Swapped:
     host_peak_bytes: dict[int, float] = field(default_factory=dict)
 
 
-def swapped_of(outcome: Outcome) -> Swapped | None:
+def swapped_of(outcome: SimulationResult) -> Swapped | None:
     """What a run swaps; None of a program that does not."""
     if not outcome.program.swaps:
         return None
@@ -50,14 +50,14 @@ def swapped_of(outcome: Outcome) -> Swapped | None:
     )
 
 
-def swaps_of(outcome: Outcome) -> Iterator[tuple[int, float, float]]:
+def swaps_of(outcome: SimulationResult) -> Iterator[tuple[int, float, float]]:
     """Every swap of the whole run: device, bytes, seconds."""
     for i, number in _ran(outcome):
         if i.kind in SWAPS:
             yield i.device, _bytes(outcome, i.writes[0]), float(outcome.end_s[number] - outcome.start_s[number])
 
 
-def _ran(outcome: Outcome) -> Iterator[tuple[Instruction, int]]:
+def _ran(outcome: SimulationResult) -> Iterator[tuple[Instruction, int]]:
     """Every instruction that ran, of a microbatch like its own in the first period, with its place in the kernel's times."""
     layout, skeleton = outcome.layout, outcome.layout.skeleton
     prologue, period, _ = layout.sizes
@@ -69,12 +69,12 @@ def _ran(outcome: Outcome) -> Iterator[tuple[Instruction, int]]:
                     yield i, base + node
 
 
-def _bytes(outcome: Outcome, value: Value) -> float:
+def _bytes(outcome: SimulationResult, value: Value) -> float:
     costs = outcome.costs
     return costs.memory.value_bytes(value, costs.samples_from(value.index, costs.merged_of(value)))
 
 
-def _host_peaks(outcome: Outcome) -> dict[int, float]:
+def _host_peaks(outcome: SimulationResult) -> dict[int, float]:
     """A buffer is there from the beginning of the swap or receive that writes it to the end of what frees it."""
     program = outcome.program
     level = {d: sum(_bytes(outcome, v) for v in program.initial(d)) for d in program.devices}

@@ -26,7 +26,7 @@ SYNC: tuple[Sync, ...] = ("paper", "ring")
 
 
 @dataclass(frozen=True)
-class Situation:
+class PlanRequest:
     """What there is to choose for.
 
     Attributes:
@@ -62,12 +62,12 @@ class Situation:
         return fitting or (self.batch_size,)
 
     @cached_property
-    def straight(self) -> "tuple[Choice, ...]":
+    def straight(self) -> "tuple[Candidate, ...]":
         """Pipelines without recomputation, see `pipelines`: several strategies choose among them."""
         return tuple(_straight(self))
 
     @cached_property
-    def saving(self) -> "tuple[Choice, ...]":
+    def saving(self) -> "tuple[Candidate, ...]":
         """The same, with recomputation where memory is short: of the first stage, which holds most stashes in 1F1B, of the
         first two, and so on to all of them."""
         return tuple(
@@ -89,7 +89,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Candidate:
     """One candidate: stages, microbatch size and the strategy's options.
 
     Attributes:
@@ -100,11 +100,11 @@ class Choice:
     microbatch_size: int
     microbatches: int
     options: dict[str, Any] = field(default_factory=dict)
-    thriftier: "tuple[Choice, ...]" = ()
+    thriftier: "tuple[Candidate, ...]" = ()
 
 
 def cut(
-    situation: Situation, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
+    situation: PlanRequest, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
 ) -> StageCut:
     """A stage with its gradient buckets: one bucket where nobody waits for it, else as the bucket size says."""
     layers = tuple(layers)
@@ -112,7 +112,7 @@ def cut(
     return StageCut(layers, devices, recompute, buckets, shard=situation.shard or "none")
 
 
-def units(situation: Situation) -> Iterator[Choice]:
+def units(situation: PlanRequest) -> Iterator[Candidate]:
     """The model in 1, 2, 4, ... units of equal cost on 2 to all devices, each whole only while it is computed with."""
     for size in situation.sizes if situation.shard != "none" else ():
         microbatches = ceil(situation.batch_size / size)
@@ -126,37 +126,37 @@ def units(situation: Situation) -> Iterator[Choice]:
                 ):  # else it is data parallelism
                     devices = tuple(range(width))
                     own = (cut(situation, layers, devices) for layers in runs(found[count - 1]))
-                    plain = Choice(
+                    plain = Candidate(
                         tuple(replace(one, shard=situation.shard or "full") for one in own), size, microbatches
                     )
                     yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def recomputing(choice: Choice, first: int | None = None) -> Choice:
+def recomputing(choice: Candidate, first: int | None = None) -> Candidate:
     """The same, stashes made again before each backward: of so many first stages, or of all."""
     many = len(choice.stages) if first is None else first
     return replace(choice, stages=tuple(replace(stage, recompute=k < many) for k, stage in enumerate(choice.stages)))
 
 
-def shared(choice: Choice) -> Choice | None:
+def shared(choice: Candidate) -> Candidate | None:
     """The same, with replicas that divide optimizer state and step; None where no stage has any, or they divide something already."""
     if any(stage.sharded for stage in choice.stages) or all(len(stage.devices) == 1 for stage in choice.stages):
         return None
     return replace(choice, stages=tuple(replace(one, shard="optimizer") for one in choice.stages), thriftier=())
 
 
-def replicas(situation: Situation) -> Iterator[Choice]:
+def replicas(situation: PlanRequest) -> Iterator[Candidate]:
     """One stage on 1 to all devices."""
     everything = range(len(situation.profile.layers))
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
         for width in _widths(situation.cluster.devices):
             if width <= microbatches:
-                plain = Choice((cut(situation, everything, tuple(range(width))),), size, microbatches)
+                plain = Candidate((cut(situation, everything, tuple(range(width))),), size, microbatches)
                 yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def pipelines(situation: Situation, recompute: bool = False) -> Iterator[Choice]:
+def pipelines(situation: PlanRequest, recompute: bool = False) -> Iterator[Candidate]:
     """Pipelines of every depth p >= 2 and width d with p * d devices, balanced by measured cost.
 
     The replicas of one stage stand side by side, so that their all-reduce stays on fast links where it can (3.2.3). Each
@@ -166,7 +166,7 @@ def pipelines(situation: Situation, recompute: bool = False) -> Iterator[Choice]
     yield from situation.saving if recompute else situation.straight
 
 
-def _straight(situation: Situation) -> Iterator[Choice]:
+def _straight(situation: PlanRequest) -> Iterator[Candidate]:
     devices = situation.cluster.devices
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
@@ -180,10 +180,10 @@ def _straight(situation: Situation) -> Iterator[Choice]:
                         cut(situation, run, tuple(range(s * width, (s + 1) * width)))
                         for s, run in enumerate(runs(ends))
                     )
-                    yield Choice(stages, size, microbatches)
+                    yield Candidate(stages, size, microbatches)
 
 
-def _balanced(situation: Situation, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
+def _balanced(situation: PlanRequest, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
     """Cuts into 1, 2, ... stages of `width` devices each, without doubles."""
     level = [situation.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
     used = sorted(set(level))
@@ -202,7 +202,7 @@ def _collect(found: list[dict[Ends, None]], cuts: list[Ends]) -> None:
         found[k].setdefault(ends)
 
 
-def interleavings(situation: Situation) -> Iterator[Choice]:
+def interleavings(situation: PlanRequest) -> Iterator[Candidate]:
     """Depth p, width d, and v = 2, 4, ... chunks a device."""
     devices, layers = situation.cluster.devices, len(situation.profile.layers)
     for size in situation.sizes:
@@ -222,7 +222,7 @@ def interleavings(situation: Situation) -> Iterator[Choice]:
                             cut(situation, run, tuple(range(s % depth * width, (s % depth + 1) * width)))
                             for s, run in enumerate(runs(ends))
                         )
-                        yield Choice(stages, size, microbatches)
+                        yield Candidate(stages, size, microbatches)
                     chunks *= 2
 
 
@@ -232,7 +232,7 @@ def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
     return sum(turns // stage.merged for stage in stages)
 
 
-def partitioned(situation: Situation) -> Iterator[Choice]:
+def partitioned(situation: PlanRequest) -> Iterator[Candidate]:
     """The plans of the PipeDream partitioner, for each microbatch size: under both readings of its synchronisation
     cost, with replication and straight, with memory out of account and within every device's, and with fewer inputs in
     flight where memory is short. Where the best repeats itself too seldom, the best of fewer stages is there as well."""
@@ -256,16 +256,16 @@ def partitioned(situation: Situation) -> Iterator[Choice]:
                 stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
                 if (size, stages) not in seen:
                     seen.add((size, stages))
-                    yield Choice(stages, size, 1, {}, _throttled(stages, size))
+                    yield Candidate(stages, size, 1, {}, _throttled(stages, size))
                 if period_forwards(stages) <= MAX_FORWARDS:
                     break
                 most = len(stages) // 2
 
 
-def _throttled(stages: tuple[StageCut, ...], size: int) -> tuple[Choice, ...]:
+def _throttled(stages: tuple[StageCut, ...], size: int) -> tuple[Candidate, ...]:
     """Ever fewer inputs in flight, from one below NOAM (section 2.4.2)."""
     most = min(len(stages), ceil(sum(len(stage.devices) for stage in stages) / len(stages[0].devices)))
-    return tuple(Choice(stages, size, 1, {"in_flight": k}) for k in range(most - 1, 0, -1))
+    return tuple(Candidate(stages, size, 1, {"in_flight": k}) for k in range(most - 1, 0, -1))
 
 
 def _widths(limit: int) -> list[int]:

@@ -18,7 +18,7 @@ _LONGEST = 6  # branches that may be among them
 
 
 @dataclass(frozen=True)
-class Ways:
+class BranchOptions:
     """A block's figures, and how it is run: for each pair of counts an index into groups and their divisions.
 
     Attributes:
@@ -47,7 +47,7 @@ def best_ways(
     widths: Sequence[int],
     budget: int,
     prices: Prices,
-) -> Ways:
+) -> BranchOptions:
     """Every way to run the branches of a block, and the one that costs least for each pair of counts.
 
     Arguments:
@@ -93,7 +93,7 @@ def best_ways(
             groups += [(own, numbers[shared]) for own in beside]
             starts += range(after, after + len(pairs), len(shared))
             after += len(pairs)
-    return Ways(best, chosen, tuple(groups), tuple(starts))
+    return BranchOptions(best, chosen, tuple(groups), tuple(starts))
 
 
 @lru_cache(maxsize=1024)

@@ -11,15 +11,15 @@ import numpy as np
 
 from hocket.errors import InputError
 from hocket.strategies.burst.costs import BurstCosts
-from hocket.strategies.burst.graph import Graph
+from hocket.strategies.burst.graph import BurstGraph
 from hocket.strategies.burst.lagrangian import AMOUNTS
-from hocket.strategies.burst.pareto import Step, fastest_within
+from hocket.strategies.burst.pareto import ParetoStep, fastest_within
 from hocket.strategies.burst.placement import Placed, placed
 from hocket.strategies.burst.search import SLACK, BurstSearch
 from hocket.util.units import show_bytes
 
 
-class Found:
+class ConstrainedCounts:
     """A row's counts, and what they come to."""
 
     def __init__(self, search: BurstSearch, counts: tuple[int, ...]) -> None:
@@ -37,8 +37,8 @@ class Found:
 
 
 def fastest_kept(
-    costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], whole_limit: float, room: float
-) -> Found:
+    costs: BurstCosts, graph: BurstGraph, limit: float, fixed: Mapping[int, int], whole_limit: float, room: float
+) -> ConstrainedCounts:
     """The fastest plan under all limits.
 
     Arguments:
@@ -53,7 +53,7 @@ def fastest_kept(
     seconds, counts = search.fastest()
     best = None
     if seconds < inf:
-        best = Found(search, counts)
+        best = ConstrainedCounts(search, counts)
         if not best.within(costs, allowed_s, room):
             best = _within(costs, graph, limit, fixed, np.array([allowed_s, room]), seconds)
     if best is not None:
@@ -78,26 +78,26 @@ _HALVINGS = 4
 
 
 def _within(
-    costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], limits: np.ndarray, fastest_s: float
-) -> Found | None:
+    costs: BurstCosts, graph: BurstGraph, limit: float, fixed: Mapping[int, int], limits: np.ndarray, fastest_s: float
+) -> ConstrainedCounts | None:
     """The fastest row under the limits of sums; None where there is none.
 
     In a chain that is exact. A block of branches runs in the one way between its ends that costs least at some price of the amounts:
     prices are raised until sums are within the limits, and lowered as far as they stay so.
     """
     used = np.flatnonzero(limits < inf)
-    found: list[Found] = []
+    found: list[ConstrainedCounts] = []
     free = BurstSearch(costs, graph.row, limit, fixed, (0.0, 0.0))
 
     def fits(price: float) -> bool:
         worth = np.zeros(AMOUNTS)
         worth[used] = price * fastest_s / limits[used]
         search = free.at_prices((float(worth[0]), float(worth[1])))
-        steps = [Step(step[0], np.where(np.isfinite(step[0]), step[1:][used], inf)) for step in search.steps()]
+        steps = [ParetoStep(step[0], np.where(np.isfinite(step[0]), step[1:][used], inf)) for step in search.steps()]
         counts = fastest_within(steps, limits[used])
         if counts is not None:
-            found.append(Found(search, counts))
-        cheapest = Found(search, search.fastest()[1])
+            found.append(ConstrainedCounts(search, counts))
+        cheapest = ConstrainedCounts(search, search.fastest()[1])
         return cheapest.within(costs, *(float(one) for one in limits))
 
     if fits(0.0) or graph.is_chain:

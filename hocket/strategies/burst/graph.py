@@ -18,7 +18,7 @@ Edges = dict[tuple[int, int], Edge]
 
 
 @dataclass(frozen=True)
-class Block:
+class BranchBlock:
     """What lies between two units.
 
     Attributes:
@@ -27,26 +27,26 @@ class Block:
     """
 
     edge: Edge | None
-    branches: "tuple[Row, ...]" = ()
+    branches: "tuple[UnitRow, ...]" = ()
 
 
 @dataclass(frozen=True)
-class Row:
+class UnitRow:
     """Units one after the other: blocks[0], units[0], blocks[1], ..., units[-1], blocks[-1].
 
     The first block begins behind the unit that the row comes from, the last one ends before the unit that it leads to.
     """
 
     units: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[BranchBlock, ...]
 
 
 @dataclass(frozen=True)
-class Graph:
+class BurstGraph:
     """Units and the row that they make; a chain where no block has branches."""
 
     units: tuple[tuple[int, ...], ...]
-    row: Row
+    row: UnitRow
 
     @property
     def is_chain(self) -> bool:
@@ -54,7 +54,7 @@ class Graph:
         return not any(block.branches for block in self.row.blocks)
 
 
-def graph_of(profile: ModelProfile) -> Graph:
+def graph_of(profile: ModelProfile) -> BurstGraph:
     """The units of a profile and how they follow each other."""
     runs = _joined([(min(tie), max(tie)) for tie in profile.ties if tie], len(profile.layers))
     while True:
@@ -62,7 +62,7 @@ def graph_of(profile: ModelProfile) -> Graph:
         taken = _Apart(_edges(profile, units), len(units))
         row = taken.row(START, END, range(len(units)))
         if not taken.stuck:
-            return Graph(units, row)
+            return BurstGraph(units, row)
         # What cannot be taken apart becomes one unit, with all that the model does meanwhile; then it is tried again.
         together = [(units[min(part)][0], units[max(part)][-1]) for part in taken.stuck]
         runs = _joined([*together, *((unit[0], unit[-1]) for unit in units)], len(profile.layers))
@@ -106,7 +106,7 @@ class _Apart:
             self._behind[source].append(target)
         self.stuck: list[list[int]] = []
 
-    def row(self, before: int, behind: int, inside: Sequence[int]) -> Row:
+    def row(self, before: int, behind: int, inside: Sequence[int]) -> UnitRow:
         """The row of some units between two others; every way from the one to the other goes through the units of the row."""
         place = {before: -1, **{u: k for k, u in enumerate(inside)}, behind: len(inside)}
         # How many edges pass over each position.
@@ -123,16 +123,16 @@ class _Apart:
                 row.append(u)
         if not row and inside:
             self.stuck.append(list(inside))
-            return Row((), (Block(NOTHING),))
+            return UnitRow((), (BranchBlock(NOTHING),))
         ends = [before, *row, behind]
-        return Row(tuple(row), tuple(self._block(*pair, inside, place) for pair in pairwise(ends)))
+        return UnitRow(tuple(row), tuple(self._block(*pair, inside, place) for pair in pairwise(ends)))
 
-    def _block(self, before: int, behind: int, inside: Sequence[int], place: dict[int, int]) -> Block:
+    def _block(self, before: int, behind: int, inside: Sequence[int], place: dict[int, int]) -> BranchBlock:
         between = inside[place[before] + 1 : place[behind]]
         edge = self._edges.get((before, behind))
         if not between:
-            return Block(edge or NOTHING)
-        return Block(edge, tuple(self.row(before, behind, part) for part in self._parts(between)))
+            return BranchBlock(edge or NOTHING)
+        return BranchBlock(edge, tuple(self.row(before, behind, part) for part in self._parts(between)))
 
     def _parts(self, between: Sequence[int]) -> list[list[int]]:
         """Sets of units that nothing joins, each in order."""

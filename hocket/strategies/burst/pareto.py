@@ -14,14 +14,14 @@ _HALVINGS = 30
 
 
 @dataclass(frozen=True)
-class Step:
+class ParetoStep:
     """Seconds (before, behind) and amounts (kinds, before, behind) that one step adds."""
 
     seconds: np.ndarray
     amounts: np.ndarray
 
 
-def fastest_within(steps: Sequence[Step], limits: np.ndarray) -> tuple[int, ...] | None:
+def fastest_within(steps: Sequence[ParetoStep], limits: np.ndarray) -> tuple[int, ...] | None:
     """The counts along the fastest row within the limits, the first one before the first step; None where there is none.
 
     Arguments:
@@ -77,7 +77,7 @@ def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
     return rest[::-1]
 
 
-def _known(steps: Sequence[Step], limits: np.ndarray) -> float:
+def _known(steps: Sequence[ParetoStep], limits: np.ndarray) -> float:
     """Seconds of some row within the limits: the fastest when amounts have a price, the lowest price that does; or infinity."""
     seconds, amounts = (np.stack([getattr(step, name) for step in steps]) for name in ("seconds", "amounts"))
     best, low, high = np.inf, 0.0, None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hocket.strategies.burst.costs import BurstCosts
-from hocket.strategies.burst.graph import Block, Row
-from hocket.strategies.burst.position import Where
+from hocket.strategies.burst.graph import BranchBlock, UnitRow
+from hocket.strategies.burst.position import BranchPosition
 from hocket.strategies.burst.search import BurstSearch
 
 
@@ -28,7 +28,7 @@ def placed(search: BurstSearch, counts: tuple[int, ...]) -> list[Placed]:
     return _row(search, search.row, counts, search.whole, 0)
 
 
-def _row(search: BurstSearch, row: Row, counts: tuple[int, ...], where: Where, first: int) -> list[Placed]:
+def _row(search: BurstSearch, row: UnitRow, counts: tuple[int, ...], where: BranchPosition, first: int) -> list[Placed]:
     """Units of a row, and an entry of its target for each transfer to it."""
     found: list[Placed] = []
     for k, pair in enumerate(pairwise(counts)):
@@ -42,7 +42,9 @@ def _row(search: BurstSearch, row: Row, counts: tuple[int, ...], where: Where, f
     return found
 
 
-def _block(search: BurstSearch, block: Block, pair: tuple[int, int], where: Where, first: int) -> list[Placed]:
+def _block(
+    search: BurstSearch, block: BranchBlock, pair: tuple[int, int], where: BranchPosition, first: int
+) -> list[Placed]:
     """The units of a block, and for each transfer to its target an entry of that, which says its seconds."""
     found: list[Placed] = []
     if block.edge is not None and where.target is not None:

@@ -14,9 +14,9 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.burst.algorithm1 import search_linear
-from hocket.strategies.burst.constraints import Found, fastest_kept, gpu_s, peak_bytes
+from hocket.strategies.burst.constraints import ConstrainedCounts, fastest_kept, gpu_s, peak_bytes
 from hocket.strategies.burst.costs import BurstCosts
-from hocket.strategies.burst.graph import Graph, graph_of
+from hocket.strategies.burst.graph import BurstGraph, graph_of
 from hocket.strategies.burst.redistribution import device_order
 from hocket.strategies.burst.search import SLACK, BurstSearch
 from hocket.util.units import show_count, show_seconds
@@ -127,7 +127,7 @@ def plan_burst(
             (step[0] for step in search.steps()), len(alone_s)
         )  # what is behind the last layer is no part of the algorithm
         found = search_linear(steps, alone_s, costs.counts, limit)[1]
-        plan = Found(search, (found[0], *found, found[-1]))
+        plan = ConstrainedCounts(search, (found[0], *found, found[-1]))
     else:
         room = costs.capacity_bytes if memory_bytes is None else memory_bytes
         plan = fastest_kept(costs, graph, limit, fixed, inf if whole_limit is None else whole_limit, room)
@@ -168,7 +168,7 @@ def _counts(
     return tuple(sorted({*whole, *only.values()}))
 
 
-def _fixed(graph: Graph, numbers: tuple[int, ...], only: Mapping[int, int]) -> dict[int, int]:
+def _fixed(graph: BurstGraph, numbers: tuple[int, ...], only: Mapping[int, int]) -> dict[int, int]:
     """For units the index of the one number that they may have: of the most devices that one of their layers shall have."""
     fixed: dict[int, int] = {}
     for u, unit in enumerate(graph.units):
@@ -178,7 +178,7 @@ def _fixed(graph: Graph, numbers: tuple[int, ...], only: Mapping[int, int]) -> d
     return fixed
 
 
-def _plan(costs: BurstCosts, graph: Graph, found: Found, limit: float) -> BurstPlan:
+def _plan(costs: BurstCosts, graph: BurstGraph, found: ConstrainedCounts, limit: float) -> BurstPlan:
     where = {one.unit: one for one in found.placed}
     layers: list[BurstLayer] = []
     for u, unit in enumerate(graph.units):
@@ -212,7 +212,9 @@ def _data_parallel_s(costs: BurstCosts) -> float:
     return float(whole.own_s.sum())
 
 
-def _remarks(costs: BurstCosts, graph: Graph, found: Found, parallel_s: float, limit: float) -> Iterator[str]:
+def _remarks(
+    costs: BurstCosts, graph: BurstGraph, found: ConstrainedCounts, parallel_s: float, limit: float
+) -> Iterator[str]:
     cluster, batch_size = costs.cluster, costs.batch_size
     if found.seconds > parallel_s * SLACK:
         most = show_count(_most(cluster, batch_size), "device")

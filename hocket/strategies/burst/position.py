@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from hocket.strategies.burst.graph import Row
+from hocket.strategies.burst.graph import UnitRow
 
 
 @dataclass(frozen=True)
-class Where:
+class BranchPosition:
     """What a row or a block stands in.
 
     Attributes:
@@ -25,11 +25,11 @@ class Where:
         """Whether an edge from one end to the other does."""
         return self.aside_in or self.aside_out
 
-    def of_branch(self, width: int, aside: bool) -> "Where":
+    def of_branch(self, width: int, aside: bool) -> "BranchPosition":
         """A branch on so many devices, its own ones or not."""
-        return Where(self.target, width, self.aside_in or aside, self.aside_out or aside)
+        return BranchPosition(self.target, width, self.aside_in or aside, self.aside_out or aside)
 
-    def of_block(self, row: Row, k: int) -> "Where":
+    def of_block(self, row: UnitRow, k: int) -> "BranchPosition":
         """The k-th block of a row that stands here."""
         last = k == len(row.units)
         return replace(

@@ -14,11 +14,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from hocket.strategies.burst.branches import Ways, best_ways
+from hocket.strategies.burst.branches import BranchOptions, best_ways
 from hocket.strategies.burst.costs import BurstCosts, Edge
-from hocket.strategies.burst.graph import Block, Row
+from hocket.strategies.burst.graph import BranchBlock, UnitRow
 from hocket.strategies.burst.lagrangian import Prices, back
-from hocket.strategies.burst.position import Where
+from hocket.strategies.burst.position import BranchPosition
 
 SLACK = 1 + 1e-9  # of a limit: sums of the same numbers in another order
 
@@ -38,7 +38,7 @@ class BurstSearch:
     def __init__(
         self,
         costs: BurstCosts,
-        row: Row,
+        row: UnitRow,
         limit: float,
         only: Mapping[int, int] | None = None,
         prices: tuple[float, float] | None = None,
@@ -53,11 +53,11 @@ class BurstSearch:
         self._own = np.stack((own_s, *amounts), axis=1)
         top = int(costs.counts[-1])
         self._widths = sorted({top, *(2**k for k in range(top.bit_length()))})
-        self.whole = Where(None, costs.cluster.devices)
+        self.whole = BranchPosition(None, costs.cluster.devices)
         self._units: dict[int, np.ndarray] = {}
         self._edges: dict[tuple[Edge, int | None, bool], np.ndarray] = {}
-        self._rows: dict[tuple[int, Where], np.ndarray] = {}
-        self._blocks: dict[tuple[int, Where], Ways] = {}
+        self._rows: dict[tuple[int, BranchPosition], np.ndarray] = {}
+        self._blocks: dict[tuple[int, BranchPosition], BranchOptions] = {}
 
     def at_prices(self, prices: tuple[float, float]) -> "BurstSearch":
         """The same search where amounts are worth this; what does not depend on it is not worked out again."""
@@ -84,7 +84,7 @@ class BurstSearch:
         """Seconds of the row with these counts."""
         return sum(float(step[0][pair]) for step, pair in zip(self.steps(), pairwise(counts), strict=True))
 
-    def _edge(self, edge: Edge, where: Where) -> np.ndarray:
+    def _edge(self, edge: Edge, where: BranchPosition) -> np.ndarray:
         """Figures of a transfer; infinite where the unit that it leads to would be above the limit."""
         costs, target = self.costs, where.target
         key = (edge, target if self.limit < np.inf else None, where.aside)
@@ -97,21 +97,21 @@ class BurstSearch:
             self._edges[key] = np.stack((found, *amounts))
         return self._edges[key]
 
-    def _block(self, block: Block, where: Where) -> np.ndarray:
+    def _block(self, block: BranchBlock, where: BranchPosition) -> np.ndarray:
         """Figures between two units, both left out."""
         if not block.branches:
             assert block.edge is not None
             return self._edge(block.edge, where)
         return self.ways(block, where).figures
 
-    def ways(self, block: Block, where: Where) -> Ways:
+    def ways(self, block: BranchBlock, where: BranchPosition) -> BranchOptions:
         """How the branches of a block are run, for each pair of counts."""
         key = (id(block), where)
         if key not in self._blocks:
             self._blocks[key] = self._compared(block, where)
         return self._blocks[key]
 
-    def _compared(self, block: Block, where: Where) -> Ways:
+    def _compared(self, block: BranchBlock, where: BranchPosition) -> BranchOptions:
         widths = [width for width in self._widths if width <= where.budget]
 
         def by_width(branches: Sequence[int], aside: bool) -> np.ndarray:
@@ -121,7 +121,7 @@ class BurstSearch:
         direct = self._edge(block.edge, where) if block.edge is not None else None
         return best_ways(len(block.branches), by_width, direct, widths, where.budget, self._prices)
 
-    def _row(self, row: Row, where: Where) -> np.ndarray:
+    def _row(self, row: UnitRow, where: BranchPosition) -> np.ndarray:
         """Figures of a branch by devices before and behind it, on each number of devices that there may be for it; shape (widths,
         figures, counts, counts)."""
         key = (id(row), where)
@@ -136,7 +136,7 @@ class BurstSearch:
             self._rows[key] = found
         return self._rows[key]
 
-    def _each_width(self, block: Block, where: Where) -> np.ndarray:
+    def _each_width(self, block: BranchBlock, where: BranchPosition) -> np.ndarray:
         """Figures of a block in a branch; shape (widths, figures, counts, counts), or 1 for widths where all are the same."""
         if not block.branches:
             return self._block(block, where)[None]
@@ -151,13 +151,13 @@ class BurstSearch:
             self._units[unit] = found
         return self._units[unit]
 
-    def _row_steps(self, row: Row, where: Where) -> Iterator[tuple[int | None, np.ndarray]]:
+    def _row_steps(self, row: UnitRow, where: BranchPosition) -> Iterator[tuple[int | None, np.ndarray]]:
         """Each block's figures, and the unit behind it, None for the last."""
         for k, block in enumerate(row.blocks):
             unit = row.units[k] if k < len(row.units) else None
             yield unit, self._block(block, where.of_block(row, k))
 
-    def inside(self, row: Row, pair: tuple[int, int], where: Where) -> tuple[int, ...]:
+    def inside(self, row: UnitRow, pair: tuple[int, int], where: BranchPosition) -> tuple[int, ...]:
         """The counts of a branch's units between two given ones, with these."""
         cost, came = np.full(self._n, np.inf), []
         cost[pair[0]] = 0.0

@@ -9,23 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from hocket.strategies.pipedream_partition.level import Task
+from hocket.strategies.pipedream_partition.level import LevelTask
 
 GAP = 1e-9  # relative: how far below the answer nothing better exists
 FIRST_STEP = 1.5  # from the lower bound to the first limit above it; the next steps are its square, and so on
 
 
 @dataclass(frozen=True)
-class Found:
+class BisectionResult:
     """A bottleneck that a pipeline of so many stages on one part has; it was found under a limit."""
 
     bottleneck_s: float
-    task: Task
+    task: LevelTask
     stages: int
     limit_s: float
 
 
-def smallest(tasks: Sequence[Task], low_s: float, high_s: float, tight: bool) -> Found | None:
+def smallest(tasks: Sequence[LevelTask], low_s: float, high_s: float, tight: bool) -> BisectionResult | None:
     """The smallest bottleneck at or below high_s, if there is any; of parts that are equally good the first.
 
     Arguments:
@@ -36,7 +36,7 @@ def smallest(tasks: Sequence[Task], low_s: float, high_s: float, tight: bool) ->
     high = high_s if high_s < inf else max(task.most_s for task in tasks)
     if high <= 0 or high < low:
         return None
-    best: Found | None = None
+    best: BisectionResult | None = None
     failed_s = [0.0] * len(tasks)
     step, probe = 1 + 4 * GAP if tight else FIRST_STEP, False
     while True:
@@ -60,7 +60,9 @@ def smallest(tasks: Sequence[Task], low_s: float, high_s: float, tight: bool) ->
             low, probe = limit, True
 
 
-def _ask(tasks: Sequence[Task], limit_s: float, best: Found | None, failed_s: list[float]) -> Found | None:
+def _ask(
+    tasks: Sequence[LevelTask], limit_s: float, best: BisectionResult | None, failed_s: list[float]
+) -> BisectionResult | None:
     """A pipeline with no term above the limit, or one as good as the best on a part that stands before it.
 
     failed_s: of each part, the highest limit below which there was none.
@@ -72,6 +74,6 @@ def _ask(tasks: Sequence[Task], limit_s: float, best: Found | None, failed_s: li
             continue
         stages, cost_s = tasks[k].sweep(own_s)
         if stages:
-            return Found(min(cost_s, own_s), tasks[k], stages, own_s)
+            return BisectionResult(min(cost_s, own_s), tasks[k], stages, own_s)
         failed_s[k] = own_s
     return None

@@ -16,7 +16,7 @@ import numpy as np
 
 from hocket.profiling.layer import Layer
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.pipedream_partition.graph import Graph, bits, downsets, prefixes, tied_to_neighbours
+from hocket.strategies.pipedream_partition.graph import GraphMasks, bits, downsets, prefixes, tied_to_neighbours
 
 DEFAULT_LIMIT = 1024
 ROWS = 64  # of a table over pairs of cuts that are made at once, so that they stay in the processor's cache
@@ -74,7 +74,7 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
     for tensor, size in zip(profile.tensors, sizes.tolist(), strict=True):
         if tensor.source < 0 and tensor.targets:
             stash[tensor.targets[0]] += size
-    graph = Graph(profile, sizes)
+    graph = GraphMasks(profile, sizes)
     free = (seconds + weights + fixed == 0).tolist()
     blocks, before = tied_to_neighbours(graph, free)
     found = downsets(blocks, before, limit)

@@ -19,7 +19,7 @@ def bits(mask: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Graph:
+class GraphMasks:
     """Predecessors, successors and tensors as bit masks over layers."""
 
     def __init__(self, profile: ModelProfile, sizes: np.ndarray) -> None:
@@ -52,7 +52,7 @@ class Graph:
         return over.sum(axis=0), forward
 
 
-def tied_to_neighbours(graph: Graph, free: list[bool]) -> tuple[list[int], list[int]]:
+def tied_to_neighbours(graph: GraphMasks, free: list[bool]) -> tuple[list[int], list[int]]:
     """Group layers into blocks that no useful cut divides: masks of the layers, and of the blocks before each.
 
     A layer that costs nothing joins its first reader, when that one precedes all other readers and moving the layer
@@ -130,7 +130,7 @@ def downsets(blocks: list[int], before: list[int], limit: int) -> list[int] | No
     return masks
 
 
-def prefixes(graph: Graph, blocks: list[int], before: list[int]) -> list[int]:
+def prefixes(graph: GraphMasks, blocks: list[int], before: list[int]) -> list[int]:
     """Prefixes of three orders of the blocks, as masks of layers, ascending by size."""
     count = len(blocks)
     after: list[list[int]] = [[] for _ in range(count)]

@@ -23,7 +23,7 @@ Placed = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
-class Options:
+class PartitionOptions:
     """What is asked of a pipeline, as `_partition.partition` has it; max_stages is 0 for any number."""
 
     rule: MemoryRule | None
@@ -40,7 +40,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Part:
+class LevelPart:
     """`positions` groups of `group` devices in each of `copies` equal parts of a cluster."""
 
     copies: int
@@ -48,17 +48,17 @@ class Part:
     positions: int
 
 
-def parts(cluster: Cluster, options: Options, count: int) -> list[Part]:
+def parts(cluster: Cluster, options: PartitionOptions, count: int) -> list[LevelPart]:
     """The parts to search for a graph of `count` cuts, the largest first."""
     if not options.replicate:
         # A straight pipeline leaves nothing idle between its stages, so it ends within as many devices as cuts.
         few = min(cluster.devices, count) if options.uniform and not options.exact_devices else cluster.devices
-        return [Part(1, 1, few)]
+        return [LevelPart(1, 1, few)]
     found = []
     for copies in _copies(cluster, options.rule):
         sizes = groups(cluster, copies)
         for group in sizes[-1:] if copies > 1 or options.exact_devices else sizes:
-            found.append(Part(copies, group, min(cluster.devices // copies // group, MAX_POSITIONS)))
+            found.append(LevelPart(copies, group, min(cluster.devices // copies // group, MAX_POSITIONS)))
     return found
 
 
@@ -75,13 +75,13 @@ def _copies(cluster: Cluster, rule: MemoryRule | None) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Task:
+class LevelTask:
     """The pipelines on one part; the loops are shared with the search's other parts."""
 
     places: Cuts
     cluster: Cluster
-    part: Part
-    options: Options
+    part: LevelPart
+    options: PartitionOptions
     loops: Loops
 
     @cached_property

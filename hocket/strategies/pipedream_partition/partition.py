@@ -24,7 +24,7 @@ from hocket.strategies.pipedream_partition.bisection import GAP, smallest
 from hocket.strategies.pipedream_partition.buffers import Loops
 from hocket.strategies.pipedream_partition.cost import PipelineCosts, Sync, evaluate
 from hocket.strategies.pipedream_partition.cuts import Cuts, cuts
-from hocket.strategies.pipedream_partition.level import Options, Placed, Task, parts
+from hocket.strategies.pipedream_partition.level import LevelTask, PartitionOptions, Placed, parts
 from hocket.strategies.pipedream_partition.memory import MemoryRule, pipeline_bytes
 from hocket.strategies.pipedream_partition.topology import MAX_POSITIONS, joined_levels, topology
 from hocket.util.units import show_bytes
@@ -99,7 +99,7 @@ def partition(
     places = places or cuts(profile, microbatch_size)
     count, levels = len(places.masks), len(joined_levels(cluster))
     loops = Loops(count, cluster.devices, levels)
-    options = Options(rule, replicate, exact_devices, max_stages or 0, sync, data_parallel_within)
+    options = PartitionOptions(rule, replicate, exact_devices, max_stages or 0, sync, data_parallel_within)
     low_s, stages = _search(places, cluster, replace(options, rule=None), loops, 0.0)
 
     def held() -> tuple[float, ...]:
@@ -131,13 +131,15 @@ def _rule(
     return MemoryRule(capacity, recompute, weight_versions)
 
 
-def _search(places: Cuts, cluster: Cluster, options: Options, loops: Loops, low_s: float) -> tuple[float, Placed]:
+def _search(
+    places: Cuts, cluster: Cluster, options: PartitionOptions, loops: Loops, low_s: float
+) -> tuple[float, Placed]:
     """The best stages, none when nothing fits, and seconds that no pipeline at all can be below; not below low_s."""
     plain_s, plain = _data_parallel(places, cluster, options)
     margin = options.margin if options.replicate else 0.0
     best_s, stages = plain_s / (1 + margin), plain
     # What does not beat plain data parallelism by its margin is not looked for.
-    tasks = [Task(places, cluster, part, options, loops) for part in parts(cluster, options, len(places.masks))]
+    tasks = [LevelTask(places, cluster, part, options, loops) for part in parts(cluster, options, len(places.masks))]
     found = smallest(tasks, low_s, best_s * (1 - GAP), low_s > 0 or not options.replicate)
     if found is not None:
         best_s, stages = found.bottleneck_s, found.task.trace(found.bottleneck_s, found.stages, found.limit_s)
@@ -151,7 +153,7 @@ def _fits(stages: Placed, memory_bytes: tuple[float, ...], rule: MemoryRule) -> 
     )
 
 
-def _data_parallel(places: Cuts, cluster: Cluster, options: Options) -> tuple[float, Placed]:
+def _data_parallel(places: Cuts, cluster: Cluster, options: PartitionOptions) -> tuple[float, Placed]:
     """The best single stage: its bottleneck, and its placement on the first devices (empty when it does not fit)."""
     rule, most = options.rule, cluster.devices if options.replicate else 1
     weights = float(places.weights_bytes[-1] - places.tied_bytes.sum())

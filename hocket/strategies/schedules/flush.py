@@ -6,7 +6,7 @@ from hocket.program.passes.tasks import Task
 from hocket.program.program import Program
 from hocket.strategies.base.missing import pipeline as lacks
 from hocket.strategies.base.orders import at_most_own, one_forward_one_backward, warmup
-from hocket.strategies.base.search_space import Choice, Situation, pipelines
+from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
 from hocket.strategies.base.strategy import Option, Options, Stages
 from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
@@ -32,6 +32,6 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("flush", stages, microbatches, batch_order)
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation."""
     return pipelines(situation, recompute=True)

@@ -7,7 +7,7 @@ from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.missing import even
 from hocket.strategies.base.orders import own
-from hocket.strategies.base.search_space import Choice, Situation, units
+from hocket.strategies.base.search_space import Candidate, PlanRequest, units
 from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
@@ -63,12 +63,12 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """All numbers of replicas that the cluster and the batch allow, in few and in many units, with and without recomputation."""
     return units(situation)
 
 
-def lacks(situation: Situation) -> str:
+def lacks(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     if situation.shard == "none":
         return "replicas divide everything here, and shard: none was asked for"

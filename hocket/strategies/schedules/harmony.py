@@ -11,7 +11,7 @@ from hocket.program.program import Program
 from hocket.strategies.base.balance import Balancer, runs
 from hocket.strategies.base.missing import microbatches as too_few
 from hocket.strategies.base.orders import most_own, own
-from hocket.strategies.base.search_space import Choice, Situation, cut, recomputing
+from hocket.strategies.base.search_space import Candidate, PlanRequest, cut, recomputing
 from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import rule
 from hocket.strategies.swapping.tuner import Mode
@@ -122,7 +122,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """Data mode: the layers in 1, 2, 4, ... packs of equal cost on all devices."""
     devices = tuple(range(situation.cluster.devices))
     for size in situation.sizes:
@@ -130,13 +130,13 @@ def choices(situation: Situation) -> Iterable[Choice]:
         found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), MOST_PACKS))
         for count in (2**k for k in range(len(found).bit_length())):
             if count <= len(found) and microbatches >= len(devices):
-                plain = Choice(
+                plain = Candidate(
                     tuple(cut(situation, layers, devices) for layers in runs(found[count - 1])), size, microbatches
                 )
                 yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def lacks(situation: Situation) -> str:
+def lacks(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     devices = situation.cluster.devices
     return too_few(

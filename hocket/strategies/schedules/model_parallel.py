@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hocket.program.program import Program
 from hocket.strategies.base.missing import pipeline as lacks
 from hocket.strategies.base.orders import one_after_the_other
-from hocket.strategies.base.search_space import Choice, Situation, pipelines
+from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
 from hocket.strategies.base.strategy import Option, Options, Stages
 from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
@@ -26,6 +26,6 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("model_parallel", stages, microbatches, one_after_the_other)
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """Balanced pipelines of every depth, without replication."""
     return (c for c in pipelines(situation) if len(c.stages) > 1 and all(len(s.devices) == 1 for s in c.stages))

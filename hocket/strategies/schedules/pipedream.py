@@ -8,7 +8,7 @@ from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies.base import orders
-from hocket.strategies.base.search_space import Choice, Situation, partitioned
+from hocket.strategies.base.search_space import Candidate, PlanRequest, partitioned
 from hocket.strategies.base.strategy import Option, Options, Stages, config, one_stage_a_device, reasons
 
 PAPER = "PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8"
@@ -68,6 +68,6 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(f"pipedream {config(stages)}{suffix}", stages, declared, stride, order)
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """The partitioner's plan, and plans with fewer inputs in flight where memory is short."""
     return partitioned(situation)

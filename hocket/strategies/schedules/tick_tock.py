@@ -15,7 +15,7 @@ from hocket.program.program import Program
 from hocket.program.rule import WAVES, Rule
 from hocket.strategies.base.missing import even
 from hocket.strategies.base.orders import own
-from hocket.strategies.base.search_space import Choice, Situation, recomputing, replicas
+from hocket.strategies.base.search_space import Candidate, PlanRequest, recomputing, replicas
 from hocket.strategies.base.strategy import Option, Options, Stages, config, reasons
 from hocket.util.units import show_count
 
@@ -111,7 +111,7 @@ def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> 
             yield 1, m + half
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """All numbers of devices on which every replica of both waves has as many microbatches of a batch, in both alignments; where memory is
     short, with one stash at a time."""
     for choice in replicas(situation) if situation.shard in (None, "none") else ():
@@ -122,7 +122,7 @@ def choices(situation: Situation) -> Iterable[Choice]:
             yield replace(waves, options={"align": "forwards"})
 
 
-def lacks(situation: Situation) -> str:
+def lacks(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     if situation.shard not in (None, "none"):
         return _WHOLE

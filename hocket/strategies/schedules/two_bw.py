@@ -9,7 +9,7 @@ from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies.base import orders
 from hocket.strategies.base.missing import pipeline
-from hocket.strategies.base.search_space import Choice, Situation, pipelines
+from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
 from hocket.strategies.base.strategy import (
     Option,
     Options,
@@ -80,11 +80,11 @@ def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
     return microbatch // batch != (microbatch + len(stages[stage].devices)) // batch
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation (algorithm 1 of section 3.3)."""
     return pipelines(situation, recompute=True)
 
 
-def lacks(situation: Situation) -> str:
+def lacks(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     return pipeline(situation)

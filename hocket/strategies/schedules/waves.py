@@ -13,7 +13,7 @@ from hocket.program.passes.borders import StageCut
 from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.missing import even, pipeline
-from hocket.strategies.base.search_space import Choice, Situation, cut, pipelines, recomputing
+from hocket.strategies.base.search_space import Candidate, PlanRequest, cut, pipelines, recomputing
 from hocket.strategies.base.strategy import Option, Options, Stages, config, ring_of
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
@@ -84,7 +84,7 @@ def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterato
     yield updates[0]
 
 
-def choices(situation: Situation) -> Iterable[Choice]:
+def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """Every cut of model parallelism, with as many waves as devices; where memory is short with recomputation, and then with fewer and
     fewer waves (appendix B: additive decrease), each of which takes its partition's weights off a device."""
     for straight in pipelines(situation):
@@ -97,14 +97,14 @@ def choices(situation: Situation) -> Iterable[Choice]:
             yield replace(offered[0], thriftier=tuple(offered[1:]))
 
 
-def lacks(situation: Situation) -> str:
+def lacks(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     most = min(situation.cluster.devices, len(situation.profile.layers))
     takes = "waves are two" if most == 2 else f"waves are 2 to {most}"
     return pipeline(situation) or even(situation, f"{takes}, each with as many of them")
 
 
-def _with_waves(situation: Situation, straight: Choice, waves: int) -> Choice:
+def _with_waves(situation: PlanRequest, straight: Candidate, waves: int) -> Candidate:
     devices = [stage.devices[0] for stage in straight.stages]
     count = len(devices)
 
@@ -112,8 +112,8 @@ def _with_waves(situation: Situation, straight: Choice, waves: int) -> Choice:
         return cut(situation, stage.layers, tuple(devices[(r + s) % count] for r in range(waves)))
 
     stages = tuple(moved(s, stage) for s, stage in enumerate(straight.stages))
-    return Choice(stages, straight.microbatch_size, straight.microbatches)
+    return Candidate(stages, straight.microbatch_size, straight.microbatches)
 
 
-def _both(choice: Choice) -> tuple[Choice, Choice]:
+def _both(choice: Candidate) -> tuple[Candidate, Candidate]:
     return choice, recomputing(choice)

@@ -42,7 +42,7 @@ class Server:
     freeing_s: float = 0.04
 
 
-class Pass(NamedTuple):
+class DirectionCosts(NamedTuple):
     """One direction's profile: sizes of microbatches, ascending; seconds and bytes, each (sizes, layers)."""
 
     sizes: Array
@@ -69,8 +69,8 @@ class LayerProfile:
         input_bytes: of one sample, by layer. weights_bytes: weights and buffers. step_s: of the optimizer on the host.
     """
 
-    forward: Pass
-    backward: Pass
+    forward: DirectionCosts
+    backward: DirectionCosts
     input_bytes: Array
     weights_bytes: Array
     step_s: Array

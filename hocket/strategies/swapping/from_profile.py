@@ -16,7 +16,7 @@ from hocket.program.instruction import Kind
 from hocket.program.passes.borders import StageCut, stage_shapes
 from hocket.program.passes.swapping.settings import StageSwap, stages_of
 from hocket.strategies.base.strategy import compile_strategy
-from hocket.strategies.swapping.costs import Array, LayerProfile, Pass, Server
+from hocket.strategies.swapping.costs import Array, DirectionCosts, LayerProfile, Server
 
 
 def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
@@ -65,8 +65,8 @@ def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> L
     seconds_of = [np.array([seconds[way] for seconds, *_ in rows]) for way in (0, 1)]
     largest = rows[-1]
     return LayerProfile(
-        Pass(sizes, seconds_of[0], np.array(ahead)),
-        Pass(sizes, seconds_of[1], np.array(back)),
+        DirectionCosts(sizes, seconds_of[0], np.array(ahead)),
+        DirectionCosts(sizes, seconds_of[1], np.array(back)),
         largest[1] / profile.microbatch_sizes[-1],
         np.array([stage.weights_bytes + stage.buffers_bytes for stage in largest[2]]),
         largest[0][2],

@@ -25,7 +25,7 @@ LIMITS_BYTES = tuple(0.25 * GIB * 2 ** (k / 8) for k in range(64))
 SLACK = 1e-9  # relative: a bound and the clock add up in different orders
 
 
-class Cuts(NamedTuple):
+class PackCandidates(NamedTuple):
     """Candidates of one direction that fit: cuts, and seconds that each keeps the devices busy.
 
     Attributes:
@@ -41,7 +41,7 @@ class Cuts(NamedTuple):
     kept_s: Array
 
 
-class Tables:
+class PackTables:
     """Candidates of one direction at one size, for every prefix of the layers."""
 
     def __init__(self, costs: Costs, size: int, backward: bool) -> None:
@@ -86,7 +86,7 @@ class Tables:
             found.append((best, origin))
         return found
 
-    def candidates(self, end: int) -> Cuts:
+    def candidates(self, end: int) -> PackCandidates:
         """All ways to cut the first `end` layers that fit, each once."""
         ways: set[tuple[int, ...]] = {tuple(range(end + 1))}
         if end <= EVERY_WAY:
@@ -111,7 +111,7 @@ class Tables:
         fits = [k for k, each in enumerate(held) if each.max() <= self.costs.server.memory_bytes]
         return self._measured([kept[k] for k in fits], [held[k] for k in fits])
 
-    def _measured(self, ways: list[Any], held: list[Array]) -> Cuts:
+    def _measured(self, ways: list[Any], held: list[Array]) -> PackCandidates:
         devices, nothing = self.costs.server.devices, np.zeros(1, np.int64)
         counts = np.array([len(cuts) - 1 for cuts in ways], np.int64)
         if self.costs.mode is Mode.DATA:
@@ -119,7 +119,7 @@ class Tables:
             busy = np.array([[self.costs.seconds(self.size, f, self.size, b)] for f, b in pairs]).reshape(-1, 1)
             swap = self.costs.rates(devices)[0]
             moved = self.costs.profile.border_bytes * self.costs.samples / swap
-            return Cuts(ways, held, busy, counts, np.array([float(moved[cuts[:-2]].sum()) for cuts in ways]))
+            return PackCandidates(ways, held, busy, counts, np.array([float(moved[cuts[:-2]].sum()) for cuts in ways]))
         busy = np.zeros((len(ways), devices))
         for row, cuts in zip(busy, ways, strict=True):
             firsts, ends = cuts[:-1], cuts[1:]
@@ -129,7 +129,7 @@ class Tables:
                 seconds[-1] -= self.head_s[firsts[-1]] - self.costs.server.freeing_s  # its input may come from a peer
                 seconds = seconds[::-1]
             np.add.at(row, np.arange(len(seconds)) % devices, seconds)
-        return Cuts(ways, held, busy, counts, np.zeros(len(ways)))
+        return PackCandidates(ways, held, busy, counts, np.zeros(len(ways)))
 
 
 def search(costs: Costs) -> HarmonyPlan:
@@ -138,12 +138,12 @@ def search(costs: Costs) -> HarmonyPlan:
     Raises:
         InputError: none fits.
     """
-    found = Found(costs)
+    found = BestPacks(costs)
     rows = []
     for back in costs.sizes:
         if not costs.profile.backward.sizes[0] <= back <= costs.profile.backward.sizes[-1]:
             continue
-        behind = Tables(costs, back, True).candidates(costs.profile.layers)
+        behind = PackTables(costs, back, True).candidates(costs.profile.layers)
         rows += [found.row(back, behind, index) for index in range(len(behind.cuts))]
     heap = [(row.bound_s, k) for k, row in enumerate(rows)]
     heapify(heap)
@@ -162,45 +162,45 @@ def search(costs: Costs) -> HarmonyPlan:
     return costs.plan(*found.plan)
 
 
-class Row(NamedTuple):
+class BackwardCandidate(NamedTuple):
     """One backward candidate, with a bound of all plans that have it."""
 
     back: int
-    behind: Cuts
+    behind: PackCandidates
     place: int
     bound_s: float
 
 
-class Found:
+class BestPacks:
     """The best so far, and forward candidates by size and end."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.best_s = float("inf")
         self.plan: tuple[int, Any, int, Any] | None = None
-        self._tables: dict[int, Tables] = {}
-        self._ahead: dict[tuple[int, int], Cuts] = {}
+        self._tables: dict[int, PackTables] = {}
+        self._ahead: dict[tuple[int, int], PackCandidates] = {}
 
     def ahead(self, back: int) -> list[int]:
         """Sizes of forward microbatches that go with a backward size: none is smaller."""
         profiled = self.costs.profile.forward.sizes
         return [u for u in self.costs.sizes if max(back, profiled[0]) <= u <= profiled[-1]]
 
-    def row(self, back: int, behind: Cuts, index: int) -> Row:
+    def row(self, back: int, behind: PackCandidates, index: int) -> BackwardCandidate:
         """A backward candidate, bounded by its own seconds and a forward without borders, spread evenly."""
         end, (swap, _, _, freeing, _) = int(behind.cuts[index][-2]), self.costs.rates(self.costs.server.devices)
         devices = behind.busy_s.shape[1]
         own_s = float(behind.busy_s[index].sum() + behind.kept_s[index])
         if devices > 1 and behind.counts[index] < devices:
-            return Row(back, behind, index, 0.0)
+            return BackwardCandidate(back, behind, index, 0.0)
         least_s = 0.0
         if end:
             sizes = self.ahead(back)
             seconds = [self.costs.samples // u * self.costs.at(u).forward_s[end] for u in sizes]
             least_s = min(seconds, default=0.0) + self.costs.weights[end] / swap + freeing
-        return Row(back, behind, index, float((own_s + least_s) / devices))
+        return BackwardCandidate(back, behind, index, float((own_s + least_s) / devices))
 
-    def expand(self, row: Row) -> None:
+    def expand(self, row: BackwardCandidate) -> None:
         """All plans with this backward candidate."""
         backward = row.behind.cuts[row.place]
         end = int(backward[-2])
@@ -222,7 +222,7 @@ class Found:
                 if (ahead.bytes[k] + np.diff(kept[cuts])).max() <= self.costs.server.memory_bytes:
                     self._take(size, cuts, row.back, backward)
 
-    def _bounds(self, ahead: Cuts, row: Row) -> Array:
+    def _bounds(self, ahead: PackCandidates, row: BackwardCandidate) -> Array:
         busy = row.behind.busy_s[row.place]
         devices = len(busy)
         if devices == 1:
@@ -232,10 +232,10 @@ class Found:
         bounds[ahead.counts + row.behind.counts[row.place] < devices] = 0.0  # fewer devices share the links
         return bounds
 
-    def _candidates(self, size: int, end: int) -> Cuts:
+    def _candidates(self, size: int, end: int) -> PackCandidates:
         if (size, end) not in self._ahead:
             if size not in self._tables:
-                self._tables[size] = Tables(self.costs, size, False)
+                self._tables[size] = PackTables(self.costs, size, False)
             self._ahead[size, end] = self._tables[size].candidates(end)
         return self._ahead[size, end]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hocket.strategies.swapping import numba_kernels as compiled
 from hocket.strategies.swapping.costs import LayerProfile, Server
-from hocket.strategies.swapping.search import Tables
+from hocket.strategies.swapping.search import PackTables
 from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 
 
@@ -33,7 +33,7 @@ def equal_plans(
     found: dict[tuple[int, int], tuple[float, int, tuple[int, ...], tuple[int, ...]]] = {}
     largest = min(profile.forward.sizes[-1], profile.backward.sizes[-1])
     for size in (size for size in sizes if costs.samples % size == 0 and size <= largest):
-        for cuts in Tables(costs, size, True).candidates(profile.layers).cuts:
+        for cuts in PackTables(costs, size, True).candidates(profile.layers).cuts:
             forward = joined(costs, size, cuts) if nested else cuts[:-1]
             seconds = costs.seconds(size, forward, size, cuts)
             one = (seconds, size, tuple(forward.tolist()), tuple(cuts.tolist()))

@@ -10,7 +10,7 @@ import pytest
 
 from hocket.scheduler.journal.core_setup import Setup
 from hocket.scheduler.journal.journal import Journal
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from tests.cli.conftest import Result, Run
 
 TRACE = "ResNet-18 (batch size 32)\tpython3 main.py\timage\t--num_steps\t1\t{steps}\t1\t1.0\t-1.0\t{arrived}\n"
@@ -290,7 +290,7 @@ def test_a_journal_that_is_cut_off(run: Run, journal: Path) -> None:
 
 def test_a_journal_of_a_policy_that_is_not_there(run: Run, shared: Path) -> None:
     """Such as one that somebody else wrote: told with the file."""
-    setup = Setup((WorkerType("v100", 1),), (Column(0),), "first_come_first_served")
+    setup = Setup((WorkerType("v100", 1),), (Placement(0),), "first_come_first_served")
     Journal.create("journal.log", setup, lambda _: pytest.fail("it was asked")).close()
     refused(run, "replay journal.log", "journal.log, line 1: setup.policy: found 'first_come_first_served'", "allox")
 

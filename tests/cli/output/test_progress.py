@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.cli.output.progress import Bar, Lines, Progress
+from hocket.cli.output.progress import Progress, ProgressBar, ProgressLines
 from hocket.cli.plan.explain import explained_profile
 from hocket.hardware.cluster import Cluster
 from hocket.planning.goals.for_model import plan_sizes
@@ -56,7 +56,7 @@ def test_what_is_short_and_what_is_for_machines_says_nothing(capsys: pytest.Capt
 def test_a_line_says_what_is_known() -> None:
     """The title, what is looked at, how much of it is done, and for how long."""
     seconds = iter([0.0, 10.0, 20.0, 150.0])
-    lines = Lines("planning", every_s=1e6, clock=lambda: next(seconds))
+    lines = ProgressLines("planning", every_s=1e6, clock=lambda: next(seconds))
     lines.start()
     assert lines.line() == "planning: after 10 s"
     lines.report(0, 0, "ways to divide 8 devices")
@@ -68,7 +68,7 @@ def test_a_line_says_what_is_known() -> None:
 
 def test_a_bar_forgets_a_share_that_is_not_known_any_more() -> None:
     """What follows a search that is done is no longer 100 % of anything."""
-    bar = Bar("planning")
+    bar = ProgressBar("planning")
     bar.start()
     bar.report(12, 12, "flush")
     bar.report(0, 0, "buckets of gradients")

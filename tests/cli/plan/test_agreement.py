@@ -16,8 +16,8 @@ from hocket.cli import main
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.branch_and_bound import make_plan
 from hocket.profiling.analytic.synthetic import chain
-from hocket.runtime.worker.monitor.listener import Summary
-from hocket.strategies.base.search_space import Situation
+from hocket.runtime.worker.monitor.listener import RunSummary
+from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import members, strategy
 from hocket.util.documents import parse_yaml, write_yaml
 
@@ -44,7 +44,7 @@ def _no_workers() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         import hocket.runtime.launch.local as module
 
-        patch.setattr(module, "launch", lambda *_: Summary(1))
+        patch.setattr(module, "launch", lambda *_: RunSummary(1))
         yield
 
 
@@ -134,7 +134,7 @@ SWAPS = st.fixed_dictionaries(
 @cache
 def legal(name: str) -> tuple[dict[str, Any], ...]:
     """Plans of a strategy of the registry: its own choices for the profile."""
-    situation = Situation(PROFILE, CLUSTER, 4)
+    situation = PlanRequest(PROFILE, CLUSTER, 4)
     chosen = [
         make_plan(situation, name, choice)
         for choice, _ in zip(strategy(name).choices(situation), range(12), strict=False)

@@ -5,7 +5,7 @@ import pytest
 from hocket.cli.train.demo import _one_each
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.planning.search.result import Candidate
+from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 
@@ -15,7 +15,7 @@ CANDIDATES = search(
 ).candidates
 
 
-def usable(candidate: Candidate) -> bool:
+def usable(candidate: Evaluated) -> bool:
     """Whether both workers are busy, in a pipeline where the strategy makes one."""
     stages = candidate.plan.stages
     pipeline = len(stages) > 1 or candidate.strategy == "data_parallel"

@@ -15,7 +15,7 @@ import pytest
 from hocket.cli.train.resume_option import spelled_out
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
-from hocket.planning.predict.feedback import Experience
+from hocket.planning.predict.feedback import RunFeedback
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.job.job import load_job
 from hocket.profiling.profile import ModelProfile
@@ -281,7 +281,7 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     assert "peak memory by device" in found.err
     assert found.err.count("predicted") >= 2
     before, path = Plan.read("tiny.yaml"), Path("tiny.experience.yaml")
-    kept = Experience.read(path)
+    kept = RunFeedback.read(path)
     # As if the machine had taken three times as long, whatever it took.
     replace(kept, slowdown=3.0).save(path)
     found = run(*words, "-o", "tiny.yaml")

@@ -12,7 +12,7 @@ from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
 from hocket.planning.mesh.plan_model import search_sizes
-from hocket.profiling.analytic.operators import KINDS, Pass, Product
+from hocket.profiling.analytic.operators import KINDS, MemoryPass, Product
 from hocket.profiling.analytic.sketch import sketch
 from tests.planning.mesh.test_layout import GPT, SERVERS
 
@@ -75,7 +75,7 @@ def test_kinds_that_were_not_seen_have_the_factor_of_all(one) -> None:  # type: 
 
 def test_seconds_by_kind() -> None:
     """What the launch decides is a kind of its own; the factors multiply what was worked out."""
-    operators = (Pass(0.0), Pass(1e9), Product(512, 512, 512, element_bytes=4))
+    operators = (MemoryPass(0.0), MemoryPass(1e9), Product(512, 512, 512, element_bytes=4))
     found = by_kind(operators, CORE, "float32")
     assert set(found) == {LAUNCH, "pass", "product"}
     assert found[LAUNCH] == CORE.launch_s

@@ -14,7 +14,7 @@ from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
 from hocket.models.gpt import GPT, language_loss
 from hocket.planning.search.search import search
-from hocket.profiling.analytic.operators import Pass, Product
+from hocket.profiling.analytic.operators import MemoryPass, Product
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
@@ -109,4 +109,4 @@ def test_seconds_of_an_operator() -> None:
     assert operator_s(short, A100, "float32") < operator_s(whole, A100, "float32")
     v100 = device_type("v100-32gb")
     assert operator_s(short, v100, "float32") == operator_s(whole, v100, "float32")
-    assert seconds((Pass(0.0), Pass(0.0)), A100, "float32") == 2 * A100.launch_s
+    assert seconds((MemoryPass(0.0), MemoryPass(0.0)), A100, "float32") == 2 * A100.launch_s

@@ -8,7 +8,7 @@ from hocket.cost.analytic.transformer import RECOMPUTE, Precision, analytic
 from hocket.cost.kernels import seconds
 from hocket.errors import InputError
 from hocket.hardware import catalog
-from hocket.profiling.analytic.operators import Pass, flops_of
+from hocket.profiling.analytic.operators import MemoryPass, flops_of
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.analytic.transformer_blocks import blocks_of
 from hocket.profiling.profile import ModelProfile
@@ -35,7 +35,7 @@ def test_gradients_that_are_added_in_a_pass_of_their_own() -> None:
     )
     for k, size in enumerate((1, 4)):
         for layer, block in zip(own.layers, blocks_of(GPT, size), strict=True):
-            adding = Pass(10 * block.parameters)
+            adding = MemoryPass(10 * block.parameters)
             assert layer.backward_s[k] == seconds((*block.backward, adding), A100, "float16")
     for one, other in zip(own.layers, without.layers, strict=True):
         assert replace(one, backward_s=other.backward_s) == other

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hocket.cost.swapping.volumes import Layer, Scheme, Tensor, Volume
+from hocket.cost.swapping.volumes import Scheme, SwapKind, SwapLayer, Volume
 
-Key = tuple[Tensor, int, int]  # kind, layer, microbatch (-1 for none)
+Key = tuple[SwapKind, int, int]  # kind, layer, microbatch (-1 for none)
 
 
 @dataclass
@@ -34,29 +34,31 @@ def operations(layers: int, scheme: Scheme) -> list[Operation]:
 
     def forward(p: int, i: int) -> Operation:
         span, device = ahead[p], scheme.forward_device(p, len(ahead)) if scheme.pipeline else 0
-        there = {(Tensor.ACTIVATIONS, span[-1] + 1, i)} if p + 1 < len(ahead) else set()
+        there = {(SwapKind.ACTIVATIONS, span[-1] + 1, i)} if p + 1 < len(ahead) else set()
         away = scheme.pipeline and there and scheme.forward_device(p + 1, len(ahead)) != device and scheme.peer
-        here: set[Key] = {(Tensor.ACTIVATIONS, span[0], i)}
-        stash: set[Key] = {(Tensor.STASH, k, i) for k in span}
-        weights: set[Key] = {(Tensor.WEIGHTS, k, -1) for k in span}
+        here: set[Key] = {(SwapKind.ACTIVATIONS, span[0], i)}
+        stash: set[Key] = {(SwapKind.STASH, k, i) for k in span}
+        weights: set[Key] = {(SwapKind.WEIGHTS, k, -1) for k in span}
         task = ("forward", p) if scheme.grouped else ("forward", p, i)
         return Operation(device, task, weights | here, stash | there, here, there if away else set())
 
     def backward(p: int, i: int) -> Operation:
         span, device = packs[p], scheme.backward_device(p, len(packs)) if scheme.pipeline else 0
-        came: set[Key] = {(Tensor.ACTIVATION_GRADIENTS, span[-1] + 1, i)} if p + 1 < len(packs) else set()
-        goes: set[Key] = {(Tensor.ACTIVATION_GRADIENTS, span[0], i)} if p else set()
+        came: set[Key] = {(SwapKind.ACTIVATION_GRADIENTS, span[-1] + 1, i)} if p + 1 < len(packs) else set()
+        goes: set[Key] = {(SwapKind.ACTIVATION_GRADIENTS, span[0], i)} if p else set()
         away = scheme.pipeline and goes and scheme.backward_device(p - 1, len(packs)) != device and scheme.peer
-        stash: set[Key] = {(Tensor.STASH, k, i) for k in span}
-        weights: set[Key] = {(Tensor.WEIGHTS, k, -1) for k in span}
-        sums: set[Key] = {(Tensor.GRADIENTS, k, -1) for k in span}
+        stash: set[Key] = {(SwapKind.STASH, k, i) for k in span}
+        weights: set[Key] = {(SwapKind.WEIGHTS, k, -1) for k in span}
+        sums: set[Key] = {(SwapKind.GRADIENTS, k, -1) for k in span}
         task = ("backward", p) if scheme.grouped else ("backward", p, i)
         reads = weights | stash | came | (sums if i else set())
         return Operation(device, task, reads, sums | goes, stash | came, goes if away else set())
 
     def update(p: int) -> Operation:
         device = scheme.backward_device(p, len(packs)) if scheme.pipeline else 0
-        kinds = [{(kind, k, -1) for k in packs[p]} for kind in (Tensor.WEIGHTS, Tensor.GRADIENTS, Tensor.OPTIMIZER)]
+        kinds = [
+            {(kind, k, -1) for k in packs[p]} for kind in (SwapKind.WEIGHTS, SwapKind.GRADIENTS, SwapKind.OPTIMIZER)
+        ]
         task: tuple[object, ...] = ("update", p)
         if scheme.just_in_time:
             task = ("backward", p) if scheme.grouped else ("backward", p, seen - 1)
@@ -75,14 +77,14 @@ def operations(layers: int, scheme: Scheme) -> list[Operation]:
     return played + ([] if scheme.just_in_time else [update(p) for p in range(len(packs))])
 
 
-def count(layers: list[Layer], scheme: Scheme, keeps: bool = False) -> dict[Tensor, Volume]:
+def count(layers: list[SwapLayer], scheme: Scheme, keeps: bool = False) -> dict[SwapKind, Volume]:
     """Bytes by kind.
 
     Arguments:
         keeps: what the next operation of a device uses stays although it is another task (least recently used goes first).
     """
-    host: Counter[Tensor] = Counter()
-    peer: Counter[Tensor] = Counter()
+    host: Counter[SwapKind] = Counter()
+    peer: Counter[SwapKind] = Counter()
     played = operations(len(layers), scheme)
     held: dict[int, set[Key]] = {op.device: set() for op in played}
     new: set[Key] = set()  # what the host does not have
@@ -93,8 +95,8 @@ def count(layers: list[Layer], scheme: Scheme, keeps: bool = False) -> dict[Tens
         kind, k, _ = key
         layer = layers[k]
         return {
-            Tensor.WEIGHTS: layer.weights_bytes, Tensor.GRADIENTS: layer.gradients_bytes, Tensor.OPTIMIZER: layer.optimizer_bytes,
-            Tensor.STASH: layer.stash_bytes,
+            SwapKind.WEIGHTS: layer.weights_bytes, SwapKind.GRADIENTS: layer.gradients_bytes, SwapKind.OPTIMIZER: layer.optimizer_bytes,
+            SwapKind.STASH: layer.stash_bytes,
         }.get(kind, layer.input_bytes)  # fmt: skip
 
     for op in played:
@@ -123,4 +125,4 @@ def count(layers: list[Layer], scheme: Scheme, keeps: bool = False) -> dict[Tens
     assert not sent
     assert not new
     replicas = 1 if scheme.pipeline else scheme.devices
-    return {kind: Volume(replicas * host[kind], replicas * peer[kind]) for kind in Tensor}
+    return {kind: Volume(replicas * host[kind], replicas * peer[kind]) for kind in SwapKind}

@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 
 from hocket.cost.compute import Columns
-from hocket.cost.memory.values import Memory
+from hocket.cost.memory.values import PlanMemory
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.layer import Tensor
 from hocket.profiling.profile import ModelProfile
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.passes.borders import StageCut
 from tests.cost.test_compute import tied
 
 
-def memory(profile: ModelProfile, *cuts: StageCut) -> Memory:
+def memory(profile: ModelProfile, *cuts: StageCut) -> PlanMemory:
     """Bytes of a profile's stages."""
-    return Memory(Columns(profile), cuts)
+    return PlanMemory(Columns(profile), cuts)
 
 
-def two_stages() -> Memory:
+def two_stages() -> PlanMemory:
     """Layers of 10, 20, 30 and 40 bytes of output and stash, 100 to 400 of weights, two to a stage."""
     profile = chain(4, activation_bytes=[10.0, 20.0, 30.0, 40.0], weights_bytes=[100.0, 200.0, 300.0, 400.0])
     return memory(profile, StageCut((0, 1), (0,)), StageCut((2, 3), (1,), buckets=((3,), (2,))))
@@ -28,15 +28,15 @@ def two_stages() -> Memory:
 def test_bytes_of_each_kind_of_value() -> None:
     """Weights, optimizer state and buckets do not depend on the microbatch; everything else grows with it."""
     found = two_stages()
-    assert found.value_bytes(Value(What.WEIGHTS, 0, 3), 2) == 300
-    assert found.value_bytes(Value(What.OPTIMIZER, 1, 0), 2) == 700
-    assert found.value_bytes(Value(What.ACCUMULATOR, 1, 0, 0), 2) == 400
-    assert found.value_bytes(Value(What.REDUCED, 1, 0, 1), 1) == 300
-    assert found.value_bytes(Value(What.ACCUMULATOR, 0, 0, 0), 1) == 300
-    assert found.value_bytes(Value(What.INPUT, 0, 0), 2) == 20
-    assert found.value_bytes(Value(What.ACTIVATION, 0, 0, 1), 2) == 40
-    assert found.value_bytes(Value(What.GRADIENT, 0, 0, 1), 2) == 40
-    assert found.value_bytes(Value(What.STASH, 1, 5), 2) == 140
+    assert found.value_bytes(Value(ValueKind.WEIGHTS, 0, 3), 2) == 300
+    assert found.value_bytes(Value(ValueKind.OPTIMIZER, 1, 0), 2) == 700
+    assert found.value_bytes(Value(ValueKind.ACCUMULATOR, 1, 0, 0), 2) == 400
+    assert found.value_bytes(Value(ValueKind.REDUCED, 1, 0, 1), 1) == 300
+    assert found.value_bytes(Value(ValueKind.ACCUMULATOR, 0, 0, 0), 1) == 300
+    assert found.value_bytes(Value(ValueKind.INPUT, 0, 0), 2) == 20
+    assert found.value_bytes(Value(ValueKind.ACTIVATION, 0, 0, 1), 2) == 40
+    assert found.value_bytes(Value(ValueKind.GRADIENT, 0, 0, 1), 2) == 40
+    assert found.value_bytes(Value(ValueKind.STASH, 1, 5), 2) == 140
 
 
 def test_tensors_without_gradient_send_none_back() -> None:
@@ -44,8 +44,8 @@ def test_tensors_without_gradient_send_none_back() -> None:
     profile = chain(2, activation_bytes=[10.0, 20.0])
     mask = Tensor("mask", 0, (1,), (3.0, 6.0, 12.0, 24.0), gradient=False)
     found = memory(replace(profile, tensors=(*profile.tensors, mask)), StageCut((0,), (0,)), StageCut((1,), (1,)))
-    assert found.value_bytes(Value(What.ACTIVATION, 0, 0, 1), 1) == 13
-    assert found.value_bytes(Value(What.GRADIENT, 0, 0, 1), 1) == 10
+    assert found.value_bytes(Value(ValueKind.ACTIVATION, 0, 0, 1), 1) == 13
+    assert found.value_bytes(Value(ValueKind.GRADIENT, 0, 0, 1), 1) == 10
 
 
 def test_tied_weights_have_a_bucket_of_their_own() -> None:
@@ -62,8 +62,8 @@ def test_tied_weights_have_a_bucket_of_their_own() -> None:
 
 def forward(again: bool = False, stash: bool = True) -> Instruction:
     """The first stage's forward."""
-    out = () if again else (Value(What.ACTIVATION, 0, 0, 1),)
-    kept = (Value(What.STASH, 0, 0),) if stash else ()
+    out = () if again else (Value(ValueKind.ACTIVATION, 0, 0, 1),)
+    kept = (Value(ValueKind.STASH, 0, 0),) if stash else ()
     return Instruction(Kind.FORWARD, 0, 0, 0, COMPUTE, writes=(*out, *kept), again=again)
 
 
@@ -80,7 +80,7 @@ def test_a_forward_leaves_outputs_and_stash() -> None:
         ),
     )
     one = memory(working, StageCut((0, 1), (0,)))
-    alone = Instruction(Kind.FORWARD, 0, 0, 0, COMPUTE, writes=(Value(What.STASH, 0, 0),))
+    alone = Instruction(Kind.FORWARD, 0, 0, 0, COMPUTE, writes=(Value(ValueKind.STASH, 0, 0),))
     # The first layer: its stash of 10 and 50 of working memory; the second: 30 and 5.
     assert one.hold_bytes(alone, 1) == 60
     assert one.net_bytes(alone, 1) == 30
@@ -104,17 +104,17 @@ def test_recomputation_makes_the_outputs_once_more() -> None:
 def test_a_backward_frees_the_stash_while_it_makes_gradients() -> None:
     """Layer 3 makes 400 bytes with all of the stash there; layer 2 makes 300 more when 40 of it are gone."""
     found = two_stages()
-    sums = tuple(Value(What.ACCUMULATOR, 1, 0, b) for b in range(2))
-    freed = (Value(What.ACTIVATION, 0, 0, 1), Value(What.STASH, 1, 0))
-    first = Instruction(Kind.BACKWARD, 1, 0, 1, COMPUTE, freed, (Value(What.GRADIENT, 0, 0, 1), *sums), freed)
+    sums = tuple(Value(ValueKind.ACCUMULATOR, 1, 0, b) for b in range(2))
+    freed = (Value(ValueKind.ACTIVATION, 0, 0, 1), Value(ValueKind.STASH, 1, 0))
+    first = Instruction(Kind.BACKWARD, 1, 0, 1, COMPUTE, freed, (Value(ValueKind.GRADIENT, 0, 0, 1), *sums), freed)
     assert found.hold_bytes(first, 1) == 20 + max(400, 700 - 40)
     assert found.net_bytes(first, 1) == 20 + 700 - 20 - 70
     # The next one continues the sums in place.
     later = replace(
         first,
         index=1,
-        writes=(Value(What.GRADIENT, 0, 1, 1), *(v._replace(index=1) for v in sums)),
-        frees=(Value(What.ACTIVATION, 0, 1, 1), Value(What.STASH, 1, 1), *sums),
+        writes=(Value(ValueKind.GRADIENT, 0, 1, 1), *(v._replace(index=1) for v in sums)),
+        frees=(Value(ValueKind.ACTIVATION, 0, 1, 1), Value(ValueKind.STASH, 1, 1), *sums),
     )
     assert found.hold_bytes(later, 1) == 20
     assert found.net_bytes(later, 1) == 20 - 20 - 70
@@ -123,8 +123,12 @@ def test_a_backward_frees_the_stash_while_it_makes_gradients() -> None:
 def test_a_step_is_in_place_when_it_frees_what_it_replaces() -> None:
     """An update that frees the old version needs no memory; one that must keep it makes a second copy."""
     found = two_stages()
-    sums, old, state = Value(What.ACCUMULATOR, 0, 3, 0), Value(What.WEIGHTS, 0, 0), Value(What.OPTIMIZER, 0, 0)
-    new = (Value(What.WEIGHTS, 0, 1), Value(What.OPTIMIZER, 0, 1))
+    sums, old, state = (
+        Value(ValueKind.ACCUMULATOR, 0, 3, 0),
+        Value(ValueKind.WEIGHTS, 0, 0),
+        Value(ValueKind.OPTIMIZER, 0, 0),
+    )
+    new = (Value(ValueKind.WEIGHTS, 0, 1), Value(ValueKind.OPTIMIZER, 0, 1))
     step = Instruction(Kind.STEP, 0, 0, 0, COMPUTE, (sums, old, state), new, (sums, old, state))
     assert (found.hold_bytes(step, 1), found.net_bytes(step, 1)) == (0, -300)
     keeping = replace(step, frees=(sums, state))
@@ -134,11 +138,11 @@ def test_a_step_is_in_place_when_it_frees_what_it_replaces() -> None:
 def test_transfers_move_bytes() -> None:
     """A send that frees gives back what it sent; a receive brings as much; an all-reduce works in place."""
     found = two_stages()
-    value = Value(What.ACTIVATION, 0, 0, 1)
+    value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     send = Instruction(Kind.SEND, 0, 0, 0, "send>1", (value,), (), (value,), peer=1)
     receive = Instruction(Kind.RECEIVE, 0, 0, 1, "receive<0", writes=(value,), peer=0)
     assert (found.net_bytes(send, 1), found.net_bytes(receive, 1)) == (-20, 20)
-    bucket, reduced = Value(What.ACCUMULATOR, 1, 0, 0), Value(What.REDUCED, 1, 0, 0)
+    bucket, reduced = Value(ValueKind.ACCUMULATOR, 1, 0, 0), Value(ValueKind.REDUCED, 1, 0, 0)
     reduce = Instruction(Kind.ALL_REDUCE, 1, 0, 1, "reduce@0,1", (bucket,), (reduced,), (bucket,), group=(0, 1))
     assert found.net_bytes(reduce, 1) == pytest.approx(0)
 
@@ -148,7 +152,7 @@ def test_an_activation_that_the_stash_keeps_takes_nothing_where_it_was_made() ->
     plain = chain(3, activation_bytes=[10.0, 20.0, 30.0])
     kept = tuple(replace(t, kept_by=(1, 2) if t.source == 1 else ()) for t in plain.tensors)
     cuts = StageCut((0, 1), (0,)), StageCut((2,), (1,))
-    value = Value(What.ACTIVATION, 0, 0, 1)
+    value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     found = memory(replace(plain, tensors=kept), *cuts)
     assert (found.held_bytes(value, 0, 1), found.held_bytes(value, 1, 1)) == (0, 20)
     assert found.net_bytes(forward(), 1) == 30
@@ -161,7 +165,7 @@ def test_several_tensors_are_packed_while_they_are_sent() -> None:
     """One tensor goes as it is; two take one message, which begins each on a boundary."""
     profile = chain(2, activation_bytes=[128.0, 20.0])
     cuts = StageCut((0,), (0,)), StageCut((1,), (1,))
-    value = Value(What.ACTIVATION, 0, 0, 1)
+    value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     assert memory(profile, *cuts).held_bytes(value, 0, 1) == 128
     second = Tensor("second", 0, (1,), (64.0, 128.0, 256.0, 512.0))
     two = memory(replace(profile, tensors=(*profile.tensors, second)), *cuts)
@@ -175,11 +179,11 @@ def test_a_tensor_that_does_not_lie_side_by_side_is_copied_to_be_sent() -> None:
     """The message is there besides what the stash keeps; while it is made the tensor itself is there as well."""
     profile = chain(2, activation_bytes=[128.0, 20.0])
     cuts = StageCut((0,), (0,)), StageCut((1,), (1,))
-    value = Value(What.ACTIVATION, 0, 0, 1)
+    value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     spread = memory(replace(profile, tensors=tuple(replace(t, dense=False) for t in profile.tensors)), *cuts)
     kept = replace(profile, tensors=tuple(replace(t, dense=False, kept_by=(0,)) for t in profile.tensors))
     assert spread.held_bytes(value, 0, 1) == memory(kept, *cuts).held_bytes(value, 0, 1) == 128
-    stash = spread.value_bytes(Value(What.STASH, 0, 0), 1)
+    stash = spread.value_bytes(Value(ValueKind.STASH, 0, 0), 1)
     assert spread.hold_bytes(forward(), 1) == stash + 128 + 128
     assert memory(profile, *cuts).hold_bytes(forward(), 1) == stash + 128
 
@@ -189,10 +193,10 @@ def test_flat_buckets_are_taken_whole_and_kept() -> None:
     profile = tied()
     cut = StageCut((0, 1, 2), (0, 1), buckets=((2,), (0, 1)))
     found = memory(profile, cut)
-    value = Value(What.ACCUMULATOR, 0, 0, 1)
+    value = Value(ValueKind.ACCUMULATOR, 0, 0, 1)
     assert found.pooled(value)
-    assert found.pooled(Value(What.WEIGHTS, 0, 0))
-    assert not found.pooled(Value(What.STASH, 0, 0))
+    assert found.pooled(Value(ValueKind.WEIGHTS, 0, 0))
+    assert not found.pooled(Value(ValueKind.STASH, 0, 0))
     assert found.held_bytes(value, 0, 1) == found.value_bytes(value, 1) + 64 * 2  # two parameters
     alone = memory(profile, replace(cut, devices=(0,)))
     assert not alone.pooled(value)
@@ -205,6 +209,6 @@ def test_a_step_needs_temporary_memory() -> None:
     layers = tuple(replace(layer, step_bytes=2 * layer.weights_bytes) for layer in plain.layers)
     for together, expected in ((False, 400), (True, 600)):
         found = memory(replace(plain, layers=layers, step_together=together), StageCut((0, 1), (0,)))
-        state = Value(What.WEIGHTS, 0, 0), Value(What.OPTIMIZER, 0, 0)
-        new = Value(What.WEIGHTS, 0, 1), Value(What.OPTIMIZER, 0, 1)
+        state = Value(ValueKind.WEIGHTS, 0, 0), Value(ValueKind.OPTIMIZER, 0, 0)
+        new = Value(ValueKind.WEIGHTS, 0, 1), Value(ValueKind.OPTIMIZER, 0, 1)
         assert found.hold_bytes(Instruction(Kind.STEP, 0, 0, 0, COMPUTE, state, new, state), 1) == expected

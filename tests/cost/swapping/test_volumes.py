@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from hocket.cost.swapping.volumes import (
-    Layer,
     Scheme,
-    Tensor,
+    SwapKind,
+    SwapLayer,
     data_parallel,
     harmony_data,
     harmony_pipeline,
@@ -20,7 +20,7 @@ from hocket.errors import InputError
 from tests.cost.helpers.swap_counting import count
 
 SIZES = some.integers(0, 50).map(float)
-LAYERS = some.lists(some.builds(Layer, SIZES, SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=7)
+LAYERS = some.lists(some.builds(SwapLayer, SIZES, SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=7)
 FLAGS = some.booleans()
 
 
@@ -39,7 +39,7 @@ FLAGS = some.booleans()
 )
 @settings(max_examples=300, deadline=None)
 def test_formulas_equal_the_count(
-    layers: list[Layer], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
+    layers: list[SwapLayer], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
     just_in_time: bool, peer: bool, clean: bool, packs: set[int], ahead: set[int],
 ) -> None:  # fmt: skip
     """Every switch on and off, any layers and packs, unlike ones forward and backward: equal, for every kind, to host and to peers."""
@@ -52,22 +52,22 @@ def test_formulas_equal_the_count(
 @pytest.mark.parametrize(("devices", "m"), [(1, 1), (2, 3), (4, 8)])
 def test_weights_as_printed(devices: int, m: int) -> None:
     """(4m + 2)N|W| for data parallelism, 3N|W| for Harmony-DP, 3|W| for Harmony-PP (section 3)."""
-    layers = [Layer(w, 1, 1, 1, 1) for w in (5.0, 7.0, 11.0, 2.0)]
+    layers = [SwapLayer(w, 1, 1, 1, 1) for w in (5.0, 7.0, 11.0, 2.0)]
     for scheme, times in (
         (data_parallel(devices, m), (4 * m + 2) * devices),
         (harmony_data(devices, m), 3 * devices),
         (harmony_pipeline(devices, m), 3),
         (pipeline_parallel(devices, m), 4 * m * devices + 2),
     ):
-        assert count(layers, scheme)[Tensor.WEIGHTS] == (times * 25.0, 0.0)
+        assert count(layers, scheme)[SwapKind.WEIGHTS] == (times * 25.0, 0.0)
 
 
 def test_least_recently_used_keeps_what_turns_share() -> None:
     """Where a memory keeps what its next operation uses, data parallelism swaps 4m of a layer's weights less than is printed."""
-    layers = [Layer(1, 1, 1, 1, 1)] * 5
+    layers = [SwapLayer(1, 1, 1, 1, 1)] * 5
     for m in (1, 2, 6):
         scheme = data_parallel(2, m)
-        assert count(layers, scheme, keeps=True)[Tensor.WEIGHTS].host_bytes == 2 * ((4 * m + 2) * 5 - 4 * m)
+        assert count(layers, scheme, keeps=True)[SwapKind.WEIGHTS].host_bytes == 2 * ((4 * m + 2) * 5 - 4 * m)
 
 
 # Of four equal layers, two devices and two microbatches each: bytes to and from the host of weights, gradients, optimizer state,
@@ -89,8 +89,8 @@ TABLE = {
 def test_what_each_optimisation_saves(name: str) -> None:
     """Counted for the documentation's example."""
     scheme, host, peers = TABLE[name]
-    counted = count([Layer(1, 1, 1, 1, 1)] * 4, scheme)
-    assert tuple(counted[kind].host_bytes for kind in Tensor) == host
+    counted = count([SwapLayer(1, 1, 1, 1, 1)] * 4, scheme)
+    assert tuple(counted[kind].host_bytes for kind in SwapKind) == host
     assert sum(volume.peer_bytes for volume in counted.values()) == peers
 
 
@@ -98,4 +98,4 @@ def test_packs_are_checked() -> None:
     """Packs begin at the first layer; forward tasks of their own are for data parallelism."""
     for scheme in (Scheme(1, 1, packs=(1,)), Scheme(1, 1, forward=(1,)), Scheme(2, 1, pipeline=True, forward=(0,))):
         with pytest.raises(InputError):
-            swap_volumes([Layer(1, 1, 1, 1, 1)] * 2, scheme)
+            swap_volumes([SwapLayer(1, 1, 1, 1, 1)] * 2, scheme)

@@ -17,11 +17,11 @@ from hocket.planning.buckets.lower_bound import least_used_s
 from hocket.planning.buckets.threads import WORTH
 from hocket.planning.burst.amplification import alone_s, amplification_of, device_s
 from hocket.planning.burst.amplification_limit import Tolerance
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict_iteration
-from hocket.planning.search.result import Candidate
+from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.analytic.transformer import Transformer
@@ -95,7 +95,7 @@ def test_never_slower_and_within_memory(
         assert Plan.from_yaml(new.plan.to_yaml()) == new.plan
         for mine, theirs in zip(new.plan.stages, old.plan.stages, strict=True):
             assert replace(mine, buckets=(), threads=()) == replace(theirs, buckets=(), threads=())
-        opened = Opened(new.plan, profile)
+        opened = LoadedPlan(new.plan, profile)
         assert not problems_of(opened, opened.program)
     sums = {one.strategy for one in before}
     assert changed <= FINALISTS + len(sums)
@@ -190,7 +190,7 @@ def test_what_keeps_a_limit_with_other_buckets_alone_is_found(name: str, tensor:
     on, profile = cluster(overlap=KNOWN), replace(MANY, tensor=tensor)
     options = {"strategies": (name,), "shard": "none", "microbatch_sizes": (1,)}
 
-    def offered(word: str, limit: float) -> Candidate | None:
+    def offered(word: str, limit: float) -> Evaluated | None:
         found = search(profile, on, 8, buckets=word, amplification_limit=limit, **options)
         return next((one for one in found.candidates if len(one.plan.stages[0].devices) == 8 // tensor), None)
 
@@ -317,7 +317,7 @@ def test_sums_that_replicas_divide(overlap: OverlapModel | None, shard: str) -> 
     assert found.predicted.iteration_s <= 1.005 * min(every_s)
     assert min(every_s) < 0.97 * predict_iteration(plan, profile).iteration_s
     assert not found.plan.stages[0].threads
-    opened = Opened(found.plan, profile)
+    opened = LoadedPlan(found.plan, profile)
     assert not problems_of(opened, opened.program)
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel
 from hocket.planning.buckets.baselines import by_bytes, by_window, each_layer, merged, no_overlap
-from hocket.planning.buckets.tensor_fusion import Gradients
+from hocket.planning.buckets.tensor_fusion import ReadyGradients
 from tests.planning.buckets.test_tensor_fusion import all_ways
 from tests.planning.helpers.overlaps import V100, gradients, models
 
 QUICK = V100.on(2)
-FIVE = Gradients((4e6, 0.0, 4e6, 8e6, 0.0), (0.002, 0.002, 0.002, 0.002, 0.002))
+FIVE = ReadyGradients((4e6, 0.0, 4e6, 8e6, 0.0), (0.002, 0.002, 0.002, 0.002, 0.002))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_buckets(fusion, ends: tuple[int, ...]) -> None:  # type: ignore[no-unty
 
 @settings(max_examples=60, deadline=None)
 @given(gradients(6), models())
-def test_merging_is_the_best_where_nothing_contends(found: Gradients, model: OverlapModel) -> None:
+def test_merging_is_the_best_where_nothing_contends(found: ReadyGradients, model: OverlapModel) -> None:
     free = model.without_contention()
     best = min(way.backward_s(found, free) for way in all_ways(len(found.sizes_bytes), 6, (512,)))
     assert merged(found, model, 512).backward_s(found, free) == pytest.approx(best, rel=1e-12)
@@ -47,14 +47,14 @@ def test_merging_is_the_best_where_nothing_contends(found: Gradients, model: Ove
 
 @settings(max_examples=60, deadline=None)
 @given(gradients(6), models(), st.integers(1, 4096))
-def test_no_overlap_is_one_after_the_other(found: Gradients, model: OverlapModel, threads: int) -> None:
+def test_no_overlap_is_one_after_the_other(found: ReadyGradients, model: OverlapModel, threads: int) -> None:
     took = no_overlap(found, threads).backward_s(found, model)
     assert took == pytest.approx(sum(found.computes_s) + model.alone_s(sum(found.sizes_bytes), threads))
 
 
 def test_layers_merge_where_startup_is_long() -> None:
     """With a startup longer than the backward all are one; without any each goes by itself, but for layers without gradients."""
-    found = Gradients((1e6,) * 6, (0.01,) * 6)
+    found = ReadyGradients((1e6,) * 6, (0.01,) * 6)
     slow, quick = (V100.on(workers) for workers in (4096, 2))
     assert slow.startup_s > sum(found.computes_s)
     assert merged(found, slow, 1024).ends == (6,)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel
-from hocket.planning.buckets.tensor_fusion import THREADS, Fusion, Gradients, allocate, joint, least_chunk
+from hocket.planning.buckets.tensor_fusion import THREADS, Fusion, ReadyGradients, allocate, joint, least_chunk
 from tests.planning.helpers.overlaps import V100, gradients, models
 
 FEW = (128, 1024, 4096)
 
 
-def printed(found: Gradients, model: OverlapModel, threads: tuple[int, ...], most: int, chunks: int) -> float:
+def printed(found: ReadyGradients, model: OverlapModel, threads: tuple[int, ...], most: int, chunks: int) -> float:
     """T(K, L, Z): Algorithm 1, loop for loop."""
     sizes, computes = found.sizes_bytes, found.computes_s
     layers, width = len(sizes), sum(computes) / chunks
@@ -37,7 +37,7 @@ def printed(found: Gradients, model: OverlapModel, threads: tuple[int, ...], mos
     return table[most][layers][chunks]
 
 
-def on_edges(fusion: Fusion, found: Gradients, model: OverlapModel, chunks: int) -> float:
+def on_edges(fusion: Fusion, found: ReadyGradients, model: OverlapModel, chunks: int) -> float:
     """What the search counts for buckets and threads: the best way in which their all-reduces begin at edges of chunks."""
     computes = found.computes_s
     width = sum(computes) / chunks
@@ -65,7 +65,7 @@ def all_ways(layers: int, most: int, threads: tuple[int, ...]) -> Iterator[Fusio
 
 @settings(max_examples=40, deadline=None)
 @given(gradients(5), models(), st.integers(1, 4), st.integers(1, 7))
-def test_the_search_is_algorithm_1(found: Gradients, model: OverlapModel, most: int, chunks: int) -> None:
+def test_the_search_is_algorithm_1(found: ReadyGradients, model: OverlapModel, most: int, chunks: int) -> None:
     fusion = joint(found, model, FEW, most, chunks)
     most = min(most, len(found.sizes_bytes))
     assert len(fusion.ends) <= most
@@ -74,7 +74,7 @@ def test_the_search_is_algorithm_1(found: Gradients, model: OverlapModel, most: 
 
 @settings(max_examples=60, deadline=None)
 @given(gradients(5), models(), st.integers(1, 4), st.integers(1, 40))
-def test_within_the_bound_of_theorem_2(found: Gradients, model: OverlapModel, most: int, chunks: int) -> None:
+def test_within_the_bound_of_theorem_2(found: ReadyGradients, model: OverlapModel, most: int, chunks: int) -> None:
     """(1 + (K - 1) / Z) times the best of all buckets and threads there are."""
     best = min(way.backward_s(found, model) for way in all_ways(len(found.sizes_bytes), most, FEW))
     took = joint(found, model, FEW, most, chunks).backward_s(found, model)
@@ -84,7 +84,9 @@ def test_within_the_bound_of_theorem_2(found: Gradients, model: OverlapModel, mo
 
 @settings(max_examples=60, deadline=None)
 @given(gradients(5), models(), st.integers(1, 40), st.data())
-def test_within_the_bound_of_theorem_1(found: Gradients, model: OverlapModel, chunks: int, data: st.DataObject) -> None:
+def test_within_the_bound_of_theorem_1(
+    found: ReadyGradients, model: OverlapModel, chunks: int, data: st.DataObject
+) -> None:
     """The same for buckets that are given."""
     layers = len(found.sizes_bytes)
     inner = data.draw(st.sets(st.integers(1, layers - 1))) if layers > 1 else set()
@@ -98,14 +100,14 @@ def test_within_the_bound_of_theorem_1(found: Gradients, model: OverlapModel, ch
 def test_threads_follow_what_is_on_the_critical_path() -> None:
     """LIBRA, figure 1(b): few threads beside much computation, many beside little."""
     sizes = (20e6,) * 4
-    much, little = (Gradients(sizes, (each,) * 4) for each in (0.2, 0.002))
+    much, little = (ReadyGradients(sizes, (each,) * 4) for each in (0.2, 0.002))
     assert joint(much, V100).threads[0] == THREADS[0]
     assert min(joint(little, V100).threads) >= 1024
 
 
 def test_the_last_bucket_has_nothing_beside_it() -> None:
     """All threads for what is moved alone."""
-    found = Gradients((1e8,) * 3, (0.01,) * 3)
+    found = ReadyGradients((1e8,) * 3, (0.01,) * 3)
     assert joint(found, V100).threads[-1] == THREADS[-1]
 
 
@@ -119,11 +121,11 @@ def test_the_last_bucket_has_nothing_beside_it() -> None:
         (lambda g: joint(g, V100, FEW, 2, 0), "chunks"),
         (lambda g: allocate(g, V100, (2, 1)), "ascending"),
         (lambda g: allocate(g, V100, (1,)), "the last 2"),
-        (lambda g: Gradients((1.0,), ()), "as many sizes"),
-        (lambda g: Gradients((-1.0,), (1.0,)), "gradients.sizes_bytes.0"),
-        (lambda g: Gradients((0.0,), (1.0,)), "no bytes"),
+        (lambda g: ReadyGradients((1.0,), ()), "as many sizes"),
+        (lambda g: ReadyGradients((-1.0,), (1.0,)), "gradients.sizes_bytes.0"),
+        (lambda g: ReadyGradients((0.0,), (1.0,)), "no bytes"),
     ],
 )
 def test_wrong_questions(wrong, told: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match=told):
-        wrong(Gradients((1e6, 1e6), (0.01, 0.01)))
+        wrong(ReadyGradients((1e6, 1e6), (0.01, 0.01)))

@@ -9,7 +9,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.explain.baseline_comparison import ALONE, PIPELINE, PLAIN, SHARDED, of_profile, of_sizes
 from hocket.planning.explain.bottlenecks import limits_of
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.search import search_meshes
 from hocket.planning.search.result import TIE
@@ -173,7 +173,7 @@ def test_replicas_that_divide_everything() -> None:
     assert (plan.strategy, plan.shard, len(plan.stages)) == ("fully_sharded", "full", 34)
     assert plan.predicted is not None
     assert plan.predicted.iteration_s == pytest.approx(found.best.iteration_s, rel=1e-9)
-    opened = Opened(plan, found.profile_of(found.best))
+    opened = LoadedPlan(plan, found.profile_of(found.best))
     assert problems_of(opened, opened.program) == ()
     less = search_sizes(published("llama-2-7b"), server("a100-80gb"), 16, shards=("none", "optimizer"))
     assert less.best.iteration_s > found.best.iteration_s * (1 + TIE)

@@ -9,7 +9,7 @@ from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.planning.explain.rejected import refused_meshes
 from hocket.planning.explain.what_if import (
-    Question,
+    Scenario,
     ask_plan,
     ask_plan_of_sizes,
     ask_profile,
@@ -46,7 +46,7 @@ def sized() -> SizedSearch:
 
 
 @pytest.mark.parametrize("question", usual(TIGHT), ids=lambda one: one.text)
-def test_sizes_planned_anew(sized: SizedSearch, question: Question) -> None:
+def test_sizes_planned_anew(sized: SizedSearch, question: Scenario) -> None:
     """As a search on the changed cluster has it; never less than the same plan; a bound is not below."""
     answer = ask_sizes(sized, question, {})
     batch_size = question.samples(16)
@@ -64,12 +64,12 @@ def test_sizes_planned_anew(sized: SizedSearch, question: Question) -> None:
 
 def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
     """And not where there is plenty."""
-    answer = ask_sizes(sized, Question("much more", Change(memory=4.0)), {})
+    answer = ask_sizes(sized, Scenario("much more", Change(memory=4.0)), {})
     assert (answer.same, answer.anew) != (0.0, 0.0)
     assert (answer.anew or 0) > 0.01
-    plenty = ask_sizes(search_sizes(GPT, SERVERS, 16), Question("more", Change(memory=1.1)), {})
+    plenty = ask_sizes(search_sizes(GPT, SERVERS, 16), Scenario("more", Change(memory=1.1)), {})
     assert (plenty.same, plenty.anew) == (0.0, 0.0)
-    less = ask_sizes(sized, Question("less", Change(memory=0.6)), {})
+    less = ask_sizes(sized, Scenario("less", Change(memory=0.6)), {})
     assert less.same is None
     assert "needs" in less.why
     assert (less.anew or 0) <= 0
@@ -77,11 +77,11 @@ def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
 
 def test_other_numbers_of_devices(sized: SizedSearch) -> None:
     """The same plan cannot be; the best there is found. What cannot be planned is told."""
-    answer = ask_sizes(sized, Question("16", Change(devices=16)), {})
+    answer = ask_sizes(sized, Scenario("16", Change(devices=16)), {})
     assert answer.same is None
     assert (answer.anew or 0) > 0.3
-    assert ask_sizes(sized, Question("k80", Change(device_type="k80")), {}).why.startswith("device k80")
-    assert "divided otherwise" in ask_sizes(sized, Question("odd", batch=1.07), {}, search=False).why
+    assert ask_sizes(sized, Scenario("k80", Change(device_type="k80")), {}).why.startswith("device k80")
+    assert "divided otherwise" in ask_sizes(sized, Scenario("odd", batch=1.07), {}, search=False).why
 
 
 def test_fewer_devices_without_a_slow_link() -> None:
@@ -112,15 +112,15 @@ def test_fewer_devices_are_no_question_where_all_are_busy() -> None:
 def test_a_plan_as_it_stands() -> None:
     """Simulated again, with the device that lacks memory; with a search beside it if that is asked."""
     plan = search_widths({"": PROFILE}, SERVER, 16, strategies=["flush"]).best.plan
-    question = Question("quicker", Change(bandwidth={"server": 3.0}))
+    question = Scenario("quicker", Change(bandwidth={"server": 3.0}))
     answer = ask_plan(plan, PROFILE, question)
     changed = replace(plan, cluster=question.change.of(SERVER))
     now, then = (predict_iteration(one, PROFILE).samples_per_s for one in (plan, changed))
     assert answer.same == pytest.approx(then / now - 1)
     assert answer.anew is None
-    assert ask_plan(plan, PROFILE, Question("less", Change(memory=1e-3))).why.startswith("device ")
-    assert "8 devices are divided otherwise" in ask_plan(plan, PROFILE, Question("more", Change(devices=8))).why
-    both = ask_plan(plan, PROFILE, Question("more", Change(devices=8)), search=True)
+    assert ask_plan(plan, PROFILE, Scenario("less", Change(memory=1e-3))).why.startswith("device ")
+    assert "8 devices are divided otherwise" in ask_plan(plan, PROFILE, Scenario("more", Change(devices=8))).why
+    both = ask_plan(plan, PROFILE, Scenario("more", Change(devices=8)), search=True)
     assert both.same is None
     assert (both.anew or 0) > 0.2
 
@@ -138,7 +138,7 @@ def test_a_plan_that_swaps() -> None:
 
 
 @pytest.mark.parametrize("question", usual(SERVER), ids=lambda one: one.text)
-def test_profiles_planned_anew(question: Question) -> None:
+def test_profiles_planned_anew(question: Scenario) -> None:
     """As a search on the changed cluster has it, or the same plan where that is better there."""
     profiles = {"": PROFILE}
     found = search_widths(profiles, SERVER, 16)
@@ -168,7 +168,7 @@ def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
     """A batch that is smaller than the plan's microbatches: no answer of the same plan, and the search's."""
     alone = {"microbatch_sizes": (16,), "strategies": ("data_parallel",)}
     plan = search_widths({"": PROFILE}, SERVER, 16, **alone).best.plan
-    answer = ask_plan(plan, PROFILE, Question("less", batch=0.5), search=True)
+    answer = ask_plan(plan, PROFILE, Scenario("less", batch=0.5), search=True)
     now = predict_iteration(plan, PROFILE).samples_per_s
     assert answer.same is None
     assert answer.anew == pytest.approx(search_widths({"": PROFILE}, SERVER, 8).best.samples_per_s / now - 1)
@@ -179,7 +179,7 @@ def test_a_plan_by_sizes_is_searched_by_sizes() -> None:
     eight = replace(SERVERS, levels=(Level("server", 8, 1e11, 1e-6),))
     found = search_sizes(published("bert-large"), eight, 64)
     plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)
-    question = Question("twice", batch=2.0)
+    question = Scenario("twice", batch=2.0)
     answer = ask_plan_of_sizes(plan, profile, sizes_of(plan, profile), question)
     there = search_sizes(published("bert-large"), eight, 128).best
     gain = 128 / there.iteration_s * found.best.iteration_s / 64 - 1

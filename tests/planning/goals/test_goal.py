@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.hardware.parts import Part, parts
+from hocket.hardware.parts import Subcluster, parts
 from hocket.planning.goals.goal import Goal, equation_4_4_s, goal_of, worth
 from hocket.planning.goals.subclusters import DEAR, NO_FIT, SLOW, part_for, planned_part
 from hocket.planning.search.result import TIE
@@ -54,11 +54,11 @@ class Asks:
     def __post_init__(self) -> None:
         self.asked: dict[int, float] = {}
 
-    def least_s(self, part: Part) -> float:
+    def least_s(self, part: Subcluster) -> float:
         """A share of what it takes."""
         return self.share * (self.seconds[part.devices] or 0.0)
 
-    def search(self, part: Part, ceiling_s: float) -> tuple[Found, float] | None:
+    def search(self, part: Subcluster, ceiling_s: float) -> tuple[Found, float] | None:
         """As the table says."""
         self.asked[part.devices] = ceiling_s
         seconds = self.seconds[part.devices]
@@ -129,7 +129,7 @@ def test_how_far_the_deadline_is_at_least() -> None:
         _ = fewer.chosen
 
     class Ties(Asks):
-        def search(self, part: Part, ceiling_s: float) -> tuple[Found, float] | None:
+        def search(self, part: Subcluster, ceiling_s: float) -> tuple[Found, float] | None:
             answer = super().search(part, ceiling_s)
             return answer and (replace(answer[0], behind=(Best(0.98 * answer[1]),)), answer[1])
 

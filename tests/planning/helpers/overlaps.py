@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.planning.buckets.tensor_fusion import Gradients
+from hocket.planning.buckets.tensor_fusion import ReadyGradients
 
 V100 = OverlapModel(1.0, 1.344e-4, Rate(5.5e9, 5e9, 0.02), Rate(6e9, 5e9, 0.02), 20e-6, 8)
 """38 % more computation time with 2,048 threads (LIBRA, figure 1), 50 Gbit/s in full; the other figures are made up."""
@@ -27,9 +27,9 @@ def models(draw: st.DrawFn) -> OverlapModel:
     )
 
 
-def gradients(layers: int) -> st.SearchStrategy[Gradients]:
+def gradients(layers: int) -> st.SearchStrategy[ReadyGradients]:
     """Up to so many layers, some without weights."""
     size = st.one_of(st.just(0.0), st.floats(1e3, 1e7))
     layer = st.tuples(size, st.floats(1e-5, 5e-3))
     some = st.lists(layer, min_size=1, max_size=layers).filter(lambda found: sum(s for s, _ in found) > 0)
-    return some.map(lambda found: Gradients(*zip(*found, strict=True)))
+    return some.map(lambda found: ReadyGradients(*zip(*found, strict=True)))

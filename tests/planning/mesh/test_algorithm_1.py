@@ -6,8 +6,8 @@ from math import inf
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.plan import Predicted
@@ -15,7 +15,7 @@ from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import Choice, Situation, recomputing
+from hocket.strategies.base.search_space import Candidate, PlanRequest, recomputing
 from hocket.strategies.base.search_space import cut as stage
 from tests.planning.mesh.test_layout import GPT, source
 
@@ -42,11 +42,11 @@ class Costs:
 
     def _run(self, d: int, p: int, b: int, r: bool) -> Predicted:
         each = BLOCKS // p
-        situation = Situation(MODEL, self.cluster, SAFE_BATCH, (b,))
+        situation = PlanRequest(MODEL, self.cluster, SAFE_BATCH, (b,))
         stages = tuple(
             stage(situation, tuple(range(s * each, (s + 1) * each)), tuple(range(s * d, (s + 1) * d))) for s in range(p)
         )
-        choice = Choice(stages, b, SAFE_BATCH // b)
+        choice = Candidate(stages, b, SAFE_BATCH // b)
         name = "data_parallel" if p == 1 else "two_bw"
         return predict_choice(situation, name, recomputing(choice) if r else choice)
 
@@ -72,8 +72,8 @@ class CostsBySizes(Costs):
 
     def _run(self, d: int, p: int, b: int, r: bool) -> Predicted:
         word, schedule = "full" if r else "none", "flush" if p == 1 else "two_bw"
-        plane = Plane(source, self.cluster, 1, word, MODEL.microbatch_sizes)
-        mesh = Mesh(1, p, d, 1, b, SAFE_BATCH // (d * b), word, plane.ends[p - 1], schedule=schedule)
+        plane = LayoutSpace(source, self.cluster, 1, word, MODEL.microbatch_sizes)
+        mesh = ParallelLayout(1, p, d, 1, b, SAFE_BATCH // (d * b), word, plane.ends[p - 1], schedule=schedule)
         return simulated(plane, mesh).predicted
 
 

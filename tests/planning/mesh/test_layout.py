@@ -13,7 +13,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.mesh.heterogeneous.layouts import turned
 from hocket.planning.mesh.layout import STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import Plane, planes
+from hocket.planning.mesh.layout_space import LayoutSpace, planes
 from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.bounds.interleaved import interleaved_s
 from hocket.profiling.analytic.transformer import Transformer
@@ -50,10 +50,10 @@ def plane(
     sequence_parallel: bool = False,
     shards: tuple[str, ...] = ("none",),
     strategies: tuple[str, ...] = USUAL,
-) -> Plane:
+) -> LayoutSpace:
     """Meshes of eight devices."""
     options = {"shards": shards, "strategies": strategies}
-    return Plane(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, **options)
+    return LayoutSpace(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, **options)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
@@ -103,7 +103,7 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
     def of(tensor: int, again: str, sizes: tuple[int, ...], along: bool = False) -> ModelProfile:
         return analytic(deep, A100, tensor=tensor, recompute=again, microbatch_sizes=sizes)
 
-    own = Plane(of, long, 1, recompute, (1, 4))
+    own = LayoutSpace(of, long, 1, recompute, (1, 4))
     meshes = [mesh for mesh in own.meshes(64) if mesh.depth == 8 and mesh.chunks in (1, 2, 4)]
     assert len(meshes) == 6
     for mesh in meshes:
@@ -155,7 +155,7 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
     """Gradients of words that the first and the last layer share are summed once where one stage has both."""
     levels = tuple(replace(level, bandwidth_bytes_per_s=5e9, all_reduce=None) for level in SERVERS.levels)
     shards = ("none", "optimizer")
-    slow = Plane(source, replace(SERVERS, levels=levels), 1, "none", (1, 2), shards=shards, strategies=STRATEGIES)
+    slow = LayoutSpace(source, replace(SERVERS, levels=levels), 1, "none", (1, 2), shards=shards, strategies=STRATEGIES)
     for mesh in slow.meshes(16):
         situation, choice = slow.choice(mesh, 16)
         found = predict_choice(situation, mesh.strategy, choice)
@@ -172,7 +172,9 @@ def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, 
     inside, outside = (replace(level, **known, shared=True) for level in SERVERS.levels)
     levels = (replace(inside, width=2), replace(outside, width=4))
     shards = ("none", "optimizer")
-    known = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES)
+    known = LayoutSpace(
+        source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES
+    )
     assert all(level.overlap is not None for level in known.group.cluster.levels)
     others = 0
     for mesh in known.meshes(16):
@@ -193,7 +195,9 @@ def test_links_that_servers_share_are_bounded(tensor: int) -> None:
     inside, outside = SERVERS.levels
     levels = (replace(inside, width=2, shared=True), replace(outside, width=4, bandwidth_bytes_per_s=2e8, shared=True))
     shards = ("none", "optimizer")
-    slow = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES)
+    slow = LayoutSpace(
+        source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES
+    )
     near = []
     meshes = list(slow.meshes(16))
     across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, slow))]
@@ -215,7 +219,7 @@ def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> Non
         return analytic(odd, A100, tensor=tensor, recompute=again, microbatch_sizes=sizes)
 
     four = Cluster("four", (Level("server", 4, 300e9, 3e-6, False),), "a100-80gb")
-    own, gains = Plane(of, four, 1, "none", (1,)), []
+    own, gains = LayoutSpace(of, four, 1, "none", (1,)), []
     for mesh in own.meshes(microbatches):
         if mesh.chunks > 1 and mesh.width == 1:
             situation, choice = own.choice(mesh, microbatches)
@@ -235,7 +239,7 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
         replace(level, bandwidth_bytes_per_s=bandwidth_bytes_per_s, all_reduce=None) for level in SERVERS.levels
     )
     cluster = replace(SERVERS, levels=levels)
-    own = Plane(untied, cluster, tensor, recompute, (1, 2), shards=("none", "full"))
+    own = LayoutSpace(untied, cluster, tensor, recompute, (1, 2), shards=("none", "full"))
     units = [mesh for mesh in own.meshes(16) if mesh.units]
     assert {(mesh.depth, mesh.chunks, mesh.strategy) for mesh in units} == {(1, 1, "fully_sharded")}
     assert {mesh.width for mesh in units} == {8 // tensor}
@@ -247,7 +251,7 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
         assert own.least_bytes(mesh) <= bound.bytes <= max(found.peak_memory_bytes.values()) + 1, mesh
         whole = own.bound(replace(mesh, shard="none"))
         assert own.least_bytes(mesh) < whole.bytes / 2
-    tied = Plane(source, SERVERS, tensor, recompute, (1, 2), shards=("none", "full"))
+    tied = LayoutSpace(source, SERVERS, tensor, recompute, (1, 2), shards=("none", "full"))
     assert not any(mesh.units for mesh in tied.meshes(16))
 
 

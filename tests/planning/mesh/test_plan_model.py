@@ -9,7 +9,7 @@ from hocket.cost.analytic.transformer import Precision
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.planning.explain.bottlenecks import limits_of
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.predict.extrapolate import shorter
@@ -51,7 +51,7 @@ def test_state_divided_among_columns_that_are_not_shown(monkeypatch: pytest.Monk
     plan = found.plan(wide, "p.json")
     for spare, problems in ((1.02, 0), (0.98, 2)):
         tight = replace(plan, cluster=replace(cluster, memory_bytes=spare * wide.bytes))
-        opened = Opened(tight, found.profile_of(wide))
+        opened = LoadedPlan(tight, found.profile_of(wide))
         assert [len(stage.devices) for stage in opened.shown.stages] == [2]
         assert len(problems_of(opened, opened.program)) == problems
 
@@ -84,7 +84,7 @@ def test_the_plan_is_what_was_found(recompute: str) -> None:
     assert plan.predicted is not None
     assert plan.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert plan.predicted.peak_memory_bytes == pytest.approx(best.predicted.peak_memory_bytes)
-    opened = Opened(type(plan).from_yaml(plan.to_yaml()), profile)
+    opened = LoadedPlan(type(plan).from_yaml(plan.to_yaml()), profile)
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()
 
@@ -96,7 +96,7 @@ def test_what_nearly_fills_the_memory_is_proved(room: float) -> None:
     wide = next(one for one in free.meshes.found if one.mesh.depth > 1)
     cluster = replace(SERVERS, memory_bytes=room * wide.bytes)
     found = search_sizes(GPT, cluster, 32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,))
-    opened = Opened(found.plan(found.best), found.profile_of(found.best))
+    opened = LoadedPlan(found.plan(found.best), found.profile_of(found.best))
     assert problems_of(opened, opened.program) == ()
 
 
@@ -179,7 +179,7 @@ def test_long_plans_are_shown_in_short() -> None:
     sizes = shorter("flush", choice.stages, (8192, 1))
     assert sizes == (2, 4)
     plan = found.plan(simulated(found.meshes.found[0].plane, mesh))
-    opened = Opened(plan, found.profile(4, "full", (1,)))
+    opened = LoadedPlan(plan, found.profile(4, "full", (1,)))
     assert (plan.microbatches, opened.shown.microbatches) == (8192, 2)
     assert problems_of(opened, opened.program) == ()
     trace, summary = opened.simulate()

@@ -9,13 +9,13 @@ import pytest
 from hocket.cost.analytic.transformer import RECOMPUTE
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.explain.bottlenecks import limits_of
-from hocket.planning.load import Opened, problems_of
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.load import LoadedPlan, problems_of
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.plan_model import search_sizes
-from hocket.planning.mesh.recompute_cut import SOME, Tailor, woven
+from hocket.planning.mesh.recompute_cut import SOME, RecomputeCut, woven
 from hocket.planning.mesh.search import search_meshes
-from hocket.planning.mesh.simulated import Meshed, simulated
+from hocket.planning.mesh.simulated import SimulatedLayout, simulated
 from hocket.profiling.analytic.transformer import Transformer
 from tests.planning.mesh.test_layout import source
 
@@ -23,19 +23,19 @@ GPT = Transformer("gpt", 6, 1024, 16, 8192, 512)
 BLOCKS = 6
 
 
-def tailor(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> Tailor:
+def tailor(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> RecomputeCut:
     """Of the small GPT, on devices with so much memory."""
     cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb", memory_bytes=memory_bytes)
-    return Tailor([Plane(source, cluster, 1, word, (1, 2)) for word in words])
+    return RecomputeCut([LayoutSpace(source, cluster, 1, word, (1, 2)) for word in words])
 
 
-def pipeline(of: Tailor, depth: int, chunks: int, batch: int) -> Mesh:
+def pipeline(of: RecomputeCut, depth: int, chunks: int, batch: int) -> ParallelLayout:
     """Straight, with nothing made again."""
     every = of.ways[0].meshes(batch)
     return next(m for m in every if (m.depth, m.chunks, m.width, m.samples) == (depth, chunks, 1, 1))
 
 
-def every_cut(of: Tailor, mesh: Mesh) -> Iterator[Mesh]:
+def every_cut(of: RecomputeCut, mesh: ParallelLayout) -> Iterator[ParallelLayout]:
     """All borders (of chunks those of the mesh), and all numbers of blocks that each stage makes again in each way."""
     stages = mesh.depth * mesh.chunks
     shares = [
@@ -88,7 +88,7 @@ def test_as_good_as_the_best_of_all(depth: int, chunks: int, words: tuple[str, .
     assert bound.bytes <= found.bytes + 1
 
 
-def search_one(of: Tailor, mesh: Mesh) -> Meshed:
+def search_one(of: RecomputeCut, mesh: ParallelLayout) -> SimulatedLayout:
     """One mesh cut to measure, as the search does it."""
     excess_bytes = 0.0
     for _ in range(4):
@@ -154,7 +154,7 @@ def test_the_search_takes_what_is_cut_to_measure() -> None:
     assert sum(stage.get("selective", 0) for stage in best.mesh.again_by_stage) == 3
     assert best.iteration_s < full.best.iteration_s
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
-    opened = Opened(type(plan).from_yaml(plan.to_yaml()), profile)
+    opened = LoadedPlan(type(plan).from_yaml(plan.to_yaml()), profile)
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()
     limits = limits_of(found, best)

@@ -11,12 +11,12 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.explain.baseline_comparison import of_sizes
 from hocket.planning.explain.bottlenecks import limits_of
 from hocket.planning.explain.what_if import ask_plan_of_sizes, ask_sizes, usual
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.heterogeneous.layouts import mixes, turned
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
-from hocket.planning.mesh.recompute_cut import Tailor
+from hocket.planning.mesh.recompute_cut import RecomputeCut
 from hocket.planning.mesh.simulated import proven, simulated
 from hocket.planning.predict.update_semantics import synchronous_strategies
 from hocket.planning.search.result import TIE
@@ -44,7 +44,7 @@ def test_what_is_open_where_nothing_is_named() -> None:
 
 def test_as_many_microbatches_as_stages() -> None:
     """2BW needs them (section 3.2.1); every other mesh without chunks of several stages has its twins."""
-    plane = Plane(source, SERVERS, 1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
+    plane = LayoutSpace(source, SERVERS, 1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
     every = list(plane.meshes(8))
     flush = [mesh for mesh in every if mesh.strategy == "flush"]
     for schedule in ("gpipe", "two_bw"):
@@ -59,7 +59,7 @@ def test_as_many_microbatches_as_stages() -> None:
 def test_two_versions(profiles: Any) -> None:
     """What a device holds beyond 1F1B with a flush: another version of the weights, and where devices sum gradients, another sum of
     them; the last of them has no use for the old version."""
-    plane = Plane(profiles, SERVERS, 1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
+    plane = LayoutSpace(profiles, SERVERS, 1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
     seen = set()
     for mesh in plane.meshes(64):
         if mesh.strategy != "two_bw":
@@ -84,7 +84,7 @@ def test_two_versions(profiles: Any) -> None:
 def test_nothing_is_filled_or_drained() -> None:
     """A batch takes no longer than its slowest device computes and steps, but for messages; 1F1B with a flush takes its bubble more."""
     quick = replace(SERVERS, levels=tuple(Level(x.name, x.width, 1e15, 0.0, False) for x in SERVERS.levels))
-    plane = Plane(untied, quick, 1, "none", (1,), strategies=("flush", "two_bw"))
+    plane = LayoutSpace(untied, quick, 1, "none", (1,), strategies=("flush", "two_bw"))
     for mesh in plane.meshes(16):
         if mesh.strategy == "two_bw":
             found, flushed = simulated(plane, mesh), simulated(plane, replace(mesh, schedule="flush"))
@@ -100,7 +100,7 @@ def test_gpipe_gains_only_what_messages_take() -> None:
     seen = 0
     for cluster in (quick, SERVERS):
         for word in ("none", "full"):
-            plane = Plane(source, cluster, 1, word, (1, 2), shards=DIVIDED, strategies=("gpipe",))
+            plane = LayoutSpace(source, cluster, 1, word, (1, 2), shards=DIVIDED, strategies=("gpipe",))
             for mesh in plane.meshes(32):
                 found, flushed = simulated(plane, mesh), simulated(plane, replace(mesh, schedule="flush"))
                 assert found.bytes >= flushed.bytes * (1 - 1e-9), mesh
@@ -122,7 +122,7 @@ def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options:
     assert best.mesh.stale == ("gpipe" not in options.get("strategies", ()))
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
     assert plan.strategy == best.mesh.schedule
-    opened = Opened(type(plan).from_yaml(plan.to_yaml()), profile)
+    opened = LoadedPlan(type(plan).from_yaml(plan.to_yaml()), profile)
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()
     assert opened.updates == found.updates(best)
@@ -179,8 +179,8 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
     inside, outside = EIGHT.levels
     cluster = replace(EIGHT, levels=(inside, replace(outside, bandwidth_bytes_per_s=network)))
     found = search_sizes(GPT, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
-    plane = Plane(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
-    cutter, seen = Tailor([plane]), 0
+    plane = LayoutSpace(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
+    cutter, seen = RecomputeCut([plane]), 0
     for mesh, least_s in mixes(cutter, 16):
         assert mesh.strategy == strategy
         cut = cutter.fitted(mesh)
@@ -190,7 +190,7 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
             assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
             assert bound.bytes <= took.bytes + 1
             tight = replace(cluster, nodes=tuple(replace(node, memory_bytes=took.bytes) for node in EIGHT.nodes))
-            near = replace(took, plane=Tailor([Plane(found.profile, tight, 1, "none", (1,))]))
+            near = replace(took, plane=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
             assert max(proven(near).values()) >= 0.9 * took.bytes, one
             seen += len({len(place) for place in one.places}) > 1
     assert seen > 10

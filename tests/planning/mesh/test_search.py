@@ -7,7 +7,7 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.heterogeneous.layouts import turned
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import Plane, Source, planes
+from hocket.planning.mesh.layout_space import LayoutSpace, Source, planes
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.search import search_meshes
 from hocket.planning.mesh.simulated import simulated
@@ -40,7 +40,7 @@ def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategie
 def test_neighbours_of_all_have_no_other_orientation() -> None:
     """On one level of alike devices replicas stand side by side: where they do not it takes as long, and is no runner-up."""
     flat = Cluster("flat", (Level("box", 8, 5e9, 1e-5),), "a100-80gb")
-    own = Plane(source, flat, 1, "none", (1, 2))
+    own = LayoutSpace(source, flat, 1, "none", (1, 2))
     for mesh in own.meshes(8):
         if min(mesh.depth, mesh.width) > 1 and mesh.chunks < 3:
             places = tuple(tuple(range(s, 8, mesh.depth)) for s in range(mesh.depth))
@@ -86,7 +86,7 @@ def test_stages_are_side_by_side_where_that_is_quicker() -> None:
 @pytest.mark.parametrize(("strategy", "chunks"), [("flush", 1), ("two_bw", 1), ("interleaved", 2)])
 def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
     """Of a uniform model: what the whole batch takes."""
-    plane = Plane(source, SERVERS, 2, "none", (1,), strategies=(strategy,))
+    plane = LayoutSpace(source, SERVERS, 2, "none", (1,), strategies=(strategy,))
     mesh = next(mesh for mesh in plane.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
     assert mesh.microbatches == 34
     situation, choice = plane.choice(mesh, 68)

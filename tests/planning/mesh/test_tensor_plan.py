@@ -6,9 +6,9 @@ import pytest
 
 from hocket.cost.analytic.transformer import analytic
 from hocket.errors import InputError
-from hocket.planning.load import Opened, problems_of
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.load import LoadedPlan, problems_of
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict, predict_choice, predict_iteration
 from hocket.profiling.profile import ModelProfile
@@ -20,9 +20,9 @@ STAGES = (PlanStage(NAMES[:4], (0, 1)), PlanStage(NAMES[4:], (2, 3)))
 PLAN = Plan("flush", "gpt", 8, 1, STAGES, SERVERS, tensor=2, slices=True, profile_digest=PROFILE.digest)
 
 
-def wide(slices: bool, samples: int = 1) -> tuple[Plane, Mesh]:
+def wide(slices: bool, samples: int = 1) -> tuple[LayoutSpace, ParallelLayout]:
     """Two stages of two groups of two devices."""
-    plane = Plane(source, SERVERS, 2, "none", (1, 2), slices)
+    plane = LayoutSpace(source, SERVERS, 2, "none", (1, 2), slices)
     wanted = (2, 2, 1, samples)
     return plane, next(m for m in plane.meshes(8) if (m.depth, m.width, m.chunks, m.samples) == wanted)
 
@@ -106,9 +106,9 @@ def test_a_profile_that_divides_the_sequence_otherwise() -> None:
 
 def test_it_is_checked() -> None:
     """The program is legal, and what lacks memory is told of the group's devices."""
-    opened = Opened(PLAN, PROFILE)
+    opened = LoadedPlan(PLAN, PROFILE)
     assert problems_of(opened, opened.program) == ()
-    small = Opened(replace(PLAN, cluster=replace(SERVERS, memory_bytes=1e8)), PROFILE)
+    small = LoadedPlan(replace(PLAN, cluster=replace(SERVERS, memory_bytes=1e8)), PROFILE)
     assert any("device" in problem.message for problem in problems_of(small, small.program))
 
 
@@ -118,9 +118,9 @@ def test_another_width_than_the_profile() -> None:
     with pytest.raises(InputError, match=r"^tensor: found 1, but the profile is of one of 2 tensor-parallel devices"):
         predict_iteration(plan, PROFILE)
     with pytest.raises(InputError, match=r"^here: tensor: found 1"):
-        Opened(plan, PROFILE, "here").simulate()
+        LoadedPlan(plan, PROFILE, "here").simulate()
     with pytest.raises(InputError, match=r"^tensor: found 1"):
-        problems_of(Opened(plan, PROFILE), Opened(plan, PROFILE).program)
+        problems_of(LoadedPlan(plan, PROFILE), LoadedPlan(plan, PROFILE).program)
 
 
 @pytest.mark.parametrize(

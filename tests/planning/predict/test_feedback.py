@@ -12,7 +12,7 @@ from hocket.hardware.change import SHARED
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan
-from hocket.planning.predict.feedback import Experience, beside, check_like, corrected, experience_of, learned_from
+from hocket.planning.predict.feedback import RunFeedback, beside, check_like, corrected, experience_of, learned_from
 from hocket.planning.predict.predict import played, predict_iteration
 from hocket.planning.search.search import search
 from hocket.planning.swapping.fit_host_link import on_links
@@ -96,7 +96,7 @@ def test_which_run_counts(tmp_path: Path) -> None:
         own = again(replace(plan, cluster=cluster), profile)
         found = learned_from(own, profile, predicted.iteration_s * 2, predicted.peak_memory_bytes, steps)
         found.save(beside(tmp_path / name))
-        assert Experience.read(beside(tmp_path / name)) == found
+        assert RunFeedback.read(beside(tmp_path / name)) == found
 
     assert experience_of(tmp_path, None, PROFILE, CLUSTER) is None
     kept("other.yaml", 900, profile=replace(PROFILE, name="other"))
@@ -212,6 +212,6 @@ def test_links_to_hosts_are_kept_in_the_file(tmp_path: Path) -> None:
     for links in ({}, {"a100-80gb": Link(9e9, 1e-3), "v100-16gb": Link(2e9)}):
         one = replace(plain, host_links=links)
         one.save(tmp_path / "one.yaml")
-        assert Experience.read(tmp_path / "one.yaml") == one
+        assert RunFeedback.read(tmp_path / "one.yaml") == one
         assert ("host_links" in (tmp_path / "one.yaml").read_text()) == bool(links)
         assert all(f" ({name})" in one.line for name in links)

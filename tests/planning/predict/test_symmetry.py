@@ -14,7 +14,7 @@ from hocket.planning.predict.symmetry import column_of
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import members, strategy
 from tests.planning.helpers.situations import clusters, profiles
 
@@ -26,7 +26,7 @@ def test_a_column_gives_what_the_whole_gives(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
     """Seconds, and bytes on every device, of every strategy's choices that have columns alike."""
-    situation = Situation(profile, cluster, batch_size)
+    situation = PlanRequest(profile, cluster, batch_size)
     try:
         offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
     except RefusedError:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.planning.load import Opened
+from hocket.planning.load import LoadedPlan
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.predict.predict import predict
@@ -18,7 +18,7 @@ SERVERS = Cluster(
 )
 
 
-def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> Opened:
+def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> LoadedPlan:
     """A plan of several columns with many microbatches, small enough to be simulated whole."""
     found = search_sizes(
         GPT, SERVERS, 256, tensors=(tensor,), microbatch_sizes=(1,), strategies=(strategy,), shards=(shard,)
@@ -26,7 +26,7 @@ def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> Opened:
     plane = found.best.plane
     mesh = next(one for one in plane.meshes(256) if (one.strategy, one.depth) == (strategy, depth))
     one = simulated(plane, mesh)
-    return Opened(found.plan(one), found.profile_of(one))
+    return LoadedPlan(found.plan(one), found.profile_of(one))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_figures_of_an_iteration_are_those_of_the_whole(
     opened = long_plan(strategy, tensor, shard, depth)
     _, whole = predict(opened.plan, opened.profile)
     monkeypatch.setattr("hocket.planning.load.MAX_FORWARDS", most)
-    cut = Opened(opened.plan, opened.profile)
+    cut = LoadedPlan(opened.plan, opened.profile)
     trace, found = cut.simulate()
     assert (cut.excerpt, trace.meta["excerpt"]) == (excerpt, excerpt)
     for name in ("iteration_s", "samples_per_s", "bubble_fraction", "group_bytes"):
@@ -66,7 +66,7 @@ def test_an_excerpt_beside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = long_plan("flush", 1, "none", 2)
     real, _ = predict(opened.plan, opened.profile)
     monkeypatch.setattr("hocket.planning.load.MAX_FORWARDS", 255)
-    trace, summary = Opened(opened.plan, opened.profile).simulate()
+    trace, summary = LoadedPlan(opened.plan, opened.profile).simulate()
     row = compare(trace, real).update
     assert row.predicted == summary.iteration_s
     assert row.relative_error == pytest.approx(0, abs=1e-9)

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.planning.predict.update_semantics import synchronous_strategies
 from hocket.planning.search.branch_and_bound import SIMULATED_PER_STRATEGY, make_plan
-from hocket.planning.search.result import TIE, Candidate, Search
+from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.program.order import waves
-from hocket.strategies.base.search_space import MAX_FORWARDS, Choice, Situation, shared
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, shared
 from hocket.strategies.base.strategy import members, searched, strategy
 from hocket.util.schema import as_data
 from tests.planning.helpers.situations import clusters, profiles
@@ -35,12 +35,12 @@ def ticks() -> float:
     return 0.0
 
 
-def fastest(found: Search) -> Candidate:
+def fastest(found: Search) -> Evaluated:
     """The fastest candidate; the best may be simpler, and slower within the tolerance."""
     return min(found.candidates, key=lambda candidate: candidate.iteration_s)
 
 
-def every(situation: Situation, names: Iterable[str]) -> list[tuple[float, str, Choice]]:
+def every(situation: PlanRequest, names: Iterable[str]) -> list[tuple[float, str, Candidate]]:
     """Everything that is offered and fits, simulated: slow, and without any bound."""
     found = []
     capacity = [situation.cluster.capacity_bytes(d) for d in range(situation.cluster.devices)]
@@ -76,7 +76,7 @@ def test_nothing_that_is_offered_is_faster(
     profile = replace(profile, layers=tuple(replace(layer, step_s=step_s) for layer in profile.layers))
     names = ("data_parallel", "flush", "model_parallel", "two_bw", "interleaved")
     found = search(profile, cluster, batch_size, strategies=names)
-    offered = every(Situation(profile, cluster, batch_size), names)
+    offered = every(PlanRequest(profile, cluster, batch_size), names)
     assert bool(found.candidates) == bool(offered)
     if offered:
         least = min(seconds for seconds, _, _ in offered)
@@ -217,7 +217,7 @@ def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cl
     for candidate in sorted(found.candidates, key=lambda candidate: candidate.iteration_s):
         best.setdefault(candidate.strategy, candidate.plan)
     for plan in best.values():
-        assert problems_of(Opened(plan, profile), plan.compile(profile)) == ()
+        assert problems_of(LoadedPlan(plan, profile), plan.compile(profile)) == ()
 
 
 def test_nothing_fits() -> None:
@@ -295,7 +295,7 @@ def test_progress_ends_at_the_total() -> None:
 
 def test_a_plan_of_a_choice_by_hand() -> None:
     """A choice becomes a plan with names instead of numbers."""
-    situation = Situation(PROFILE, CLUSTER, 8)
+    situation = PlanRequest(PROFILE, CLUSTER, 8)
     choice = next(iter(strategy("flush").choices(situation)))
     plan = make_plan(situation, "flush", choice, "p.json")
     assert plan.cuts(PROFILE) == choice.stages

@@ -14,7 +14,7 @@ from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.search import search
 from hocket.planning.swapping.budgets import host_bytes
-from hocket.planning.swapping.placement import Place, left_out, places
+from hocket.planning.swapping.placement import DeviceSet, left_out, places
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.check.check import check
 from hocket.strategies.swapping.tuner import Mode
@@ -101,14 +101,14 @@ def test_one_device_alone_is_named_where_others_are_unlike() -> None:
 def test_turns_are_as_even_as_rates() -> None:
     """Alike devices have packs in turn, unlike ones in turn, and as often as they are quick, on each stretch of packs."""
     ((alike,), (plain, rated)) = (
-        list(Place(MODEL, one, tuple(range(one.devices))).turns(Mode.PIPELINE, 24)) for one in (ALIKE, MIXED)
+        list(DeviceSet(MODEL, one, tuple(range(one.devices))).turns(Mode.PIPELINE, 24)) for one in (ALIKE, MIXED)
     )
     assert alike == tuple((k % 2,) for k in range(24))
     assert plain == tuple((k % 4,) for k in range(24))
     counts = Counter(device for (device,) in rated)
     assert counts[0] == counts[1] < counts[2] == counts[3]
     assert set(rated[:4]) > {(2,), (3,)}
-    (both,) = Place(MODEL, MIXED, (2, 3)).turns(Mode.DATA, 3)
+    (both,) = DeviceSet(MODEL, MIXED, (2, 3)).turns(Mode.DATA, 3)
     assert both == ((2, 3),) * 3
 
 

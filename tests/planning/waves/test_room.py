@@ -10,7 +10,7 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict, predict_iteration
-from hocket.planning.waves.room import Room, Wave, decrease, in_waves, room, simulated, wave_of
+from hocket.planning.waves.room import Wave, WaveRoom, decrease, in_waves, room, simulated, wave_of
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.profiling.readers import pipedream
@@ -73,17 +73,17 @@ def test_memory_at_other_moments() -> None:
     assert one_wave(held, 0.4).held_bytes(0, 2) == 6.0
     assert room(one_wave(held, 0.4)).waves == 2
     found = room(one_wave(held, 0.4, again_bytes={0: 5.0}))
-    assert found == Room(1, "memory", "2 waves would hold 11 B of 10 B on device 0")
+    assert found == WaveRoom(1, "memory", "2 waves would hold 11 B of 10 B on device 0")
 
 
 def test_a_full_device_and_full_links() -> None:
     """A second wave has no room on a device that computes more than half of the time with all of it, nor on links whose sums take more
     than half of the iteration."""
     assert room(one_wave([1.0], 0.5)).waves == 2
-    assert room(one_wave([1.0], 0.6)) == Room(
+    assert room(one_wave([1.0], 0.6)) == WaveRoom(
         1, "compute", "compute is full: 2 waves would need 1.20 of device 0, one has 0.60"
     )
-    assert room(one_wave([1.0], 0.2, (0.6, 1.2))) == Room(
+    assert room(one_wave([1.0], 0.2, (0.6, 1.2))) == WaveRoom(
         1, "network", "sums of gradients of 2 waves would keep links busy for 1.2 s of an iteration of 1 s"
     )
 
@@ -96,7 +96,7 @@ def test_memory_on_other_devices() -> None:
     assert [wave.held_bytes(d, 2) for d in held] == [5.0, 5.0, 6.0]
     assert [wave.held_bytes(d, 3) for d in held] == [7.0] * 3
     assert wave.compute_share(1, 3) == pytest.approx(1.0)
-    assert room(wave) == Room(2, "memory", "3 waves would hold 7 B of 6 B on device 0")
+    assert room(wave) == WaveRoom(2, "memory", "3 waves would hold 7 B of 6 B on device 0")
     assert room(replace(wave, capacity_bytes=dict.fromkeys(held, 7.0))).limit == "devices"
 
 

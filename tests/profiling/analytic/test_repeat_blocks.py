@@ -3,7 +3,7 @@
 import pytest
 
 from hocket import models
-from hocket.profiling.analytic.repeat_blocks import LEAST, Block, lengthened, repeated_block
+from hocket.profiling.analytic.repeat_blocks import LEAST, RepeatedBlock, lengthened, repeated_block
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.layer import Tensor
@@ -24,7 +24,7 @@ def test_a_deeper_gpt_is_a_deeper_gpt() -> None:
     """Three blocks as five and as three: graph, bytes and parameters of the models that have these."""
     of = {blocks: sketched(blocks) for blocks in (3, 5)}
     block = repeated_block(of[3])
-    assert block == Block(3, 7, 3)
+    assert block == RepeatedBlock(3, 7, 3)
     for blocks in (3, 5):
         found, expected = lengthened(of[3], block, blocks), of[blocks]
         assert sorted(map(facts, found.tensors)) == sorted(map(facts, expected.tensors))
@@ -41,7 +41,7 @@ def test_what_repeats_nothing() -> None:
     assert repeated_block(chain(LEAST - 1)) is None
     assert repeated_block(chain(4, weights_bytes=[1e6, 2e6, 3e6, 4e6])) is None
     assert repeated_block(chain(4, weights_bytes=0.0)) is None
-    assert repeated_block(chain(7, weights_bytes=[1e6, 1e6, 1e6, 5e6, 9e6, 9e6, 9e6])) == Block(4, 1, 3)
+    assert repeated_block(chain(7, weights_bytes=[1e6, 1e6, 1e6, 5e6, 9e6, 9e6, 9e6])) == RepeatedBlock(4, 1, 3)
 
 
 @pytest.mark.parametrize("times", [1, LEAST, 9])
@@ -49,7 +49,7 @@ def test_a_mask_that_all_blocks_read(times: int) -> None:
     """What comes from in front and is read by all is read by all copies."""
     masked = chain(6, weights_bytes=[2e6, *[1e6] * 4, 3e6], skips=[(0, 2), (0, 3), (0, 4)])
     block = repeated_block(masked)
-    assert block == Block(1, 1, 4)
+    assert block == RepeatedBlock(1, 1, 4)
     found = lengthened(masked, block, times)
     blocks = max(times, LEAST)
     assert found.tensors[1].targets == tuple(range(1, blocks + 1))

@@ -15,7 +15,7 @@ from hocket import Job, models
 from hocket.errors import CaptureError, InputError
 from hocket.profiling.analytic.aten_costs import _FORMULAS, OperatorLog
 from hocket.profiling.analytic.fake_tensors import faked
-from hocket.profiling.analytic.operators import Pass, Product, flops_of
+from hocket.profiling.analytic.operators import MemoryPass, Product, flops_of
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
@@ -151,9 +151,9 @@ def log_of(run):
 def test_operators_of_single_operations():
     """Views and empty memory ask for nothing, copies read one side, convolutions and attention touch each number once."""
     assert log_of(lambda: torch.empty(4, 4).view(2, 8).t()) == []
-    assert log_of(lambda: torch.zeros(8).fill_(1.0)) == [Pass(32.0), Pass(32.0)]
-    assert log_of(lambda: torch.empty(8).copy_(torch.empty(8))) == [Pass(64.0)]
-    assert log_of(lambda: torch.empty(8) + torch.empty(1).expand(8)) == [Pass(32.0 + 4.0 + 32.0)]
+    assert log_of(lambda: torch.zeros(8).fill_(1.0)) == [MemoryPass(32.0), MemoryPass(32.0)]
+    assert log_of(lambda: torch.empty(8).copy_(torch.empty(8))) == [MemoryPass(64.0)]
+    assert log_of(lambda: torch.empty(8) + torch.empty(1).expand(8)) == [MemoryPass(32.0 + 4.0 + 32.0)]
     x, w = torch.empty(2, 3, 8, 8), torch.empty(6, 3, 3, 3)
     convolved = [Product(2 * 36, 27, 6, 1, 4, "convolution", 1.0, 4.0 * (384 + 162 + 432), "tfloat32")]
     assert log_of(lambda: nn.functional.conv2d(x, w)) == convolved

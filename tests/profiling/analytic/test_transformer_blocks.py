@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.profiling.analytic.operators import Pass, Product, flops_of
+from hocket.profiling.analytic.operators import MemoryPass, Product, flops_of
 from hocket.profiling.analytic.transformer import Transformer
-from hocket.profiling.analytic.transformer_blocks import Block, blocks_of
+from hocket.profiling.analytic.transformer_blocks import BlockCost, blocks_of
 
 GPT3 = Transformer("gpt3", 96, 12288, 96, 51200, 2048)
 
 
-def flops(blocks: tuple[Block, ...], again: bool) -> float:
+def flops(blocks: tuple[BlockCost, ...], again: bool) -> float:
     """Of a forward and a backward, blocks' forwards twice where they are recomputed."""
     return sum(
         flops_of(block.forward) * (2 if again and block.kind == "block" else 1) + flops_of(block.backward)
@@ -63,7 +63,7 @@ def test_what_fusing_saves() -> None:
 
     def moved(model: Transformer) -> float:
         block = blocks_of(model, 1)[1]
-        return sum(one.moved_bytes for one in (*block.forward, *block.backward) if isinstance(one, Pass))
+        return sum(one.moved_bytes for one in (*block.forward, *block.backward) if isinstance(one, MemoryPass))
 
     fused, unfused = moved(GPT3), moved(replace(GPT3, fused_passes=False))
     attention = moved(replace(GPT3, fused_attention=True))

@@ -16,7 +16,7 @@ from torch.nn import functional
 from hocket import models
 from hocket.errors import CaptureError, InputError
 from hocket.profiling.capture.capture import Stage, capture
-from hocket.profiling.capture.segmentation import Graph
+from hocket.profiling.capture.segmentation import LiveGraph
 from hocket.profiling.job.job import Job
 from tests.profiling.helpers.splitting import plain, run_stages, stages_of
 
@@ -600,5 +600,5 @@ def test_what_nothing_needs_is_left_out():
             return self.a(x)
 
     captured = capture(job_of(Model()))
-    assert isinstance(captured.graph, Graph)
+    assert isinstance(captured.graph, LiveGraph)
     assert "extra" not in [layer.name for layer in captured.layers]

@@ -8,7 +8,7 @@ import torch
 
 from hocket.errors import CaptureError, RefusedError
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.capture.compiled import Piece
+from hocket.profiling.capture.compiled import CompiledStep
 from hocket.profiling.capture.stage import Stage
 from hocket.profiling.capture.storage_tracker import StorageTracker
 from hocket.runtime.engine.inline import run_inline
@@ -59,7 +59,7 @@ def test_a_piece_for_each_seed() -> None:
         graph = captured(model)
         stage = Stage(graph, range(len(graph.layers)), compile="aot_eager")
         steps = [step for _, _, steps in stage._program for step in steps]
-        assert all(isinstance(step, Piece) for step in steps)
+        assert all(isinstance(step, CompiledStep) for step in steps)
         assert len(steps) == pieces == 1 + sum(layer.random for layer in graph.layers)
 
 

@@ -15,7 +15,7 @@ from hocket.profiling.capture.capture import capture
 from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.data.repeatable import check_reads, check_repeatable, reads_of
 from hocket.profiling.job.job import Job
-from hocket.profiling.measure.worker_costs import Rehearsal
+from hocket.profiling.measure.worker_costs import WorkerCosts
 from tests.runtime.helpers.plans import momentum
 
 
@@ -176,7 +176,7 @@ def test_a_target_out_of_range_names_its_sample(bad):
     job = job_of(make)
 
     def train():
-        loop = Rehearsal(capture(job, 4), 4, torch.device("cpu"))
+        loop = WorkerCosts(capture(job, 4), 4, torch.device("cpu"))
         for _ in range(10):
             loop.once(float)
 

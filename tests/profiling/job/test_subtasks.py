@@ -12,11 +12,11 @@ from hocket.errors import InputError, RefusedError
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.capture.stage import Stage
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.subtasks import TOGETHER, Part, decomposed
+from hocket.profiling.job.subtasks import TOGETHER, ParameterRows, decomposed
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, Position, save
 from hocket.runtime.checkpoint.manager import flat, in_parts, nested, wanted
 from hocket.runtime.engine.inline import run_inline
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.prepared import check_subtasks
 from tests.runtime.checkpoint.test_checkpoint import together
 from tests.runtime.helpers.plans import Case
@@ -95,10 +95,10 @@ def test_a_checkpoint_has_whole_weights(tmp_path: Path) -> None:
     """What is saved in parts by two workers is read whole, optimizer state as well, and in parts of any size."""
     weight, moment, step = torch.randn(6, 3), torch.randn(6, 3), torch.tensor(5.0)
 
-    def parts(ends: tuple[int, ...]) -> dict[str, Part]:
-        return {f"fc.{k}.weight": Part("fc.weight", a, (6, 3)) for k, a in enumerate(ends)}
+    def parts(ends: tuple[int, ...]) -> dict[str, ParameterRows]:
+        return {f"fc.{k}.weight": ParameterRows("fc.weight", a, (6, 3)) for k, a in enumerate(ends)}
 
-    def work(board: Board) -> Path:
+    def work(board: KVExchange) -> Path:
         own = (slice(0, 4), slice(4, 6))[board.rank]
         entries = {f"fc.{board.rank}.weight": {"exp_avg": moment[own], "step": step}}
         weights = {f"fc.{board.rank}.weight": weight[own]}

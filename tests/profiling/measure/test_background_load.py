@@ -11,7 +11,7 @@ import pytest
 
 from hocket.errors import InputError
 from hocket.profiling.job.job import load_job
-from hocket.profiling.measure.background_load import Companions, usable_cores, usual_neighbours
+from hocket.profiling.measure.background_load import BackgroundLoad, usable_cores, usual_neighbours
 from hocket.profiling.measure.measure import measure
 
 pytestmark = pytest.mark.workers
@@ -53,7 +53,7 @@ def test_a_profile_with_a_busy_neighbour(tmp_path: Path, capfd: pytest.CaptureFi
 
 def test_companions_follow_and_end(tmp_path: Path) -> None:
     """A companion trains the size that it is told, and is gone when the measurement is over."""
-    with Companions(job_file(tmp_path), 1, 1) as companions:
+    with BackgroundLoad(job_file(tmp_path), 1, 1) as companions:
         for size in (2, 1):
             companions.train(size)
             companions.train(size)  # they do already
@@ -71,14 +71,14 @@ def test_a_companion_that_fails_is_a_note(tmp_path: Path) -> None:
     fails = job_file(tmp_path, "if os.getppid() == int(os.environ['HOCKET_TEST_PARENT']): raise OSError('only one')")
     os.environ["HOCKET_TEST_PARENT"] = str(os.getpid())
     try:
-        with Companions(fails, 1, 1) as companions:
+        with BackgroundLoad(fails, 1, 1) as companions:
             companions.train(1)
             assert companions.busy == 0
     finally:
         del os.environ["HOCKET_TEST_PARENT"]
     assert len(companions.problems) == 1
     assert "OSError: only one" in companions.problems[0]
-    with Companions(job_file(tmp_path, "import time; time.sleep(60)"), 1, 1, wait_s=0.1) as companions:
+    with BackgroundLoad(job_file(tmp_path, "import time; time.sleep(60)"), 1, 1, wait_s=0.1) as companions:
         companions.train(1)
         assert companions.busy == 0
     assert companions.problems == ["a companion did not train a microbatch of 1 within 0 s"]
@@ -86,7 +86,7 @@ def test_a_companion_that_fails_is_a_note(tmp_path: Path) -> None:
 
 def test_a_job_without_a_file_is_measured_alone() -> None:
     """Nobody else can load it: a note says so, and nothing is started."""
-    with Companions(None, 2, 1) as companions:
+    with BackgroundLoad(None, 2, 1) as companions:
         companions.train(1)
         assert companions.busy == 0
     assert companions.problems == ["the job is of no file that another process could load"]

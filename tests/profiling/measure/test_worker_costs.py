@@ -11,14 +11,14 @@ from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
-from hocket.profiling.measure.worker_costs import Rehearsal, Way
+from hocket.profiling.measure.worker_costs import StepMode, WorkerCosts
 
 CPU = torch.device("cpu")
 
 
-def rehearsal(job: Job, size: int = 2) -> Rehearsal:
+def rehearsal(job: Job, size: int = 2) -> WorkerCosts:
     """A worker for microbatches of some samples."""
-    return Rehearsal(capture(job).for_size(size), size, CPU)
+    return WorkerCosts(capture(job).for_size(size), size, CPU)
 
 
 def ticks() -> float:
@@ -31,7 +31,7 @@ def test_steps_train_and_the_model_stays() -> None:
     job = models.job("gpt", small=True)
     before = {name: p.detach().clone() for name, p in job.model.named_parameters()}
     worker = rehearsal(job)
-    worker.once(ticks, Way.COPYING)
+    worker.once(ticks, StepMode.COPYING)
     found = worker.stage.parameters()
     assert all(torch.equal(found[name], p) for name, p in before.items())
     copied = {name: p.detach().clone() for name, p in worker.masters.items()}
@@ -46,7 +46,7 @@ def test_the_least_step() -> None:
     """It changes the smallest parameter and no other."""
     worker = rehearsal(models.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=1.0)))
     before = {name: p.detach().clone() for name, p in worker.masters.items()}
-    worker.once(ticks, Way.LEAST)
+    worker.once(ticks, StepMode.LEAST)
     changed = [name for name, p in worker.masters.items() if not torch.equal(p, before[name])]
     assert [before[name].numel() for name in changed] == [min(p.numel() for p in before.values())]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hocket.profiling.tensor_parallel.dropout import Part
+from hocket.profiling.tensor_parallel.dropout import MaskPart
 
 
 def attention_inputs(case: str) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -37,7 +37,7 @@ def test_attention_by_heads(case: str) -> None:
     for rank in range(2):
         parts = [x.chunk(2, 1)[rank] for x in (q, k, v)]
         torch.manual_seed(5)
-        with Part((1,), 2, rank):
+        with MaskPart((1,), 2, rank):
             found = functional.scaled_dot_product_attention(*parts, dropout_p=0.4, **others)
         torch.testing.assert_close(found, whole.chunk(2, 1)[rank], rtol=1e-12, atol=1e-12)
         assert torch.equal(torch.get_rng_state(), after)
@@ -53,7 +53,7 @@ def test_dropout_by_any_dimension(inplace: bool) -> None:
     for rank in range(3):
         part = x.chunk(3, 1)[rank].clone()
         torch.manual_seed(5)
-        with Part((1, None), 3, rank):
+        with MaskPart((1, None), 3, rank):
             assert functional.dropout(y, 0.5, training=False) is y
             first, second = functional.dropout(part, 0.5, inplace=inplace), functional.dropout(y, 0.5)
         assert torch.equal(first, whole[0].chunk(3, 1)[rank])
@@ -70,7 +70,7 @@ def test_what_is_kept_of_a_mask() -> None:
         kept.append(tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), Part((0,), 3, 1):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), MaskPart((0,), 3, 1):
         functional.dropout(x, 0.5)
     assert [tensor.untyped_storage().nbytes() for tensor in kept] == [24]
 
@@ -78,7 +78,7 @@ def test_what_is_kept_of_a_mask() -> None:
 def test_all_is_dropped() -> None:
     """With a probability of one nothing is left, and no number is undefined."""
     x = torch.rand(4, 6, requires_grad=True)
-    with Part((0,), 3, 1):
+    with MaskPart((0,), 3, 1):
         found = functional.dropout(x, 1.0)
     (gradient,) = torch.autograd.grad(found.sum(), x)
     assert not found.any()

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hocket.profiling.tensor_parallel.group import Members
-from hocket.profiling.tensor_parallel.sharded_logits import Journal, LogitsPart, as_part
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
+from hocket.profiling.tensor_parallel.sharded_logits import LogitsLog, LogitsPart, as_part
 from hocket.profiling.tensor_parallel.sharded_modules import part_of
 from hocket.profiling.tensor_parallel.split import Cut
-from hocket.profiling.tensor_parallel.threaded_group import Together
-from hocket.profiling.tensor_parallel.vocab_parallel import Words
+from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
+from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 WORDS, WIDTH = 11, 3  # parts of 4, 4 and 3
 SHAPE = (2, 5, WORDS)
@@ -28,15 +28,15 @@ def both(work: Callable[[Tensor], Tensor], shape: tuple[int, ...] = SHAPE, scale
     (gradient,) = torch.autograd.grad(expected.sum(), whole)
     cut = Cut(len(shape) - 1, words=WORDS)
 
-    def one(rank: int, members: Members) -> tuple[Tensor, Tensor, str]:
+    def one(rank: int, members: TensorParallelGroup) -> tuple[Tensor, Tensor, str]:
         leaf = part_of(whole.detach(), cut, WIDTH, rank).clone().requires_grad_()
-        journal = Journal()
-        found = work(as_part(leaf.view_as(leaf), Words.of(cut, WIDTH, rank, members), cut.dim, journal))
+        journal = LogitsLog()
+        found = work(as_part(leaf.view_as(leaf), VocabularyRange.of(cut, WIDTH, rank, members), cut.dim, journal))
         assert type(found) is Tensor
         (own,) = torch.autograd.grad(found.sum(), leaf)
         return found.detach(), own, journal.refused
 
-    runs = Together(WIDTH).run(one)
+    runs = ThreadedGroup(WIDTH).run(one)
     for rank, (found, own, _) in enumerate(runs):
         torch.testing.assert_close(found, expected.detach(), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(own, part_of(gradient, cut, WIDTH, rank), rtol=1e-12, atol=1e-12)
@@ -112,14 +112,16 @@ def test_a_part_says_the_size_of_the_whole() -> None:
     cut = Cut(2, words=WORDS)
     own = torch.randn(2, 5, len(cut.words_of(WIDTH, 2)))
 
-    def one(rank: int, members: Members) -> Any:
-        x = as_part(own.clone() if rank == 2 else torch.randn(2, 5, 4), Words.of(cut, WIDTH, rank, members), 2)
+    def one(rank: int, members: TensorParallelGroup) -> Any:
+        x = as_part(
+            own.clone() if rank == 2 else torch.randn(2, 5, 4), VocabularyRange.of(cut, WIDTH, rank, members), 2
+        )
         assert isinstance(x, LogitsPart)
         assert isinstance(x, Tensor)
         assert (x.shape, x.size(2), x.numel(), len(x), x.dim(), x.dtype) == (SHAPE, 11, 110, 2, 3, torch.float32)
         return torch.as_tensor(x.detach().tolist()).shape
 
-    assert Together(WIDTH).run(one) == [SHAPE] * WIDTH
+    assert ThreadedGroup(WIDTH).run(one) == [SHAPE] * WIDTH
 
 
 def test_a_target_that_is_no_word() -> None:
@@ -131,9 +133,9 @@ def test_a_target_that_is_no_word() -> None:
 def parts_of_a_target_that_is_no_word() -> None:
     """Word 11 of 11, counted from 0."""
     cut = Cut(1, words=WORDS)
-    Together(WIDTH).run(
+    ThreadedGroup(WIDTH).run(
         lambda rank, members: loss_of(
-            as_part(torch.randn(1, len(cut.words_of(WIDTH, rank))), Words.of(cut, WIDTH, rank, members), 1),
+            as_part(torch.randn(1, len(cut.words_of(WIDTH, rank))), VocabularyRange.of(cut, WIDTH, rank, members), 1),
             torch.tensor([WORDS]),
         )
     )
@@ -145,9 +147,9 @@ def test_half_types_are_added_up_in_float32() -> None:
     target = torch.arange(20) % WORDS
     cut = Cut(1, words=WORDS)
 
-    def one(rank: int, members: Members) -> Tensor:
+    def one(rank: int, members: TensorParallelGroup) -> Tensor:
         part = part_of(whole, cut, WIDTH, rank).clone()
-        return functional.cross_entropy(as_part(part, Words.of(cut, WIDTH, rank, members), 1), target)
+        return functional.cross_entropy(as_part(part, VocabularyRange.of(cut, WIDTH, rank, members), 1), target)
 
     expected = functional.cross_entropy(whole.float(), target).bfloat16()
-    assert all(torch.equal(found, expected) for found in Together(WIDTH).run(one))
+    assert all(torch.equal(found, expected) for found in ThreadedGroup(WIDTH).run(one))

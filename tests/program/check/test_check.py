@@ -9,7 +9,7 @@ import pytest
 from hocket.errors import ProgramError
 from hocket.program.check.check import check, prove
 from hocket.program.check.deadlock import waiting_problems
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.memory_bound.untimed_run import Untimed
 from hocket.program.program import Lane, Program, freeze
@@ -86,9 +86,9 @@ def test_weights_are_gathered_one_unit_ahead(units: int) -> None:
         stages = rounds(1, 2, units, recompute=recompute, shard="full")
         program = Case("x", "fully_sharded", stages, 4).program()
         assert check(program) == ()
-        bound = footprints(program, lambda value: float(value.what is What.GATHERED))
+        bound = footprints(program, lambda value: float(value.what is ValueKind.GATHERED))
         assert {found.bytes for found in bound.values()} == {2.0}
-        run = Run(program, 2, Random(units), Symbols(), lambda value: float(value.what is What.GATHERED))
+        run = Run(program, 2, Random(units), Symbols(), lambda value: float(value.what is ValueKind.GATHERED))
         run.finish()
         assert set(run.peak_bytes.values()) == {2.0}
 
@@ -147,8 +147,8 @@ def extra(lane: Lane, at: int, instruction: Instruction) -> Callable[[Lists], No
     return lambda lists: lists[lane].insert(at, instruction)
 
 
-ACT = Value(What.ACTIVATION, 0, 0, 1)
-WEIGHTS = Value(What.WEIGHTS, 1, 0)
+ACT = Value(ValueKind.ACTIVATION, 0, 0, 1)
+WEIGHTS = Value(ValueKind.WEIGHTS, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ WEIGHTS = Value(What.WEIGHTS, 1, 0)
         (change("send 0 #1 act.0>1#1", 0, reads=()), "values", ["reads nothing", "one value"]),
         (change("forward 1 #1", 1, reads=()), "values", ["does not read", "act.0>1#1"]),
         (change("forward 1 #1", 1, writes=()), "values", ["does not write stash.1#1"]),
-        (change("backward 1 #1", 1, frees=(Value(What.STASH, 1, 7),)), "frees", ["frees stash.1#7"]),
+        (change("backward 1 #1", 1, frees=(Value(ValueKind.STASH, 1, 7),)), "frees", ["frees stash.1#7"]),
         (remove("backward 1 #1", 1), "missing", ["backward 1 #1 is missing on device 1, lane compute"]),
         (remove("receive 0 #1 act.0>1#1", 1), "missing", ["receive 0 #1 act.0>1#1 is missing on device 1, lane receive<0"]),
         (move("send 0 #1 act.0>1#1", 0, 0), "meeting", ["send 0 #1 act.0>1#1", "would meet receive 0 #0", "device 1"]),
@@ -190,7 +190,7 @@ def test_the_version_of_another_rule_is_refused() -> None:
     program = Case("x", "pipedream", pipeline((1, 1)), 1).program()
     index = next(i.index for i in program.period[0, COMPUTE] if i.kind is Kind.FORWARD)
     forward = next(i for i in program.period[0, COMPUTE] if i.kind is Kind.FORWARD)
-    newer = tuple(v._replace(index=v.index + 1) if v.what is What.WEIGHTS else v for v in forward.reads)
+    newer = tuple(v._replace(index=v.index + 1) if v.what is ValueKind.WEIGHTS else v for v in forward.reads)
     found = check(edited(program, "period", change(f"forward 0 #{index}", 0, reads=newer)))
     assert [problem.code for problem in found] == ["version"]
     assert (
@@ -219,7 +219,7 @@ def test_what_stands_still_in_a_later_repetition_is_told_by_its_own_names() -> N
 
     def keeps(lists: Lists) -> None:
         row, at = find(lists, "step 0 u0", 0)
-        weights = {Value(What.WEIGHTS, 0, 0), Value(What.WEIGHTS, 0, 1)}
+        weights = {Value(ValueKind.WEIGHTS, 0, 0), Value(ValueKind.WEIGHTS, 0, 1)}
         row[at] = replace(
             row[at],
             writes=tuple(v for v in row[at].writes if v not in weights),
@@ -260,7 +260,7 @@ def test_collectives_meet_in_the_same_order() -> None:
 def test_a_value_freed_beside_its_reader_is_a_race() -> None:
     """An all-reduce that frees what the backward may still read is refused, though one order would do."""
     program = Case("x", "data_parallel", pipeline((2,)), 2).program()
-    stash = Value(What.STASH, 0, 0)
+    stash = Value(ValueKind.STASH, 0, 0)
 
     def edit(lists: Lists) -> None:
         row, at = find(lists, "backward 0 #0", 0)
@@ -270,7 +270,7 @@ def test_a_value_freed_beside_its_reader_is_a_race() -> None:
     assert check(edited(program, "period", edit)) == ()  # behind the backward in its lane: no race
 
     tied = Case("x", "flush", pipeline((1, 1, 1), skips=((0, 2),)), 2).program()
-    both = Value(What.ACTIVATION, 0, 0, 1)
+    both = Value(ValueKind.ACTIVATION, 0, 0, 1)
     early = Instruction(Kind.DROP, 0, 0, 0, COMPUTE, (both,), (), (both,))
     late = edited(tied, "period", change("send 0 #0 act.0>1#0", 0, frees=()))
     found = check(edited(late, "period", lambda lists: lists[0, COMPUTE].insert(2, early)))
@@ -351,7 +351,7 @@ def test_a_period_that_leaves_more_than_it_found_is_refused() -> None:
     """A leak in the period of an asynchronous program is told, though prologue and epilogue are right."""
     program = Case("x", "pipedream", pipeline((1, 1)), 1).program()
     backward = next(i for i in program.period[1, COMPUTE] if i.kind is Kind.BACKWARD)
-    kept = tuple(v for v in backward.frees if v.what is not What.STASH)
+    kept = tuple(v for v in backward.frees if v.what is not ValueKind.STASH)
     found = check(edited(program, "period", change(backward.name, 1, frees=kept)))
     assert {problem.code for problem in found} == {"leak"}
     assert backward.name in found[0].message

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What, receive_lane, send_lane
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind, receive_lane, send_lane
 from hocket.program.program import Lane, Program, freeze
 
 PARTS = ("prologue", "period", "epilogue")
@@ -126,7 +126,11 @@ def _replace_value(spot: Spot, old: Value, new: Value) -> Instruction:
 
 
 def wrong_version(spot: Spot) -> tuple[list[Instruction], list[Instruction]] | None:
-    found = [v for v in (*spot.instruction.reads, *spot.instruction.writes) if v.what in (What.WEIGHTS, What.OPTIMIZER)]
+    found = [
+        v
+        for v in (*spot.instruction.reads, *spot.instruction.writes)
+        if v.what in (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
+    ]
     if not found:
         return None
     value = spot.rng.choice(found)
@@ -242,7 +246,9 @@ def wrong_group(spot: Spot) -> tuple[list[Instruction], list[Instruction]] | Non
 
 def wrong_bucket(spot: Spot) -> tuple[list[Instruction], list[Instruction]] | None:
     found = [
-        v for v in (*spot.instruction.reads, *spot.instruction.writes) if v.what in (What.ACCUMULATOR, What.REDUCED)
+        v
+        for v in (*spot.instruction.reads, *spot.instruction.writes)
+        if v.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED)
     ]
     if not found:
         return None

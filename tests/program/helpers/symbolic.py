@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from random import Random
 
-from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, What, computes, receive_lane
+from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, ValueKind, computes, receive_lane
 from hocket.program.memory_bound.receive_window import windows
 from hocket.program.order import early_writes, heir_of, together
 from hocket.program.program import Lane, Program
@@ -89,9 +89,9 @@ def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, i
         kept: dict[int, tuple[tuple[tuple[str, int, int], int], ...]] = {}
         stashes: dict[int, int] = {}
         for s, shape in enumerate(stages):
-            read = {(str(What.ACTIVATION), a, s): activations[a, s] for a in shape.sources}
+            read = {(str(ValueKind.ACTIVATION), a, s): activations[a, s] for a in shape.sources}
             if shape.batch:
-                read[str(What.INPUT), s, -1] = symbols.of("data", s, m)
+                read[str(ValueKind.INPUT), s, -1] = symbols.of("data", s, m)
             kept[s] = tuple(sorted(read.items()))
             w = weights[s, rule.version(s, m)]
             stashes[s] = symbols.of("stash", s, kept[s], w)
@@ -128,7 +128,7 @@ def _figure_9(program: Program, microbatches: int, symbols: Symbols) -> dict[int
     for n in range(microbatches // half):
         s, own = n % 2, {b: symbols.sum() for b in buckets}
         for m in range(n * half, (n + 1) * half):
-            kept = ((str(What.INPUT), s, -1), symbols.of("data", s, m))
+            kept = ((str(ValueKind.INPUT), s, -1), symbols.of("data", s, m))
             what = (s, (kept,), symbols.of("stash", s, (kept,), weights[s]), weights[s], ())
             own = {b: symbols.sum(own[b], and_one=symbols.of("dw", b, *what)) for b in buckets}
         made = (s, weights[s], optimizer[s], tuple((b, symbols.of("averaged", own[b], before[b])) for b in buckets), -1)
@@ -188,10 +188,10 @@ class Run:
                 w, opt, copy = self.symbols.of("w", s), self.symbols.of("opt", s), int(self.program.swaps)
                 if stage.gathers:
                     part = self.symbols.part(sorted(stage.devices).index(device), w)
-                    self.stores[device][Value(What.SHARD, s, 0)] = part
+                    self.stores[device][Value(ValueKind.SHARD, s, 0)] = part
                 else:
-                    self.stores[device][Value(What.WEIGHTS, s, 0, copy=copy)] = w
-                self.stores[device][Value(What.OPTIMIZER, s, 0, copy=copy)] = opt
+                    self.stores[device][Value(ValueKind.WEIGHTS, s, 0, copy=copy)] = w
+                self.stores[device][Value(ValueKind.OPTIMIZER, s, 0, copy=copy)] = opt
         self.made: dict[Lane, list[tuple[int, Value, int]]] = {}
         self.windows = windows(self.program)
         self.came: dict[tuple[int, Value], Lane] = {}  # messages that compute has not used yet
@@ -215,9 +215,9 @@ class Run:
             if set(store) != set(self.program.final(device, self.repeats)):
                 raise Broken(f"device {device} ends with {sorted(map(str, store))}")
             for value, symbol in store.items():
-                if value.what is What.SHARD:
+                if value.what is ValueKind.SHARD:
                     symbol = self.symbols.wholes.get(symbol, (-1, -1))[1]
-                if value.what is not What.OPTIMIZER and symbol != expected[value.stage]:
+                if value.what is not ValueKind.OPTIMIZER and symbol != expected[value.stage]:
                     raise Broken(f"device {device} computes other weights {value} than the rule")
 
     def _move(self) -> bool:
@@ -279,7 +279,7 @@ class Run:
         heads = [self.lanes[member][self.at[member]] for member in members]
         for head in heads:
             for value, symbol in self._results(head, heads).items():
-                if head.kind is Kind.BACKWARD and value.what is What.ACCUMULATOR:
+                if head.kind is Kind.BACKWARD and value.what is ValueKind.ACCUMULATOR:
                     self._write(head.device, value, symbol)  # there before the backward is over
                 else:
                     made.append((head.device, value, symbol))
@@ -303,7 +303,7 @@ class Run:
                 self.gone[member[0]].clear()
             if computes(member[1]) or head.kind is Kind.SWAP_IN:
                 for value in head.reads:
-                    if value.what is not What.GATHERED or value in head.frees:
+                    if value.what is not ValueKind.GATHERED or value in head.frees:
                         self.came.pop((member[0], value), None)
             elif member in self.windows:
                 self.came.update({(member[0], value): member for value in head.writes})
@@ -323,14 +323,18 @@ class Run:
         store, symbols, s = self.stores[i.device], self.symbols, i.stage
         bundle = range(i.index, i.index + self.program.stages[s].merged)
         inputs = {m: self._inputs(i, m) for m in bundle}
-        read: dict[What, list[tuple[int, int]]] = {what: [] for what in What}
+        read: dict[ValueKind, list[tuple[int, int]]] = {what: [] for what in ValueKind}
         for v in i.reads:
             read[v.what].append((v.part, store[v]))
-        read_weights = [*read[What.WEIGHTS], *read[What.GATHERED], *(read[What.SHARD] if i.kind is Kind.STEP else [])]
+        read_weights = [
+            *read[ValueKind.WEIGHTS],
+            *read[ValueKind.GATHERED],
+            *(read[ValueKind.SHARD] if i.kind is Kind.STEP else []),
+        ]
         w = read_weights[0][1] if read_weights else -1
         found: dict[Value, int] = {}
         for value in i.writes:
-            if value.what is What.MARK:
+            if value.what is ValueKind.MARK:
                 found[value] = symbols.of("mark")
                 continue
             match i.kind:
@@ -338,22 +342,22 @@ class Run:
                     found[value] = store[i.reads[0]]
                 case Kind.LOAD:
                     found[value] = symbols.several([symbols.of("data", s, m) for m in bundle])
-                case Kind.FORWARD | Kind.BACKWARD if value.what is What.ENDED:
+                case Kind.FORWARD | Kind.BACKWARD if value.what is ValueKind.ENDED:
                     found[value] = symbols.of("end", i.kind, s, i.index)
-                case Kind.FORWARD if value.what is What.STASH:
+                case Kind.FORWARD if value.what is ValueKind.STASH:
                     found[value] = symbols.several([symbols.of("stash", s, inputs[m], w) for m in bundle])
                 case Kind.FORWARD:
                     own = self._microbatches(value)
                     found[value] = symbols.several([symbols.of("act", s, value.part, inputs[m], w) for m in own])
                 case Kind.BACKWARD:
-                    stash = next((v for v in i.reads if v.what is What.STASH), None)
+                    stash = next((v for v in i.reads if v.what is ValueKind.STASH), None)
                     stashes = {m: -1 if stash is None else self._of(i, stash, m) for m in bundle}
                     what = {m: (s, inputs[m], stashes[m], w, self._gradients(i, m)) for m in bundle}
-                    if value.what is What.GRADIENT:
+                    if value.what is ValueKind.GRADIENT:
                         own = self._microbatches(value)
                         found[value] = symbols.several([symbols.of("grad", value.stage, *what[m]) for m in own])
                     else:
-                        before = [symbol for part, symbol in read[What.ACCUMULATOR] if part == value.part]
+                        before = [symbol for part, symbol in read[ValueKind.ACCUMULATOR] if part == value.part]
                         for m in bundle:
                             before = [symbols.sum(*before, and_one=symbols.of("dw", value.part, *what[m]))]
                         found[value] = before[0]
@@ -374,28 +378,28 @@ class Run:
                     gradients = [one for t, b, one in each if together(stages, t, b)[0] == (t, b)]
                     # A part is counted by one, a whole by all who have it: each time all of them count all of it.
                     found[value] = _squares([symbols.wholes.get(one, (0, one))[1] for one in gradients], symbols)
-                case Kind.STEP if value.what is What.LENT:
-                    own = read[What.ACCUMULATOR] + read[What.REDUCED]
+                case Kind.STEP if value.what is ValueKind.LENT:
+                    own = read[ValueKind.ACCUMULATOR] + read[ValueKind.REDUCED]
                     found[value] = next((symbol for part, symbol in own if part == value.part), -1)
                 case Kind.STEP if self.program.rule.kind == "averaged":
-                    theirs = dict(read[What.LENT])
-                    own = sorted(read[What.ACCUMULATOR] + read[What.REDUCED])
+                    theirs = dict(read[ValueKind.LENT])
+                    own = sorted(read[ValueKind.ACCUMULATOR] + read[ValueKind.REDUCED])
                     sums = tuple((b, symbols.of("averaged", symbol, theirs.get(b, -1))) for b, symbol in own)
-                    opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
-                    name = "step opt" if value.what is What.OPTIMIZER else "step w"
+                    opt = read[ValueKind.OPTIMIZER][0][1] if read[ValueKind.OPTIMIZER] else -1
+                    name = "step opt" if value.what is ValueKind.OPTIMIZER else "step w"
                     found[value] = symbols.of(name, s, w, opt, sums, -1)
                 case Kind.STEP:
                     sums = self._sums(i, s)
-                    opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
-                    norm = [*read[What.SQUARES], *read[What.NORM], (-1, -1)][0][1]
-                    name = "step opt" if value.what is What.OPTIMIZER else "step w"
+                    opt = read[ValueKind.OPTIMIZER][0][1] if read[ValueKind.OPTIMIZER] else -1
+                    norm = [*read[ValueKind.SQUARES], *read[ValueKind.NORM], (-1, -1)][0][1]
+                    name = "step opt" if value.what is ValueKind.OPTIMIZER else "step w"
                     found[value] = symbols.step(name, s, w, opt, sums, norm)
         return found
 
     def _sums(self, i: Instruction, stage: int) -> tuple[tuple[int, int], ...]:
         """(bucket, gradients) of a stage among what an instruction reads, with those of the stages that share its weights there."""
         store, symbols = self.stores[i.device], self.symbols
-        sums = (What.ACCUMULATOR, What.REDUCED, What.PART)
+        sums = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART)
         read = {(v.stage, v.part): store[v] for v in i.reads if v.what in sums}
         found = []
         for (s, b), symbol in sorted(read.items()):
@@ -407,7 +411,7 @@ class Run:
     def _microbatches(self, value: Value) -> range:
         """Those that a value of stages that run several together has something of."""
         merged = self.program.stages[value.stage].merged
-        if value.what in (What.ACTIVATION, What.GRADIENT):
+        if value.what in (ValueKind.ACTIVATION, ValueKind.GRADIENT):
             merged = gcd(merged, self.program.stages[value.part].merged)
         return range(value.index, value.index + merged)
 
@@ -417,12 +421,16 @@ class Run:
 
     def _inputs(self, i: Instruction, microbatch: int) -> tuple[tuple[tuple[str, int, int], int], ...]:
         """What an instruction reads of a microbatch's inputs."""
-        read = (v for v in i.reads if v.what in (What.INPUT, What.ACTIVATION) and microbatch in self._microbatches(v))
+        read = (
+            v
+            for v in i.reads
+            if v.what in (ValueKind.INPUT, ValueKind.ACTIVATION) and microbatch in self._microbatches(v)
+        )
         return tuple(sorted(((str(v.what), v.stage, v.part), self._of(i, v, microbatch)) for v in read))
 
     def _gradients(self, i: Instruction, microbatch: int) -> tuple[tuple[int, int], ...]:
         """What it reads of the gradients of its outputs."""
-        read = (v for v in i.reads if v.what is What.GRADIENT and microbatch in self._microbatches(v))
+        read = (v for v in i.reads if v.what is ValueKind.GRADIENT and microbatch in self._microbatches(v))
         return tuple(sorted((v.part, self._of(i, v, microbatch)) for v in read))
 
     def _weigh(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.passes.free_versions import free_old_versions
 from hocket.simulation.summary import most_alive
 from hocket.strategies.base.strategy import compile_strategy
@@ -11,7 +11,7 @@ from tests.program.helpers.programs import CASES, Case, pipeline
 
 def weights(version: int, stage: int = 0) -> Value:
     """A weight version."""
-    return Value(What.WEIGHTS, stage, version)
+    return Value(ValueKind.WEIGHTS, stage, version)
 
 
 def reader(kind: Kind, index: int, version: int, stage: int = 0) -> Instruction:
@@ -45,11 +45,11 @@ def test_every_version_is_freed_once(case: Case) -> None:
         for part, repeats in parts:
             for one in (one for lane in program.lanes if lane[0] == device for one in part.get(lane, ())):
                 moved = program.shifted(one, repeats)
-                freed += [v for v in moved.frees if v.what is What.WEIGHTS]
+                freed += [v for v in moved.frees if v.what is ValueKind.WEIGHTS]
                 written += moved.writes
         assert len(freed) == len(set(freed))
-        for stage in {v.stage for v in written if v.what is What.WEIGHTS}:
-            versions = {v for v in written if v.what is What.WEIGHTS and v.stage == stage}
+        for stage in {v.stage for v in written if v.what is ValueKind.WEIGHTS}:
+            versions = {v for v in written if v.what is ValueKind.WEIGHTS and v.stage == stage}
             left = versions - set(freed)
             assert left == {max(versions)}
 
@@ -59,4 +59,4 @@ def test_every_version_is_freed_once(case: Case) -> None:
 )
 def test_how_many_live_at_once(name: str, versions: tuple[int, ...]) -> None:
     """Sections 2.4.3 and 3.2.1: p to 1 with stashing, two with 2BW, one with a flush."""
-    assert most_alive(compile_strategy(name, pipeline((1, 1, 1, 1)), 4), What.WEIGHTS) == versions
+    assert most_alive(compile_strategy(name, pipeline((1, 1, 1, 1)), 4), ValueKind.WEIGHTS) == versions

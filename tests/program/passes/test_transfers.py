@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.program.instruction import Instruction, Kind, What, receive_lane, send_lane
+from hocket.program.instruction import Instruction, Kind, ValueKind, receive_lane, send_lane
 from hocket.program.passes.expand import expand
 from hocket.program.passes.tasks import Task, Work
 from hocket.program.passes.transfers import receive_of, sends
@@ -27,14 +27,14 @@ def test_an_activation_goes_to_every_reader() -> None:
     for one in found:
         assert (one.kind, one.device, one.index) == (Kind.SEND, 1, 1)
         assert one.reads == one.frees
-        assert one.reads[0].what is What.ACTIVATION
+        assert one.reads[0].what is ValueKind.ACTIVATION
 
 
 def test_a_gradient_goes_back_to_the_replica_that_ran_the_forward() -> None:
     """Microbatch 3 was forwarded by device 1 of stage 0."""
     found = of(Work.BACKWARD, 2, 3, 3)
     assert sorted(one.peer for one in found) == [1, 2]
-    assert {one.reads[0].what for one in found} == {What.GRADIENT}
+    assert {one.reads[0].what for one in found} == {ValueKind.GRADIENT}
 
 
 def test_nothing_is_sent_to_oneself() -> None:

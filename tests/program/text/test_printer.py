@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.program import SHARDS, Program, StageShape, freeze
 from hocket.program.rule import KINDS, Rule
 from hocket.program.text.printer import parse_program, print_program
@@ -52,8 +52,16 @@ DEVICES = st.integers(0, 5)
 @st.composite
 def values(draw: st.DrawFn) -> Value:
     """Any value that has a text form."""
-    what = draw(st.sampled_from(list(What)))
-    whole = (What.INPUT, What.STASH, What.WEIGHTS, What.OPTIMIZER, What.SHARD, What.SQUARES, What.NORM)
+    what = draw(st.sampled_from(list(ValueKind)))
+    whole = (
+        ValueKind.INPUT,
+        ValueKind.STASH,
+        ValueKind.WEIGHTS,
+        ValueKind.OPTIMIZER,
+        ValueKind.SHARD,
+        ValueKind.SQUARES,
+        ValueKind.NORM,
+    )
     part = -1 if what in whole else draw(NUMBERS)
     return Value(what, draw(NUMBERS), draw(NUMBERS), part, draw(st.integers(0, 3)))
 

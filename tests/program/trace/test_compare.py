@@ -5,7 +5,7 @@ from math import isnan, nan
 import pytest
 
 from hocket.program.instruction import Kind
-from hocket.program.trace.compare import Row, compare
+from hocket.program.trace.compare import ComparedFigure, compare
 from hocket.program.trace.trace import Event, Trace
 from hocket.program.trace.update_time import update_s
 
@@ -94,9 +94,15 @@ def test_recomputation_has_a_row_of_its_own() -> None:
 
 def test_nothing_measured_has_no_error() -> None:
     """A relative error needs two figures, of which none is nothing beside the other."""
-    for row in (Row("x", 0.0, 1.0), Row("x", 1e-9, 1.0), Row("x", nan, 1.0), Row("x", 1.0, nan), Row("x", 0.0, 0.0)):
+    for row in (
+        ComparedFigure("x", 0.0, 1.0),
+        ComparedFigure("x", 1e-9, 1.0),
+        ComparedFigure("x", nan, 1.0),
+        ComparedFigure("x", 1.0, nan),
+        ComparedFigure("x", 0.0, 0.0),
+    ):
         assert isnan(row.relative_error)
-    assert isnan(Row("x", 1.0, 0.0).relative_error)
+    assert isnan(ComparedFigure("x", 1.0, 0.0).relative_error)
     assert compare(Trace.of(()), Trace.of(())).kinds == ()
 
 

@@ -9,13 +9,13 @@ from hocket.scheduler.core.events import PriceChanged
 from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import Run, summary
+from hocket.scheduler.simulation.metrics import ClusterRun, summary
 from hocket.scheduler.simulation.simulator import simulate
 from hocket.scheduler.simulation.trace_generator import static
 from tests.reporting.helpers import clusters
 
 
-def rows(*runs: Run) -> dict[str, facts.Row]:
+def rows(*runs: ClusterRun) -> dict[str, facts.FactRow]:
     """By name."""
     return {row.name: row for row in facts.summary_rows([summary(run) for run in runs])}
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from hocket.reporting.cluster_report.lines import BOTTOM, LEFT, RIGHT, TOP, Course, Sample, distribution, over_time
+from hocket.reporting.cluster_report.lines import BOTTOM, LEFT, RIGHT, TOP, Sample, StepLine, distribution, over_time
 from hocket.reporting.cluster_report.style import legend, line_look
 
 
@@ -40,7 +40,7 @@ def test_distributions_of_any_size_are_small(count: int) -> None:
 
 def test_courses_are_drawn_to_scale() -> None:
     """Twice as many is twice as high; the mean in the text is by time."""
-    course = Course("p", line_look(0), np.array([0.0, 10.0, 40.0]), np.array([1.0, 2.0]))
+    course = StepLine("p", line_look(0), np.array([0.0, 10.0, 40.0]), np.array([1.0, 2.0]))
     (line,) = lines(over_time([course], "Jobs", "jobs"))
     heights = [float(y) for y in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", line.get("d", ""))]
     assert BOTTOM - heights[1] == pytest.approx(2 * (BOTTOM - heights[0]), abs=0.02)
@@ -50,7 +50,7 @@ def test_courses_are_drawn_to_scale() -> None:
 def test_nothing_over_time_is_a_drawing() -> None:
     """No courses, and one that is 0 throughout."""
     ET.fromstring(over_time([], "Jobs", "jobs"))
-    ET.fromstring(over_time([Course("p", line_look(0), np.array([0.0, 1.0]), np.zeros(1))], "Jobs", "jobs"))
+    ET.fromstring(over_time([StepLine("p", line_look(0), np.array([0.0, 1.0]), np.zeros(1))], "Jobs", "jobs"))
 
 
 def test_policies_look_different() -> None:

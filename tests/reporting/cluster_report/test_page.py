@@ -10,7 +10,7 @@ from hocket.reporting.cluster_report.page import cluster_report_html
 from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import Run
+from hocket.scheduler.simulation.metrics import ClusterRun
 from hocket.scheduler.simulation.simulator import simulate
 from hocket.scheduler.simulation.trace_generator import Draws, continuous
 from tests.reporting.helpers import clusters, documents
@@ -60,7 +60,7 @@ def test_only_jobs_that_count_are_spoken_of() -> None:
 
 @pytest.mark.parametrize("run", [clusters.empty(), clusters.stuck(), clusters.pair(), clusters.crowd(1)])
 @pytest.mark.parametrize("count", [1, 2])
-def test_odd_runs_are_pages(run: Run, count: int) -> None:
+def test_odd_runs_are_pages(run: ClusterRun, count: int) -> None:
     """No jobs, nobody finished, one job: a page, and nothing that is not a number in it."""
     page = cluster_report_html([(f"p{k}", run) for k in range(count)])
     documents.Document(page)

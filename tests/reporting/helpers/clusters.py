@@ -2,17 +2,17 @@
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.worker_types import WorkerType
-from hocket.scheduler.simulation.metrics import Record, Run, Span
+from hocket.scheduler.simulation.metrics import ClusterRun, JobRecord, Span
 
 TYPES = (WorkerType("fast", 2, 2, 3.0), WorkerType("slow", 2, 1, 1.0))
 
 
 def record(
     job: Job, started_s: float | None, finished_s: float | None, worker_s: tuple[float, float], refused: str = ""
-) -> Record:
+) -> JobRecord:
     """Of a job of 10 steps a second on a fast worker and 5 on a slow one, at the types' prices."""
     cost = sum(s / 3600 * t.price_usd_per_hour for s, t in zip(worker_s, TYPES, strict=True))
-    return Record(job, (10.0, 5.0), started_s, finished_s, worker_s, cost, 0, refused)
+    return JobRecord(job, (10.0, 5.0), started_s, finished_s, worker_s, cost, 0, refused)
 
 
 def span(job: int, kind: int, began_s: float, ended_s: float) -> Span:
@@ -20,7 +20,7 @@ def span(job: int, kind: int, began_s: float, ended_s: float) -> Span:
     return Span((job,), kind, 1, began_s, ended_s, (ended_s - began_s) / 3600 * TYPES[kind].price_usd_per_hour)
 
 
-def pair(entities: tuple[str, str] = ("red", "blue")) -> Run:
+def pair(entities: tuple[str, str] = ("red", "blue")) -> ClusterRun:
     """Job a holds a fast worker from 0 to 60 and b, that comes at 20, a slow one from 40 to 100; c asks for too much."""
     a, b = Job("a", "m", 600.0, entity=entities[0]), Job("b", "m", 300.0, 1, 20.0, entity=entities[1])
     records = (
@@ -29,36 +29,36 @@ def pair(entities: tuple[str, str] = ("red", "blue")) -> Run:
         record(Job("c", "m", 1.0, 9, 30.0), None, None, (0.0, 0.0), "asks for 9 workers"),
     )
     spans = span(0, 0, 0.0, 60.0), span(1, 1, 40.0, 100.0)
-    return Run(TYPES, records, spans, 100.0, 10, 3, (200.0, 200.0), ("something odd",))
+    return ClusterRun(TYPES, records, spans, 100.0, 10, 3, (200.0, 200.0), ("something odd",))
 
 
-def slower() -> Run:
+def slower() -> ClusterRun:
     """The same jobs, one after the other on the slow worker, twice as dear as they need be."""
     a, b = Job("a", "m", 600.0, entity="red"), Job("b", "m", 300.0, 1, 20.0, entity="blue")
     records = (record(a, 0.0, 120.0, (0.0, 120.0)), record(b, 120.0, 180.0, (0.0, 60.0)))
     spans = span(0, 1, 0.0, 120.0), span(1, 1, 120.0, 180.0)
-    return Run(TYPES, records, spans, 180.0, 18, 3, (360.0, 360.0))
+    return ClusterRun(TYPES, records, spans, 180.0, 18, 3, (360.0, 360.0))
 
 
-def empty() -> Run:
+def empty() -> ClusterRun:
     """No jobs."""
-    return Run(TYPES, (), (), 0.0, 0, 0, (0.0, 0.0))
+    return ClusterRun(TYPES, (), (), 0.0, 0, 0, (0.0, 0.0))
 
 
-def stuck() -> Run:
+def stuck() -> ClusterRun:
     """A job that began, and was never finished."""
     records = (record(Job("a", "m", 1e9), 10.0, None, (30.0, 0.0)),)
-    return Run(TYPES, records, (span(0, 0, 10.0, 40.0),), 100.0, 10, 1, (200.0, 200.0))
+    return ClusterRun(TYPES, records, (span(0, 0, 10.0, 40.0),), 100.0, 10, 1, (200.0, 200.0))
 
 
-def crowd(count: int, length_s: float = 50.0) -> Run:
+def crowd(count: int, length_s: float = 50.0) -> ClusterRun:
     """So many jobs, one every 10 s, each on a worker of its own for some time; entities take turns."""
     types = (WorkerType("fast", 9),)
     records, spans = [], []
     for k in range(count):
         began_s, ended_s = 10.0 * k, 10.0 * k + length_s + k % 7
         job = Job(str(k), "m", 100.0, 1, began_s, entity=f"team {k % 3}")
-        records.append(Record(job, (1.0,), began_s, ended_s, (ended_s - began_s,), 0.0, 0))
+        records.append(JobRecord(job, (1.0,), began_s, ended_s, (ended_s - began_s,), 0.0, 0))
         spans.append(Span((k,), 0, 1, began_s, ended_s))
     end_s = max((s.ended_s for s in spans), default=0.0)
-    return Run(types, tuple(records), tuple(spans), end_s, count, count, (9 * end_s,))
+    return ClusterRun(types, tuple(records), tuple(spans), end_s, count, count, (9 * end_s,))

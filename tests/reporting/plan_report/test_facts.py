@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hocket.program.trace.compare import Comparison, Row
+from hocket.program.trace.compare import ComparedFigure, Comparison
 from hocket.program.trace.error_parts import Parts
 from hocket.program.trace.trace import Trace
 from hocket.reporting.charts.window import batch_starts, choose
@@ -83,7 +83,12 @@ def test_stages_show_versions_and_stashes(predicted: Callable[..., Any]) -> None
 def test_what_one_trace_lacks_is_a_dash() -> None:
     """Memory is written as bytes, times as times, and nan never appears."""
     found = Comparison(
-        Row("update", nan, 1.0), (Row("forward 0", 0.5, nan, 3),), (), (Row("memory", 2048, 1024),), 0, 0
+        ComparedFigure("update", nan, 1.0),
+        (ComparedFigure("forward 0", 0.5, nan, 3),),
+        (),
+        (ComparedFigure("memory", 2048, 1024),),
+        0,
+        0,
     )
     tables = dict(facts.difference_tables(found))
     assert tables["Means by kind and stage"].rows == (
@@ -97,7 +102,7 @@ def test_what_one_trace_lacks_is_a_dash() -> None:
 def test_the_parts_of_an_error_are_a_table() -> None:
     """Pace, waits and model with the seconds that each adds, and their sum."""
     parts = Parts(1.1, "instructions", 1.0, 2.0, 1.5)
-    found = Comparison(Row("update", 1.0, 2.0), (), (), (), 0, 0, parts=parts)
+    found = Comparison(ComparedFigure("update", 1.0, 2.0), (), (), (), 0, 0, parts=parts)
     rows = dict(facts.difference_tables(found))["Why an update took longer or less"].rows
     assert [row[1:] for row in rows] == [
         ("100 ms", "-5.0%"), ("500 ms", "-25.0%"), ("400 ms", "-20.0%"), ("1 s", "-50.0%"),

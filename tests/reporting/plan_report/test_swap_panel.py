@@ -3,7 +3,7 @@
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.predict.predict import host_course_of, predict
 from hocket.planning.search.search import search
-from hocket.planning.swapping.max_depth import Largest
+from hocket.planning.swapping.max_depth import MaxDepth
 from hocket.profiling.analytic.synthetic import chain
 from hocket.reporting.plan_report.page import report_html
 from hocket.reporting.plan_report.swap_panel import largest_table
@@ -11,7 +11,7 @@ from tests.reporting.helpers import documents
 
 MODEL = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
 FOUND = (
-    Largest(
+    MaxDepth(
         "harmony",
         277,
         277,
@@ -19,8 +19,8 @@ FOUND = (
         "pipeline, packs of one layer b1",
         "278 blocks: the host of server 0 needs 60 GiB of 59 GiB",
     ),
-    Largest("flush", 6, 6, 6e8, "2 stages b1", "", True),
-    Largest("fully_sharded", 0, 0, 0.0, "", "3 blocks: device 0 needs 2 GiB of 1 GiB"),
+    MaxDepth("flush", 6, 6, 6e8, "2 stages b1", "", True),
+    MaxDepth("fully_sharded", 0, 0, 0.0, "", "3 blocks: device 0 needs 2 GiB of 1 GiB"),
 )
 
 

@@ -15,7 +15,7 @@ from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.calibrate.measure_waves import measure_waves
 from hocket.runtime.calibrate.train_in_turns import Turned
-from hocket.runtime.worker.monitor.listener import Quiet, Summary
+from hocket.runtime.worker.monitor.listener import Quiet, RunSummary
 from tests.cli.conftest import Result, Run, folder, run  # noqa: F401
 from tests.system.tiny import LAYERS, Recorder, write_job
 from tests.system.tiny import plan as tiny
@@ -49,7 +49,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, int]]]
             pace = 1.0 + len(told)  # each time another machine
             told.extend((plan.strategy, plan.batch_size) for plan in plans)
             each = [pace * seconds[f"s{plan.batch_size}"] for plan in plans]
-            return [Turned(Summary(steps, iteration_s=one, queued_share=0.3)) for one in each]
+            return [Turned(RunSummary(steps, iteration_s=one, queued_share=0.3)) for one in each]
 
         monkeypatch.setattr("hocket.runtime.calibrate.measure_waves.train_in_turns", train_in_turns)
         return told

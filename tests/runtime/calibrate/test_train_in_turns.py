@@ -13,7 +13,7 @@ from hocket.program.trace.compare import compare
 from hocket.program.trace.trace import Trace
 from hocket.runtime.calibrate.train_in_turns import Turned, _Collectors, _kernel_size, kernel_s, train_in_turns
 from hocket.runtime.worker.monitor.collector import Collector
-from hocket.runtime.worker.monitor.listener import Quiet, Summary
+from hocket.runtime.worker.monitor.listener import Quiet, RunSummary
 from tests.system.tiny import LAYERS, plan, reference, write_job
 
 LAYER = chain(1).layers[0]
@@ -107,7 +107,7 @@ def test_reports_of_several_plans() -> None:
 
 def test_pace_and_waits_together() -> None:
     """What a device is slower by is its pace times what waits stretch; without a kernel there is no pace."""
-    turned = Turned(Summary(4), {0: 1.1, 1: 1.3}, {0: 1.0, 1: 2.0})
+    turned = Turned(RunSummary(4), {0: 1.1, 1: 1.3}, {0: 1.0, 1: 2.0})
     assert turned.pace == pytest.approx(1.2)
     assert turned.slower == pytest.approx({0: 1.1, 1: 2.6})
-    assert (Turned(Summary(4)).pace, Turned(Summary(4)).slower) == (None, {})
+    assert (Turned(RunSummary(4)).pace, Turned(RunSummary(4)).slower) == (None, {})

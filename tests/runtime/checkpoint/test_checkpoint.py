@@ -26,7 +26,7 @@ from hocket.runtime.checkpoint.checkpoint import (
     save,
     verify,
 )
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 
 T = TypeVar("T")
 
@@ -38,9 +38,9 @@ STATE = {
 }
 
 
-def alone() -> Board:
+def alone() -> KVExchange:
     """The board of a single worker."""
-    return Board(None, 0, 1)
+    return KVExchange(None, 0, 1)
 
 
 def position(step: int) -> Position:
@@ -48,14 +48,14 @@ def position(step: int) -> Position:
     return Position(step, step * 8, "job", "p", "q", "sync", (step, step))
 
 
-def together(workers: int, work: Callable[[Board], T]) -> list[T]:
+def together(workers: int, work: Callable[[KVExchange], T]) -> list[T]:
     """Run `work` as so many workers (threads), which meet at one store; their results by rank."""
     store = dist.HashStore()
     results: dict[int, Any] = {}
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(Board(store, rank, workers, timeout_s=60))
+            results[rank] = work(KVExchange(store, rank, workers, timeout_s=60))
         except BaseException as error:
             results[rank] = error
 

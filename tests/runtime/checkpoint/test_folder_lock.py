@@ -12,7 +12,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from hocket.errors import InputError
 from hocket.runtime.checkpoint.folder_lock import LOCK, claimed
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 
 HOLD = """
 import ctypes, os, sys
@@ -49,9 +49,9 @@ finally:
 """
 
 
-def alone() -> Board:
+def alone() -> KVExchange:
     """The board of a single worker."""
-    return Board(None, 0, 1)
+    return KVExchange(None, 0, 1)
 
 
 def killed(other: "subprocess.Popen[bytes]") -> None:
@@ -128,7 +128,7 @@ def test_all_workers_hear_of_it(tmp_path: Path) -> None:
     with claimed(tmp_path, alone()):
         store.set("board/0/0", '["another run", "a folder of its own", "Wait."]')
         said = "found another run; expected a folder of its own"
-        with pytest.raises(InputError, match=said), claimed(tmp_path, Board(store, 1, 2)):
+        with pytest.raises(InputError, match=said), claimed(tmp_path, KVExchange(store, 1, 2)):
             raise AssertionError("let in")
 
 

@@ -8,15 +8,15 @@ import pytest
 from hocket.errors import InputError
 from hocket.profiling.job.job import load_job
 from hocket.runtime.checkpoint.checkpoint import MANIFEST, Position, names_in, save
-from hocket.runtime.checkpoint.manager import Keeper
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.checkpoint.manager import CheckpointManager
+from hocket.runtime.worker.kv_exchange import KVExchange
 from tests.system.tiny import plan, write_job
 
 
 def saved(folder: Path, *steps: int, keep: int = 9) -> None:
     """Whole checkpoints of these steps."""
     for step in steps:
-        save(folder, Position(step, 8 * step, "tiny"), {"model.a": 1.0}, Board(None, 0, 1), keep)
+        save(folder, Position(step, 8 * step, "tiny"), {"model.a": 1.0}, KVExchange(None, 0, 1), keep)
 
 
 def damaged(folder: Path, *steps: int) -> None:
@@ -30,7 +30,7 @@ def found(folder: Path, resume: bool | Literal["auto"]) -> tuple[Any, list[str]]
     folder.mkdir(exist_ok=True)
     notes: list[str] = []
     job = load_job(write_job(folder.parent))
-    keeper = Keeper(job, plan("gpipe", (7, (0,))), folder, Board(None, 0, 1), resume, 3)
+    keeper = CheckpointManager(job, plan("gpipe", (7, (0,))), folder, KVExchange(None, 0, 1), resume, 3)
     checkpoint = keeper._found(lambda event: notes.append(event["text"]))
     return checkpoint and checkpoint.position.step, notes
 

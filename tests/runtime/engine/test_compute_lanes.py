@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from hocket.program.instruction import Value, What
+from hocket.program.instruction import Value, ValueKind
 from hocket.runtime.engine.compute_lanes import Exchange, Lanes
 
-SIGNAL = Value(What.ENDED, 0, 3, 0)
+SIGNAL = Value(ValueKind.ENDED, 0, 3, 0)
 
 
 def test_whoever_comes_first_waits() -> None:

@@ -12,7 +12,7 @@ from hocket.errors import InputError, ProgramError
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
-from hocket.program.instruction import COMPUTE, Kind, What
+from hocket.program.instruction import COMPUTE, Kind, ValueKind
 from hocket.program.program import freeze
 from hocket.program.rule import Rule
 from hocket.runtime.engine.inline import Result, run_inline
@@ -340,6 +340,6 @@ def test_a_value_that_nobody_frees_is_named():
     lanes = {lane: list(instructions) for lane, instructions in program.period.items()}
     compute = lanes[(0, COMPUTE)]
     at = next(k for k, i in enumerate(compute) if i.kind is Kind.BACKWARD)
-    compute[at] = replace(compute[at], frees=tuple(v for v in compute[at].frees if v.what is not What.STASH))
+    compute[at] = replace(compute[at], frees=tuple(v for v in compute[at].frees if v.what is not ValueKind.STASH))
     with pytest.raises(ProgramError, match=r"stash\.0#0 left or missing"):
         run_inline(graph, plan, replace(program, period=freeze(lanes)), 1)

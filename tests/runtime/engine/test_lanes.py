@@ -3,7 +3,7 @@
 import pytest
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.program import Program, StageShape, freeze
 from hocket.program.rule import Rule
 from hocket.runtime.engine.lanes import Cursor, lanes_of, walk
@@ -47,13 +47,13 @@ def test_every_value_reaches_its_reader_once(program, repeats):
         read = {(lane, v) for (d, lane), own in unrolled.items() if d == device for i in own for v in i.reads}
         assert read <= given
         assert {v for lane, v in given - read} <= set(program.final(device, repeats)) | {
-            v for _, v in given if v.what in (What.WEIGHTS, What.OPTIMIZER)
+            v for _, v in given if v.what in (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
         }
 
 
 def test_two_readers_on_two_lanes_are_refused():
     """Who frees such a value would depend on timing."""
-    value = Value(What.ACTIVATION, 0, 0, 1)
+    value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     made = Instruction(Kind.FORWARD, 0, 0, 0, COMPUTE, writes=(value,))
     sends = [Instruction(Kind.SEND, 0, 0, 0, f"send>{p}", (value,), frees=(value,), peer=p) for p in (1, 2)]
     lanes = {(0, COMPUTE): [made], (0, "send>1"): [sends[0]], (0, "send>2"): [sends[1]]}

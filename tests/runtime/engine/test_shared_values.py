@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
-from hocket.runtime.engine.shared_values import Shelf
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
+from hocket.runtime.engine.shared_values import SharedValues
 
-ACT, MARK = Value(What.ACTIVATION, 0, 0, 1), Value(What.MARK, 0, 0, 0)
+ACT, MARK = Value(ValueKind.ACTIVATION, 0, 0, 1), Value(ValueKind.MARK, 0, 0, 0)
 OUT = Instruction(Kind.SWAP_OUT, 0, 0, 0, "swap_out", (ACT, MARK), (ACT._replace(copy=1),), (ACT, MARK))
 READ = Instruction(Kind.FORWARD, 1, 0, 0, COMPUTE, (ACT,))
 
@@ -19,7 +19,7 @@ def never(_: Value) -> bool:
 
 def test_what_an_instruction_frees_is_there_for_others_while_it_waits_for_the_rest() -> None:
     """A swap out waits for the mark of the forward that reads the same value: it must not have taken it before."""
-    shelf, got = Shelf(2, {ACT: "numbers"}), list[dict[Value, str]]()
+    shelf, got = SharedValues(2, {ACT: "numbers"}), list[dict[Value, str]]()
     thread = threading.Thread(target=lambda: got.append(shelf.borrow(OUT, never, str)[0]))
     thread.start()
     assert shelf.borrow(READ, never, str)[0] == {ACT: "numbers"}
@@ -38,7 +38,7 @@ def test_what_a_transfer_brings_is_taken_once_and_stays_for_the_next_reader() ->
         taken.append(value)
         return "message"
 
-    shelf, got = Shelf(1, {}), list[dict[Value, str]]()
+    shelf, got = SharedValues(1, {}), list[dict[Value, str]]()
     thread = threading.Thread(target=lambda: got.append(shelf.borrow(READ, begun.__contains__, take)[0]))
     thread.start()
     begun.add(ACT)
@@ -51,7 +51,7 @@ def test_what_a_transfer_brings_is_taken_once_and_stays_for_the_next_reader() ->
 
 def test_who_waits_raises_what_another_lane_failed_with() -> None:
     """And not for ever."""
-    shelf = Shelf(1, {})
+    shelf = SharedValues(1, {})
     shelf.fail(ValueError("elsewhere"))
     with pytest.raises(ValueError, match="elsewhere"):
         shelf.borrow(READ, never, str)

@@ -4,11 +4,11 @@ comes back. No policy is as hard on what is swapped; `hocket.program.passes.swap
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.program.program import Program, freeze
 
-KEPT = (What.WEIGHTS, What.OPTIMIZER)
+KEPT = (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
 
 
 def everything_out(program: Program) -> Program:

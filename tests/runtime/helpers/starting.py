@@ -7,14 +7,14 @@ from hocket.runtime.launch import fork_server
 from tests.limits import HUNG_S
 
 
-def start(module: str, *arguments: Sequence[object]) -> list[fork_server.Child]:
+def start(module: str, *arguments: Sequence[object]) -> list[fork_server.ForkedProcess]:
     """A process for each list of arguments that calls `main(arguments, handles, parent)` of a module of the tests."""
     # As runs have it, so that theirs is used.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return [fork_server.start(module, [str(word) for word in own], environment, out=2) for own in arguments]
 
 
-def finish(started: Sequence[fork_server.Child]) -> None:
+def finish(started: Sequence[fork_server.ForkedProcess]) -> None:
     """Wait until all have ended well; none is left however that goes."""
     try:
         assert [process.wait(timeout=HUNG_S) for process in started] == [0] * len(started)

@@ -13,7 +13,7 @@ from hocket.errors import NotFinite
 from hocket.runtime.launch.failures import describe
 from hocket.runtime.launch.torchrun import _Together
 from hocket.runtime.train import Options
-from hocket.runtime.worker.heartbeat import Progress
+from hocket.runtime.worker.heartbeat import Heartbeat
 
 
 @pytest.mark.parametrize("folder", ["saved", None])
@@ -23,7 +23,7 @@ def test_the_first_signal_is_the_first_although_the_thread_was_quicker(folder: s
     waker, woken = socket.socketpair()
     with waker, woken:
         woken.setblocking(False)
-        progress = Progress.private()
+        progress = Heartbeat.private()
         together = _Together(HashStore(), 0, ["worker 0"], progress, Options(1, checkpoint=folder), None)
         together._woken = woken
         waker.send(bytes([signal.SIGINT]))
@@ -39,7 +39,7 @@ def test_the_first_signal_is_the_first_although_the_thread_was_quicker(folder: s
 def test_the_first_worker_keeps_the_store_until_all_have_found_what_is_not_finite(rank: int, waits: bool) -> None:
     """A worker that is slower to raise the error still needs the store, which lives in the first worker's process."""
     store = HashStore()
-    together = _Together(store, rank, ["worker 0", "worker 1"], Progress.private(), Options(1, silence_s=60), None)
+    together = _Together(store, rank, ["worker 0", "worker 1"], Heartbeat.private(), Options(1, silence_s=60), None)
     error = NotFinite("step 1", "a loss of nan", "finite losses")
     other = json.dumps(describe(error, time.time(), "step 1", False))
     slow = threading.Timer(0.3, lambda: store.set(f"failed/{1 - rank}", other))

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from hocket import models
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.measure.measure import measure
-from hocket.program.instruction import COMPUTE, SWAPS, Instruction, Value, What
+from hocket.program.instruction import COMPUTE, SWAPS, Instruction, Value, ValueKind
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.runtime.engine import distributed, stream_handover
-from hocket.runtime.engine.shared_values import Shelf
-from hocket.runtime.engine.stream_handover import Handover
+from hocket.runtime.engine.shared_values import SharedValues
+from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.stage import microbatches
 from hocket.runtime.stage.device import Device
 from hocket.runtime.swapping import cuda_streams, device_storage, memory_manager
@@ -65,11 +65,13 @@ def cuda(monkeypatch: pytest.MonkeyPatch, alone: None) -> FakeCuda:
         knows = [made_by[value] for value in instruction.reads if value in made_by]
         local.swap, local.work = (instruction.name, knows), None
         if instruction.kind not in SWAPS:
-            things = [store[v] for v in instruction.reads if v.what not in (What.MARK, What.ENDED)]
+            things = [store[v] for v in instruction.reads if v.what not in (ValueKind.MARK, ValueKind.ENDED)]
             local.work = fake.run(instruction.name, _storages(things), knows)
         execute(self, instruction, store, publish)
         if instruction.kind not in SWAPS:
-            written = [store[v] for v in instruction.writes if v in store and v.what not in (What.MARK, What.ENDED)]
+            written = [
+                store[v] for v in instruction.writes if v in store and v.what not in (ValueKind.MARK, ValueKind.ENDED)
+            ]
             local.work = fake.run(instruction.name, _storages(written), ())
         made_by.update(dict.fromkeys(instruction.writes, local.work))
 
@@ -132,8 +134,8 @@ def _nothing(*_: Any, **__: Any) -> None:
         (swaps, Streams, "settle", _nothing),
         (swaps, Streams, "used_by_compute", _nothing),
         (swaps, Streams, "used_here", _nothing),
-        (swaps, Shelf, "put", lambda self, values, event=None, put=Shelf.put: put(self, values)),
-        (two_waves, Handover, "given", lambda self, thing: thing),
+        (swaps, SharedValues, "put", lambda self, values, event=None, put=SharedValues.put: put(self, values)),
+        (two_waves, StreamHandover, "given", lambda self, thing: thing),
         (two_waves, stream_handover, "_tensors", lambda _: ()),
     ],
 )
@@ -175,7 +177,7 @@ def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, mo
 
 def test_a_part_of_a_scattered_sum_is_used_by_those_who_take_it(cuda):
     """It was made by the lane that scattered it, and is all that is left of the bucket."""
-    bucket, handover = Bucket(0, 1), Handover(CPU)
+    bucket, handover = Bucket(0, 1), StreamHandover(CPU)
     with handover.lane("scatter"):
         bucket.parts = (torch.zeros(4),)
         cuda.run("scatter", [bucket.parts[0].untyped_storage()], ())

@@ -21,7 +21,7 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.profile import ModelProfile
-from hocket.program.instruction import COMPUTE, SWAP_LANES, SWAPS, Kind, What
+from hocket.program.instruction import COMPUTE, SWAP_LANES, SWAPS, Kind, ValueKind
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import Program
 from hocket.program.trace.trace import Trace
@@ -104,17 +104,17 @@ def made(tied: bool, times: float = TIMES) -> Setting:
     return Setting(capture(job(tied), 1), profile, state_bytes / times / WORKERS)
 
 
-def foreseen(setting: Setting, plan: Plan, program: Program) -> dict[tuple[int, Kind], Counter[What]]:
+def foreseen(setting: Setting, plan: Plan, program: Program) -> dict[tuple[int, Kind], Counter[ValueKind]]:
     """Bytes of one period's swaps by device, direction and kind, as the simulator carries them."""
     costs = CostModel(setting.profile, CLUSTER, plan.cuts(setting.profile), plan.batches.sizes, swaps=True)
-    found = {(device, kind): Counter[What]() for device in program.devices for kind in SWAPS}
+    found = {(device, kind): Counter[ValueKind]() for device in program.devices for kind in SWAPS}
     for _, one in program.instructions():
         if one.kind in SWAPS:
             found[one.device, one.kind][one.reads[0].what] += int(costs.carried_bytes(one, 1))
     return found
 
 
-def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[What]]:
+def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[ValueKind]]:
     """Bytes that the memory managers have counted so far."""
     found = {}
     for number, device in devices.items():

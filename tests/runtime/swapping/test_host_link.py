@@ -4,7 +4,7 @@ import threading
 import time
 
 from hocket.runtime.swapping.host_link import host_link
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 
 RATE = 1e6
 
@@ -22,7 +22,7 @@ def seconds(*works) -> float:
 
 def test_bytes_of_all_workers_share_each_direction():
     """Fifty kilobytes at a megabyte a second take 50 ms; those of two workers 100, in both directions at once still."""
-    board = Board(None, 0, 1)
+    board = KVExchange(None, 0, 1)
     link = host_link(RATE, board, 0)
     alone = seconds(link.out)
     assert alone >= 0.05

@@ -5,14 +5,18 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError, InternalError, MemoryExceeded
-from hocket.program.instruction import Value, What
+from hocket.program.instruction import Value, ValueKind
 from hocket.runtime.stage.stash import Stash
 from hocket.runtime.swapping.host_buffers import HostBuffers
 from hocket.runtime.swapping.memory_manager import MemoryManager
-from hocket.runtime.swapping.states import State
+from hocket.runtime.swapping.states import ValueState
 
 KIB = 1024
-ACT, OTHER, STASH = Value(What.ACTIVATION, 0, 0, 1), Value(What.ACTIVATION, 0, 1, 1), Value(What.STASH, 0, 0)
+ACT, OTHER, STASH = (
+    Value(ValueKind.ACTIVATION, 0, 0, 1),
+    Value(ValueKind.ACTIVATION, 0, 1, 1),
+    Value(ValueKind.STASH, 0, 0),
+)
 
 
 def out(memory: MemoryManager, value: Value) -> Value:
@@ -40,18 +44,18 @@ def test_a_value_goes_out_and_comes_back_in_the_same_storage():
     thing[0][3] = float("nan")
     alias, expected = thing[0].view(16, 16).t(), thing[0].clone()
     memory.wrote(ACT, thing)
-    assert memory.state(ACT) is State.DEVICE
+    assert memory.state(ACT) is ValueState.DEVICE
     copy = out(memory, ACT)
-    assert memory.state(ACT) is State.HOST
+    assert memory.state(ACT) is ValueState.HOST
     assert (memory.storages.there_bytes, memory.host.used_bytes) == (0, KIB)
     assert thing[0].untyped_storage().nbytes() == 0
     value = back(memory, copy)
-    assert memory.state(ACT) is State.DEVICE
+    assert memory.state(ACT) is ValueState.DEVICE
     assert (memory.storages.there_bytes, memory.host.used_bytes) == (KIB, 0)
     assert torch.equal(alias.t().reshape(-1).view(torch.int32), expected.view(torch.int32))
     memory.freed(value)
-    assert memory.state(ACT) is State.DROPPED
-    assert memory.out_bytes == memory.in_bytes == {What.ACTIVATION: KIB}
+    assert memory.state(ACT) is ValueState.DROPPED
+    assert memory.out_bytes == memory.in_bytes == {ValueKind.ACTIVATION: KIB}
 
 
 def test_a_clean_value_is_dropped_and_comes_back_from_the_same_copy():
@@ -63,11 +67,11 @@ def test_a_clean_value_is_dropped_and_comes_back_from_the_same_copy():
     for number in (2, 4):
         value = ACT._replace(copy=number)
         memory.swap_in(copy, value)
-        assert memory.state(ACT) is State.BOTH
+        assert memory.state(ACT) is ValueState.BOTH
         assert torch.equal(thing[0], expected)
         memory.freed(value)
-        assert memory.state(ACT) is State.HOST
-    assert (memory.out_bytes[What.ACTIVATION], memory.in_bytes[What.ACTIVATION]) == (KIB, 2 * KIB)
+        assert memory.state(ACT) is ValueState.HOST
+    assert (memory.out_bytes[ValueKind.ACTIVATION], memory.in_bytes[ValueKind.ACTIVATION]) == (KIB, 2 * KIB)
 
 
 def test_every_byte_waits_for_the_link():
@@ -182,7 +186,7 @@ def test_a_graph_that_was_out_gives_the_same_gradients(first):
             memory.wrote(ACT, (loss.detach(),))
             copies = [out(memory, STASH), out(memory, ACT)]
             assert memory.storages.there_bytes == 0
-            assert memory.out_bytes[What.STASH] > 500
+            assert memory.out_bytes[ValueKind.STASH] > 500
             for copy in copies if first else reversed(copies):
                 back(memory, copy)
         loss.backward()
@@ -200,7 +204,7 @@ def test_what_stays_is_never_emptied():
     memory.wrote(ACT, (constant[2:4],))
     out(memory, ACT)
     assert torch.equal(constant, torch.arange(8.0))
-    assert memory.out_bytes[What.ACTIVATION] == 8
+    assert memory.out_bytes[ValueKind.ACTIVATION] == 8
 
 
 def test_parts_of_a_storage_are_what_is_moved():
@@ -209,7 +213,7 @@ def test_parts_of_a_storage_are_what_is_moved():
     expected = flat.clone()
     memory.wrote(ACT, (flat[:10], flat[20:50], flat[40:60].view(4, 5)))
     back(memory, out(memory, ACT))
-    assert memory.in_bytes[What.ACTIVATION] == 4 * (10 + 40)
+    assert memory.in_bytes[ValueKind.ACTIVATION] == 4 * (10 + 40)
     assert torch.equal(flat[:10], expected[:10])
     assert torch.equal(flat[20:60], expected[20:60])
     assert not flat[10:20].any()
@@ -245,7 +249,7 @@ def test_memory_counts_until_nobody_holds_it():
     memory, thing = MemoryManager(0, "cpu"), border()
     memory.wrote(ACT, thing)
     memory.freed(ACT)
-    assert (memory.state(ACT), memory.storages.there_bytes) == (State.DROPPED, KIB)
+    assert (memory.state(ACT), memory.storages.there_bytes) == (ValueState.DROPPED, KIB)
     del thing
     assert memory.storages.there_bytes == 0
     assert memory.storages.peak_bytes == KIB

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from hocket.cost.swapping.volumes import (
-    Layer,
     Scheme,
-    Tensor,
+    SwapKind,
+    SwapLayer,
     data_parallel,
     harmony_data,
     harmony_pipeline,
@@ -21,7 +21,7 @@ from hocket.cost.swapping.volumes import (
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
-from hocket.program.instruction import What
+from hocket.program.instruction import ValueKind
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.stage.device import Device
@@ -30,11 +30,11 @@ from tests.runtime.helpers.plans import CLUSTER, momentum
 WIDTHS = (12, 20, 8, 16, 4)  # of what goes from layer to layer
 SAMPLES = 2
 KINDS = {
-    What.WEIGHTS: Tensor.WEIGHTS,
-    What.ACCUMULATOR: Tensor.GRADIENTS,
-    What.REDUCED: Tensor.GRADIENTS,
-    What.OPTIMIZER: Tensor.OPTIMIZER,
-    What.GRADIENT: Tensor.ACTIVATION_GRADIENTS,
+    ValueKind.WEIGHTS: SwapKind.WEIGHTS,
+    ValueKind.ACCUMULATOR: SwapKind.GRADIENTS,
+    ValueKind.REDUCED: SwapKind.GRADIENTS,
+    ValueKind.OPTIMIZER: SwapKind.OPTIMIZER,
+    ValueKind.GRADIENT: SwapKind.ACTIVATION_GRADIENTS,
 }
 
 
@@ -46,9 +46,9 @@ def model(batch_size: int) -> Captured:
     return capture(Job(layers, nn.MSELoss(), data, momentum, batch_size), SAMPLES)
 
 
-def moved(devices: dict[int, Device]) -> Counter[What]:
+def moved(devices: dict[int, Device]) -> Counter[ValueKind]:
     """Bytes that have gone to hosts and come from them so far."""
-    found = Counter[What]()
+    found = Counter[ValueKind]()
     for device in devices.values():
         assert device.memory is not None
         found += device.memory.in_bytes + device.memory.out_bytes
@@ -91,23 +91,23 @@ def test_what_managers_count_is_the_formulas(scheme: Scheme, times: int, recompu
     first = run_inline(graph, plan, program, 1)  # before its first step an optimizer has no state
     before = moved(first.devices)
     second = run_inline(graph, plan, program, 1, first.position, first.devices)
-    found = Counter[Tensor]()
+    found = Counter[SwapKind]()
     for what, size in (moved(second.devices) - before).items():
-        found[KINDS.get(what, Tensor.STASH)] += size
+        found[KINDS.get(what, SwapKind.STASH)] += size
     expected = {kind: volume.host_bytes for kind, volume in swap_volumes(layers(recompute), scheme).items()}
-    expected[Tensor.STASH] += expected.pop(Tensor.ACTIVATIONS) - count * bytes_of(WIDTHS[0])
+    expected[SwapKind.STASH] += expected.pop(SwapKind.ACTIVATIONS) - count * bytes_of(WIDTHS[0])
     assert expected == {kind: found[kind] for kind in expected}
-    assert found[Tensor.WEIGHTS] == times * sum(p.nbytes for p in graph.job.model.parameters())
+    assert found[SwapKind.WEIGHTS] == times * sum(p.nbytes for p in graph.job.model.parameters())
 
 
-def layers(recompute: bool) -> list[Layer]:
+def layers(recompute: bool) -> list[SwapLayer]:
     """As formulas ask for them, of single precision: a layer keeps its input, and the last what the loss compares."""
     found = []
     for k, (a, b) in enumerate(pairwise(WIDTHS)):
         state, kept = 4.0 * (a + 1) * b, bytes_of(a)
         if k == len(WIDTHS) - 2:
             kept += bytes_of(b) * (1 if recompute else 2)  # the target, and what it is compared with
-        found.append(Layer(state, state, state, kept, bytes_of(a)))
+        found.append(SwapLayer(state, state, state, kept, bytes_of(a)))
     return found
 
 

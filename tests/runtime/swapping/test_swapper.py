@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hocket.profiling.capture.capture import Captured
-from hocket.program.instruction import What
+from hocket.program.instruction import ValueKind
 from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.stage.device import Device
 from tests.runtime.helpers.everything_out import everything_out
@@ -51,5 +51,5 @@ def _same(plain: Device, swapped: Device) -> None:
             assert same, f"{name}: {key}"
     assert swapped.swapping is not None
     moved = swapped.swapping.memory.in_bytes
-    kinds = {What.WEIGHTS, What.OPTIMIZER, What.STASH}
+    kinds = {ValueKind.WEIGHTS, ValueKind.OPTIMIZER, ValueKind.STASH}
     assert all(moved[what] for what in kinds), "so much was swapped"

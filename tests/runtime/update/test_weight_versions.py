@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hocket.errors import InputError, InternalError
 from hocket.profiling.job.learning_rates import Scheduled
 from hocket.runtime.engine.inline import add_up, gather_parts, scatter_sums
-from hocket.runtime.update.slots import Slot
+from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights
 
 
@@ -50,7 +50,7 @@ def plain(steps: int, passes: int = 1, skip: str = "") -> dict[str, Tensor]:
     return {n: p.detach() for n, p in own.items()}
 
 
-def train(stage: StageWeights, slot: Slot, passes: int = 1, in_place: bool = True, skip: str = "") -> Slot:
+def train(stage: StageWeights, slot: WeightSlot, passes: int = 1, in_place: bool = True, skip: str = "") -> WeightSlot:
     """One update."""
     buckets = ()
     for _ in range(passes):
@@ -63,7 +63,7 @@ def train(stage: StageWeights, slot: Slot, passes: int = 1, in_place: bool = Tru
     return new
 
 
-def same(slot: Slot, expected: dict[str, Tensor]) -> bool:
+def same(slot: WeightSlot, expected: dict[str, Tensor]) -> bool:
     """Whether a slot holds these numbers."""
     return all(torch.equal(slot.leaves[n], t) for n, t in expected.items())
 

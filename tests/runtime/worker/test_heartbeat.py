@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.program.instruction import Instruction, Kind
-from hocket.runtime.worker.heartbeat import Progress, State, agreed_stop, hold_all
+from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState, agreed_stop, hold_all
 
 
 def test_two_views_of_one_page(tmp_path: Path) -> None:
     """What one process writes the other reads, fields apart."""
-    mine = Progress.create(tmp_path / "page")
-    theirs = Progress.open(tmp_path / "page")
+    mine = Heartbeat.create(tmp_path / "page")
+    theirs = Heartbeat.open(tmp_path / "page")
     mine.periods, theirs.hold = 7, 1
     mine.beats += 3
     assert (theirs.periods, mine.hold, theirs.beats, theirs.stop) == (7, 1, 3, 0)
@@ -32,12 +32,12 @@ def test_two_views_of_one_page(tmp_path: Path) -> None:
 )
 def test_place_names_step_and_instruction(instruction: Instruction, words: str) -> None:
     """Where a worker stood reads as the program's own names; steps count from 1."""
-    page = Progress.private()
+    page = Heartbeat.private()
     assert page.place == "before its first instruction"
-    page.at(instruction, 11, instruction.index, State.RUNNING)
+    page.at(instruction, 11, instruction.index, WorkerState.RUNNING)
     assert page.place == words
     assert instruction.name in words
-    page.state = State.SAVING
+    page.state = WorkerState.SAVING
     assert page.place == "after step 12 while it saved a checkpoint"
 
 
@@ -47,7 +47,7 @@ class Worker:
     Each call does one of its two memory accesses at a boundary: it writes `periods`, then it reads `hold`.
     """
 
-    def __init__(self, page: Progress) -> None:
+    def __init__(self, page: Heartbeat) -> None:
         self.page, self.boundary, self.wrote, self.stop_at = page, 0, False, -1
 
     @property
@@ -70,7 +70,7 @@ class Worker:
         self.boundary, self.wrote = self.boundary + 1, False
 
 
-def watcher(pages: list[Progress]) -> list[Callable[[], None]]:
+def watcher(pages: list[Heartbeat]) -> list[Callable[[], None]]:
     """The watcher's memory accesses, one by one."""
     seen: list[int] = []
     steps: list[Callable[[], None]] = [lambda page=page: setattr(page, "hold", 1) for page in pages]
@@ -82,7 +82,7 @@ def watcher(pages: list[Progress]) -> list[Callable[[], None]]:
 @given(st.integers(1, 4), st.integers(0, 40), st.randoms(use_true_random=False))
 def test_all_workers_stop_at_the_same_boundary(workers: int, before: int, rng: random.Random) -> None:
     """Whatever the order of all memory accesses: nobody goes past the boundary, all reach it, nobody waits for ever."""
-    pages = [Progress.private() for _ in range(workers)]
+    pages = [Heartbeat.private() for _ in range(workers)]
     crew = [Worker(page) for page in pages]
     for _ in range(before):
         rng.choice(crew).turn()
@@ -102,11 +102,11 @@ def test_all_workers_stop_at_the_same_boundary(workers: int, before: int, rng: r
 
 def test_threads_that_hold_stop_together() -> None:
     """The real calls, from real threads that run periods as fast as they can."""
-    pages = [Progress.private() for _ in range(4)]
+    pages = [Heartbeat.private() for _ in range(4)]
     ends: list[int] = []
     begun = threading.Barrier(5)
 
-    def worker(page: Progress) -> None:
+    def worker(page: Heartbeat) -> None:
         begun.wait()
         boundary, stop_at = 0, None
         while stop_at is None or boundary < stop_at:

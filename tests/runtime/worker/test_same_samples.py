@@ -17,7 +17,7 @@ from hocket.profiling.job.job import Job
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.train import train
 from hocket.runtime.verify.reference_loop import plain_loop, rule_loop
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.same_samples import SAMPLES, Reads
 from tests.runtime.checkpoint.test_checkpoint import together
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, momentum
@@ -123,7 +123,7 @@ def test_what_workers_read_is_compared():
 def test_only_the_first_samples_of_a_segment_are_kept():
     """However long a segment is, what is kept of it is bounded, to the sample."""
     job = small_job()
-    reads = Reads(job, Board(None, 0, 1))
+    reads = Reads(job, KVExchange(None, 0, 1))
     reads.begin(8)
     for position in range(8, 4 * SAMPLES, 24):
         reads.take(position, job.batch_at(position, 24))

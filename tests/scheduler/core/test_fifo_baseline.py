@@ -8,7 +8,7 @@ import pytest
 from hocket.scheduler.core.fifo_baseline import FirstCome
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 TYPES = WorkerType("fast", 2), WorkerType("slow", 2)
 
@@ -17,7 +17,7 @@ def snapshot(*names: str, scales: dict[str, int] | None = None, nowhere: str = "
     """Jobs of these names on two types of two workers."""
     jobs = tuple(Active(Job(n, "m", 9.0, (scales or {}).get(n, 1)), 9.0) for n in names)
     steps = np.array([[0.0, 0.0] if n in nowhere else [2.0, 1.0] for n in names])
-    return Snapshot(TYPES, (Column(0), Column(1)), jobs, steps)
+    return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, steps)
 
 
 def test_types_are_filled_in_their_order() -> None:

@@ -13,12 +13,12 @@ from hocket.scheduler.core.policy_by_name import as_published, evenly, policy_na
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies.gandiva import pairs_of
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.metrics import jct_s
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options, public
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.simulation.trace_generator import Draws, continuous
 
 
@@ -27,7 +27,7 @@ def snapshot(steps: list[list[float]], scales: list[int] | None = None) -> Snaps
     scales = scales or [1] * len(steps)
     jobs = tuple(Active(Job(str(k), "m", 9.0, s), 9.0) for k, s in enumerate(scales))
     types = WorkerType("fast", 2), WorkerType("slow", 6, 2)
-    return Snapshot(types, (Column(0), Column(1), Column(1, False)), jobs, np.array(steps))
+    return Snapshot(types, (Placement(0), Placement(1), Placement(1, False)), jobs, np.array(steps))
 
 
 def test_who_sees_no_types_spends_its_time_on_all_of_them() -> None:
@@ -73,7 +73,7 @@ def test_who_is_placed_by_allox_stays() -> None:
     types = WorkerType("fast", 1), WorkerType("slow", 1)
     jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "ab")
     allocate = policy_named("allox")
-    both = Snapshot(types, (Column(0), Column(1)), jobs, np.array([[2.0, 1.9], [9.0, 0.5]]))
+    both = Snapshot(types, (Placement(0), Placement(1)), jobs, np.array([[2.0, 1.9], [9.0, 0.5]]))
     assert policy_named("allox")(both).dense(both)[0, 0] == 0.0
     alone = Snapshot(types, both.columns, jobs[:1], both.throughputs[:1])
     assert allocate(alone).dense(alone)[0].tolist() == [1.0, 0.0]
@@ -84,7 +84,7 @@ def test_pairs_of_gandiva_stay_together() -> None:
     """Though each answer draws anew; another memory draws others."""
     jobs = tuple(Active(Job(str(k), "m", 9.0), 9.0) for k in range(12))
     pairs = Pairs(np.zeros(12, dtype=int), np.full((1, 1, 1), 0.8))
-    there = Snapshot((WorkerType("fast", 2),), (Column(0),), jobs, np.ones((12, 1)), pairs)
+    there = Snapshot((WorkerType("fast", 2),), (Placement(0),), jobs, np.ones((12, 1)), pairs)
     fewer = Snapshot(there.types, there.columns, jobs[2:], np.ones((10, 1)), Pairs(np.zeros(10, dtype=int), pairs.kept))
     allocate = policy_named("gandiva")
     before = set(pairs_of(there, allocate(there)))
@@ -106,7 +106,7 @@ def test_what_an_objective_leaves_open() -> None:
     assert (middle.dense(there)[:2, :2] > 0.05).all()
 
 
-def first_come() -> tuple[Policy, Options]:
+def first_come() -> tuple[Policy, SimulatorOptions]:
     """The public FIFO, as bench/bench_cluster_simulator.py has it."""
     options = public(blind=True)
     return FirstCome(overbook=True), replace(options, settings=replace(options.settings, fill=False))
@@ -125,17 +125,17 @@ def first_come() -> tuple[Policy, Options]:
     ],
 )
 def test_a_published_policy_is_what_is_laid_beside_the_public_simulator(
-    name: str, blind: bool, by_hand: Callable[[], tuple[Policy, Options]]
+    name: str, blind: bool, by_hand: Callable[[], tuple[Policy, SimulatorOptions]]
 ) -> None:
     """The same JCT of every job as under the policy and the options put together by hand; ours are others."""
     work = continuous(packaged(), 30, 8.0, 0, Draws(multiple=name != "allox"))
     types = tuple(WorkerType(kind, 8) for kind in ("v100", "p100", "k80"))
 
-    def times_s(policy: Policy, options: Options) -> list[float]:
+    def times_s(policy: Policy, options: SimulatorOptions) -> list[float]:
         found: list[float] = jct_s(simulate(work, types, packaged(), policy, options).records).tolist()
         return found
 
     found = times_s(*as_published(name, blind))
     assert len(found) == 30
     assert found == times_s(*by_hand())
-    assert found != times_s(policy_named(name, blind), Options())
+    assert found != times_s(policy_named(name, blind), SimulatorOptions())

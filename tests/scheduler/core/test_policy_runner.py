@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.scheduler.core.job_table import Roster
-from hocket.scheduler.core.lease_table import Floor
-from hocket.scheduler.core.policy_runner import Asking
+from hocket.scheduler.core.job_table import JobTable
+from hocket.scheduler.core.lease_table import LeaseTable
+from hocket.scheduler.core.policy_runner import PolicyRunner
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import Job
@@ -19,9 +19,9 @@ from tests.scheduler.helpers.drive import cluster, even
 NONE = np.zeros(0, dtype=np.int64)
 
 
-def asking(kept: np.ndarray | None = None, **how: Any) -> Asking:
+def asking(kept: np.ndarray | None = None, **how: Any) -> PolicyRunner:
     """Of a policy that divides evenly."""
-    return Asking(even, Settings(**how), kept, (), None)
+    return PolicyRunner(even, Settings(**how), kept, (), None)
 
 
 def answer(holds_s: float = inf, fill: bool = True) -> Allocation:
@@ -67,8 +67,8 @@ def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
         raise SolverTrouble("fairness: time limit")
 
     types, columns = cluster(2)
-    roster, floor = Roster(1), Floor(types, columns)
-    one = Asking(fails, Settings(), None, (), None)
+    roster, floor = JobTable(1), LeaseTable(types, columns)
+    one = PolicyRunner(fails, Settings(), None, (), None)
     one.must = True
     assert one.ask(roster, floor, 0.0) == (None, "")
     roster.add(Job("a", "any", 10.0), (1.0,), -1)
@@ -80,10 +80,10 @@ def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
 def test_who_shares_with_nobody_has_a_class_of_its_own() -> None:
     """One class more than was given keeps nothing beside anybody."""
     types, columns = cluster(2)
-    roster = Roster(1)
+    roster = JobTable(1)
     roster.add(Job("a", "any", 10.0), (1.0,), 0)
     roster.add(Job("b", "any", 10.0), (1.0,), -1)
-    pairs = asking(np.full((1, 1, 1), 0.6)).snapshot(roster, Floor(types, columns), 5.0).pairs
+    pairs = asking(np.full((1, 1, 1), 0.6)).snapshot(roster, LeaseTable(types, columns), 5.0).pairs
     assert pairs is not None
     assert pairs.classes.tolist() == [0, 1]
     assert pairs.kept[:, :, 0].tolist() == [[0.6, 0.0], [0.0, 0.0]]

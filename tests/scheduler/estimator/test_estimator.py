@@ -8,7 +8,7 @@ import pytest
 
 from bench.bench_estimator import errors, without
 from hocket.errors import InputError
-from hocket.scheduler.estimator.estimator import Estimator, Measured
+from hocket.scheduler.estimator.estimator import Estimator, PairMeasurement
 from hocket.scheduler.estimator.fingerprint import Fitting
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
@@ -32,10 +32,10 @@ def start(kind: Kind = NEW) -> Estimator:
     return Estimator.of(without(truth(), {kind}), 0).with_kind(kind, truth().alone[truth().row[kind]])
 
 
-def measured(first: Kind, second: Kind, place: tuple[str, bool] = V100) -> Measured:
+def measured(first: Kind, second: Kind, place: tuple[str, bool] = V100) -> PairMeasurement:
     """As it is."""
     a, b, c = truth().row[first], truth().row[second], truth().column[place]
-    return Measured(first, second, place, truth().beside[a, b, c], truth().beside[b, a, c])
+    return PairMeasurement(first, second, place, truth().beside[a, b, c], truth().beside[b, a, c])
 
 
 def test_few_measured_pairs_beat_guesses_and_more_are_better() -> None:
@@ -60,7 +60,7 @@ def test_what_was_measured_replaces_the_estimate() -> None:
         start().with_measured([one]).with_measured([one._replace(first_steps_per_s=0.5 * one.first_steps_per_s)]).table
     )
     assert twice.beside[a, b, c] == pytest.approx(0.75 * one.first_steps_per_s)
-    never = start().with_measured([Measured(OTHER, NEW, V100, 0.0, 0.0)]).table
+    never = start().with_measured([PairMeasurement(OTHER, NEW, V100, 0.0, 0.0)]).table
     assert never.beside[a, b, c] == never.beside[b, a, c] == 0
 
 
@@ -90,7 +90,7 @@ def test_reference_jobs_stay_as_they_were_profiled() -> None:
     """Until they are measured again."""
     known = len(start().reference.kinds)
     assert np.allclose(start().table.kept[:known, :known], start().reference.kept)
-    one = Measured(OTHER, ("ResNet-18 (batch size 16)", 1), V100, 1.0, 2.0)
+    one = PairMeasurement(OTHER, ("ResNet-18 (batch size 16)", 1), V100, 1.0, 2.0)
     again = start().with_measured([one]).table
     assert again.beside[again.row[OTHER], again.row[one.second], again.column[V100]] == pytest.approx(1.0)
 
@@ -169,11 +169,11 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="throughputs >= 0"):
         start().with_kind(("x", 1), -alone)
     with pytest.raises(InputError, match="a kind that is not known"):
-        start().with_measured([Measured(("x", 1), OTHER, V100, 1.0, 1.0)])
+        start().with_measured([PairMeasurement(("x", 1), OTHER, V100, 1.0, 1.0)])
     with pytest.raises(InputError, match="a place that is not known"):
-        start().with_measured([Measured(NEW, OTHER, ("h100", True), 1.0, 1.0)])
+        start().with_measured([PairMeasurement(NEW, OTHER, ("h100", True), 1.0, 1.0)])
     with pytest.raises(InputError, match="numbers >= 0"):
-        start().with_measured([Measured(NEW, OTHER, V100, float("nan"), 1.0)])
+        start().with_measured([PairMeasurement(NEW, OTHER, V100, float("nan"), 1.0)])
     with pytest.raises(InputError, match="not a new kind"):
         start().to_measure(OTHER, 1)
     with pytest.raises(InputError, match="no jobs that share workers"):

@@ -15,9 +15,9 @@ from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import Run, summary
+from hocket.scheduler.simulation.metrics import ClusterRun, summary
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import continuous
 
 TYPES = tuple(WorkerType(name, 2, 2) for name in ("v100", "k80"))
@@ -106,7 +106,7 @@ def test_events_say_all_that_changed() -> None:
     assert np.allclose(told, learner.known.kept[:, :, at], atol=1e-8)
 
 
-def run(estimating: Estimating | None, sharing: bool = True) -> tuple[Run, list[Snapshot]]:
+def run(estimating: Estimating | None, sharing: bool = True) -> tuple[ClusterRun, list[Snapshot]]:
     """Forty jobs on four workers, and what the policy was told."""
     seen: list[Snapshot] = []
     policy = policy_named("max_min_fairness")
@@ -116,7 +116,7 @@ def run(estimating: Estimating | None, sharing: bool = True) -> tuple[Run, list[
         return policy(snapshot)
 
     work = continuous(packaged(), 40, 0.6, 0)
-    options = Options(Settings(), sharing, estimating=estimating)
+    options = SimulatorOptions(Settings(), sharing, estimating=estimating)
     return simulate(work, TYPES, packaged(), asked, options), seen
 
 

@@ -5,14 +5,14 @@ import numpy as np
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 
 def crowd(seed: int, jobs: int = 9, pairs: bool = False, spread: bool = False, slo: bool = False) -> Snapshot:
     """A snapshot of jobs of three kinds, on two types of workers."""
     rng = np.random.default_rng(seed)
     types = tuple(WorkerType(f"type{k}", int(rng.integers(1, 4)), 2, float(rng.uniform(0.1, 2))) for k in range(2))
-    columns = (Column(0), Column(1)) + ((Column(0, False), Column(1, False)) if spread else ())
+    columns = (Placement(0), Placement(1)) + ((Placement(0, False), Placement(1, False)) if spread else ())
     speeds = rng.uniform(1, 10, (3, len(columns)))
     scales = np.array([1, 1, 2])
     kinds = rng.integers(0, 3, jobs)

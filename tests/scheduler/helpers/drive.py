@@ -25,7 +25,7 @@ from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 
 def fixed(first: object, second: object, column: object, fraction: object) -> Policy:
@@ -140,10 +140,10 @@ class Driver:
 
 def cluster(
     *workers: int, per_server: int = 1, spread: bool = False
-) -> tuple[tuple[WorkerType, ...], tuple[Column, ...]]:
+) -> tuple[tuple[WorkerType, ...], tuple[Placement, ...]]:
     """Types with so many workers, and their columns; spread: each type has a second column."""
     types = tuple(WorkerType(f"type{k}", count, per_server) for k, count in enumerate(workers))
-    columns = tuple(Column(k, whole) for whole in ((True, False) if spread else (True,)) for k in range(len(types)))
+    columns = tuple(Placement(k, whole) for whole in ((True, False) if spread else (True,)) for k in range(len(types)))
     return types, columns
 
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Entity, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies.max_min_fairness import equal_share
-from hocket.scheduler.solver.lp.linear_program import Infeasible, Program, solve
+from hocket.scheduler.solver.lp.linear_program import Infeasible, LinearProgram, solve
 
 EXACT = 1e-6
 NEARLY = 1e-5  # where what one job loses within the solver's tolerance may be a lot to another
@@ -35,9 +35,9 @@ def crowd(
     rng = np.random.default_rng(seed)
     there = workers or tuple(int(n) for n in rng.integers(1, 5, rng.integers(1, 4)))
     types = tuple(WorkerType(f"type {k}", n, 2) for k, n in enumerate(there))
-    columns = [Column(k) for k in range(len(types))]
+    columns = [Placement(k) for k in range(len(types))]
     if not alike:
-        columns += [Column(k, False) for k in range(len(types)) if rng.random() < 0.3]
+        columns += [Placement(k, False) for k in range(len(types)) if rng.random() < 0.3]
     count = count or int(rng.integers(1, 9))
     kinds = 4
     steps = rng.integers(1, 20, (kinds, len(columns))).astype(float)
@@ -111,7 +111,9 @@ class Plain:
         for slack in _SLACK:  # that floors get, which were reached within the solver's tolerance
             lower = np.append(np.full(len(self._limits), -np.inf), floors - slack)
             try:
-                return solve(Program(every, *bounds, lower, upper, rows, columns, matrix[rows, columns]), "").objective
+                return solve(
+                    LinearProgram(every, *bounds, lower, upper, rows, columns, matrix[rows, columns]), ""
+                ).objective
             except Infeasible:
                 continue
         raise AssertionError("floors that were reached are out of reach")

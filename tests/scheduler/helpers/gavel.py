@@ -9,7 +9,7 @@ import pytest
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Entity, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "gavel" / "policies"
 
@@ -44,7 +44,7 @@ def snapshot(name: str, pairs: bool = False, mixed: bool = False) -> Snapshot:
     steps = np.array([[j["throughput"][t] for t in names] for j in data["jobs"]])
     policies = data["entity_policies_mixed" if mixed else "entity_policies_fair"]
     entities = tuple(Entity(e, w, policies[e]) for e, w in data["entity_weights"].items())
-    columns = tuple(Column(k) for k in range(len(types)))
+    columns = tuple(Placement(k) for k in range(len(types)))
     return Snapshot(types, columns, jobs, steps, colocation(jobs, names) if pairs else None, entities)
 
 

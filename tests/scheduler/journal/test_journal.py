@@ -39,7 +39,7 @@ from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import Draws, static
 from tests.scheduler.helpers.drive import cluster, even
 
@@ -309,7 +309,7 @@ def test_the_journal_of_a_simulation_replays_to_its_state(tmp_path: Path) -> Non
     """With pairs of jobs, prices that change and workers that go: the core that was driven, and the one that reads."""
     path, cores = tmp_path / "journal", []
     types = (WorkerType("v100", 2, 2, 2.0), WorkerType("k80", 2, 1, 0.5))
-    options = Options(Settings(round_s=3600.0), space_sharing=True, spread=True)
+    options = SimulatorOptions(Settings(round_s=3600.0), space_sharing=True, spread=True)
     given: list[tuple[float, Event]] = [(5000.0, PriceChanged(0, 3.0)), (9000.0, WorkersLost(1, (0,)))]
 
     def watch(core: Core) -> Callable[[Event, float], None]:

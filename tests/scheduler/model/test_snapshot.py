@@ -8,14 +8,14 @@ import pytest
 from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 
 def two_jobs(steps: list[list[float]], names: tuple[str, str] = ("a", "b")) -> Snapshot:
     """Two jobs of one and three workers, the second of which came first."""
     jobs = (Job(names[0], "any", 1e3, 1, 5.0), Job(names[1], "any", 1e3, 3, 2.0))
     types = (WorkerType("v100", 4), WorkerType("k80", 2))
-    return Snapshot(types, (Column(0), Column(1)), tuple(Active(job, 1e3) for job in jobs), np.array(steps))
+    return Snapshot(types, (Placement(0), Placement(1)), tuple(Active(job, 1e3) for job in jobs), np.array(steps))
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), float("-inf")])

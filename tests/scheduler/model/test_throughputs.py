@@ -6,7 +6,7 @@ import pytest
 from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.readers import throughputs_json
 
 V100, K80 = ("v100", True), ("k80", True)
@@ -34,9 +34,9 @@ def test_columns_of_a_snapshot() -> None:
     """Spread columns come only where the table has them; a job of one worker has nothing on them."""
     table = small()
     types = WorkerType("k80", 4), WorkerType("v100", 4)
-    assert table.columns(types) == (Column(0), Column(1))
+    assert table.columns(types) == (Placement(0), Placement(1))
     columns = table.columns(types, spread=True)
-    assert columns == (Column(0), Column(1), Column(1, False))
+    assert columns == (Placement(0), Placement(1), Placement(1, False))
     rows = table.rows([Job("a", "model", 1.0), Job("b", "model", 1.0, 2)])
     assert table.throughputs(rows, types, columns).tolist() == [[2.0, 10.0, 0.0], [0.0, 18.0, 12.0]]
     assert table.pairs(rows, types, columns).kept[0, 0].tolist() == [0.0, 0.6, 0.0]

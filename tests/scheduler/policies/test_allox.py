@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import allox
 from hocket.scheduler.solver.queueing.assignment import Queues
 from tests.scheduler.helpers.crowds import assert_it_can_be
@@ -22,7 +22,7 @@ TYPES = WorkerType("v100", 1), WorkerType("k80", 1)
 def _jobs(steps: list[tuple[float, float]], elapsed_s: float = 0.0) -> Snapshot:
     """Jobs of 100 steps, on a V100 and a K80."""
     jobs = tuple(Active(Job(f"job{k}", "any", 1e3), 100.0, elapsed_s * k) for k in range(len(steps)))
-    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.array(steps))
+    return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, np.array(steps))
 
 
 @pytest.mark.parametrize("reference", references("allox"), ids=lambda r: r["input"])
@@ -68,7 +68,7 @@ def test_jobs_that_run_stay_and_the_oldest_are_looked_at() -> None:
 def test_jobs_of_several_workers_are_refused_and_told() -> None:
     """The other runs."""
     jobs = Active(Job("wide", "any", 1e3, 2), 1e3), Active(Job("one", "any", 1e3), 1e3)
-    given = Snapshot((WorkerType("v100", 2),), (Column(0),), jobs, np.ones((2, 1)))
+    given = Snapshot((WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((2, 1)))
     found = allox.allocate(given)
     assert found.dense(given)[:, 0] == pytest.approx([0.0, 1.0])
     assert "AlloX places jobs of one" in found.refused[0]
@@ -102,7 +102,7 @@ def test_no_queues_are_shorter(seed: int, jobs: int, first: int, second: int) ->
     steps = rng.uniform(1, 10, (jobs, 2))
     types = WorkerType("a", first), WorkerType("b", second)
     active = tuple(Active(Job(str(k), "any", 1e3), float(rng.uniform(10, 100))) for k in range(jobs))
-    given = Snapshot(types, (Column(0), Column(1)), active, steps)
+    given = Snapshot(types, (Placement(0), Placement(1)), active, steps)
     found = allox.allocate(given)
     assert_it_can_be(given, found)
     needs_s = given.remaining_steps[:, None] / steps

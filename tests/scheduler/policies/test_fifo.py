@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import fifo
 from hocket.scheduler.solver.lp.linear_program import solve
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
 
@@ -47,7 +47,7 @@ def test_three_jobs_by_hand() -> None:
     """
     jobs = tuple(Active(Job(str(k), "any", 1e3), 1e3) for k in range(3))
     steps = np.array([[10.0, 9.0], [10.0, 1.0], [10.0, 10.0]])
-    given = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Column(0), Column(1)), jobs, steps)
+    given = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
     queue = fifo.allocate(given, strict=True)
     assert queue.dense(given) == pytest.approx(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
     assert queue.objective == pytest.approx(3 + 2 * 0.1)
@@ -62,7 +62,7 @@ def test_who_came_first_is_said_by_when() -> None:
     jobs = tuple(
         Active(Job(name, "any", 1e3, arrived_s=came_s), 1e3) for name, came_s in (("late", 2.0), ("soon", 1.0))
     )
-    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    given = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.ones((2, 1)))
     for strict in (False, True):
         assert fifo.allocate(given, strict=strict).dense(given)[:, 0] == pytest.approx([0.0, 1.0])
 
@@ -70,7 +70,7 @@ def test_who_came_first_is_said_by_when() -> None:
 def test_nobody_overtakes() -> None:
     """The second job wants two workers, one is left, and the third waits with it."""
     jobs = tuple(Active(Job(str(k), "any", 1e3, scale), 1e3) for k, scale in enumerate((1, 2, 1)))
-    given = Snapshot((WorkerType("v100", 2),), (Column(0),), jobs, np.ones((3, 1)))
+    given = Snapshot((WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((3, 1)))
     found = fifo.allocate(given, strict=True)
     assert found.dense(given)[:, 0] == pytest.approx([1.0, 0.0, 0.0])
     assert "job 1, for which too few are left" in found.reasons[2].binding
@@ -81,7 +81,7 @@ def test_who_waits_joins_where_it_is_worth_it() -> None:
     jobs = tuple(Active(Job(str(k), "any", 1e3), 1e3) for k in range(3))
     kept = np.full((3, 3, 1), 0.7)
     kept[0, 2] = kept[2, 0] = 0.8
-    given = Snapshot((WorkerType("v100", 2),), (Column(0),), jobs, np.ones((3, 1)), Pairs(np.arange(3), kept))
+    given = Snapshot((WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((3, 1)), Pairs(np.arange(3), kept))
     found = fifo.allocate(given, strict=True)
     assert found.throughput(given) == pytest.approx([0.8, 1.0, 0.8])
     kept[0, 2] = kept[2, 0] = 0.7
@@ -92,7 +92,7 @@ def test_who_waits_joins_where_it_is_worth_it() -> None:
 @pytest.mark.parametrize("pairs", [None, Pairs(np.zeros(0, dtype=int), np.ones((1, 1, 1)))])
 def test_nobody(pairs: Pairs | None) -> None:
     """No jobs, no allocation."""
-    given = Snapshot((WorkerType("v100", 2),), (Column(0),), (), np.ones((0, 1)), pairs)
+    given = Snapshot((WorkerType("v100", 2),), (Placement(0),), (), np.ones((0, 1)), pairs)
     assert fifo.allocate(given).objective == 0
     assert len(fifo.allocate(given, strict=True).fraction) == 0
 
@@ -104,7 +104,7 @@ def test_it_is_the_best_sum(seed: int, pairs: bool, spread: bool, jobs: int) -> 
     given = crowd(seed, jobs, pairs, spread)
     found = fifo.allocate(given)
     assert_it_can_be(given, found)
-    shares = Shares(given, (np.arange(jobs),))
+    shares = AllocationVariables(given, (np.arange(jobs),))
     fits = given.scale[:, None] <= given.workers[given.type_of]
     steps = (given.throughputs * fits).max(axis=1)
     weights = np.cumsum((steps > 0)[::-1])[::-1] / np.where(steps > 0, steps, 1.0)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import finish_time_fairness
 from hocket.scheduler.policies.isolated import isolated_times
 from hocket.scheduler.solver.lp.linear_program import solve
-from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
 
@@ -40,7 +40,7 @@ def test_two_jobs_by_hand() -> None:
     worker rho is (100 + 100 / x) / 300, that of the first 100 / (1 - x) / 200. They are equal at x = 0.5: 1 for both.
     """
     jobs = (Active(Job("new", "any", 1e3), 100.0), Active(Job("old", "any", 1e3), 100.0, 100.0))
-    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    given = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.ones((2, 1)))
     found = finish_time_fairness.allocate(given)
     assert found.objective == pytest.approx(1.0)
     assert found.dense(given)[:, 0] == pytest.approx([0.5, 0.5])
@@ -50,7 +50,7 @@ def test_two_jobs_by_hand() -> None:
 def test_a_job_that_did_not_wait_in_vain_gets_less() -> None:
     """The job of before whose 100 s of waiting count for nothing needs more: (100 + 100 / x) / 200 = 100 / (1 - x) / 200."""
     jobs = (Active(Job("new", "any", 1e3), 100.0), Active(Job("old", "any", 1e3), 100.0, 100.0, 0.0))
-    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    given = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.ones((2, 1)))
     found = finish_time_fairness.allocate(given)
     x = (np.sqrt(5) - 1) / 2  # 1 + 1 / x = 1 / (1 - x)
     assert found.dense(given)[:, 0] == pytest.approx([1 - x, x])
@@ -59,14 +59,14 @@ def test_a_job_that_did_not_wait_in_vain_gets_less() -> None:
 
 def _needed(given: Snapshot, rho: float) -> float:
     """The least lack of any job's throughput that is needed for this rho, in parts of it, with a group a job: 0 if none."""
-    shares = Shares(given, (np.arange(len(given.jobs)),))
+    shares = AllocationVariables(given, (np.arange(len(given.jobs)),))
     groups, variables, steps = shares.throughput
     isolated = (isolated_times(given) * given.throughputs).sum(axis=1)
     counted = np.array([active.isolated_s for active in given.jobs])
     wanted = given.remaining_steps / (rho * (counted + given.remaining_steps / isolated) - given.elapsed_s)
     wanted = wanted[shares.member]
     slack = np.full(shares.groups, shares.variables)
-    rows = Rows(
+    rows = Constraints(
         np.concatenate([groups, np.arange(shares.groups)]),
         np.concatenate([variables, slack]),
         np.concatenate([steps / wanted[groups], np.ones(shares.groups)]),
@@ -97,7 +97,7 @@ def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int) ->
 def test_a_job_that_cannot_run_is_told_and_the_others_share() -> None:
     """It asks for more workers than there are."""
     jobs = (Active(Job("huge", "any", 1e3, 8), 100.0), Active(Job("small", "any", 1e3), 100.0))
-    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    given = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.ones((2, 1)))
     found = finish_time_fairness.allocate(given)
     assert found.dense(given)[:, 0] == pytest.approx([0.0, 1.0])
     assert "8 workers" in found.refused[0]
@@ -105,5 +105,5 @@ def test_a_job_that_cannot_run_is_told_and_the_others_share() -> None:
 
 def test_nobody() -> None:
     """No jobs, no allocation."""
-    given = Snapshot((WorkerType("v100", 1),), (Column(0),), (), np.zeros((0, 1)))
+    given = Snapshot((WorkerType("v100", 1),), (Placement(0),), (), np.zeros((0, 1)))
     assert len(finish_time_fairness.allocate(given).fraction) == 0

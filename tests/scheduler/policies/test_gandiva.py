@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import gandiva, isolated
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
@@ -21,7 +21,7 @@ def _crowd(jobs: int, kept: float) -> Snapshot:
     active = tuple(Active(Job(f"job{k}", "any", 1e3), 1e3) for k in range(jobs))
     pairs = Pairs(np.zeros(jobs, dtype=int), np.full((1, 1, 2), kept))
     types = WorkerType("v100", 1), WorkerType("k80", 1)
-    return Snapshot(types, (Column(0), Column(1)), active, np.tile([4.0, 1.0], (jobs, 1)), pairs)
+    return Snapshot(types, (Placement(0), Placement(1)), active, np.tile([4.0, 1.0], (jobs, 1)), pairs)
 
 
 @pytest.mark.parametrize("reference", references("gandiva"), ids=lambda r: r["input"])
@@ -80,7 +80,7 @@ def test_a_pair_is_where_it_is_whatever_the_order_of_jobs() -> None:
     active = tuple(Active(Job(f"job{k}", "any", 1e3, 2), 1e3) for k in range(2))
     pairs = Pairs(np.zeros(2, dtype=int), np.full((1, 1, 2), 0.8))
     steps = np.array([[4.0, 1.0], [1.0, 2.0]])
-    given = Snapshot((WorkerType("v100", 2),), (Column(0), Column(0, False)), active, steps, pairs)
+    given = Snapshot((WorkerType("v100", 2),), (Placement(0), Placement(0, False)), active, steps, pairs)
     turned = replace(given, jobs=active[::-1], throughputs=steps[::-1])
     found = gandiva.allocate(given)
     assert found.pairs.all()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Entity, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import hierarchical, water_filling
 from hocket.scheduler.policies.max_min_fairness import equal_share
 from hocket.scheduler.solver.dual import large_programs
@@ -124,7 +124,9 @@ def test_a_line_of_alike_jobs_beside_hundreds_of_unlike_ones() -> None:
     names = [*rng.choice(["product", "ops"], 420).tolist(), *["research"] * 60]
     jobs = tuple(Active(Job(f"job {j}", "any", 1.0, 1, float(j), entity=name), 1.0) for j, name in enumerate(names))
     teams = Entity("research", 0.5, "fifo"), Entity("product", 2.0)
-    there = Snapshot((WorkerType("a", 80), WorkerType("b", 120)), (Column(0), Column(1)), jobs, steps, None, teams)
+    there = Snapshot(
+        (WorkerType("a", 80), WorkerType("b", 120)), (Placement(0), Placement(1)), jobs, steps, None, teams
+    )
     found = hierarchical.allocate(there)
     assert found.gap <= EXACT
     assert found.used(there) == pytest.approx(there.workers)
@@ -193,7 +195,7 @@ def cluster(jobs: list[tuple[str, float]], entities: tuple[Entity, ...], workers
     types = tuple(WorkerType(name, workers) for name in names)
     active = tuple(Active(Job(f"job {j}", name, 1.0, entity=name), 1.0) for j, (name, _) in enumerate(jobs))
     steps = np.array([[1.0, np.sqrt(up), up] for _, up in jobs])
-    return Snapshot(types, tuple(Column(k) for k in range(3)), active, steps, None, entities)
+    return Snapshot(types, tuple(Placement(k) for k in range(3)), active, steps, None, entities)
 
 
 def eighteen(policy: str, jobs: int) -> tuple[Snapshot, np.ndarray]:

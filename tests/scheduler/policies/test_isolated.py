@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import isolated
 from hocket.scheduler.policies.max_min_fairness import equal_share
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
@@ -40,7 +40,7 @@ def test_two_jobs_by_hand() -> None:
     """Of 3 and 1 workers each has a half; that is 2 in all, so a job of one worker has it half the time, one of two as it is."""
     types = WorkerType("v100", 3), WorkerType("k80", 1)
     jobs = Active(Job("one", "a", 1e3), 1e3), Active(Job("two", "a", 1e3, 2), 1e3)
-    given = Snapshot(types, (Column(0), Column(1)), jobs, np.array([[4.0, 1.0], [4.0, 1.0]]))
+    given = Snapshot(types, (Placement(0), Placement(1)), jobs, np.array([[4.0, 1.0], [4.0, 1.0]]))
     found = isolated.allocate(given)
     assert found.dense(given) == pytest.approx(np.array([[0.75, 0.25], [0.75, 0.0]]))
     assert found.reasons[0].binding == "it runs all the time"
@@ -61,7 +61,7 @@ def test_of_two_columns_it_takes_the_faster_one() -> None:
 
 def test_nobody_and_a_job_that_cannot_run() -> None:
     """It does not count among the n."""
-    types, columns = (WorkerType("v100", 1),), (Column(0),)
+    types, columns = (WorkerType("v100", 1),), (Placement(0),)
     assert len(isolated.allocate(Snapshot(types, columns, (), np.zeros((0, 1)))).fraction) == 0
     jobs = Active(Job("huge", "a", 1e3, 4), 1e3), Active(Job("small", "a", 1e3), 1e3)
     given = Snapshot(types, columns, jobs, np.ones((2, 1)))

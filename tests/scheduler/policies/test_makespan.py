@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import makespan
 from hocket.scheduler.solver.lp.linear_program import solve
-from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.gavel import references, snapshot
 
 
@@ -53,7 +53,7 @@ def test_two_jobs_on_unlike_workers() -> None:
     """A job of 60 steps and one of 90, on one worker of 3 steps a second and one of 1.5: 150 / 4.5 seconds."""
     steps = np.array([[3.0, 1.5], [3.0, 1.5]])
     jobs = Active(Job("a", "any", 60.0), 60.0), Active(Job("b", "any", 90.0), 90.0)
-    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Column(0), Column(1)), jobs, steps)
+    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
     assert makespan.allocate(there).objective == pytest.approx(150 / 4.5)
 
 
@@ -61,7 +61,7 @@ def test_the_longest_job_alone() -> None:
     """A job of 300 steps takes the fastest worker all the time: 100 seconds, however short the other is."""
     steps = np.array([[3.0, 1.5], [3.0, 1.5]])
     jobs = Active(Job("a", "any", 300.0), 300.0), Active(Job("b", "any", 60.0), 60.0)
-    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Column(0), Column(1)), jobs, steps)
+    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
     found = makespan.allocate(there)
     assert found.objective == pytest.approx(100.0)
     assert found.dense(there)[0] == pytest.approx([1.0, 0.0], abs=1e-8)
@@ -71,7 +71,7 @@ def test_what_is_left_is_not_idle() -> None:
     """The short job has what it needs, and all of the worker that the long one does not take."""
     steps = np.array([[3.0, 1.5], [3.0, 1.5]])
     jobs = Active(Job("a", "any", 300.0), 300.0), Active(Job("b", "any", 60.0), 60.0)
-    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Column(0), Column(1)), jobs, steps)
+    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
     found = makespan.allocate(there)
     assert found.used(there) == pytest.approx([1.0, 1.0], abs=1e-8)
     assert "fastest" in found.reasons[0].binding
@@ -89,7 +89,7 @@ def test_jobs_of_a_kind_together_are_as_good_as_one_by_one(seed: int, shared: bo
     jobs = tuple(Active(Job(str(j), "any", r), r) for j, r in enumerate(remaining.tolist()))
     types = tuple(WorkerType(str(k), int(rng.integers(1, 4))) for k in range(2))
     pairs = Pairs(kind, rng.uniform(0.3, 0.9, (2, 2, 2))) if shared else None
-    there = Snapshot(types, (Column(0), Column(1)), jobs, kinds[kind], pairs)
+    there = Snapshot(types, (Placement(0), Placement(1)), jobs, kinds[kind], pairs)
     found = makespan.allocate(there)
     assert found.objective == pytest.approx(one_by_one(there), rel=1e-6)
     assert (remaining / found.throughput(there)).max() <= found.objective * (1 + 1e-9)
@@ -99,11 +99,11 @@ def test_jobs_of_a_kind_together_are_as_good_as_one_by_one(seed: int, shared: bo
 
 def one_by_one(there: Snapshot) -> float:
     """The makespan by one program with a row for each job."""
-    shares = Shares(there, (there.remaining_steps, np.arange(len(there.jobs))))
+    shares = AllocationVariables(there, (there.remaining_steps, np.arange(len(there.jobs))))
     groups, variables, steps = shares.throughput
     due = there.remaining_steps[shares.member] / there.remaining_steps.max()
     count = shares.groups
-    rows = Rows(
+    rows = Constraints(
         np.concatenate([groups, np.arange(count)]),
         np.concatenate([variables, np.full(count, shares.variables)]),
         np.concatenate([steps / due[groups], np.full(count, -1.0)]),

@@ -11,16 +11,16 @@ from hocket.errors import InputError
 from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import makespan, makespan_budget
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.metrics import summary
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import static
 from hocket.scheduler.simulation.workload import Workload
 from hocket.scheduler.solver.lp.linear_program import Infeasible, solve
-from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
 
@@ -31,7 +31,7 @@ PRICES = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
 def _one(budget_usd: float | None) -> Snapshot:
     """A job of 1,000 steps, 4 steps a second on a V100 and 1 on a K80: there it costs 0.25, here 0.1 dollars."""
     jobs = (Active(Job("job", "a", 1e3), 1000.0),)
-    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.array([[4.0, 1.0]]), budget_usd=budget_usd)
+    return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, np.array([[4.0, 1.0]]), budget_usd=budget_usd)
 
 
 def test_one_job_by_hand() -> None:
@@ -67,11 +67,11 @@ def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
     """Asked anew whenever a job is finished, it has what is left: all together cost what was to be spent, in the end."""
     work, types = static(packaged(), 8, seed), tuple(WorkerType(name, 4, 1, usd) for name, usd in PRICES)
     cheap, dear = (
-        summary(simulate(work, types, packaged(), policy_named("makespan_budget"), Options(budget_usd=usd)))
+        summary(simulate(work, types, packaged(), policy_named("makespan_budget"), SimulatorOptions(budget_usd=usd)))
         for usd in (_least_usd(work, types), 1e6)
     )
     budget_usd = cheap.cost_usd + part * (dear.cost_usd - cheap.cost_usd)
-    run = simulate(work, types, packaged(), policy_named("makespan_budget"), Options(budget_usd=budget_usd))
+    run = simulate(work, types, packaged(), policy_named("makespan_budget"), SimulatorOptions(budget_usd=budget_usd))
     found = summary(run)
     assert found.finished == 8
     assert found.cost_usd <= budget_usd * 1.001
@@ -81,7 +81,7 @@ def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
 def _least_usd(work: Workload, types: tuple[WorkerType, ...]) -> float:
     """What jobs of one worker cost where each costs least."""
     table = packaged()
-    columns = tuple(Column(k) for k in range(len(types)))
+    columns = tuple(Placement(k) for k in range(len(types)))
     steps = table.throughputs(table.rows(work.jobs), types, columns)
     prices = np.array([own.price_usd_per_hour for own in types]) / 3600
     each = np.divide(prices, steps, out=np.full(steps.shape, np.inf), where=steps > 0).min(axis=1)
@@ -100,10 +100,12 @@ def test_without_a_budget_it_is_the_makespan(name: str, pairs: bool) -> None:
 
 def _cost_usd(given: Snapshot, makespan_s: float) -> float:
     """The least cost of a makespan, with a group a job."""
-    shares = Shares(given, (np.arange(len(given.jobs)),))
+    shares = AllocationVariables(given, (np.arange(len(given.jobs)),))
     groups, variables, steps = shares.throughput
     wanted = given.remaining_steps[shares.member] / makespan_s
-    rows = Rows(groups, variables, steps / wanted[groups], np.ones(shares.groups), np.full(shares.groups, np.inf))
+    rows = Constraints(
+        groups, variables, steps / wanted[groups], np.ones(shares.groups), np.full(shares.groups, np.inf)
+    )
     cost = given.prices[shares.column] * shares.scale[shares.first] / 3600
     return solve(shares.program(cost, rows), "test").objective * makespan_s
 

@@ -7,7 +7,7 @@ import pytest
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import max_min_fairness
 from tests.scheduler.helpers.gavel import references, snapshot
 
@@ -34,7 +34,7 @@ def test_types_too_small_for_a_job_are_none_of_its_due() -> None:
     """Two jobs of two workers each, one of which would run fast on a type that has only one: they are due the same."""
     jobs = tuple(Active(Job(str(k), "any", 1.0, 2), 1.0) for k in range(2))
     types = WorkerType("v100", 1), WorkerType("k80", 2)
-    there = Snapshot(types, (Column(0), Column(1)), jobs, np.array([[50.0, 3.0], [0.0, 3.0]]))
+    there = Snapshot(types, (Placement(0), Placement(1)), jobs, np.array([[50.0, 3.0], [0.0, 3.0]]))
     found = max_min_fairness.allocate(there)
     assert found.throughput(there) == pytest.approx([1.5, 1.5])
     assert found.objective == pytest.approx(1.5 * 2 / 2.0)
@@ -45,7 +45,7 @@ def test_the_example_of_the_dissertation() -> None:
     steps = np.array([[40.0, 10.0], [12.0, 4.0], [100.0, 50.0]])
     jobs = tuple(Active(Job(str(k), "any", 1.0), 1.0) for k in range(3))
     types = WorkerType("v100", 1), WorkerType("k80", 1)
-    there = Snapshot(types, (Column(0), Column(1)), jobs, steps)
+    there = Snapshot(types, (Placement(0), Placement(1)), jobs, steps)
     found = max_min_fairness.allocate(there)
     due = steps @ np.array([0.5, 0.5])
     assert np.min(found.throughput(there) / due) == pytest.approx(found.objective)
@@ -56,7 +56,7 @@ def test_the_example_of_the_dissertation() -> None:
 def test_who_has_what_is_asked_for_it_is_told_who_has_least() -> None:
     """Job b, as fast everywhere, runs all the time and can have no more; job a has as much in a quarter of the time."""
     jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "ab")
-    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Column(0), Column(1))
+    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Placement(0), Placement(1))
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0], [1.0, 1.0]])))
     first, second = found.reasons[0], found.reasons[1]
     assert first.binding == "it has what is asked for it: b has least and can have no more"
@@ -67,7 +67,7 @@ def test_who_has_what_is_asked_for_it_is_told_who_has_least() -> None:
 def test_of_many_that_have_least_some_are_named() -> None:
     """Four alike jobs, beside one that needs little."""
     jobs = tuple(Active(Job(str(k), "m", 9.0), 9.0) for k in range(5))
-    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Column(0), Column(1))
+    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Placement(0), Placement(1))
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0]] + [[1.0, 1.0]] * 4)))
     told = "it has what is asked for it: job 1, job 2 and 2 more have least and can have no more"
     assert found.reasons[0].binding == told
@@ -76,7 +76,7 @@ def test_of_many_that_have_least_some_are_named() -> None:
 def test_who_runs_nowhere_has_not_least() -> None:
     """Job c, which is refused, sets no limit."""
     jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "abc")
-    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Column(0), Column(1))
+    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Placement(0), Placement(1))
     steps = np.array([[9.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, steps))
     told = [reason.binding for reason in found.reasons]

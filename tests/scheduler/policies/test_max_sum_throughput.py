@@ -7,7 +7,7 @@ import pytest
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import max_sum_throughput
 from tests.scheduler.helpers.gavel import references, snapshot
 
@@ -25,7 +25,7 @@ def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
 def test_jobs_of_short_steps_come_first_and_share_where_that_is_more() -> None:
     """On one worker, 10 steps a second beat 4; side by side, at 80 % each, both together beat 10."""
     jobs = Active(Job("a", "any", 1.0), 1.0), Active(Job("b", "any", 1.0), 1.0)
-    alone = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.array([[10.0], [4.0]]))
+    alone = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.array([[10.0], [4.0]]))
     assert max_sum_throughput.allocate(alone).objective == pytest.approx(10.0)
     kept = np.full((2, 2, 1), 0.8)
     pairs = Pairs(np.array([0, 1]), kept)

@@ -10,7 +10,7 @@ import pytest
 from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import min_cost, min_cost_slo
 from tests.scheduler.helpers.crowds import assert_it_can_be
 from tests.scheduler.helpers.gavel import references, snapshot
@@ -21,7 +21,7 @@ TYPES = WorkerType("v100", 1, 1, 0.8), WorkerType("k80", 1, 1, 0.1)
 def _two() -> Snapshot:
     """A job that a V100 makes 10 times as fast as a K80, and one that it makes 4 times as fast."""
     jobs = Active(Job("keen", "a", 1e3), 100.0), Active(Job("dull", "b", 1e3), 100.0)
-    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.array([[10.0, 1.0], [4.0, 1.0]]))
+    return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, np.array([[10.0, 1.0], [4.0, 1.0]]))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_workers_that_cost_nothing_go_first(policy: Any, free: int) -> None:
     """A job of one step a second anywhere is on the type that costs nothing, also beside one that costs a cent."""
     types = tuple(WorkerType(f"type{k}", 1, 1, 0.0 if k == free else 0.01) for k in range(2))
     jobs = (Active(Job("job", "any", 100.0, slo_s=1e4), 100.0),)
-    given = Snapshot(types, (Column(0), Column(1)), jobs, np.ones((1, 2)))
+    given = Snapshot(types, (Placement(0), Placement(1)), jobs, np.ones((1, 2)))
     time = policy(given).dense(given)[0]
     assert time[free] >= 0.01 - 1e-9  # what its deadline needs; of throughput for a dollar alone more is as good
     assert time[1 - free] == pytest.approx(0.0, abs=1e-9)

@@ -13,16 +13,16 @@ from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import min_cost, min_cost_slo
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.metrics import violates
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import COST as COST_DRAWS
 from hocket.scheduler.simulation.trace_generator import static
 from hocket.scheduler.solver.lp.linear_program import Infeasible, solve
-from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
 
@@ -37,7 +37,7 @@ def _two(keen_slo_s: float | None, dull_slo_s: float | None) -> Snapshot:
         Active(Job("keen", "a", 1e3, slo_s=keen_slo_s), 100.0),
         Active(Job("dull", "b", 1e3, slo_s=dull_slo_s), 100.0, 10.0),
     )
-    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.array([[10.0, 1.0], [4.0, 1.0]]))
+    return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, np.array([[10.0, 1.0], [4.0, 1.0]]))
 
 
 @pytest.mark.parametrize("reference", PUBLIC, ids=lambda r: f"{r['policy'][38:]}-{r['input']}")
@@ -79,7 +79,7 @@ def test_a_simulation_by_least_cost_with_deadlines_has_none_late() -> None:
     table = packaged()
     work = static(table, 100, 0, COST_DRAWS)
     types = tuple(WorkerType(name, 100, 1, usd) for name, usd in (("v100", 2.48), ("p100", 1.46), ("k80", 0.45)))
-    options = Options(Settings(fill=False))
+    options = SimulatorOptions(Settings(fill=False))
     for told, least, most in ((True, 0, 0), (False, 5, 30)):
         policy = policy_named("min_cost_slo")
         how = policy if told else lambda snapshot, own=policy: own(replace(snapshot, round_s=0.0))
@@ -145,11 +145,11 @@ def _alone(given: Snapshot, found: Allocation) -> list[bool]:
 
 def _by_itself(given: Snapshot, kept: list[bool]) -> float:
     """The objective with a group a job, with deadlines of those that are kept."""
-    shares = Shares(given, (np.arange(len(given.jobs)),))
+    shares = AllocationVariables(given, (np.arange(len(given.jobs)),))
     groups, variables, steps = shares.throughput
     wanted = np.array([a.remaining_steps / (a.job.slo_s - a.elapsed_s) if k else 0.0
                        for a, k in zip(given.jobs, kept, strict=True)])[shares.member]  # fmt: skip
-    rows = Rows(groups, variables, steps, wanted * (1 - 1e-9), np.full(shares.groups, np.inf))
+    rows = Constraints(groups, variables, steps, wanted * (1 - 1e-9), np.full(shares.groups, np.inf))
     worth = (shares.steps_first + shares.steps_second) / given.prices[shares.column]
     return -solve(shares.program(-worth, rows), "test").objective
 

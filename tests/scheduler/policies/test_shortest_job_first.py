@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import shortest_job_first
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 
@@ -22,7 +22,7 @@ def _three(scale: int = 1) -> Snapshot:
         Active(Job(name, "any", 1e3, s), steps)
         for name, steps, s in (("c", 400.0, 1), ("a", 80.0, 1), ("b", 200.0, scale))
     )
-    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.tile([4.0, 1.0], (3, 1)))
+    return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, np.tile([4.0, 1.0], (3, 1)))
 
 
 def test_three_jobs_by_hand() -> None:
@@ -44,7 +44,7 @@ def test_nobody_joins_the_first() -> None:
     """All keep nearly all beside each other: on two workers the third joins the second."""
     jobs = tuple(Active(Job(str(k), "any", 1e3), 10.0 * (k + 1)) for k in range(3))
     pairs = Pairs(np.zeros(3, dtype=int), np.full((1, 1, 1), 0.9))
-    given = Snapshot((WorkerType("v100", 2),), (Column(0),), jobs, np.ones((3, 1)), pairs)
+    given = Snapshot((WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((3, 1)), pairs)
     found = shortest_job_first.allocate(given)
     assert found.throughput(given) == pytest.approx([1.0, 0.9, 0.9])
 

@@ -14,14 +14,14 @@ from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies.uniform_progress import allocate
 from hocket.scheduler.prices.changes import comings
 from hocket.scheduler.prices.readers.public import read_availability
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import Run
+from hocket.scheduler.simulation.metrics import ClusterRun
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.workload import Workload
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 
@@ -32,7 +32,7 @@ def _one(remaining: float, elapsed_s: float, there: bool, slo_s: float | None = 
     """A job of 100 steps, one a second on demand, by default to be finished in 200 s; a spot worker is there or not."""
     types = WorkerType("v100 spot", int(there), 1, 1.0, True), WorkerType("v100", 1, 1, 3.0)
     jobs = (Active(Job("job", "any", 100.0, slo_s=slo_s), remaining, elapsed_s),)
-    return Snapshot(types, (Column(SPOT), Column(DEMAND)), jobs, np.array([[speed, 1.0]]))
+    return Snapshot(types, (Placement(SPOT), Placement(DEMAND)), jobs, np.array([[speed, 1.0]]))
 
 
 def _where(given: Snapshot, now: int | None = None, changeover_s: float = 5.0) -> int | None:
@@ -91,7 +91,7 @@ def test_without_a_deadline_or_any_spot_workers_that_run_it_it_takes_what_is_lef
         Active(Job(name, "any", 100.0, slo_s=slo_s), 100.0, 1.0) for name, slo_s in (("a", None), ("b", 101.0))
     )
     for part in (types[:1], types):
-        columns = tuple(Column(k) for k in range(len(part)))
+        columns = tuple(Placement(k) for k in range(len(part)))
         given = Snapshot(part, columns, jobs[:1], np.array([[1.0, 0.0][: len(part)]]))
         found = allocate(given)
         assert found.dense(given)[0, 0] == 1.0
@@ -108,7 +108,7 @@ def test_who_has_least_to_spare_comes_first() -> None:
     jobs = tuple(
         Active(Job(name, "any", 100.0, slo_s=slo_s), 50.0, 50.0) for name, slo_s in (("a", 200.0), ("b", 150.0))
     )
-    given = Snapshot(types, (Column(SPOT), Column(DEMAND)), jobs, np.ones((2, 2)))
+    given = Snapshot(types, (Placement(SPOT), Placement(DEMAND)), jobs, np.ones((2, 2)))
     found = allocate(given)
     assert found.dense(given) == pytest.approx(np.array([[0, 0], [1.0, 0]]))
     assert found.reasons[0].binding.startswith("it waits for spot workers: it is 50 s ahead")
@@ -119,11 +119,11 @@ def test_of_those_with_as_much_to_spare_who_came_first_does_not_depend_on_the_or
     jobs = [Active(Job(f"job{k}", "any", 100.0, 2 - k % 2, arrived_s=float(-k % 3)), 100.0) for k in range(3)]
     types = WorkerType("v100 spot", 2, 1, 1.0, True), WorkerType("v100", 1, 1, 3.0)
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
-        told = Snapshot(types, (Column(SPOT), Column(DEMAND)), tuple(jobs[k] for k in order), np.ones((3, 2)))
+        told = Snapshot(types, (Placement(SPOT), Placement(DEMAND)), tuple(jobs[k] for k in order), np.ones((3, 2)))
         assert [told.jobs[j].job.id for j in allocate(told).first.tolist()] == ["job0"]
     alike = [replace(own, job=replace(own.job, arrived_s=0.0)) for own in jobs]
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
-        told = Snapshot(types, (Column(SPOT), Column(DEMAND)), tuple(alike[k] for k in order), np.ones((3, 2)))
+        told = Snapshot(types, (Placement(SPOT), Placement(DEMAND)), tuple(alike[k] for k in order), np.ones((3, 2)))
         assert [told.jobs[j].job.id for j in allocate(told).first.tolist()] == ["job0"]
 
 
@@ -132,7 +132,7 @@ def test_on_demand_it_takes_the_cheapest_that_is_in_time() -> None:
     types = WorkerType("v100", 1, 1, 3.0), WorkerType("k80", 1, 1, 0.5)
     for slo_s, column in ((60.0, 0), (101.0, 1)):
         jobs = (Active(Job("job", "any", 100.0, slo_s=slo_s), 100.0, 1.0),)
-        given = Snapshot(types, (Column(0), Column(1)), jobs, np.array([[2.0, 1.0]]))
+        given = Snapshot(types, (Placement(0), Placement(1)), jobs, np.array([[2.0, 1.0]]))
         assert allocate(replace(given, round_s=100.0)).column.tolist() == [column]
 
 
@@ -190,7 +190,7 @@ def simulated(
     start: bool,
     jobs: int = 1,
     round_s: float = 360.0,
-) -> Run:
+) -> ClusterRun:
     """Jobs on as many V100s on the spot and on demand, through the simulator; start: there are spot workers at first."""
     table = packaged()
     types = (
@@ -201,7 +201,7 @@ def simulated(
     work = Workload(tuple(Job(str(k), "A3C", steps, slo_s=slo_s) for k in range(jobs)))
     if not start:
         events = [(0.0, WorkersLost(0, tuple(range(jobs)))), *events]
-    options = Options(Settings(round_s=round_s, restart_s=restart_s))
+    options = SimulatorOptions(Settings(round_s=round_s, restart_s=restart_s))
     return simulate(work, types, table, policy_named("uniform_progress"), options, events)
 
 

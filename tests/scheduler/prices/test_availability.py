@@ -5,10 +5,14 @@ from math import inf, isnan
 import pytest
 
 from hocket.errors import InputError
-from hocket.scheduler.prices.availability import Availability, Held, Notice, notices
+from hocket.scheduler.prices.availability import Availability, InstanceLifetime, Notice, notices
 from tests.scheduler.helpers.markets import FAR, SMALL
 
-HELD = (Held(100.0, 400.0, True), Held(600.0, 700.0, True), Held(900.0, 1000.0, False))
+HELD = (
+    InstanceLifetime(100.0, 400.0, True),
+    InstanceLifetime(600.0, 700.0, True),
+    InstanceLifetime(900.0, 1000.0, False),
+)
 ONE = Availability(SMALL, "v100", 1.0, HELD, (500.0,), 0.0, 1000.0)
 
 
@@ -40,14 +44,16 @@ def test_a_notice_comes_before_each_preemption_only() -> None:
 
 def test_notices_of_many_come_in_order() -> None:
     """By moment, then by key."""
-    other = Availability(FAR, "v100", 1.0, (Held(0.0, 500.0, True),), (), 0.0, 1000.0)
+    other = Availability(FAR, "v100", 1.0, (InstanceLifetime(0.0, 500.0, True),), (), 0.0, 1000.0)
     assert [n.at_s for n in notices([ONE, other])] == [280.0, 380.0, 600.0]
 
 
 def test_what_cannot_be_is_refused() -> None:
     """Two instances at once; a notice of a cloud that nobody knows, or one below zero."""
     with pytest.raises(InputError, match="out of order"):
-        Availability(SMALL, "v100", 1.0, (Held(0.0, 5.0, True), Held(4.0, 6.0, True)), (), 0.0, 10.0)
+        Availability(
+            SMALL, "v100", 1.0, (InstanceLifetime(0.0, 5.0, True), InstanceLifetime(4.0, 6.0, True)), (), 0.0, 10.0
+        )
     unknown = Availability(SMALL._replace(cloud="mine"), "v100", 1.0, HELD, (), 0.0, 1000.0)
     with pytest.raises(InputError, match="'mine'"):
         unknown.notices()

@@ -10,7 +10,7 @@ from hocket.scheduler.core.events import PriceChanged, WorkersJoined, WorkersLos
 from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.worker_types import WorkerType
-from hocket.scheduler.prices.availability import Availability, Held
+from hocket.scheduler.prices.availability import Availability, InstanceLifetime
 from hocket.scheduler.prices.bill import bill, total_usd
 from hocket.scheduler.prices.changes import comings, happenings, price_changes
 from hocket.scheduler.prices.market import Market, Offer, PriceKey, priced
@@ -72,14 +72,14 @@ def test_a_run_costs_what_its_leases_are_billed() -> None:
         assert record.cost_usd == pytest.approx(total_usd(bills))
 
 
-def looked_after(*held: Held, end_s: float = 1000.0) -> Availability:
+def looked_after(*held: InstanceLifetime, end_s: float = 1000.0) -> Availability:
     """One V100 in the zone of SMALL, from 0 on."""
     return Availability(SMALL, "v100", 1, held, (), 0.0, end_s)
 
 
 def test_spot_workers_go_and_come_back() -> None:
     """All of the type at once, from the state at the beginning on; where nobody looks any more they are there."""
-    log = looked_after(Held(100.0, 300.0, True), Held(500.0, 900.0, True))
+    log = looked_after(InstanceLifetime(100.0, 300.0, True), InstanceLifetime(500.0, 900.0, True))
     every = tuple(range(8))
     found = comings(TYPES, [log], 50.0, 10_000.0, checkpoint_s=1e9)
     assert found == (
@@ -97,7 +97,7 @@ def test_spot_workers_go_and_come_back() -> None:
 
 def test_with_a_notice_that_is_long_enough_they_are_saved() -> None:
     """On AWS two minutes; not before they came, and not where a checkpoint takes longer."""
-    log = looked_after(Held(0.0, 300.0, True), Held(400.0, 450.0, True))
+    log = looked_after(InstanceLifetime(0.0, 300.0, True), InstanceLifetime(400.0, 450.0, True))
     every = tuple(range(8))
     assert comings(TYPES, [log], 0.0, 500.0, 50.0) == (
         (180.0, WorkersLost(1, every, True)),

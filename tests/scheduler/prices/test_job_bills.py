@@ -11,7 +11,7 @@ from hocket.scheduler.prices.job_bills import Bills, bills
 from hocket.scheduler.prices.market import PriceKey
 from hocket.scheduler.readers import throughputs_json
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.workload import Workload
 from hocket.util.schema import as_data, read_as
 
@@ -25,7 +25,7 @@ def run_of(sharing: bool = False) -> Bills:
     work = Workload((Job("a", "A3C", steps), Job("b", "A3C", steps)))
     types = (WorkerType("spot", 1, 1, 1.0, True, "v100", "aws/us-east-1a/p3.2xlarge"),)
     given = [(400.0, PriceChanged(0, 2.0)), (500.0, PriceChanged(0, 4.0))]
-    options = Options(space_sharing=sharing)
+    options = SimulatorOptions(space_sharing=sharing)
     run = simulate(work, types, table, policy_named("max_min_fairness"), options, given)
     return bills(run, "max_min_fairness", 1e9)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InternalError
-from hocket.scheduler.rounds.placement import Wish, place, place_singles
+from hocket.scheduler.rounds.placement import PlacementRequest, place, place_singles
 
 
 def servers(workers: tuple[int, ...], per_server: int) -> set[int]:
@@ -21,7 +21,7 @@ def test_sizes_that_divide_each_other_stand_on_as_few_servers_as_there_can_be(
 ) -> None:
     """Powers of two on servers of 2^k workers: no job misses a server, wherever others were before, as long as all fit."""
     per_server = 2**log_size
-    wishes: list[Wish] = []
+    wishes: list[PlacementRequest] = []
     room = total = count * per_server
     free = list(range(total))
     for log in sorted(logs):
@@ -33,7 +33,7 @@ def test_sizes_that_divide_each_other_stand_on_as_few_servers_as_there_can_be(
         if len(free) >= need and data.draw(st.booleans()):
             before = tuple(data.draw(st.permutations(free))[:need])
             free = [w for w in free if w not in before]
-        wishes.append(Wish(need, before=before))
+        wishes.append(PlacementRequest(need, before=before))
     found = place(wishes, range(total), per_server)
     taken = [w for own in found for w in own]
     assert len(set(taken)) == len(taken)
@@ -45,51 +45,60 @@ def test_sizes_that_divide_each_other_stand_on_as_few_servers_as_there_can_be(
 
 def test_whoever_can_stay_stays() -> None:
     """Two jobs keep their workers, the new one takes those that are left."""
-    assert place([Wish(1), Wish(1, before=(2,)), Wish(1, before=(0,))], range(3), 1) == [(1,), (2,), (0,)]
+    assert place(
+        [PlacementRequest(1), PlacementRequest(1, before=(2,)), PlacementRequest(1, before=(0,))], range(3), 1
+    ) == [(1,), (2,), (0,)]
 
 
 def test_a_large_job_moves_those_that_cost_least() -> None:
     """A job of four takes the server on which one small job stands, and not the one with two; the small one moves."""
-    wishes = [Wish(1, before=(0,)), Wish(1, before=(1,)), Wish(1, before=(4,)), Wish(4)]
+    wishes = [
+        PlacementRequest(1, before=(0,)),
+        PlacementRequest(1, before=(1,)),
+        PlacementRequest(1, before=(4,)),
+        PlacementRequest(4),
+    ]
     assert place(wishes, range(8), 4) == [(0,), (1,), (2,), (4, 5, 6, 7)]
 
 
 def test_a_job_that_was_torn_apart_is_put_together() -> None:
     """Two workers on two servers do not stay there when one server has room for both."""
-    assert place([Wish(2, before=(1, 2))], range(4), 2) == [(0, 1)]
+    assert place([PlacementRequest(2, before=(1, 2))], range(4), 2) == [(0, 1)]
 
 
 def test_small_jobs_fill_servers_that_are_begun() -> None:
     """Least left over: a job of one goes where two stand, and not where one does, so that the larger room stays whole."""
-    assert place([Wish(1), Wish(2, before=(4, 5)), Wish(1, before=(0,))], range(8), 4) == [(6,), (4, 5), (0,)]
+    assert place(
+        [PlacementRequest(1), PlacementRequest(2, before=(4, 5)), PlacementRequest(1, before=(0,))], range(8), 4
+    ) == [(6,), (4, 5), (0,)]
 
 
 def test_spread_jobs_stand_on_different_servers() -> None:
     """One worker a server, as long as there are servers; then two."""
-    (own,) = place([Wish(3, spread=True)], range(12), 4)
+    (own,) = place([PlacementRequest(3, spread=True)], range(12), 4)
     assert len(servers(own, 4)) == 3
-    (own,) = place([Wish(5, spread=True)], range(12), 4)
+    (own,) = place([PlacementRequest(5, spread=True)], range(12), 4)
     assert sorted(w // 4 for w in own) == [0, 0, 1, 1, 2]
 
 
 def test_spread_jobs_come_after_those_that_need_whole_servers() -> None:
     """A spread job leaves no server broken that another job of this round needs."""
-    found = place([Wish(4, spread=True), Wish(4)], range(16), 4)
+    found = place([PlacementRequest(4, spread=True), PlacementRequest(4)], range(16), 4)
     assert servers(found[1], 4) == {0}
     assert servers(found[0], 4) == {1, 2, 3}
 
 
 def test_workers_that_are_away_get_nothing() -> None:
     """Numbers that are not up are not used, and nobody stays on one."""
-    assert place([Wish(2, before=(0, 1))], [0, 2, 3], 2) == [(2, 3)]
-    assert place([Wish(1, before=(9,))], [0], 2) == [(0,)]
+    assert place([PlacementRequest(2, before=(0, 1))], [0, 2, 3], 2) == [(2, 3)]
+    assert place([PlacementRequest(1, before=(9,))], [0], 2) == [(0,)]
 
 
 @pytest.mark.parametrize("spread", [False, True])
 def test_more_than_there_are_is_our_mistake(spread: bool) -> None:
     """Whoever asks for more workers than are up has not chosen well."""
     with pytest.raises(InternalError, match="fewer workers"):
-        place([Wish(3, spread=spread)], range(2), 1)
+        place([PlacementRequest(3, spread=spread)], range(2), 1)
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.randoms(use_true_random=False))
@@ -97,7 +106,7 @@ def test_jobs_of_one_worker_are_placed_as_all_others(per_server: int, workers: i
     """The quick way gives each the worker that the other gives."""
     there = sorted(draw.sample(range(workers), draw.randint(1, workers)))
     before = draw.sample([*range(workers + 2), *[-1] * workers], draw.randint(0, len(there)))
-    wishes = [Wish(1, before=() if worker < 0 else (worker,)) for worker in before]
+    wishes = [PlacementRequest(1, before=() if worker < 0 else (worker,)) for worker in before]
     slow = place(wishes, there, per_server)
     stays = [worker in there for worker in before]
     taken = [worker for worker, own in zip(before, stays, strict=True) if own]

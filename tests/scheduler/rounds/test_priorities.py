@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import max_min_fairness
 from hocket.scheduler.rounds import priorities as rounds
 from hocket.scheduler.rounds.priorities import (
@@ -211,7 +211,7 @@ def test_a_policys_answer_is_kept(seed: int) -> None:
     drive.arrive(zip(jobs, map(tuple, steps.tolist()), strict=True))
     drive.rounds(300)
     types = tuple(WorkerType(f"type{k}", 8) for k in range(3))
-    columns = tuple(Column(k) for k in range(3))
+    columns = tuple(Placement(k) for k in range(3))
     found = max_min_fairness.allocate(Snapshot(types, columns, tuple(Active(job, 1e12) for job in jobs), steps))
     rows = zip(found.first.tolist(), found.column.tolist(), found.fraction.tolist(), strict=True)
     assert lag(drive, {((str(j),), c): x for j, c, x in rows}) <= 2.0

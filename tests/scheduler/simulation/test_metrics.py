@@ -6,8 +6,8 @@ import pytest
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.simulation.metrics import (
-    Record,
-    Run,
+    ClusterRun,
+    JobRecord,
     Span,
     cdf,
     fairness,
@@ -22,17 +22,17 @@ from hocket.scheduler.simulation.metrics import (
 )
 
 
-def run() -> Run:
+def run() -> ClusterRun:
     """Two workers of 10 steps a second and two of 5; a alone, then beside b, then b alone; c never ran."""
     jobs = Job("a", "m", 150.0), Job("b", "m", 100.0, arrived_s=5.0, slo_s=12.0), Job("c", "m", 1.0, 9, 6.0)
     records = (
-        Record(jobs[0], (10.0, 5.0), 0.0, 15.0, (15.0, 0.0), 3.0, 1),
-        Record(jobs[1], (10.0, 5.0), 10.0, 20.0, (10.0, 0.0), 2.0, 0),
-        Record(jobs[2], (10.0, 5.0), None, None, (0.0, 0.0), 0.0, 0, "too large"),
+        JobRecord(jobs[0], (10.0, 5.0), 0.0, 15.0, (15.0, 0.0), 3.0, 1),
+        JobRecord(jobs[1], (10.0, 5.0), 10.0, 20.0, (10.0, 0.0), 2.0, 0),
+        JobRecord(jobs[2], (10.0, 5.0), None, None, (0.0, 0.0), 0.0, 0, "too large"),
     )
     spans = Span((0,), 0, 1, 0.0, 15.0), Span((1,), 0, 1, 10.0, 20.0)
     types = WorkerType("fast", 2), WorkerType("slow", 2)
-    return Run(types, records, spans, 20.0, 4, 3, (40.0, 40.0), ("a note",))
+    return ClusterRun(types, records, spans, 20.0, 4, 3, (40.0, 40.0), ("a note",))
 
 
 def test_times_of_jobs() -> None:
@@ -62,8 +62,10 @@ def test_finish_time_fairness_counts_who_was_there() -> None:
 
 def test_finish_time_fairness_of_a_crowd() -> None:
     """Four jobs on one worker: each has a quarter of it, until the others leave."""
-    records = tuple(Record(Job(str(k), "m", 10.0), (1.0,), 10.0 * k, 10.0 * (k + 1), (10.0,), 0.0, 0) for k in range(4))
-    crowd = Run((WorkerType("only", 1),), records, (), 40.0, 1, 1, (40.0,))
+    records = tuple(
+        JobRecord(Job(str(k), "m", 10.0), (1.0,), 10.0 * k, 10.0 * (k + 1), (10.0,), 0.0, 0) for k in range(4)
+    )
+    crowd = ClusterRun((WorkerType("only", 1),), records, (), 40.0, 1, 1, (40.0,))
     # A quarter for 10 s, a third for 10, a half for 10, all: 2.5 + 3.33 + 4.17 of the half's 5 = 10 after 28.3 s.
     assert rhos(crowd) == pytest.approx([k / 28.3333333 for k in (10, 20, 30, 40)])
 

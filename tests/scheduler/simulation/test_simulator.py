@@ -23,9 +23,9 @@ from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers import read_workload
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import Run, jct_s, summary, worker_seconds
+from hocket.scheduler.simulation.metrics import ClusterRun, jct_s, summary, worker_seconds
 from hocket.scheduler.simulation.simulator import simulate
-from hocket.scheduler.simulation.simulator_options import Options, public
+from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.simulation.trace_generator import Draws, continuous, static
 from hocket.scheduler.simulation.workload import Workload
 
@@ -46,13 +46,13 @@ def jobs(*steps: float, scale: int = 1) -> Workload:
     return Workload(tuple(Job(str(k), "m", s, scale) for k, s in enumerate(steps)))
 
 
-def fair(work: Workload, workers: int = 1, options: Options | None = None, **more: float) -> Run:
+def fair(work: Workload, workers: int = 1, options: SimulatorOptions | None = None, **more: float) -> ClusterRun:
     """Under max-min fairness, on workers of one type, two a server."""
     types = (WorkerType("fast", workers, 2, more.get("price", 0.0)),)
     return simulate(work, types, table(), policy_named("max_min_fairness"), options)
 
 
-def finishes(run: Run) -> list[float]:
+def finishes(run: ClusterRun) -> list[float]:
     """Of all jobs."""
     return [record.finished_s or 0.0 for record in run.records]
 
@@ -88,7 +88,7 @@ def test_newcomers_may_wait_for_the_next_allocation() -> None:
     started = []
     for newcomers in ("fill", "wait"):
         own = Settings(recompute_after_s=1000.0, newcomers=newcomers)  # type: ignore[arg-type]
-        started.append(fair(late, workers=3, options=Options(own)).records[2].started_s)
+        started.append(fair(late, workers=3, options=SimulatorOptions(own)).records[2].started_s)
     assert started == [360.0, 1080.0]
 
 
@@ -108,7 +108,9 @@ def test_gifts_may_count() -> None:
         for newcomers in ("fill", "wait"):
             for pause_s in (0.0, 900.0):
                 own = Settings(gifts=gifts, newcomers=newcomers, recompute_after_s=pause_s)  # type: ignore[arg-type]
-                ends[gifts, newcomers, pause_s] = finishes(simulate(work, types, table(), nothing, Options(own)))
+                ends[gifts, newcomers, pause_s] = finishes(
+                    simulate(work, types, table(), nothing, SimulatorOptions(own))
+                )
     assert ends["free", "fill", 0.0] == ends["free", "fill", 900.0] == [720.0, 1440.0, 2160.0]
     assert ends["counted", "fill", 0.0] == [1440.0, 1800.0, 2160.0]
     assert ends["counted", "fill", 900.0] == ends["counted", "fill", 0.0]
@@ -119,7 +121,7 @@ def test_who_waits_for_an_allocation_has_it_though_nothing_runs() -> None:
     """The first job is done at 100 s; the second waits until the allocation is 1,000 s old."""
     late = Workload((Job("0", "m", 1000.0), Job("1", "m", 1000.0, arrived_s=10.0)))
     own = Settings(recompute_after_s=1000.0, newcomers="wait")
-    assert 1000.0 <= fair(late, options=Options(own)).records[1].started_s <= 1360.0  # type: ignore[operator]
+    assert 1000.0 <= fair(late, options=SimulatorOptions(own)).records[1].started_s <= 1360.0  # type: ignore[operator]
 
 
 def test_the_first_allocation_may_not_hold() -> None:
@@ -128,7 +130,7 @@ def test_the_first_allocation_may_not_hold() -> None:
     started = []
     for hold_first in (True, False):
         own = Settings(recompute_after_s=1000.0, newcomers="wait", hold_first=hold_first)
-        started.append([record.started_s for record in fair(late, workers=3, options=Options(own)).records])
+        started.append([record.started_s for record in fair(late, workers=3, options=SimulatorOptions(own)).records])
     assert started == [[0.0, 1080.0, 1080.0], [0.0, 360.0, 1440.0]]
 
 
@@ -140,7 +142,7 @@ def test_time_at_work_is_what_counts() -> None:
     types = (WorkerType("fast", 1),)
     ends = []
     for whole in (True, False):
-        options = Options(Settings(round_s=36.05, balance_after=None), whole_steps=whole)
+        options = SimulatorOptions(Settings(round_s=36.05, balance_after=None), whole_steps=whole)
         ends.append(finishes(simulate(work, types, slow, policy_named("max_min_fairness", blind=True), options))[1])
     turns = 3  # of two steps each
     assert ends[0] == pytest.approx((2 * turns - 1) * 36.0 - turns * 36.0 + turns * 2 / 0.06, abs=6.0)
@@ -151,13 +153,13 @@ def test_a_round_ends_when_nothing_of_it_runs() -> None:
     """Or, if that is asked for, only when its time is over."""
     late = Workload((Job("0", "m", 100.0), Job("1", "m", 100.0, arrived_s=5.0)))
     assert finishes(fair(late)) == [10.0, 20.0]
-    assert finishes(fair(late, options=Options(cut_rounds=False))) == [10.0, 370.0]
+    assert finishes(fair(late, options=SimulatorOptions(cut_rounds=False))) == [10.0, 370.0]
 
 
 def test_whole_steps_wait_with_what_is_left() -> None:
     """Of rounds of 36.05 s, 0.05 s are lost to each; where nothing else runs, the round is cut to its steps."""
     own = Settings(round_s=36.05)
-    slow = Options(own, whole_steps=True, cut_rounds=False)
+    slow = SimulatorOptions(own, whole_steps=True, cut_rounds=False)
     assert finishes(fair(jobs(1000.0), options=slow)) == pytest.approx([2 * 36.05 + 280 / 10])
     assert finishes(fair(jobs(1000.0), options=replace(slow, cut_rounds=True))) == pytest.approx([100.0])
 
@@ -165,7 +167,7 @@ def test_whole_steps_wait_with_what_is_left() -> None:
 def test_moving_a_job_costs_time() -> None:
     """Its first start is free; each time that it comes back it loses what saving and loading take."""
     own = Settings(checkpoint_s=4.0, restart_s=6.0)
-    run = fair(jobs(10_000.0, 10_000.0), options=Options(own))
+    run = fair(jobs(10_000.0, 10_000.0), options=SimulatorOptions(own))
     turns = sum(record.preemptions for record in run.records)
     assert turns >= 4
     assert max(finishes(run)) == pytest.approx(2000.0 + 10.0 * turns, abs=20.0)
@@ -173,7 +175,7 @@ def test_moving_a_job_costs_time() -> None:
 
 def test_two_jobs_share_a_worker() -> None:
     """14 steps a second between them; what each holds is half of the worker."""
-    run = fair(jobs(7000.0, 7000.0), options=Options(space_sharing=True))
+    run = fair(jobs(7000.0, 7000.0), options=SimulatorOptions(space_sharing=True))
     assert finishes(run) == [1000.0, 1000.0]
     assert [record.worker_s for record in run.records] == [(500.0,), (500.0,)]
     assert worker_seconds(run).tolist() == [1000.0]
@@ -186,14 +188,14 @@ def test_what_pairs_do_is_measured() -> None:
     hopeful = ThroughputTable(truth.places, truth.kinds, truth.alone, truth.beside / 0.7)
     blind = ThroughputTable(truth.places, truth.kinds, truth.alone, truth.beside * 0)
     work = jobs(7000.0, 7000.0)
-    assert finishes(fair(work, options=Options(space_sharing=True, known=hopeful))) == [1000.0, 1000.0]
-    assert max(finishes(fair(work, options=Options(space_sharing=True, known=blind)))) == pytest.approx(1400.0)
+    assert finishes(fair(work, options=SimulatorOptions(space_sharing=True, known=hopeful))) == [1000.0, 1000.0]
+    assert max(finishes(fair(work, options=SimulatorOptions(space_sharing=True, known=blind)))) == pytest.approx(1400.0)
 
 
 def test_jobs_of_several_workers_are_placed_together() -> None:
     """Two a server, four workers: two jobs of two run at full speed, spread columns or not."""
     for spread in (False, True):
-        run = fair(jobs(16_000.0, 16_000.0, scale=2), workers=4, options=Options(spread=spread))
+        run = fair(jobs(16_000.0, 16_000.0, scale=2), workers=4, options=SimulatorOptions(spread=spread))
         assert finishes(run) == [1000.0, 1000.0]
 
 
@@ -253,7 +255,11 @@ def test_jobs_that_do_no_step_where_they_run_end_the_simulation_as_well() -> Non
     lame = replace(table(), places=(("fast", True), ("lame", True)), alone=np.array([[10.0, 0.0], [16.0, 0.0]]))
     with pytest.raises(InputError, match="1 job will never be finished: job 0: it is on lame, where it does 0 steps"):
         simulate(
-            jobs(10.0, 1e6), (WorkerType("fast", 1), WorkerType("lame", 1)), lame, policy, Options(Settings(fill=False))
+            jobs(10.0, 1e6),
+            (WorkerType("fast", 1), WorkerType("lame", 1)),
+            lame,
+            policy,
+            SimulatorOptions(Settings(fill=False)),
         )
 
 
@@ -272,7 +278,7 @@ def test_a_job_that_is_withdrawn_is_not_waited_for() -> None:
     run = simulate(jobs(100.0), (WorkerType("fast", 1),), table(), FirstCome(), given=[(5.0, JobWithdrawn("0"))])
     assert run.records[0].finished_s is None
     assert run.ended_s == 5.0
-    options = Options(space_sharing=True)
+    options = SimulatorOptions(space_sharing=True)
     policy = policy_named("max_min_fairness")
     run = simulate(jobs(1e4, 1e4), (WorkerType("fast", 1),), table(), policy, options, [(100.0, JobWithdrawn("0"))])
     assert run.records[0].finished_s is None
@@ -295,12 +301,12 @@ def test_first_come_stays_where_it_started() -> None:
     """In order, and nobody who came later overtakes one that waits for two workers."""
     work = Workload((Job("0", "m", 1000.0), Job("1", "m", 16_000.0, 2), Job("2", "m", 1000.0)))
     types = (WorkerType("fast", 2, 2),)
-    run = simulate(work, types, table(), FirstCome(), Options(Settings(fill=False)))
+    run = simulate(work, types, table(), FirstCome(), SimulatorOptions(Settings(fill=False)))
     assert finishes(run) == [100.0, 1100.0, 1200.0]
     assert sum(record.preemptions for record in run.records) == 0
 
 
-def data(run: Run) -> str:
+def data(run: ClusterRun) -> str:
     """All that a run says, as text."""
     records = [asdict(record) for record in run.records]
     return json.dumps([records, run.spans, run.ended_s, run.rounds, run.allocations, run.capacity_s, run.notes])
@@ -327,7 +333,7 @@ def test_laws_of_any_run(seed: int, multiple: bool, sharing: bool, servers: int,
     table = packaged()
     types = tuple(WorkerType(t.name, 8 * servers, 8, 1.0) for t in PAPER)
     work = static(table, 12, seed, Draws(multiple=multiple, durations_s=(900.0, 5000.0)))
-    options = Options(space_sharing=sharing, whole_steps=whole)
+    options = SimulatorOptions(space_sharing=sharing, whole_steps=whole)
     run = simulate(work, types, table, policy_named("max_min_fairness"), options)
     assert len(run.records) == 12
     for record in run.records:

@@ -13,7 +13,7 @@ from hocket.hardware.cluster import Level
 from hocket.program.instruction import Kind
 from hocket.program.trace.trace import Trace
 from hocket.simulation.background.background import background_of, collocate
-from hocket.simulation.background.replay import Replay
+from hocket.simulation.background.replay import BackgroundReplay
 from hocket.simulation.engine.unrolled import Unrolled
 from hocket.simulation.simulator import play
 from hocket.simulation.steady_state import steady_state
@@ -107,7 +107,7 @@ def test_what_is_idle_becomes_the_backgrounds(outcome):
 
 def test_without_a_background_nothing_changes(outcome):
     """The replay is the run."""
-    replay = Replay(outcome, JOB, Collocation(), ())
+    replay = BackgroundReplay(outcome, JOB, Collocation(), ())
     replay.run()
     assert replay.start == pytest.approx(outcome.start_s.tolist(), rel=1e-12)
     assert replay.end == pytest.approx(outcome.end_s.tolist(), rel=1e-12)

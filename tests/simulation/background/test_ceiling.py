@@ -18,12 +18,12 @@ from hocket.planning.search.branch_and_bound import make_plan
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.simulation.background.background import background_of, collocate
-from hocket.simulation.background.replay import Replay
+from hocket.simulation.background.replay import BackgroundReplay
 from hocket.simulation.engine.unrolled import Unrolled
-from hocket.simulation.result import Outcome
+from hocket.simulation.result import SimulationResult
 from hocket.simulation.simulator import play
 from hocket.simulation.steady_state import steady_state
-from hocket.strategies.base.search_space import Situation
+from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import members, strategy
 from tests.simulation.helpers.chains import Chain
 
@@ -49,9 +49,9 @@ PROFILE = profile()
 
 
 @cache
-def runs(name: str) -> tuple[Outcome, ...]:
+def runs(name: str) -> tuple[SimulationResult, ...]:
     """Runs of a strategy's first choices on two GPUs, and of one that swaps where the strategy can."""
-    situation = Situation(PROFILE, CLUSTER, 8)
+    situation = PlanRequest(PROFILE, CLUSTER, 8)
     plans = []
     for choice, _ in zip(strategy(name).choices(situation), range(CHOICES), strict=False):
         plans.append(make_plan(situation, name, choice))
@@ -62,7 +62,7 @@ def runs(name: str) -> tuple[Outcome, ...]:
     return tuple(found)
 
 
-class Watched(Replay):
+class Watched(BackgroundReplay):
     """A replay that notes how fast both jobs are on each device, from when to when."""
 
     def run(self):
@@ -83,7 +83,7 @@ class Watched(Replay):
 def test_without_a_background_the_replay_is_the_run(name):
     """Of every strategy of the registry, links and devices with several compute lanes shared as in the kernel."""
     for run in runs(name):
-        replay = Replay(run, SHORT, Collocation(), ())
+        replay = BackgroundReplay(run, SHORT, Collocation(), ())
         replay.run()
         assert replay.start == pytest.approx(run.start_s.tolist(), rel=1e-9, abs=1e-9)
         assert replay.end == pytest.approx(run.end_s.tolist(), rel=1e-9, abs=1e-9)
@@ -180,7 +180,7 @@ def test_rates_stay_below_the_ceiling(mean, its_mean, demand, need, priority):
 def test_a_replay_that_waits_for_nothing_ends_with_the_state():
     """A node that nobody sets free: an error that names it, at once, however long the background could go on."""
     run = runs("gpipe")[0]
-    replay = Replay(run, SHORT, Collocation(), range(2))
+    replay = BackgroundReplay(run, SHORT, Collocation(), range(2))
     replay.waits[-1] += 1
     with pytest.raises(InternalError, match=r"makes no progress.*in motion: nothing; .* \(node \d+\) waits"):
         replay.run()
@@ -198,7 +198,7 @@ def test_a_replay_that_is_held_up_for_ever_ends_with_the_state():
             return background
 
     with pytest.raises(InternalError, match=r"makes no progress.*in motion: forward"):
-        Replay(run, SHORT, Greedy(), range(2)).run()
+        BackgroundReplay(run, SHORT, Greedy(), range(2)).run()
 
 
 def test_on_a_processor_a_small_microbatch_leaves_nothing_of_a_core():

@@ -14,8 +14,8 @@ from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.search_space import (
     MAX_FORWARDS,
     MAX_MICROBATCHES,
-    Choice,
-    Situation,
+    Candidate,
+    PlanRequest,
     interleavings,
     partitioned,
     period_forwards,
@@ -25,7 +25,7 @@ from hocket.strategies.base.search_space import (
 )
 
 PROFILE = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2), device_type="cpu-core")
-OFFERS: dict[str, Callable[[Situation], Iterator[Choice]]] = {
+OFFERS: dict[str, Callable[[PlanRequest], Iterator[Candidate]]] = {
     "replicas": replicas,
     "pipelines": pipelines,
     "pipelines that save": lambda situation: pipelines(situation, recompute=True),
@@ -40,9 +40,9 @@ def cluster(*widths: int, rate: float = 1e9) -> Cluster:
     return Cluster("c", levels, "cpu-core")
 
 
-def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> Situation:
+def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> PlanRequest:
     """Four devices if nothing else is said."""
-    return Situation(profile, cluster(*(widths or (4,))), batch_size)
+    return PlanRequest(profile, cluster(*(widths or (4,))), batch_size)
 
 
 @pytest.mark.parametrize("name", list(OFFERS))
@@ -146,7 +146,7 @@ def test_microbatch_sizes() -> None:
     assert situation(profile, batch_size=4).sizes == (1, 2, 4)
     assert situation(profile, batch_size=2 * MAX_MICROBATCHES).sizes == (2, 4, 8)
     assert situation(profile, batch_size=100 * MAX_MICROBATCHES).sizes == (100 * MAX_MICROBATCHES,)
-    assert Situation(profile, cluster(2), 8, (3,)).sizes == (3,)
+    assert PlanRequest(profile, cluster(2), 8, (3,)).sizes == (3,)
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_microbatch_sizes() -> None:
 def test_sizes_that_make_no_sense(batch_size: int, sizes: tuple[int, ...], words: str) -> None:
     """Each is named."""
     with pytest.raises(InputError, match=words):
-        Situation(PROFILE, cluster(2), batch_size, sizes)
+        PlanRequest(PROFILE, cluster(2), batch_size, sizes)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.hardware.cluster import Link
 from hocket.planning.predict.predict import predict_choice
-from hocket.strategies.base.search_space import Choice, Situation, cut
+from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
 from hocket.strategies.burst.planner import plan_burst
 from tests.strategies.helpers.burst_models import chain, flat, seconds
 
@@ -35,11 +35,11 @@ def test_the_program_takes_what_was_planned(case):
     profile, only, cluster = case
     plan = plan_burst(profile, cluster, BATCH, None, only=only)
     microbatches = lcm(*(len(run.devices) for run in plan.runs))
-    situation = Situation(profile, cluster, BATCH)
+    situation = PlanRequest(profile, cluster, BATCH)
     stages = tuple(
         replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices)) for run in plan.runs
     )
-    choice = Choice(stages, BATCH // microbatches, microbatches)
+    choice = Candidate(stages, BATCH // microbatches, microbatches)
     simulated_s = predict_choice(situation, "burst_parallel", choice).iteration_s
     assert simulated_s <= plan.iteration_s * (1 + 1e-6)
     few, many = (found(len(run.devices) for run in plan.runs) for found in (min, max))

@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from hocket.strategies.swapping.costs import LayerProfile, Pass, Server
+from hocket.strategies.swapping.costs import DirectionCosts, LayerProfile, Server
 from hocket.strategies.swapping.tuner import Mode
 
 Name = tuple[object, ...]
@@ -64,7 +64,7 @@ class Play:
         return max(ends.values()) if len(ends) == len(self.events) else inf
 
 
-def layer_s(way: Pass, size: int, layer: int) -> float:
+def layer_s(way: DirectionCosts, size: int, layer: int) -> float:
     """Seconds of one layer."""
     return float(np.interp(size, way.sizes, way.seconds[:, layer]))
 

@@ -16,7 +16,7 @@ from hocket.strategies.swapping import iteration_time as clock
 from hocket.strategies.swapping import numba_kernels as compiled
 from hocket.strategies.swapping import packing
 from hocket.strategies.swapping import search as searching
-from hocket.strategies.swapping.costs import LayerProfile, Pass, Server
+from hocket.strategies.swapping.costs import DirectionCosts, LayerProfile, Server
 from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode, Pack, plan_harmony
 from tests.strategies.helpers.harmony_events import iteration_s
 
@@ -33,8 +33,8 @@ def drawn(seed: int, layers: int) -> LayerProfile:
     inputs = border * SIZES[:, None]
     weights = rng.uniform(0, 1e9, layers) * (rng.random(layers) < 0.8)
     return LayerProfile(
-        Pass(SIZES, seconds, np.floor(held + inputs)),
-        Pass(SIZES, seconds * rng.uniform(2, 4, layers), np.floor(2 * held + 2 * inputs)),
+        DirectionCosts(SIZES, seconds, np.floor(held + inputs)),
+        DirectionCosts(SIZES, seconds * rng.uniform(2, 4, layers), np.floor(2 * held + 2 * inputs)),
         np.floor(border), np.floor(weights), rng.uniform(0, 0.1, layers),
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ def test_the_clock_is_the_event_simulation(data: some.DataObject) -> None:
 def brute_force_bytes(profile: LayerProfile, plan: HarmonyPlan) -> float:
     """Of the fullest task, layer by layer as Harmony's scheduler counts."""
 
-    def inside(way: Pass, size: int, pack: Pack) -> float:
+    def inside(way: DirectionCosts, size: int, pack: Pack) -> float:
         held = sum(int(np.interp(size, way.sizes, way.bytes[:, k])) for k in range(*pack))
         return held - sum(size * profile.input_bytes[k] for k in range(pack.first + 1, pack.end))
 
@@ -120,11 +120,13 @@ def test_plans_fit_and_more_memory_is_never_slower(mode: Mode, seed: int, layers
 def test_sizes_below_what_was_profiled_are_not_looked_at(mode: Mode) -> None:
     """Microbatches of 3 and 8 alone: the same plan as of a profile that has 1 as well where that fits no device, and without a warning."""
     whole = drawn(1, 5)
-    forward, backward = (Pass(SIZES[1:], way.seconds[1:], way.bytes[1:]) for way in (whole.forward, whole.backward))
+    forward, backward = (
+        DirectionCosts(SIZES[1:], way.seconds[1:], way.bytes[1:]) for way in (whole.forward, whole.backward)
+    )
     plan = plan_harmony(replace(whole, forward=forward, backward=backward), Server(2, 2e11), 24, mode)
     assert min(plan.forward.size, plan.backward.size) >= 3
     huge = [
-        Pass(SIZES, way.seconds, np.vstack((np.full((1, 5), 1e15), way.bytes[1:])))
+        DirectionCosts(SIZES, way.seconds, np.vstack((np.full((1, 5), 1e15), way.bytes[1:])))
         for way in (whole.forward, whole.backward)
     ]
     beside = plan_harmony(replace(whole, forward=huge[0], backward=huge[1]), Server(2, 2e11), 24, mode)

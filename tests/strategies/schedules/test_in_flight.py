@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hocket.errors import RefusedError
-from hocket.program.instruction import What
+from hocket.program.instruction import ValueKind
 from hocket.program.program import StageShape
 from hocket.simulation.summary import most_alive
 from hocket.strategies.base.strategy import compile_strategy, complete, members, strategy
@@ -50,5 +50,5 @@ def test_microbatches_in_flight_are_the_stashes_that_live(name: str) -> None:
                     continue
                 seen += 1
                 said = strategy(name).in_flight(stages, microbatches, complete(name, options))
-                assert said == most_alive(program, What.STASH), (program.name, microbatches)
+                assert said == most_alive(program, ValueKind.STASH), (program.name, microbatches)
     assert seen >= 4

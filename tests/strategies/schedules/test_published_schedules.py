@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hocket.errors import RefusedError
-from hocket.program.instruction import Kind, What
+from hocket.program.instruction import Kind, ValueKind
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
 from hocket.simulation.simulator import play, summarize
@@ -78,7 +78,7 @@ def test_counts_and_rules_are_the_published_ones(case: Any) -> None:
     """Stashes that the compiled program holds, what the strategy declares of them, its update rule, and the lag that programs show."""
     name, stages, microbatches, options, stashes, kind, batch, delay = case
     program = compile_strategy(name, stages, microbatches, options)
-    assert most_alive(program, What.STASH) == stashes
+    assert most_alive(program, ValueKind.STASH) == stashes
     assert strategy(name).in_flight(stages, microbatches, complete(name, options)) == stashes
     assert program.rule == Rule(kind, batch, delay)
     if kind not in ("naive", "averaged") and not any(stage.gathers for stage in stages):
@@ -90,7 +90,7 @@ def lags(program: Program, batch: tuple[int, ...]) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for row in program.period.values():
         for i in (i for i in row if i.kind is Kind.BACKWARD):
-            version = next(value.index for value in i.reads if value.what is What.WEIGHTS)
+            version = next(value.index for value in i.reads if value.what is ValueKind.WEIGHTS)
             found.setdefault(i.stage, set()).add(i.index // batch[i.stage] - version)
     return found
 

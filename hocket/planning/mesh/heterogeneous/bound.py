@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.recompute_cut import Tailor
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.recompute_cut import RecomputeCut
 
 
-class Run(NamedTuple):
+class StageRun(NamedTuple):
     """Stages one behind the other on one type, each with as many replicas."""
 
     kind: int
@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Floor:
+class TypeBound:
     """Of one microbatch size; each a number by type.
 
     Attributes:
@@ -43,7 +43,7 @@ class Floor:
     call_s: Sequence[float]
 
     @classmethod
-    def of(cls, tailor: Tailor, samples: int) -> "Floor":
+    def of(cls, tailor: RecomputeCut, samples: int) -> "TypeBound":
         """Of what a tailor cuts."""
         figures, on = tailor.figures(samples), [one.profile for one in tailor.columns]
         first_s, last_s = figures.ends_s.T.tolist()
@@ -52,7 +52,7 @@ class Floor:
         block_s = figures.block_s.min(axis=0).tolist()
         return cls(figures.blocks, block_s, first_s, last_s, step_s, first_step_s, call_s)
 
-    def seconds(self, runs: Sequence[Run], microbatches: int, mesh: Mesh) -> float:
+    def seconds(self, runs: Sequence[StageRun], microbatches: int, mesh: ParallelLayout) -> float:
         """Of a mesh whose stages stand on these runs, one run behind the other.
 
         Arguments:

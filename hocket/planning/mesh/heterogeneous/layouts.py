@@ -12,17 +12,17 @@ from math import floor
 import numpy as np
 
 from hocket.hardware.cluster import Cluster
-from hocket.planning.mesh.heterogeneous.bound import Floor, Run
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.heterogeneous.bound import StageRun, TypeBound
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.placement import Places
-from hocket.planning.mesh.recompute_cut import Tailor
+from hocket.planning.mesh.recompute_cut import RecomputeCut
 from hocket.planning.search.result import TIE
 
 _MOST_TYPES = 4  # whose orders are all tried; of more, these that have most devices
 
 
-def mixes(tailor: Tailor, batch_size: int) -> Iterator[tuple[Mesh, float]]:
+def mixes(tailor: RecomputeCut, batch_size: int) -> Iterator[tuple[ParallelLayout, float]]:
     """Meshes without layers on some or all types of a cluster, and seconds that no cut of them is below."""
     names, kinds = tailor.types
     own = {k: tuple(np.flatnonzero(kinds == k).tolist()) for k in range(len(names))}
@@ -31,11 +31,11 @@ def mixes(tailor: Tailor, batch_size: int) -> Iterator[tuple[Mesh, float]]:
         total, rest = divmod(batch_size, samples)
         if rest:
             continue
-        least = Floor.of(tailor, samples)
+        least = TypeBound.of(tailor, samples)
         for count in range(1, len(most) + 1):
             for order in permutations(most, count):
                 for widths in product(*(_widths(len(own[k]), total) for k in order)):
-                    runs = [Run(k, width, len(own[k]) // width) for k, width in zip(order, widths, strict=True)]
+                    runs = [StageRun(k, width, len(own[k]) // width) for k, width in zip(order, widths, strict=True)]
                     depth = sum(run.stages for run in runs)
                     if depth > len(tailor.profile.layers):
                         continue
@@ -53,7 +53,7 @@ def mixes(tailor: Tailor, batch_size: int) -> Iterator[tuple[Mesh, float]]:
                             yield other, least.seconds(runs, total, other)
 
 
-def numbers_of_chunks(tailor: Tailor, mesh: Mesh) -> range:
+def numbers_of_chunks(tailor: RecomputeCut, mesh: ParallelLayout) -> range:
     """What a mesh's columns, layers and microbatches allow from 2 on (strategies/schedules/interleaved.py).
 
     Filling a pipeline takes (p - 1) / (m v) of a batch at most: no more chunks than leave a tie of it.
@@ -65,7 +65,7 @@ def numbers_of_chunks(tailor: Tailor, mesh: Mesh) -> range:
     return range(2, min((len(tailor.profile.layers) - 2) // mesh.depth, enough) + 1)
 
 
-def alone(mesh: Mesh, plane: Plane) -> bool:
+def alone(mesh: ParallelLayout, plane: LayoutSpace) -> bool:
     """Whether it stands on devices of one type."""
     kinds = plane.types[1]
     return len({int(kinds[group]) for place in mesh.stands for group in place}) == 1
@@ -85,7 +85,7 @@ def _widths(groups: int, microbatches: int) -> list[int]:
     return sorted(found.values())
 
 
-def turned(mesh: Mesh, plane: Plane) -> Mesh | None:
+def turned(mesh: ParallelLayout, plane: LayoutSpace) -> ParallelLayout | None:
     """The mesh with stages of one type side by side where replicas were; None where that is the same, as on one level of alike
     devices, each with one way out to all others. (With a link for each pair sums over several stages may share them, or not.)"""
     cluster = plane.group.cluster
@@ -101,10 +101,10 @@ def turned(mesh: Mesh, plane: Plane) -> Mesh | None:
     return None if tuple(places) == stands else replace(mesh, places=tuple(places))
 
 
-def _mesh(plane: Plane, places: Places, samples: int, total: int, shard: str) -> Mesh:
+def _mesh(plane: LayoutSpace, places: Places, samples: int, total: int, shard: str) -> ParallelLayout:
     widths = {len(place) for place in places}
     width = widths.pop() if len(widths) == 1 else 1
-    return Mesh(
+    return ParallelLayout(
         plane.tensor,
         len(places),
         width,

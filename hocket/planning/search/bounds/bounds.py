@@ -11,14 +11,14 @@ from hocket.planning.search.bounds.stages import StageFigures
 from hocket.planning.search.bounds.time import TimeBound, by_device
 from hocket.program.passes.borders import StageCut, stage_shapes
 from hocket.program.program import StageShape
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 from hocket.strategies.base.strategy import complete, strategy
 
 
 class Bounds:
     """Bounds for the choices of one situation. Figures that choices share are worked out once."""
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: PlanRequest) -> None:
         self._profile = situation.profile
         self._stages = StageFigures(situation)
         self._time = TimeBound(situation, self._stages)
@@ -26,7 +26,7 @@ class Bounds:
         self._quick: dict[tuple[int, int], float] = {}
         self._shapes: dict[int, tuple[tuple[StageCut, ...], tuple[StageShape, ...]]] = {}
 
-    def quick_s(self, choice: Choice) -> float:
+    def quick_s(self, choice: Candidate) -> float:
         """Compute alone: the busiest device."""
         key = (id(choice.stages), choice.microbatch_size)
         if key not in self._quick:
@@ -39,7 +39,7 @@ class Bounds:
             self._quick[key] = max(busy_s.values()) / count**2
         return self._quick[key]
 
-    def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
+    def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
         """What a device would save of an iteration if replicas divided their steps, at most, by the seconds of compute alone. The
         strategy must support the choice."""
         if not self._steps or _waved(choice):
@@ -51,29 +51,29 @@ class Bounds:
         quick_s = self.quick_s(choice)
         return max(by_device(choice, saved_s).values()) / quick_s if quick_s > 0 else 1.0
 
-    def shapes(self, choice: Choice) -> tuple[StageShape, ...]:
+    def shapes(self, choice: Candidate) -> tuple[StageShape, ...]:
         """What a program must know of the choice's stages; strategies share many."""
         key = id(choice.stages)
         if key not in self._shapes:
             self._shapes[key] = (choice.stages, stage_shapes(self._profile, choice.stages))
         return self._shapes[key][1]
 
-    def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
+    def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
         """Everything that `bound_time` lists; of bundles and waves compute alone. The strategy must support the choice."""
         if _bundled(choice) or _waved(choice):
             return self.quick_s(choice)
         return self._time.seconds(name, shapes, choice)
 
-    def peak_bytes(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> dict[int, float]:
+    def peak_bytes(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> dict[int, float]:
         """Bytes that each device holds at some time at least: its weights, and gradients or stashes."""
         return peak_bytes(name, shapes, choice, self._stages.of(choice))
 
 
-def _bundled(choice: Choice) -> bool:
+def _bundled(choice: Candidate) -> bool:
     """Whether microbatches run together, which takes less than one after the other."""
     return any(cut.merged > 1 for cut in choice.stages)
 
 
-def _waved(choice: Choice) -> bool:
+def _waved(choice: Candidate) -> bool:
     """Whether devices compute for several waves at once."""
     return any(cut.wave for cut in choice.stages)

@@ -8,22 +8,22 @@ import numpy as np
 from hocket.cost.compute import Columns
 from hocket.cost.contention import Resource, collective_uses, transfer_uses
 from hocket.cost.transfer import TransferTime, collective
-from hocket.planning.search.bounds.stages import Run, Stages
+from hocket.planning.search.bounds.stages import LayerRun, Stages
 from hocket.program.instruction import Kind
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 
 
 class LinkFigures:
     """What the choices of one situation send; what choices share is worked out once."""
 
-    def __init__(self, situation: Situation, columns: Columns) -> None:
+    def __init__(self, situation: PlanRequest, columns: Columns) -> None:
         self._situation, self._columns = situation, columns
         self._borders: dict[tuple[int, int], tuple[tuple[StageCut, ...], np.ndarray, np.ndarray]] = {}
         self._loads: dict[tuple[tuple[int, ...], ...], tuple[list[Resource], np.ndarray, np.ndarray]] = {}
         self._rings: dict[tuple[Kind, tuple[int, ...], float], float] = {}
 
-    def rings_s(self, cut: StageCut, run: Run) -> list[float]:
+    def rings_s(self, cut: StageCut, run: LayerRun) -> list[float]:
         """Seconds of the sum of each bucket over the replicas; where each gets a part only, until it has. Whatever the buckets are, the
         last has at least the last gradients."""
         kind = Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
@@ -54,14 +54,14 @@ class LinkFigures:
             threads += overlap.usable
         return min((collective(cluster, kind, devices, size_bytes, own) for own in threads), key=sum)
 
-    def message_s(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
+    def message_s(self, choice: Candidate) -> tuple[np.ndarray, np.ndarray]:
         """Least seconds of a microbatch's activations to the next stage, and of their gradients back; -1 where none go."""
         forth, back = self._border_bytes(choice)
         _, _, fastest = self._load(tuple(cut.devices for cut in choice.stages))
         seconds = [np.where(size > 0, fastest[:, 0] + size * fastest[:, 1], -1.0) for size in (forth, back)]
         return seconds[0], seconds[1]
 
-    def busiest_s(self, choice: Choice, stages: Stages, updates: np.ndarray) -> float:
+    def busiest_s(self, choice: Candidate, stages: Stages, updates: np.ndarray) -> float:
         """The busiest link."""
         resources, table, _ = self._load(tuple(cut.devices for cut in choice.stages))
         forth, back = self._border_bytes(choice, least=False)
@@ -79,7 +79,7 @@ class LinkFigures:
                         load[use.resource] = load.get(use.resource, 0.0) + flow_s
         return max(load.values(), default=0.0)
 
-    def _border_bytes(self, choice: Choice, least: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def _border_bytes(self, choice: Candidate, least: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of activations and of gradients between each stage and the next; of the smallest microbatch or a whole one."""
         key = (id(choice.stages), 2 * choice.microbatch_size + least)
         kept = self._borders.get(key)

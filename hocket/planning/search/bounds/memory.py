@@ -2,11 +2,11 @@
 
 from hocket.planning.search.bounds.stages import Stages
 from hocket.program.program import StageShape
-from hocket.strategies.base.search_space import Choice
+from hocket.strategies.base.search_space import Candidate
 from hocket.strategies.base.strategy import complete, strategy
 
 
-def peak_bytes(name: str, shapes: tuple[StageShape, ...], choice: Choice, stages: Stages) -> dict[int, float]:
+def peak_bytes(name: str, shapes: tuple[StageShape, ...], choice: Candidate, stages: Stages) -> dict[int, float]:
     """Bytes that each device holds at some time at least: its weights, and gradients or stashes."""
     waiting = strategy(name).in_flight(shapes, stages.microbatches, complete(name, choice.options))
     held: dict[int, float] = {}

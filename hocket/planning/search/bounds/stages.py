@@ -10,11 +10,11 @@ from hocket.cost.compute import Columns, step_s
 from hocket.cost.model import CostModel
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerRun:
     """A run of layers at one microbatch size: seconds of whole and of the smallest microbatches, and bytes."""
 
     forward_s: float
@@ -32,7 +32,7 @@ class Run:
 class Stages:
     """One choice's stages as arrays; shape (stages,), borders (stages - 1,)."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[LayerRun, ...]
     microbatches: int
     forward_s: np.ndarray
     backward_s: np.ndarray
@@ -64,16 +64,16 @@ class Stages:
 class StageFigures:
     """The stages of one situation's choices as figures; what choices share is worked out once."""
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: PlanRequest) -> None:
         self._situation = situation
         self.columns = Columns(situation.profile)
         everything = StageCut(tuple(range(len(situation.profile.layers))), tuple(range(situation.cluster.devices)))
         costs = CostModel(situation.profile, situation.cluster, (everything,), (1,))
         self._factors = [costs.factor(d) for d in range(situation.cluster.devices)]
-        self._runs: dict[tuple[int, tuple[int, ...]], Run] = {}
+        self._runs: dict[tuple[int, tuple[int, ...]], LayerRun] = {}
         self._stages: dict[tuple[int, int], tuple[tuple[StageCut, ...], Stages]] = {}
 
-    def of(self, choice: Choice) -> Stages:
+    def of(self, choice: Candidate) -> Stages:
         """A choice's stages."""
         key = (id(choice.stages), choice.microbatch_size)
         kept = self._stages.get(key)
@@ -94,7 +94,7 @@ class StageFigures:
             kept = self._stages[key] = (choice.stages, stages)  # the first keeps the identity from being given anew
         return kept[1]
 
-    def bundles_s(self, choice: Choice) -> dict[int, float]:
+    def bundles_s(self, choice: Candidate) -> dict[int, float]:
         """Seconds that each device computes for a batch, where a replica's share of it is one bundle."""
         found: dict[int, float] = {}
         widths = [len(cut.devices) for cut in choice.stages]
@@ -108,7 +108,7 @@ class StageFigures:
                 found[device] = found.get(device, 0.0) + seconds
         return found
 
-    def _run(self, layers: tuple[int, ...], size: int) -> Run:
+    def _run(self, layers: tuple[int, ...], size: int) -> LayerRun:
         found = self._runs.get((size, layers))
         if found is None:
             batch, profile, index = self._situation.batch_size, self._situation.profile, list(layers)
@@ -117,7 +117,7 @@ class StageFigures:
             own = [self._weights(i) for i in index]
             first = next((k for k, (_, gradients) in enumerate(own) if gradients > 0), len(index))
             backward = full.backward_s[index]
-            found = self._runs[size, layers] = Run(
+            found = self._runs[size, layers] = LayerRun(
                 float(full.forward_s[index].sum()),
                 float(backward.sum()),
                 float(least.forward_s[index].sum()),

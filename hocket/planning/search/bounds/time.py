@@ -13,21 +13,21 @@ import numpy as np
 
 from hocket.cost.contention import Resource, host_of
 from hocket.planning.search.bounds.links import LinkFigures
-from hocket.planning.search.bounds.stages import Run, StageFigures, Stages
+from hocket.planning.search.bounds.stages import LayerRun, StageFigures, Stages
 from hocket.program.passes.borders import StageCut
 from hocket.program.program import StageShape
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 from hocket.strategies.base.strategy import complete, strategy
 
 
 class TimeBound:
     """Seconds of an iteration that no simulation of a choice is below."""
 
-    def __init__(self, situation: Situation, stages: StageFigures) -> None:
+    def __init__(self, situation: PlanRequest, stages: StageFigures) -> None:
         self._cluster = situation.cluster
         self._figures, self._links = stages, LinkFigures(situation, stages.columns)
 
-    def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
+    def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
         """Everything that the head of this file lists. The strategy must support the choice."""
         stages, member = self._figures.of(choice), strategy(name)
         options = complete(name, choice.options)
@@ -52,7 +52,7 @@ class TimeBound:
             found.append(float((updates * (ways_s + tail_s) / (np.array(rule.delay) + 1)).max()))
         return max(found)
 
-    def _busy_s(self, choice: Choice, stage_s: np.ndarray) -> float:
+    def _busy_s(self, choice: Candidate, stage_s: np.ndarray) -> float:
         """The busiest device, and the busiest host."""
         seconds = by_device(choice, stage_s)
         cluster = self._cluster
@@ -67,7 +67,7 @@ class TimeBound:
 
     def _flushed_s(
         self,
-        choice: Choice,
+        choice: Candidate,
         stages: Stages,
         forth_s: np.ndarray,
         back_s: np.ndarray,
@@ -105,7 +105,7 @@ class TimeBound:
                 most = max(most, way_s + busy_s + float(anywhere_s[root[own[0]]]))
         return max(most, self._busy_s(choice, stages.batch_s / stages.widths + step_s))
 
-    def _tails(self, choice: Choice, stages: Stages) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _tails(self, choice: Candidate, stages: Stages) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of every stage: seconds from its last backward to the end of the update, on the device of that backward and on
         any of its replicas (below 0 where gradients are complete before the backward is); seconds of its all-reduces."""
         tails, anywhere, rings = [], [], []
@@ -118,12 +118,12 @@ class TimeBound:
         return np.array(tails), np.array(anywhere), np.array(rings)
 
 
-def _step_s(cut: StageCut, run: Run) -> float:
+def _step_s(cut: StageCut, run: LayerRun) -> float:
     """Of one replica."""
     return run.step_s / (cut.replicas if cut.sharded else 1)
 
 
-def by_device(choice: Choice, stage_s: np.ndarray) -> dict[int, float]:
+def by_device(choice: Candidate, stage_s: np.ndarray) -> dict[int, float]:
     """Seconds of each device, given those of its stages."""
     seconds: dict[int, float] = {}
     for cut, each in zip(choice.stages, stage_s.tolist(), strict=True):

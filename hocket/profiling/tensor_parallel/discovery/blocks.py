@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hocket.errors import RefusedError
 from hocket.profiling.analytic.block_calls import BlockCall, alike, calls_of_blocks, has_matrix, nearest_nodes, numbers
-from hocket.profiling.tensor_parallel.discovery.equivalence import TOLERANCE, Problem, Proof, told
+from hocket.profiling.tensor_parallel.discovery.equivalence import TOLERANCE, Inequality, Proof, told
 from hocket.profiling.tensor_parallel.sharded_modules import cuts, cuts_in_block
 from hocket.profiling.tensor_parallel.split import (
     BlockSplit,
@@ -138,7 +138,7 @@ class _Search:
             found = replace(part, draws=self.proof.draws((part,), self.width))
             problem = self.proof.problem((found,), self.width, dropout=True) if found.draws else None
         except ValueError as error:
-            problem = Problem(str(error))
+            problem = Inequality(str(error))
         if problem is not None:
             raise RefusedError(
                 f"{self.name}: before {part.row.path}", f"dropout whose mask cannot be divided: {problem.text}",
@@ -148,7 +148,7 @@ class _Search:
 
     def _part(self, row: str, width: int) -> tuple[DividedPart | None, str]:
         """The part that ends with this linear layer, with as few divided attributes as possible, or why there is none."""
-        reason: Problem | None = None
+        reason: Inequality | None = None
         for part in self._proposals(row, width):
             problem = self.proof.problem((part,), width)
             while problem is not None and self._may_sum(problem.weight, part):

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 from hocket.errors import RefusedError
 from hocket.profiling.analytic.block_calls import BlockCall
 from hocket.profiling.tensor_parallel.dropout import Dice, Draw, divided_draws, draws_of
-from hocket.profiling.tensor_parallel.group import Alone, Members
+from hocket.profiling.tensor_parallel.group import SingleRank, TensorParallelGroup
 from hocket.profiling.tensor_parallel.sharded_modules import cuts_in_block, divide_block, part_of
 from hocket.profiling.tensor_parallel.split import BlockSplit, Cut, DividedDraws, DividedPart, Sliced
-from hocket.profiling.tensor_parallel.threaded_group import Together
+from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
 
 _Slice = Callable[[Tensor], Tensor]
 TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind
@@ -36,7 +36,7 @@ class _Run:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Inequality:
     """What is not equal, or does not run; `weight` is the name of the weight whose gradient it is about."""
 
     text: str
@@ -131,7 +131,7 @@ class Proof:
         Raises:
             ValueError: other random numbers are drawn in the divided part.
         """
-        block = self._divided(parts, width, 0, Alone(), sliced)
+        block = self._divided(parts, width, 0, SingleRank(), sliced)
         own = _slice_of(sliced, width, 0)
         inputs = sliced.inputs if sliced else ()
         whole, after = self._drawn(self.copy().train(), lambda i, x: x)
@@ -141,7 +141,7 @@ class Proof:
         return tuple(DividedDraws(path, dims) for path, dims in divided_draws(whole, divided, width).items())
 
     def _divided(
-        self, parts: tuple[DividedPart, ...], width: int, rank: int, members: Members, sliced: Sliced | None
+        self, parts: tuple[DividedPart, ...], width: int, rank: int, members: TensorParallelGroup, sliced: Sliced | None
     ) -> nn.Module:
         block = self.copy()
         divide_block(block, BlockSplit((), parts, {}, sliced), width, rank, members)
@@ -153,7 +153,7 @@ class Proof:
 
     def problem(
         self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False, sliced: Sliced | None = None
-    ) -> Problem | None:
+    ) -> Inequality | None:
         """What is wrong when the block is divided like this; None when all is equal.
 
         Arguments:
@@ -161,14 +161,14 @@ class Proof:
         """
         whole = self.whole(dropout)
 
-        def one(rank: int, members: Members) -> _Run:
+        def one(rank: int, members: TensorParallelGroup) -> _Run:
             own = _slice_of(sliced, width, rank)
             return self._run(self._divided(parts, width, rank, members, sliced), dropout, sliced, own)
 
         try:
-            runs = Together(width).run(one)
+            runs = ThreadedGroup(width).run(one)
         except Exception as error:  # whatever a model does with sizes that it was not made for
-            return Problem(told(error))
+            return Inequality(told(error))
         cuts = cuts_in_block(self.block, parts)
         outputs, inputs = (sliced.outputs, sliced.inputs) if sliced else ((), ())
         for rank, run in enumerate(runs):
@@ -199,19 +199,19 @@ def told(error: Exception) -> str:
 
 def differs(
     what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor], tolerance: float = TOLERANCE
-) -> Problem | None:
+) -> Inequality | None:
     """What is not equal, relative to the largest number."""
     if expected.keys() != found.keys():
-        return Problem(f"{what}: {len(found)} tensors instead of {len(expected)}")
+        return Inequality(f"{what}: {len(found)} tensors instead of {len(expected)}")
     largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)
     for name, x in expected.items():
         y = found[name]
         if x.shape != y.shape:
-            return Problem(f"{what} {name} has the shape {tuple(y.shape)} instead of {tuple(x.shape)}")
+            return Inequality(f"{what} {name} has the shape {tuple(y.shape)} instead of {tuple(x.shape)}")
         if x.numel():
             scale = max(float(x.abs().max()), 1e-3 * largest)
             difference = float((x - y).abs().max())
             if not difference <= tolerance * scale:
                 text = f"{what} {name} differs by {difference / scale if scale else difference:.1g}"
-                return Problem(text, name if isinstance(name, str) else "")
+                return Inequality(text, name if isinstance(name, str) else "")
     return None

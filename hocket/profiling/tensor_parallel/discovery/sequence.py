@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from hocket.profiling.analytic.block_calls import BlockCall, calls_of_blocks
 from hocket.profiling.capture.recorded_graph import flatten
-from hocket.profiling.tensor_parallel.discovery.equivalence import Problem, Proof
+from hocket.profiling.tensor_parallel.discovery.equivalence import Inequality, Proof
 from hocket.profiling.tensor_parallel.sharded_modules import cuts_in_block
 from hocket.profiling.tensor_parallel.split import BlockSplit, Sliced, TensorSplit
 
@@ -165,7 +165,7 @@ class _Search:
         Arguments:
             of_fewer: shapes of its arguments with another number of samples, by number among leaves, if that is known.
         """
-        reason: Problem | None = None
+        reason: Inequality | None = None
         for proposal in self._proposals(of_fewer):
             problem = self.proof.problem(self.split.parts, self.width, sliced=proposal)
             if problem is None:

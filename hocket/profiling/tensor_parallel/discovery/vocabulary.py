@@ -23,12 +23,12 @@ from hocket.profiling.analytic.block_calls import has_matrix
 from hocket.profiling.capture.recorded_graph import flatten
 from hocket.profiling.tensor_parallel.discovery.blocks import features_out
 from hocket.profiling.tensor_parallel.discovery.equivalence import differs, told
-from hocket.profiling.tensor_parallel.group import Alone, Members
-from hocket.profiling.tensor_parallel.sharded_logits import Journal, LogitsPart, as_part
+from hocket.profiling.tensor_parallel.group import SingleRank, TensorParallelGroup
+from hocket.profiling.tensor_parallel.sharded_logits import LogitsLog, LogitsPart, as_part
 from hocket.profiling.tensor_parallel.sharded_modules import divide_words, part_of
 from hocket.profiling.tensor_parallel.split import Cut, DividedEmbedding, DividedLinear, TensorSplit
-from hocket.profiling.tensor_parallel.threaded_group import Together
-from hocket.profiling.tensor_parallel.vocab_parallel import Words
+from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
+from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 _End = DividedLinear | DividedEmbedding
 _FEW = 8  # positions on which a module is tried for a linear layer
@@ -198,8 +198,8 @@ def _whole_for(model: nn.Module, end: _End, seen: _Seen, width: int) -> str:
 
 def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor], width: int) -> str:
     """Why no loss can be made of parts of an output layer's logits; "" if one can."""
-    journal, made = Journal(), list[Tensor]()
-    words = Words.of(output.cut, width, 0, Alone())
+    journal, made = LogitsLog(), list[Tensor]()
+    words = VocabularyRange.of(output.cut, width, 0, SingleRank())
 
     def cut(module: nn.Module, given: Any, whole: Tensor) -> Tensor:
         made.append(whole.detach())
@@ -232,9 +232,9 @@ def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor
         (gradient,) = torch.autograd.grad(loss, leaf)
         return {"loss": loss.detach(), "gradient": gradient}
 
-    def one(rank: int, members: Members) -> dict[str, Tensor]:
+    def one(rank: int, members: TensorParallelGroup) -> dict[str, Tensor]:
         leaf = part_of(whole, at, width, rank).clone().requires_grad_()
-        return run(leaf, as_part(leaf.view_as(leaf), Words.of(output.cut, width, rank, members), at.dim))
+        return run(leaf, as_part(leaf.view_as(leaf), VocabularyRange.of(output.cut, width, rank, members), at.dim))
 
     at = Cut(whole.dim() - 1, words=output.cut.words)
     leaf = whole.clone().requires_grad_()
@@ -252,7 +252,7 @@ def _unfound(module: nn.Module, cut: Cut, ids: Tensor, width: int) -> str:
         gradients = torch.autograd.grad(found, list(learnt.values()), arriving) if learnt else ()
         return {"output": found.detach(), **dict(zip(learnt, gradients, strict=True))}
 
-    def one(rank: int, members: Members) -> dict[str, Tensor]:
+    def one(rank: int, members: TensorParallelGroup) -> dict[str, Tensor]:
         part = copy.deepcopy(module, {id(p): p for p in module.parameters()})
         divide_words(part, DividedEmbedding("", cut), None, width, rank, members)
         return run(part)
@@ -261,11 +261,14 @@ def _unfound(module: nn.Module, cut: Cut, ids: Tensor, width: int) -> str:
 
 
 def _difference(
-    one: Callable[[int, Members], dict[str, Tensor]], expected: dict[str, Tensor], cuts: dict[str, Cut], width: int
+    one: Callable[[int, TensorParallelGroup], dict[str, Tensor]],
+    expected: dict[str, Tensor],
+    cuts: dict[str, Cut],
+    width: int,
 ) -> str:
     """What differs between simulated devices and one; "" for nothing."""
     try:
-        runs = Together(width).run(one)
+        runs = ThreadedGroup(width).run(one)
     except Exception as error:  # whatever a module does with sizes that it was not made for
         return told(error)
     for rank, run in enumerate(runs):

@@ -7,9 +7,9 @@ before. Values are named without one: a number is put on where an instruction is
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hocket.program.instruction import Value, What
+from hocket.program.instruction import Value, ValueKind
 
-BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 """What goes from stage to stage."""
 
 

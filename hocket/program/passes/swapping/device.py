@@ -8,18 +8,18 @@ own, and marks say whom they wait for.
 from collections.abc import Iterable, Iterator
 
 from hocket.errors import RefusedError
-from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Kind, Value, ValueKind
 from hocket.program.memory_bound.footprint import Sizes
 from hocket.program.order import heir_of
 from hocket.program.passes.swapping.copies import BORDER, Copies, in_order
 from hocket.program.passes.swapping.draft import Draft
-from hocket.program.passes.swapping.memory import Room
+from hocket.program.passes.swapping.memory import MemoryBudget
 from hocket.program.passes.swapping.operations import NEVER, Habits, Operations
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import Program
 from hocket.util.units import show_bytes
 
-_STATE = frozenset({What.WEIGHTS, What.OPTIMIZER})
+_STATE = frozenset({ValueKind.WEIGHTS, ValueKind.OPTIMIZER})
 
 
 _LESS = "Take smaller stages or microbatches, or give the device more memory."
@@ -58,7 +58,7 @@ class SwappedDevice:
         self._writes_clean = swapping.writes_clean or swapping.policy == "lru"
         self._beside = swapping.prefetch > 0
         self._draft, self._copies = Draft(), Copies()
-        self._room = Room(sizes, device, limit)
+        self._room = MemoryBudget(sizes, device, limit)
         self._operations = Operations(program.period[device, COMPUTE], habits)
         self._ahead: set[Value] = set()  # what was swapped in for an operation that is still to come
         self._made = {value for i in program.period[device, COMPUTE] for value in i.writes}  # on this device
@@ -136,7 +136,7 @@ class SwappedDevice:
 
     def _shared(self, value: Value) -> bool:
         """Whether it is a sum with gradients of other stages: it is there when they have theirs, for which computation here may not wait."""
-        return value.what is What.REDUCED and value.part in dict(self._program.stages[value.stage].tied)
+        return value.what is ValueKind.REDUCED and value.part in dict(self._program.stages[value.stage].tied)
 
     def _too_little(self, number: int, extra: float) -> "TooFewBytes":
         room, operation = self._room, self._operations[number]

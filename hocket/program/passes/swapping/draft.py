@@ -7,7 +7,7 @@ Rules of this file: what instructions mean, and why one waits, is for others to 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, What
+from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, ValueKind
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Draft:
         self._waited[lane] = max(self._waited[lane], *others)
 
     def _mark(self, before: Item, item: Item) -> None:
-        mark = Value(What.MARK, before.instruction.stage, 0, self._marks)
+        mark = Value(ValueKind.MARK, before.instruction.stage, 0, self._marks)
         self._marks += 1
         before.writes.append(mark)
         item.reads.append(mark)

@@ -11,7 +11,7 @@ from hocket.program.order import heir_of
 from hocket.program.passes.swapping.operations import Operation
 
 
-class Room:
+class MemoryBudget:
     """What of a limit is taken. Without sizes or a limit there is always room.
 
     Attributes:

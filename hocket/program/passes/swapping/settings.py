@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hocket.errors import InputError, nearest
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 from hocket.program.memory_bound.footprint import Sizes
 from hocket.program.program import Program
 from hocket.util.units import show_bytes, show_count
@@ -111,8 +111,8 @@ _HELD = {
     Kind.STEP: "step_bytes",
 }  # fmt: skip
 _PLAIN = {
-    What.WEIGHTS: "weights_bytes", What.OPTIMIZER: "optimizer_bytes", What.STASH: "stash_bytes", What.INPUT: "input_bytes",
-    What.SQUARES: "norm_bytes", What.NORM: "norm_bytes",
+    ValueKind.WEIGHTS: "weights_bytes", ValueKind.OPTIMIZER: "optimizer_bytes", ValueKind.STASH: "stash_bytes", ValueKind.INPUT: "input_bytes",
+    ValueKind.SQUARES: "norm_bytes", ValueKind.NORM: "norm_bytes",
 }  # fmt: skip
 
 
@@ -131,11 +131,11 @@ class StageSizes:
             plain_bytes: float = getattr(stage, plain)
             return plain_bytes
         match value.what:
-            case What.ACCUMULATOR | What.REDUCED:
+            case ValueKind.ACCUMULATOR | ValueKind.REDUCED:
                 return stage.gradients_bytes[value.part]
-            case What.ACTIVATION:
+            case ValueKind.ACTIVATION:
                 return stage.activations_bytes[self.targets[value.stage].index(value.part)]
-            case What.GRADIENT:
+            case ValueKind.GRADIENT:
                 return stage.activation_gradients_bytes[self.targets[value.stage].index(value.part)]
         return 0.0
 
@@ -181,11 +181,11 @@ def stages_of(program: Program, sizes: Sizes) -> tuple[StageSwap, ...]:
             if value.what in _PLAIN:
                 note(s, _PLAIN[value.what], amount)
                 continue
-            if value.what in (What.ACCUMULATOR, What.REDUCED):
+            if value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED):
                 row, at = gradients[s], value.part
             else:
                 row, at = (
-                    (ahead if value.what is What.ACTIVATION else back)[s],
+                    (ahead if value.what is ValueKind.ACTIVATION else back)[s],
                     program.stages[s].targets.index(value.part),
                 )
             row[at] = max(row[at], amount)

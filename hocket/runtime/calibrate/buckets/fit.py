@@ -24,7 +24,7 @@ _HELD_OUT = 4
 
 
 @dataclass(frozen=True)
-class Step:
+class OverlapStep:
     """One step of one worker: seconds on its clock.
 
     Attributes:
@@ -46,12 +46,12 @@ class Noted:
     buckets_bytes: tuple[float, ...]
     threads: tuple[int, ...]
     names: tuple[tuple[str, ...], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[OverlapStep, ...]
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
-class Run(NamedTuple):
+class OverlapRun(NamedTuple):
     """One draw: seconds from the begin of the backward to the end of the last all-reduce."""
 
     buckets: int
@@ -65,7 +65,7 @@ class Run(NamedTuple):
         return self.predicted_s / self.measured_s - 1
 
 
-class Measured(NamedTuple):
+class OverlapMeasurement(NamedTuple):
     """What came of it.
 
     Attributes:
@@ -74,9 +74,9 @@ class Measured(NamedTuple):
     """
 
     fitted: Fitted
-    runs: tuple[Run, ...]
-    held_out: tuple[Run, ...]
-    alone: tuple["Alone", ...]
+    runs: tuple[OverlapRun, ...]
+    held_out: tuple[OverlapRun, ...]
+    alone: tuple["PlainBackward", ...]
 
     @property
     def error(self) -> float:
@@ -93,7 +93,7 @@ Draws = Sequence[tuple[Noted, ...]]
 """By draw, then by worker."""
 
 
-def measured(notes: Sequence[Sequence[Noted]]) -> Measured:
+def measured(notes: Sequence[Sequence[Noted]]) -> OverlapMeasurement:
     """Fit a model to the notes of all workers, of each a draw after the other.
 
     Raises:
@@ -103,7 +103,7 @@ def measured(notes: Sequence[Sequence[Noted]]) -> Measured:
     workers, alone = len(notes), _alone(draws)
     several = [k for k, noted in enumerate(draws) if len(noted[0].threads) > 1]
     apart = set(several[_HELD_OUT - 1 :: _HELD_OUT])
-    held_out: tuple[Run, ...] = ()
+    held_out: tuple[OverlapRun, ...] = ()
     if apart:
         seen = [noted for k, noted in enumerate(draws) if k not in apart]
         blind = _fit(seen, alone, workers).model
@@ -112,18 +112,18 @@ def measured(notes: Sequence[Sequence[Noted]]) -> Measured:
     threads = tuple(sorted({count for noted in draws for count in noted[0].threads}))
     fitted = fitted._replace(model=replace(fitted.model, threads=threads))
     runs = tuple(foretold(noted, alone, fitted.model) for noted in draws)
-    found = Measured(fitted, runs, held_out, tuple(alone))
+    found = OverlapMeasurement(fitted, runs, held_out, tuple(alone))
     return found._replace(fitted=fitted._replace(model=replace(fitted.model, error=round(found.error, 4))))
 
 
-class Alone(NamedTuple):
+class PlainBackward(NamedTuple):
     """One worker's backward with nothing beside it: when each gradient is there, and its end, from its begin on."""
 
     arrival_s: dict[str, float]
     end_s: float
 
 
-def _alone(draws: Draws) -> list[Alone]:
+def _alone(draws: Draws) -> list[PlainBackward]:
     found = []
     for worker in range(len(draws[0])):
         steps = [step for noted in draws if len(noted[worker].threads) == 1 for step in noted[worker].steps]
@@ -134,17 +134,17 @@ def _alone(draws: Draws) -> list[Alone]:
             for name, at_s in step.arrivals:
                 times.setdefault(name, []).append(at_s - step.backward[0])
         ends = [step.backward[1] - step.backward[0] for step in steps]
-        found.append(Alone({name: median(of) for name, of in times.items()}, median(ends)))
+        found.append(PlainBackward({name: median(of) for name, of in times.items()}, median(ends)))
     return found
 
 
-def _fit(draws: Draws, alone: Sequence[Alone], workers: int) -> Fitted:
+def _fit(draws: Draws, alone: Sequence[PlainBackward], workers: int) -> Fitted:
     computed = [one for noted in draws for worker, own in enumerate(noted) for one in _computed(own, alone[worker])]
     moved = [one for noted in draws for one in _moved(noted)]
     return fit(computed, moved, workers)
 
 
-def _computed(noted: Noted, alone: Alone) -> Iterator[Computed]:
+def _computed(noted: Noted, alone: PlainBackward) -> Iterator[Computed]:
     """The backward up to its last gradient; means over the middle half of its steps."""
     spans = sorted(noted.steps, key=lambda step: step.arrivals[-1][1] - step.backward[0])
     middle = _middle(spans)
@@ -182,7 +182,7 @@ def _middle(ranked: Sequence[T]) -> Sequence[T]:
     return ranked[len(ranked) // 4 : max(1, len(ranked) - len(ranked) // 4)]
 
 
-def foretold(noted: Sequence[Noted], alone: Sequence[Alone], model: OverlapModel) -> Run:
+def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: OverlapModel) -> OverlapRun:
     """What was noted of one draw by all workers, beside what a model says of it."""
     measured_s = median(
         max(step.sums[-1][1], step.backward[1]) - step.backward[0] for own in noted for step in own.steps
@@ -191,10 +191,10 @@ def foretold(noted: Sequence[Noted], alone: Sequence[Alone], model: OverlapModel
     computes_s = [after - before for before, after in pairwise((0.0, *map(mean, zip(*ready, strict=True))))]
     one = noted[0]
     predicted_s = model.backward_s(one.buckets_bytes, computes_s, one.threads)
-    return Run(len(one.threads), one.threads, measured_s, predicted_s)
+    return OverlapRun(len(one.threads), one.threads, measured_s, predicted_s)
 
 
-def _ready(noted: Noted, alone: Alone) -> list[float]:
+def _ready(noted: Noted, alone: PlainBackward) -> list[float]:
     """When each bucket's last gradient is there if nothing is beside the backward."""
     found = [0.0]
     for names in noted.names:

@@ -13,8 +13,8 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
-from hocket.runtime.calibrate.buckets.fit import Measured, Noted, measured
-from hocket.runtime.calibrate.buckets.random_buckets import Drawing
+from hocket.runtime.calibrate.buckets.fit import Noted, OverlapMeasurement, measured
+from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
 from hocket.runtime.train import Options, run_workers, shows_the_run
 from hocket.runtime.worker.monitor.listener import Listener, Noting
 from hocket.util.documents import parse_json
@@ -27,8 +27,8 @@ MOST_ERROR = 0.25
 
 
 def measure_overlap(
-    job: Job | str | Path, plan: Plan, drawing: Drawing, listener: Listener, **options: Any
-) -> Measured | None:
+    job: Job | str | Path, plan: Plan, drawing: BucketSampling, listener: Listener, **options: Any
+) -> OverlapMeasurement | None:
     """Train some steps with buckets and threads drawn at random, and fit the contention model to what was noted.
 
     Arguments:
@@ -64,7 +64,7 @@ def check_measurable(plan: Plan) -> None:
         raise InputError("plan", found, "data_parallel on several devices", hint)
 
 
-def check_good(found: Measured) -> None:
+def check_good(found: OverlapMeasurement) -> None:
     """Refuse a model that does not foretell what it was fitted to.
 
     Raises:
@@ -98,7 +98,7 @@ def _bare(cluster: Cluster) -> Cluster:
     return replace(cluster, levels=tuple(replace(level, overlap=None) for level in cluster.levels))
 
 
-def with_overlap(plan: Plan, found: Measured) -> Cluster:
+def with_overlap(plan: Plan, found: OverlapMeasurement) -> Cluster:
     """The plan's cluster, of which the level that its devices span knows what was measured."""
     cluster = plan.cluster
     level = cluster.level_of(plan.stages[0].devices)

@@ -18,7 +18,7 @@ _SMALLEST = 1e-3
 
 
 @dataclass(frozen=True)
-class Drawing:
+class BucketSampling:
     """What to draw.
 
     Attributes:
@@ -52,7 +52,7 @@ class Drawn:
         return replace(plan, stages=(replace(plan.stages[0], buckets=self.buckets, threads=self.threads),))
 
 
-def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: Drawing) -> Iterator[Drawn]:
+def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: BucketSampling) -> Iterator[Drawn]:
     """One bucket for each number of threads, which nothing is beside; then any buckets.
 
     Sizes of buckets are spread evenly over orders of magnitude, so that small ones come that are over while computation goes on, and

@@ -15,14 +15,14 @@ import torch
 
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
-from hocket.program.instruction import Instruction, Kind, What
-from hocket.runtime.calibrate.buckets.fit import Step
-from hocket.runtime.calibrate.buckets.random_buckets import Drawing, drawn
+from hocket.program.instruction import Instruction, Kind, ValueKind
+from hocket.runtime.calibrate.buckets.fit import OverlapStep
+from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling, drawn
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.update.gradients import Arrival
-from hocket.runtime.worker.heartbeat import Progress
+from hocket.runtime.worker.heartbeat import Heartbeat
 from hocket.runtime.worker.progress_observer import Watched
-from hocket.runtime.worker.segments import Pace, segments
+from hocket.runtime.worker.segments import SegmentCounts, segments
 
 WARM_STEPS = 2
 
@@ -32,8 +32,8 @@ def measure(
     plan: Plan,
     number: int,
     device: torch.device,
-    drawing: Drawing,
-    progress: Progress,
+    drawing: BucketSampling,
+    progress: Heartbeat,
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Train under every draw: a collective call; returns what this worker has noted, as JSON data: see overlap_notes.Noted.
@@ -59,11 +59,11 @@ def _gradients_bytes(captured: Captured) -> list[float]:
 
 
 def noted(
-    captured: Captured, plan: Plan, number: int, device: torch.device, steps: int, progress: Progress
+    captured: Captured, plan: Plan, number: int, device: torch.device, steps: int, progress: Heartbeat
 ) -> dict[str, Any]:
     """Train so many steps with a plan's own buckets and threads: a collective call; returns the data of a `Noted`."""
     program = plan.compile(captured)
-    pace = Pace(program.admitted, program.stride, plan.microbatches)
+    pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
     watched = Watched(progress, lambda event: None, program, number, pace)
     engine = Worker(captured, plan, program, number, device, observer=watched, record=True)
     arrivals = engine.device.stages[0].weights.gradients.note(time.perf_counter)
@@ -83,15 +83,17 @@ def noted(
     }
 
 
-def _steps(records: Sequence[tuple[Instruction, tuple[float, float]]], arrivals: Sequence[Arrival]) -> Iterator[Step]:
+def _steps(
+    records: Sequence[tuple[Instruction, tuple[float, float]]], arrivals: Sequence[Arrival]
+) -> Iterator[OverlapStep]:
     """The last backward of each update, with its sums."""
     backwards = sorted(times for i, times in records if i.kind is Kind.BACKWARD)
     sums: dict[int, dict[int, tuple[float, float]]] = {}
     for instruction, times in records:
-        if instruction.kind is Kind.ALL_REDUCE and instruction.reads[0].what is What.ACCUMULATOR:
+        if instruction.kind is Kind.ALL_REDUCE and instruction.reads[0].what is ValueKind.ACCUMULATOR:
             sums.setdefault(instruction.index, {})[instruction.reads[0].part] = times
     each = len(backwards) // len(sums)
     for k, update in enumerate(sorted(sums)):
         backward = backwards[(k + 1) * each - 1]
         own = tuple((name, at_s) for name, at_s in arrivals if backward[0] <= at_s <= backward[1])
-        yield Step(backward, own, tuple(times for _, times in sorted(sums[update].items())))
+        yield OverlapStep(backward, own, tuple(times for _, times in sorted(sums[update].items())))

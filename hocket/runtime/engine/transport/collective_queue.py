@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from hocket.runtime.engine.transport.shared_memory import Work
+from hocket.runtime.engine.transport.shared_memory import SharedTransfer
 
-Begin = Callable[[], list[Work]]
+Begin = Callable[[], list[SharedTransfer]]
 
 
 class Turn:
-    """One all-reduce of a lane, that has begun, or will. It is a `Work`.
+    """One all-reduce of a lane, that has begun, or will. It is a `SharedTransfer`.
 
     Attributes:
         start_s, end_s: when it was its turn, and when it was over, on the clock of the lane.
@@ -38,7 +38,7 @@ class Turn:
         self._over.set()
 
     def wait(self) -> None:
-        """See `Work`.
+        """See `SharedTransfer`.
 
         Raises:
             RuntimeError: it failed.
@@ -54,7 +54,7 @@ def _done(begin: Begin) -> None:
         work.wait()
 
 
-class Turns:
+class CollectiveQueue:
     """The thread of one lane."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:

@@ -19,7 +19,7 @@ from hocket.errors import InternalError
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.capture.memory_layout import Dims, inverse, memory_order
-from hocket.program.instruction import Value, What
+from hocket.program.instruction import Value, ValueKind
 from hocket.program.order import piece
 from hocket.runtime.stage.stage_layout import StagePart
 from hocket.runtime.tensor_parallel.shard_model import divided_tensors
@@ -28,7 +28,7 @@ _ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Layout:
+class BorderLayout:
     """Shapes, types, places and orders in memory (see profiling/capture/memory_layout.py) of the tensors of one border.
 
     Attributes:
@@ -43,7 +43,7 @@ class Layout:
     slices: int = 1
 
     @classmethod
-    def of(cls, tensors: Sequence[tuple[Dims, Dims, torch.dtype]], slices: int = 1) -> "Layout":
+    def of(cls, tensors: Sequence[tuple[Dims, Dims, torch.dtype]], slices: int = 1) -> "BorderLayout":
         """The layout of tensors of these shapes, strides (empty for the usual ones) and types.
 
         Arguments:
@@ -130,27 +130,27 @@ class Layouts:
 
     def __init__(self, captured: Captured, plan: Plan, parts: Mapping[int, StagePart]) -> None:
         self._captured, self._plan, self._parts = captured, plan, parts
-        self._known: dict[tuple[What, int, int, int], Layout] = {}
+        self._known: dict[tuple[ValueKind, int, int, int], BorderLayout] = {}
         self._stages = plan.shapes(captured)
         self._divided = divided_tensors(captured) if plan.slices else frozenset()
 
-    def of(self, value: Value) -> Layout:
+    def of(self, value: Value) -> BorderLayout:
         """The layout of an activation or gradient that this device sends or receives."""
         samples = self._plan.samples(value.index, piece(self._stages, value.stage, value.part))
         key = (value.what, value.stage, value.part, samples)
         if key not in self._known:
             tensor, names = self._captured.for_size(samples).tensor, self._names(value)
             slices = self._plan.tensor if self._plan.slices and self._divided.isdisjoint(names) else 1
-            self._known[key] = Layout.of(
+            self._known[key] = BorderLayout.of(
                 [(tensor[name].shape, tensor[name].stride, tensor[name].dtype) for name in names], slices
             )
         return self._known[key]
 
     def _names(self, value: Value) -> tuple[str, ...]:
         source, target = self._parts.get(value.stage), self._parts.get(value.part)
-        if value.what is What.ACTIVATION:
+        if value.what is ValueKind.ACTIVATION:
             names = source.leaving[value.part] if source else target.arriving[value.stage] if target else None
-        elif value.what is What.GRADIENT:
+        elif value.what is ValueKind.GRADIENT:
             flowing = (source.leaving_gradients, value.part) if source else None
             flowing = flowing or ((target.arriving_gradients, value.stage) if target else None)
             names = flowing[0][flowing[1]] if flowing else None

@@ -27,9 +27,9 @@ from hocket.errors import InputError, InternalError
 from hocket.program.instruction import Kind
 from hocket.program.program import MAX_CPU_THREADS, Program
 from hocket.runtime.engine.transport.connect import connect
-from hocket.runtime.engine.transport.messages import Layout
-from hocket.runtime.engine.transport.shared_memory import Work
-from hocket.runtime.engine.transport.tensor_group import Members, members_of
+from hocket.runtime.engine.transport.messages import BorderLayout
+from hocket.runtime.engine.transport.shared_memory import SharedTransfer
+from hocket.runtime.engine.transport.tensor_group import EngineTensorGroup, members_of
 
 _TAG = 0x40C
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Groups:
                 collectives[instruction.lane] = instruction.group
                 lane_threads = threads.setdefault(instruction.lane, {0})
                 lane_threads.add(program.stages[instruction.stage].threads_of(instruction.reads[0]))
-        self._inside: Members | None = None
+        self._inside: EngineTensorGroup | None = None
         if width > 1:
             fellows = [[self._rank(d, k) for k in range(width)] for d in program.devices]
             self._inside = members_of(fellows, device, shared_memory)
@@ -125,7 +125,7 @@ class Groups:
             for group in dict.fromkeys(group for groups in self._collectives[lane].values() for group in groups):
                 dist.destroy_process_group(group)
 
-    def send(self, layout: Layout, message: Tensor, peer: int) -> Work | None:
+    def send(self, layout: BorderLayout, message: Tensor, peer: int) -> SharedTransfer | None:
         """Begin to send a message, or this member's slice of it, which is a view: over when the peer has it, or when the GPU has
         sent it (NCCL); None if it is."""
         at = 0
@@ -138,7 +138,7 @@ class Groups:
             return _begun(lambda: self._outboxes[self._rank(peer, self._member)].send(message, at))
         return _begun(lambda: group.send([message], self._rank_of(peer), _TAG))
 
-    def receive(self, layout: Layout, peer: int) -> tuple[Tensor, Work]:
+    def receive(self, layout: BorderLayout, peer: int) -> tuple[Tensor, SharedTransfer]:
         """Begin to receive a message: where it will be, and its work.
 
         The work of a message in slices is two: this member's slice arrives in its place in the memory of the whole, and where
@@ -161,7 +161,7 @@ class Groups:
             work, self._members, memory, [layout.room_of(k) for k in range(self._width)]
         ) if sliced else work
 
-    def collective(self, kind: Kind, lane: str, whole: Tensor, part: Tensor, threads: int = 0) -> list[Work]:
+    def collective(self, kind: Kind, lane: str, whole: Tensor, part: Tensor, threads: int = 0) -> list[SharedTransfer]:
         """Begin a collective, in place.
 
         Arguments:
@@ -188,7 +188,7 @@ class Groups:
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over the members of this worker's tensor-parallel group; see `Members`.
+        """The sum of a tensor over the members of this worker's tensor-parallel group; see `EngineTensorGroup`.
 
         This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
         come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too; on a GPU
@@ -201,15 +201,15 @@ class Groups:
         return _begun(lambda: self._members.total(tensor))
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """Every member's tensor, likewise; see `Members`."""
+        """Every member's tensor, likewise; see `EngineTensorGroup`."""
         return _begun(lambda: self._members.gathered(tensor, width))
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """This member's part of a sum, likewise; see `Members`."""
+        """This member's part of a sum, likewise; see `EngineTensorGroup`."""
         return _begun(lambda: self._members.scattered(tensor))
 
     @property
-    def _members(self) -> Members:
+    def _members(self) -> EngineTensorGroup:
         if self._inside is None:
             raise InternalError("members of a group of one")
         return self._inside
@@ -222,11 +222,13 @@ class Groups:
 class _Gathering:
     """A message in slices: its own arrives, then all members' are gathered."""
 
-    def __init__(self, arriving: Work, members: Members, memory: Tensor, rooms: Sequence[slice]) -> None:
+    def __init__(
+        self, arriving: SharedTransfer, members: EngineTensorGroup, memory: Tensor, rooms: Sequence[slice]
+    ) -> None:
         self._arriving, self._members, self._memory, self._rooms = arriving, members, memory, rooms
 
     def wait(self) -> None:
-        """See `Work`.
+        """See `SharedTransfer`.
 
         Raises:
             MemberError: another member of this group is gone.
@@ -253,7 +255,7 @@ def _begun(begin: Callable[[], T]) -> T:
         raise _failed(error) from error
 
 
-def finish(work: Work) -> None:
+def finish(work: SharedTransfer) -> None:
     """Wait until a transfer is over (gloo), or let the current stream wait for it (NCCL).
 
     Raises:

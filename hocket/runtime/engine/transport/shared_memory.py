@@ -26,7 +26,7 @@ _FILE = struct.Struct("=i")
 _HERE = b"\1"
 
 
-class Work(Protocol):
+class SharedTransfer(Protocol):
     """A transfer that has begun."""
 
     def wait(self) -> object:
@@ -56,7 +56,7 @@ class Inbox(_End):
         self._free: dict[int, list[tuple[int, NDArray[np.uint8]]]] = {}
         self._watched: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
 
-    def post(self, size_bytes: int) -> tuple[Tensor, Work]:
+    def post(self, size_bytes: int) -> tuple[Tensor, SharedTransfer]:
         """Begin to receive: the buffer of so many bytes that the message will be in, and what to wait for.
 
         Raises:
@@ -111,7 +111,7 @@ class _Arriving:
         self._inbox, self._number = inbox, number
 
     def wait(self) -> None:
-        """See `Work`."""
+        """See `SharedTransfer`."""
         self._inbox.wait(self._number)
 
 
@@ -124,7 +124,7 @@ class Outbox(_End):
         # One thread sends, and one waits for what could not be sent at once: each counts for itself.
         self._left, self._waited = 0, 0
 
-    def send(self, message: Tensor, at: int = 0) -> Work | None:
+    def send(self, message: Tensor, at: int = 0) -> SharedTransfer | None:
         """Begin to send a contiguous tensor; None if it is over.
 
         Arguments:
@@ -187,7 +187,7 @@ class _Leaving:
         self._outbox, self._message, self._at = outbox, message, at
 
     def wait(self) -> None:
-        """See `Work`."""
+        """See `SharedTransfer`."""
         self._outbox.finish(self._message, self._at)
 
 

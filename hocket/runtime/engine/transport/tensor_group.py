@@ -16,7 +16,7 @@ from hocket.runtime.engine.transport.shared_memory import Inbox, Outbox
 from hocket.runtime.tensor_parallel.process_group import ProcessMembers, lent
 
 
-class Members:
+class EngineTensorGroup:
     """One group, as one of its members sees it (profiling/tensor_parallel/group.py). Calls raise RuntimeError where another is gone or silent.
 
     Attributes:
@@ -121,7 +121,7 @@ def _added(parts: Sequence[Tensor | None], own: Tensor) -> Tensor:
     return found
 
 
-def members_of(groups: Sequence[Sequence[int]], device: torch.device, shared_memory: bool) -> Members:
+def members_of(groups: Sequence[Sequence[int]], device: torch.device, shared_memory: bool) -> EngineTensorGroup:
     """The members of this worker's group: a collective call of all workers, with the same disjoint groups of ranks.
 
     Arguments:
@@ -131,8 +131,8 @@ def members_of(groups: Sequence[Sequence[int]], device: torch.device, shared_mem
     outboxes, inboxes, joined = connect(pairs if shared_memory and device.type == "cpu" else ())
     mine = next(ranks for ranks in groups if dist.get_rank() in ranks)
     if joined.issuperset(pairs):
-        return Members(None, mine, outboxes, inboxes)
+        return EngineTensorGroup(None, mine, outboxes, inboxes)
     made = {tuple(ranks): dist.new_group(list(ranks)) for ranks in groups}[tuple(mine)]
     if device.type == "cuda":  # NCCL connects at first use
         dist.all_reduce(torch.zeros(1, device=device), group=made)
-    return Members(made, mine, {}, {})
+    return EngineTensorGroup(made, mine, {}, {})

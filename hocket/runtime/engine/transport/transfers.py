@@ -22,16 +22,16 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import COLLECTIVES, REDUCE, Instruction, Kind, Value, What, computes
+from hocket.program.instruction import COLLECTIVES, REDUCE, Instruction, Kind, Value, ValueKind, computes
 from hocket.program.memory_bound.send_completion import End, Ends
 from hocket.program.program import StageShape
 from hocket.runtime.engine.lanes import Cursor, LaneParts
-from hocket.runtime.engine.peak_memory import Memory
-from hocket.runtime.engine.stream_handover import Handover
-from hocket.runtime.engine.transport.collective_queue import Turn, Turns
+from hocket.runtime.engine.peak_memory import PeakMemory
+from hocket.runtime.engine.stream_handover import StreamHandover
+from hocket.runtime.engine.transport.collective_queue import CollectiveQueue, Turn
 from hocket.runtime.engine.transport.messages import Layouts
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError, finish
-from hocket.runtime.engine.transport.shared_memory import Work
+from hocket.runtime.engine.transport.shared_memory import SharedTransfer
 from hocket.runtime.update.sharding import made_by, over
 
 Lost = Callable[[Instruction, Exception], Exception]
@@ -40,7 +40,7 @@ Lost = Callable[[Instruction, Exception], Exception]
 _SURELY_S, _MAYBE_S = 1.0, 2e-3
 
 
-class Record(NamedTuple):
+class InstructionRecord(NamedTuple):
     """One instruction as it ran: begin and end on the worker's clock, and what it waited for a core (see Event), in seconds."""
 
     instruction: Instruction
@@ -58,7 +58,7 @@ class _Sent(NamedTuple):
 
     instruction: Instruction
     message: Tensor
-    work: Work
+    work: SharedTransfer
     start_s: float
     end: End | None
 
@@ -90,7 +90,7 @@ class _Arriving(NamedTuple):
     lane: _Lane
     instruction: Instruction
     made: Any
-    works: list[Work]
+    works: list[SharedTransfer]
     start_s: float
 
 
@@ -112,8 +112,8 @@ class Transfers:
         ends: Ends,
         groups: Groups,
         layouts: Layouts,
-        handover: Handover,
-        memory: Memory,
+        handover: StreamHandover,
+        memory: PeakMemory,
         lost: Lost,
         clock: Callable[[], float],
         record: bool,
@@ -141,7 +141,7 @@ class Transfers:
         self._consumed: dict[Value, _Lane] = {}
         self._lock = threading.RLock()  # a backward hands on buckets while another lane of compute does so, too
         self.failure: Exception | None = None
-        self.records: list[Record] = []
+        self.records: list[InstructionRecord] = []
         senders = {
             name: lane
             for name, lane in self._lanes.items()
@@ -149,7 +149,7 @@ class Transfers:
         }
         self._senders = tuple(senders.values())
         self._turns = {
-            name: Turns(f"device {number} {name}", clock)
+            name: CollectiveQueue(f"device {number} {name}", clock)
             for name in self._lanes
             if name.startswith(REDUCE) and not handover.needed  # a GPU's stream keeps the order
         }
@@ -178,8 +178,10 @@ class Transfers:
         """A lane's value is there."""
         with self._lock:
             lane = self._lanes[name]
-            if value.what is What.SHARD:  # the older one has been read for the last time
-                lane.values = {v: x for v, x in lane.values.items() if (v.what, v.stage) != (What.SHARD, value.stage)}
+            if value.what is ValueKind.SHARD:  # the older one has been read for the last time
+                lane.values = {
+                    v: x for v, x in lane.values.items() if (v.what, v.stage) != (ValueKind.SHARD, value.stage)
+                }
             lane.values[value] = thing
             self._post(lane)
 
@@ -308,11 +310,11 @@ class Transfers:
         self._arriving[instruction.writes[0]] = _Arriving(lane, instruction, made, works, start_s)
         self._tell()
 
-    def _collective(self, instruction: Instruction, pairs: tuple[tuple[Tensor, Tensor], ...]) -> list[Work]:
+    def _collective(self, instruction: Instruction, pairs: tuple[tuple[Tensor, Tensor], ...]) -> list[SharedTransfer]:
         kind, threads = instruction.kind, self._stages[instruction.stage].threads_of(instruction.reads[0])
         self._groups.carried_bytes[kind] += sum(whole.nbytes for whole, _ in pairs)
 
-        def begin() -> list[Work]:
+        def begin() -> list[SharedTransfer]:
             calls = (self._groups.collective(kind, instruction.lane, *pair, threads) for pair in pairs)
             return [work for works in calls for work in works]
 
@@ -368,4 +370,4 @@ class Transfers:
 
     def _recorded(self, instruction: Instruction, start_s: float, end_s: float) -> None:
         if self._record:
-            self.records.append(Record(instruction, start_s, end_s))
+            self.records.append(InstructionRecord(instruction, start_s, end_s))

@@ -21,7 +21,7 @@ from typing import Any
 
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan
-from hocket.runtime.worker.monitor.listener import Listener, Summary
+from hocket.runtime.worker.monitor.listener import Listener, RunSummary
 
 Event = Mapping[str, Any]
 
@@ -127,7 +127,7 @@ class Collector:
         """What workers say of themselves when they are done."""
         return (str(event[name]) for _, event in sorted(self.done.items()) if name in event)
 
-    def summary(self, devices: tuple[int, ...]) -> Summary:
+    def summary(self, devices: tuple[int, ...]) -> RunSummary:
         """The run's summary, when every worker is done.
 
         Arguments:
@@ -138,7 +138,7 @@ class Collector:
         iteration_s = median(paces) if paces else None
         predicted, tensor = self._plan.predicted, self._plan.tensor
         peaks = predicted.peak_memory_bytes if predicted else {}
-        return Summary(
+        return RunSummary(
             steps=max(int(event["steps"]) for event in self.done.values()),
             losses=tuple(self._losses),
             iteration_s=iteration_s,

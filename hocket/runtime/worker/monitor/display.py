@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from hocket.printable import printable
-from hocket.runtime.worker.monitor.listener import Listener, Summary
+from hocket.runtime.worker.monitor.listener import Listener, RunSummary
 from hocket.util.units import show_count, show_number, show_peaks, show_seconds
 
 _THAN, _NONE = " than measured", 0.0005
@@ -26,12 +26,12 @@ _LINES, _QUIET_S = 20, 30.0
 def listener(machine: bool) -> Listener:
     """JSON lines on standard output, or a bar on standard error; with lines on standard output where one of both is no terminal."""
     if machine:
-        return Lines(sys.stdout, sys.stderr)
+        return JsonLines(sys.stdout, sys.stderr)
     watched = sys.stdout.isatty() and sys.stderr.isatty()
-    return Bar(log=None if watched else sys.stdout)
+    return TrainingBar(log=None if watched else sys.stdout)
 
 
-class Lines:
+class JsonLines:
     """A JSON document a line: each step, and last the summary. Notes go to the other stream."""
 
     def __init__(self, out: TextIO, notes: TextIO) -> None:
@@ -52,7 +52,7 @@ class Lines:
         """On the other stream."""
         print(printable(f"hocket: {text}", lines=True), file=self._notes, flush=True)
 
-    def finished(self, summary: Summary) -> None:
+    def finished(self, summary: RunSummary) -> None:
         """The last line."""
         print(json.dumps(summary.line()), file=self._out, flush=True)
 
@@ -60,7 +60,7 @@ class Lines:
         """Nothing is open."""
 
 
-class Bar:
+class TrainingBar:
     """A line that moves: a bar, the loss, the pace, and the prediction beside the measurement once warm.
 
     Where standard error is no terminal there is no such line, and what is said is not broken into lines. A log gets a line of
@@ -153,7 +153,7 @@ class Bar:
             text = textwrap.fill(text, self._console.width - 1, break_long_words=False, break_on_hyphens=False)
         self._say(text)
 
-    def finished(self, summary: Summary) -> None:
+    def finished(self, summary: RunSummary) -> None:
         """Take the line away and say how it went."""
         self._live.stop()
         self._say(spoken(summary, self._console.width - 1 if self._console.is_terminal else None))
@@ -175,7 +175,7 @@ class Bar:
         return Text(self.line(self._console.width - 1), no_wrap=True, overflow="crop")
 
 
-def spoken(summary: Summary, width: int | None = None) -> str:
+def spoken(summary: RunSummary, width: int | None = None) -> str:
     """A summary in one sentence, broken between phrases where it is wider than `width`."""
     if not summary.losses and summary.iteration_s is None:
         return f"{show_count(summary.steps, 'step')} trained before, none now"
@@ -202,7 +202,7 @@ def spoken(summary: Summary, width: int | None = None) -> str:
     return "\n".join(_lines(phrases, width))
 
 
-def _memory_errors(summary: Summary) -> list[str]:
+def _memory_errors(summary: RunSummary) -> list[str]:
     """How far what was predicted of devices' memory is from what was measured."""
     predicted = summary.predicted_peak_memory_bytes
     off = [predicted[d] / size - 1 for d, size in summary.peak_memory_bytes.items() if size and d in predicted]

@@ -13,7 +13,7 @@ _QUEUED = 0.1  # of an iteration: what workers may wait for a core before it is 
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """What a run gave.
 
     Attributes:
@@ -79,7 +79,7 @@ class Listener(Protocol):
     def note(self, text: str) -> None:
         """Something that a person should know."""
 
-    def finished(self, summary: Summary) -> None:
+    def finished(self, summary: RunSummary) -> None:
         """It is over, and went well."""
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Quiet:
     def note(self, text: str) -> None:
         """Show nothing."""
 
-    def finished(self, summary: Summary) -> None:
+    def finished(self, summary: RunSummary) -> None:
         """Show nothing."""
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hocket.errors import InputError
 from hocket.program.instruction import Kind
 from hocket.program.trace.trace import Event, Trace
-from hocket.runtime.worker.kv_exchange import Board
+from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.recording import Recording
 
 # About 100 MB of text: what a viewer still opens.
@@ -19,7 +19,7 @@ _MEET = (Kind.SEND, Kind.RECEIVE)
 def write_trace(
     path: Path,
     recording: Recording,
-    board: Board,
+    board: KVExchange,
     meta: dict[str, Any],
     device: int,
     peak_memory_bytes: int,

@@ -8,7 +8,7 @@ from math import nan
 
 import numpy as np
 
-from hocket.scheduler.prices.analysis.rows import US, Row
+from hocket.scheduler.prices.analysis.rows import US, PriceFigure
 from hocket.scheduler.prices.availability import Availability
 from hocket.scheduler.prices.egress import GB, move_usd
 from hocket.scheduler.prices.market import Market, Offer, PriceKey
@@ -35,7 +35,7 @@ _NORMALISED = {
 
 def normalised_throughput(
     throughputs: Mapping[str, Mapping[str, float]], on_demand: Mapping[str, float] = ON_DEMAND["gcp", "us-west1"]
-) -> tuple[Row, ...]:
+) -> tuple[PriceFigure, ...]:
     """Table 6.1: throughput, and throughput for a dollar, on P100 and V100 relative to K80."""
     rows = []
     for model, (published, published_dollar) in _NORMALISED.items():
@@ -45,12 +45,12 @@ def normalised_throughput(
         for k, kind in enumerate(("p100", "v100")):
             ratio = steps[kind] / steps["k80"]
             dollar = ratio * on_demand["k80"] / on_demand[kind]
-            rows.append(Row("Table 6.1", (model, kind, "throughput"), ratio, published[k]))
-            rows.append(Row("Table 6.1", (model, kind, "for a dollar"), dollar, published_dollar[k]))
+            rows.append(PriceFigure("Table 6.1", (model, kind, "throughput"), ratio, published[k]))
+            rows.append(PriceFigure("Table 6.1", (model, kind, "for a dollar"), dollar, published_dollar[k]))
     return tuple(rows)
 
 
-def transfer_share(spot_v100_usd_per_hour: float, hours: float = 160.0) -> tuple[Row, ...]:
+def transfer_share(spot_v100_usd_per_hour: float, hours: float = 160.0) -> tuple[PriceFigure, ...]:
     """Table 6.2: what it costs to move a data set or a model once, as percent of training for 160 hours on a V100."""
     compute = spot_v100_usd_per_hour * hours
     here, there = PriceKey("aws", "us-east-1", "", ""), PriceKey("azure", "us-east", "", "")
@@ -60,14 +60,14 @@ def transfer_share(spot_v100_usd_per_hour: float, hours: float = 160.0) -> tuple
         many = 10_000  # as the authors did: the first gigabyte of a month is free, and models are smaller than that
         data = move_usd(data_gb * GB, here, there) / compute * 100
         model = move_usd(model_gb * GB * many, here, there) / many / compute * 100
-        rows.append(Row("Table 6.2", (name, "data set", "percent"), data, data_share))
-        rows.append(Row("Table 6.2", (name, "model", "percent"), model, model_share))
+        rows.append(PriceFigure("Table 6.2", (name, "data set", "percent"), data, data_share))
+        rows.append(PriceFigure("Table 6.2", (name, "model", "percent"), model, model_share))
     return tuple(rows)
 
 
 def spot_reduction(
     market: Market, on_demand: Mapping[tuple[str, str], Mapping[str, float]] = ON_DEMAND
-) -> tuple[Row, ...]:
+) -> tuple[PriceFigure, ...]:
     """Table 6.3: the price on demand by the lowest spot price ever, of instances with one accelerator."""
     rows = []
     for (cloud, region), prices in on_demand.items():
@@ -77,11 +77,13 @@ def spot_reduction(
             ]
             lowest = min((v for o in places if o.spot for v in o.spot.values if v == v), default=nan)
             if lowest == lowest:
-                rows.append(Row("Table 6.3", (cloud, region, kind), price / lowest, _REDUCTIONS.get((cloud, kind))))
+                rows.append(
+                    PriceFigure("Table 6.3", (cloud, region, kind), price / lowest, _REDUCTIONS.get((cloud, kind)))
+                )
     return tuple(rows)
 
 
-def availability(logs: Iterable[tuple[str, Sequence[Availability]]]) -> tuple[Row, ...]:
+def availability(logs: Iterable[tuple[str, Sequence[Availability]]]) -> tuple[PriceFigure, ...]:
     """Figure 6.2 in numbers: the part of the time with an instance, and hours until one is preempted."""
     rows = []
     for _, found in logs:
@@ -91,12 +93,12 @@ def availability(logs: Iterable[tuple[str, Sequence[Availability]]]) -> tuple[Ro
             what = (str(one.key), f"{one.accelerators:g} {one.accelerator}")
             longest = max(h.end_s - h.begin_s for h in one.held) / 3600
             note = f"{one.preemptions} preemptions, longest {longest:.1f} h"
-            rows.append(Row("Figure 6.2", (*what, "part of the time"), one.fraction, None, note))
-            rows.append(Row("Figure 6.2", (*what, "hours to preemption"), one.mean_s_to_preemption / 3600))
+            rows.append(PriceFigure("Figure 6.2", (*what, "part of the time"), one.fraction, None, note))
+            rows.append(PriceFigure("Figure 6.2", (*what, "hours to preemption"), one.mean_s_to_preemption / 3600))
     return tuple(rows)
 
 
-def price_ranges(market: Market, begin_s: float, end_s: float, every_s: float = 86400.0) -> tuple[Row, ...]:
+def price_ranges(market: Market, begin_s: float, end_s: float, every_s: float = 86400.0) -> tuple[PriceFigure, ...]:
     """Figure 6.3: the lowest and the highest spot price of an instance in the US, by cloud, accelerator and their number.
 
     Means over the days of each day's lowest and highest; for single clouds the part of the days on which it was the cheapest.
@@ -121,12 +123,12 @@ def price_ranges(market: Market, begin_s: float, end_s: float, every_s: float = 
                 continue
             what = (f"{held:g} {kind}", cloud)
             note = f"cheapest on {100 * (lows[cloud] == least)[known].mean():.0f} % of {int(known.sum())} days"
-            rows.append(Row("Figure 6.3", (*what, "lowest"), float(lows[cloud][known].mean()), None, note))
-            rows.append(Row("Figure 6.3", (*what, "highest"), float(highs[cloud][known].mean())))
+            rows.append(PriceFigure("Figure 6.3", (*what, "lowest"), float(lows[cloud][known].mean()), None, note))
+            rows.append(PriceFigure("Figure 6.3", (*what, "highest"), float(highs[cloud][known].mean())))
     return tuple(rows)
 
 
-def per_accelerator(market: Market, region: str, begin_s: float, end_s: float) -> tuple[Row, ...]:
+def per_accelerator(market: Market, region: str, begin_s: float, end_s: float) -> tuple[PriceFigure, ...]:
     """Figure 6.4: dollars an hour of one accelerator on instances with few and many, and how much that varies.
 
     Of each type the mean over zones and days, and its variation: the mean over zones of deviation by mean in time.
@@ -145,6 +147,8 @@ def per_accelerator(market: Market, region: str, begin_s: float, end_s: float) -
         note = f"{len(known)} zones"
         mean = float(np.concatenate(known).mean())
         varies = 100 * float(np.mean([prices.std() / prices.mean() for prices in known]))
-        rows.append(Row("Figure 6.4", (region, f"{held:g} {kind}", "dollars an accelerator-hour"), mean, None, note))
-        rows.append(Row("Figure 6.4", (region, f"{held:g} {kind}", "variation in time, percent"), varies))
+        rows.append(
+            PriceFigure("Figure 6.4", (region, f"{held:g} {kind}", "dollars an accelerator-hour"), mean, None, note)
+        )
+        rows.append(PriceFigure("Figure 6.4", (region, f"{held:g} {kind}", "variation in time, percent"), varies))
     return tuple(rows)

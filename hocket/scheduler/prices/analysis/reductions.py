@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hocket.scheduler.prices.analysis.rows import US, Row
+from hocket.scheduler.prices.analysis.rows import US, PriceFigure
 from hocket.scheduler.prices.market import Market, Offer
-from hocket.scheduler.prices.migration import DAY_S, Journey, Moving, travel
+from hocket.scheduler.prices.migration import DAY_S, Migration, Moving, travel
 
 # Eleven models and batch sizes, as in the public analysis.
 MODELS = (
@@ -31,7 +31,7 @@ ONCE_A_DAY = Moving(every_s=DAY_S)
 
 
 @dataclass(frozen=True)
-class Stage:
+class VariationSource:
     """One more source of variation: which offers a job may take, and when it may move."""
 
     name: str
@@ -48,24 +48,24 @@ def _us(o: Offer) -> bool:
 
 
 PAPER = (
-    Stage("1 v100", lambda o: _aws(o) and (o.accelerator, o.accelerators) == ("v100", 1)),
-    Stage("+ GPU type", lambda o: _aws(o) and o.accelerators == 1),
-    Stage("+ multi-GPU", _aws),
-    Stage("+ multi-cloud", lambda o: _aws(o) or o.key.cloud == "azure"),
-    Stage("+ dynamic", lambda o: _aws(o) or o.key.cloud == "azure", ONCE_A_DAY),
+    VariationSource("1 v100", lambda o: _aws(o) and (o.accelerator, o.accelerators) == ("v100", 1)),
+    VariationSource("+ GPU type", lambda o: _aws(o) and o.accelerators == 1),
+    VariationSource("+ multi-GPU", _aws),
+    VariationSource("+ multi-cloud", lambda o: _aws(o) or o.key.cloud == "azure"),
+    VariationSource("+ dynamic", lambda o: _aws(o) or o.key.cloud == "azure", ONCE_A_DAY),
 )
 # Beyond the paper: zones and regions as sources of their own, all of the US, and Google, whose prices stay.
 WIDE = (
-    Stage(
+    VariationSource(
         "1 v100 in us-east-1d", lambda o: o.key.zone == "us-east-1d" and (o.accelerator, o.accelerators) == ("v100", 1)
     ),
-    Stage("+ zone", PAPER[0].takes),
-    Stage("+ GPU type", PAPER[1].takes),
-    Stage("+ multi-GPU", PAPER[2].takes),
-    Stage("+ region (US)", lambda o: _us(o) and o.key.cloud == "aws"),
-    Stage("+ Azure", lambda o: _us(o) and o.key.cloud in ("aws", "azure")),
-    Stage("+ Google", _us),
-    Stage("+ dynamic", _us, ONCE_A_DAY),
+    VariationSource("+ zone", PAPER[0].takes),
+    VariationSource("+ GPU type", PAPER[1].takes),
+    VariationSource("+ multi-GPU", PAPER[2].takes),
+    VariationSource("+ region (US)", lambda o: _us(o) and o.key.cloud == "aws"),
+    VariationSource("+ Azure", lambda o: _us(o) and o.key.cloud in ("aws", "azure")),
+    VariationSource("+ Google", _us),
+    VariationSource("+ dynamic", _us, ONCE_A_DAY),
 )
 
 
@@ -75,8 +75,8 @@ def begins(first_s: float = FIRST_BEGIN_S, count: int = BEGINS) -> tuple[float, 
 
 
 def journeys(
-    market: Market, speed: Mapping[str, float], days: float, stage: Stage, begins_s: Iterable[float]
-) -> tuple[Journey, ...]:
+    market: Market, speed: Mapping[str, float], days: float, stage: VariationSource, begins_s: Iterable[float]
+) -> tuple[Migration, ...]:
     """Of a job that would take so many days on a V100, from each beginning."""
     own = market.where(stage.takes)
     steps = days * DAY_S * speed["v100"]
@@ -86,11 +86,11 @@ def journeys(
 def cost_reduction(
     market: Market,
     throughputs: Mapping[str, Mapping[str, float]],
-    stages: Sequence[Stage] = PAPER,
+    stages: Sequence[VariationSource] = PAPER,
     begins_s: Sequence[float] = begins(),
     days: float = 4.0,
     models: Sequence[str] = MODELS,
-) -> tuple[Row, ...]:
+) -> tuple[PriceFigure, ...]:
     """Figure 6.5: by how much each source of variation reduces the cost of the first stage; 4 V100-days by default."""
     rows = []
     for model in models:
@@ -102,18 +102,20 @@ def cost_reduction(
             known = model == "A3C" and days == 4.0 and stages is PAPER and tuple(begins_s) == begins()
             published = PUBLISHED_A3C_USD[0] / PUBLISHED_A3C_USD[k] if known else None
             note = f"{cost:.2f} dollars" + (f", {PUBLISHED_A3C_USD[k]:.2f} in the public analysis" if known else "")
-            rows.append(Row("Figure 6.5", (model, stage.name), first / cost, published and round(published, 2), note))
+            rows.append(
+                PriceFigure("Figure 6.5", (model, stage.name), first / cost, published and round(published, 2), note)
+            )
     return tuple(rows)
 
 
 def duration_effect(
     market: Market,
     throughputs: Mapping[str, Mapping[str, float]],
-    stages: tuple[Stage, Stage] = (PAPER[3], PAPER[4]),
+    stages: tuple[VariationSource, VariationSource] = (PAPER[3], PAPER[4]),
     begins_s: Sequence[float] = begins(),
     days: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0),
     models: Sequence[str] = MODELS,
-) -> tuple[Row, ...]:
+) -> tuple[PriceFigure, ...]:
     """Figure 6.6: what moving saves against the best place at the beginning, by the job's length in V100-days."""
     rows = []
     for model in models:
@@ -122,10 +124,12 @@ def duration_effect(
             ratio = sum(one.cost_usd for one in stay) / sum(one.cost_usd for one in move)
             most = max(one.moves for one in move)
             mean = np.mean([one.moves for one in move])
-            rows.append(Row("Figure 6.6", (model, f"{length:g} days"), ratio, None, f"{mean:.1f} moves, most {most}"))
+            rows.append(
+                PriceFigure("Figure 6.6", (model, f"{length:g} days"), ratio, None, f"{mean:.1f} moves, most {most}")
+            )
     return tuple(rows)
 
 
-def with_moving(stage: Stage, moving: Moving) -> Stage:
+def with_moving(stage: VariationSource, moving: Moving) -> VariationSource:
     """The same offers, another way to move: with checkpoints that cost something, or looks that are rarer."""
     return replace(stage, moving=moving)

@@ -7,7 +7,7 @@ US = ("us-", "us_")
 
 
 @dataclass(frozen=True)
-class Row:
+class PriceFigure:
     """One figure.
 
     Attributes:
@@ -25,7 +25,7 @@ class Row:
     note: str = ""
 
 
-def text(rows: Iterable[Row]) -> str:
+def text(rows: Iterable[PriceFigure]) -> str:
     """As lines, one for each row, under a line for each source."""
     lines: list[str] = []
     source = ""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hocket.errors import InputError
-from hocket.scheduler.prices.availability import Availability, Held
+from hocket.scheduler.prices.availability import Availability, InstanceLifetime
 from hocket.scheduler.prices.market import PriceKey
 from hocket.scheduler.prices.readers._fields import MAX_TEXT_BYTES, accelerator, count, moment, region_of
 from hocket.scheduler.prices.readers.aws import instance_of
@@ -52,12 +52,12 @@ class _Slot:
     zone: str
     kind: tuple[str, float]
     since_s: float | None = None
-    held: list[Held] = field(default_factory=list)
+    held: list[InstanceLifetime] = field(default_factory=list)
     refused_s: list[float] = field(default_factory=list)
 
     def end(self, when: float, preempted: bool) -> None:
         if self.since_s is not None:
-            self.held.append(Held(self.since_s, when, preempted))
+            self.held.append(InstanceLifetime(self.since_s, when, preempted))
             self.since_s = None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hocket.errors import InputError
-from hocket.scheduler.prices.availability import Availability, Held
+from hocket.scheduler.prices.availability import Availability, InstanceLifetime
 from hocket.scheduler.prices.market import PriceKey
 from hocket.scheduler.prices.readers._fields import MAX_TEXT_BYTES, accelerator, count, region_of
 from hocket.scheduler.prices.readers.aws import instance_of
@@ -67,12 +67,12 @@ def read(path: str | Path, instances: int = 1) -> Availability:
     return Availability(key, kind, held, _held(there, begin_s, gap_s), refused, begin_s, begin_s + len(there) * gap_s)
 
 
-def _held(there: list[bool], begin_s: float, gap_s: float) -> tuple[Held, ...]:
+def _held(there: list[bool], begin_s: float, gap_s: float) -> tuple[InstanceLifetime, ...]:
     found = []
     for k, is_there in enumerate(there):
         if is_there and (k == 0 or not there[k - 1]):
             end = next((e for e in range(k, len(there)) if not there[e]), len(there))
-            found.append(Held(begin_s + k * gap_s, begin_s + end * gap_s, end < len(there)))
+            found.append(InstanceLifetime(begin_s + k * gap_s, begin_s + end * gap_s, end < len(there)))
     return tuple(found)
 
 

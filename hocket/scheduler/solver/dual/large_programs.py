@@ -7,7 +7,7 @@ import numpy as np
 from hocket.scheduler.solver.dual.dual_decomposition import settled, stands
 from hocket.scheduler.solver.dual.separable_program import Basic, Common, Stand
 from hocket.scheduler.solver.lp.linear_program import Basis, Infeasible, Solution, SolverTrouble
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 MANY = 400  # groups: programs of fewer are as soon solved in one
 _MOST_COLUMNS = 16
@@ -16,7 +16,7 @@ _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class GroupRows:
     """A row a group: its throughput, in its unit, is at least asked + slope * level.
 
     Attributes:
@@ -28,15 +28,15 @@ class Rows:
     slope: np.ndarray
 
 
-def many(shares: Shares) -> bool:
+def many(shares: AllocationVariables) -> bool:
     """Whether groups are so many that this is quicker."""
     alone = not (shares.second >= 0).any()
     return alone and shares.groups >= MANY and len(shares.snapshot.columns) <= _MOST_COLUMNS
 
 
 def solve(
-    shares: Shares,
-    rows: Rows,
+    shares: AllocationVariables,
+    rows: GroupRows,
     place: str,
     cost: np.ndarray | None = None,
     level: tuple[float, float] | None = None,
@@ -73,7 +73,9 @@ def solve(
     return answer, Stand(found.prices, found.level)
 
 
-def shown(shares: Shares, rows: Rows, prices: np.ndarray, cost: np.ndarray | None = None) -> np.ndarray:
+def shown(
+    shares: AllocationVariables, rows: GroupRows, prices: np.ndarray, cost: np.ndarray | None = None
+) -> np.ndarray:
     """Duals, as of an answer, where all jobs stand by themselves at some prices of types; at a level of 0.
 
     Without costs rates add up to 1, as they do where the level is least.
@@ -84,7 +86,9 @@ def shown(shares: Shares, rows: Rows, prices: np.ndarray, cost: np.ndarray | Non
     return np.concatenate([-found.time / shares.count, -prices, found.rate]) / (unit or 1.0)
 
 
-def _common(shares: Shares, rows: Rows, cost: np.ndarray | None, level: tuple[float, float] | None) -> Common:
+def _common(
+    shares: AllocationVariables, rows: GroupRows, cost: np.ndarray | None, level: tuple[float, float] | None
+) -> Common:
     first, column = shares.first, shares.column
     shape = shares.groups, len(shares.snapshot.columns)
     does, costs = np.zeros(shape), np.full(shape, np.inf)
@@ -95,7 +99,7 @@ def _common(shares: Shares, rows: Rows, cost: np.ndarray | None, level: tuple[fl
     return Common(does, costs, rows.asked, rows.slope, size, own.type_of, own.workers, weight, ends)
 
 
-def _basis(shares: Shares, basic: Basic, level: bool) -> Basis:
+def _basis(shares: AllocationVariables, basic: Basic, level: bool) -> Basis:
     """States of variables, with the level as the last, and of rows."""
     columns = np.where(basic.parts[shares.first, shares.column], _BASIC, _AT_LOWER)
     limits = np.where(np.concatenate([basic.time, basic.types]), _BASIC, _AT_UPPER)

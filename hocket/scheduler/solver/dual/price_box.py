@@ -11,7 +11,7 @@ import numpy as np
 
 from hocket.scheduler.solver.dual.breakpoints import Edges
 from hocket.scheduler.solver.dual.separable_program import Basic, Common, Settled, Stand
-from hocket.scheduler.solver.lp.linear_program import Basis, Program, Solution, solve
+from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, solve
 
 _SMALL = 1e-9  # of workers: so many too many are none; of an edge: so far off it is on it
 _NOTHING = 2e-9  # of what all is worth
@@ -88,7 +88,7 @@ class Tied:
                 columns += [np.full(count, here), np.full(types, here)]
                 values += [-sign * common.slope[active], sign * more]
         costs = np.concatenate(cost)
-        program = Program(
+        program = LinearProgram(
             costs,
             np.zeros(len(costs)),
             np.concatenate(upper),

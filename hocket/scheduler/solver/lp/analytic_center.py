@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-__all__ = ["Alone", "Limits", "centre"]
+__all__ = ["IndependentLimits", "LimitMatrix", "centre"]
 
 _STEPS = 100
 _DONE = 1e-3  # of the Newton decrement, squared; what is left after one more step is its square
@@ -21,7 +21,7 @@ _GUESS = (
 )
 
 
-class Limits:
+class LimitMatrix:
     """The limits' matrix A, (limits, variables); as a variable stands in a few limits only, by place in those of the variable.
 
     Sums over so few entries are quicker than products of matrices, and the same however many threads those would be given.
@@ -37,7 +37,7 @@ class Limits:
         self._flat = rows.ravel()
 
     @staticmethod
-    def of_entries(rows: np.ndarray, variables: np.ndarray, values: np.ndarray, count: int) -> "Limits":
+    def of_entries(rows: np.ndarray, variables: np.ndarray, values: np.ndarray, count: int) -> "LimitMatrix":
         """From entries (row, variable, value) in any order; all variables have some."""
         order = np.argsort(variables, kind="stable")
         often = np.bincount(variables)
@@ -45,7 +45,7 @@ class Limits:
         shape = int(often.max()), len(often)
         by_place, of_variable = np.zeros(shape, dtype=np.int64), np.zeros(shape)
         by_place[place, variables[order]], of_variable[place, variables[order]] = rows[order], values[order]
-        return Limits(by_place, of_variable, count)
+        return LimitMatrix(by_place, of_variable, count)
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """What variables use of each limit."""
@@ -85,7 +85,7 @@ def _halves(places: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return one, two, np.where(one == two, 0.5, 1.0)[:, None]
 
 
-class Alone(Limits):
+class IndependentLimits(LimitMatrix):
     """Limits of groups that have nothing but workers in common: their time, types of workers, what each does.
 
     Of a group's own limits a step's equations are a small block, a diagonal and two outer products; types couple the blocks by
@@ -135,7 +135,7 @@ class Alone(Limits):
         return found
 
 
-def centre(x: np.ndarray, most: np.ndarray, weights: np.ndarray, limits: Limits) -> np.ndarray:
+def centre(x: np.ndarray, most: np.ndarray, weights: np.ndarray, limits: LimitMatrix) -> np.ndarray:
     """The analytic centre.
 
     Arguments:

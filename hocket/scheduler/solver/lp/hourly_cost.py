@@ -4,7 +4,7 @@ import numpy as np
 
 from hocket.errors import InputError
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 HOUR_S = 3600.0
 
@@ -28,7 +28,7 @@ def priced(snapshot: Snapshot) -> np.ndarray:
     return np.where(snapshot.prices > 0, snapshot.prices, _FREE * paid.min(initial=np.inf))
 
 
-def cost_per_hour(shares: Shares, prices: np.ndarray | None = None) -> np.ndarray:
+def cost_per_hour(shares: AllocationVariables, prices: np.ndarray | None = None) -> np.ndarray:
     """Dollars for an hour of each variable's time; two jobs side by side pay for their workers once.
 
     Arguments:

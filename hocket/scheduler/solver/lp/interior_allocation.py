@@ -17,9 +17,9 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.lp.analytic_center import Alone, Limits, centre
+from hocket.scheduler.solver.lp.analytic_center import IndependentLimits, LimitMatrix, centre
 from hocket.scheduler.solver.lp.ungroup import Entries, spread
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 __all__ = ["middle"]
 
@@ -43,17 +43,17 @@ def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> All
     return replace(allocation, first=first, second=second, column=column, fraction=fraction, grouped=None)
 
 
-def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> tuple[Shares, np.ndarray]:
+def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> tuple[AllocationVariables, np.ndarray]:
     """Groups of jobs that are alike in what is asked for them too, and the times of their variables in an allocation."""
     if allocation.grouped is not None:
         shares, times = allocation.grouped
         if shares.snapshot is snapshot and not shares.refused and (asked == asked[shares.member][shares.group]).all():
             return shares, times
-    shares = Shares(snapshot, (asked,))
+    shares = AllocationVariables(snapshot, (asked,))
     return shares, _totals(allocation, shares) if shares.groups else np.zeros(0)
 
 
-def _often(shares: Shares) -> np.ndarray:
+def _often(shares: AllocationVariables) -> np.ndarray:
     """How many jobs, or pairs, a variable stands for."""
     count, both = shares.count, shares.second != ALONE
     pairs = np.where(both, count[shares.second], 1.0)
@@ -61,7 +61,7 @@ def _often(shares: Shares) -> np.ndarray:
     return count[shares.first] * np.where(same, (count[shares.first] - 1) / 2, pairs)
 
 
-def _totals(found: Allocation, shares: Shares) -> np.ndarray:
+def _totals(found: Allocation, shares: AllocationVariables) -> np.ndarray:
     """Times of variables in an allocation."""
     columns = len(shares.snapshot.columns)
 
@@ -79,7 +79,7 @@ def _totals(found: Allocation, shares: Shares) -> np.ndarray:
     return np.bincount(at[known], found.fraction[known], shares.variables)
 
 
-def _times(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def _times(shares: AllocationVariables, often: np.ndarray, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
     """Times of variables in the middle, from an allocation at the edge.
 
     Arguments:
@@ -94,9 +94,9 @@ def _times(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndarr
     does = whole / fastest[group]
     if len(group) == shares.variables:  # nobody is beside anybody
         kind = shares.snapshot.type_of[shares.column]
-        used: Limits = Alone(group, kind, shares.scale[group], does, rows - shares.groups)
+        used: LimitMatrix = IndependentLimits(group, kind, shares.scale[group], does, rows - shares.groups)
     else:
-        used = Limits.of_entries(
+        used = LimitMatrix.of_entries(
             np.concatenate([limits.rows, rows + group]),
             np.concatenate([limits.columns, variable]),
             np.concatenate([limits.values, -does]),
@@ -109,7 +109,7 @@ def _times(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndarr
     return centre(start, np.concatenate([most, -floor]), weights, used)
 
 
-def _entries(shares: Shares, often: np.ndarray, times: np.ndarray) -> Entries:
+def _entries(shares: AllocationVariables, often: np.ndarray, times: np.ndarray) -> Entries:
     """For every job, and every pair of jobs, what its variable has for each.
 
     Arguments:

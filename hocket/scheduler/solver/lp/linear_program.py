@@ -41,7 +41,7 @@ class SolverTrouble(InternalError):
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class LinearProgram:
     """A linear program in arrays; entries (row, column, value) may come in any order, and repeat: then they add up."""
 
     cost: np.ndarray
@@ -117,7 +117,7 @@ class _Ended:
 
     engine: _Engine
     turn: int
-    program: Program
+    program: LinearProgram
 
     @cached_property
     def basic(self) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +175,7 @@ class Infeasible(SolverTrouble):
 
 
 def solve(
-    program: Program, place: str, basis: Basis | None = None, after: Solution | None = None, primal: bool = False
+    program: LinearProgram, place: str, basis: Basis | None = None, after: Solution | None = None, primal: bool = False
 ) -> Solution:
     """The best x. A method that gives up is followed by the others.
 
@@ -218,7 +218,7 @@ def _taken(highspy: Any, method: str) -> _Engine:
     return engine
 
 
-def _run(engine: _Engine, program: Program, place: str) -> tuple[str, Solution | None]:
+def _run(engine: _Engine, program: LinearProgram, place: str) -> tuple[str, Solution | None]:
     """What the solver says of the program that it has, and its answer if there is one; then it is free for others."""
     solver = engine.solver
     solver.run()
@@ -247,7 +247,7 @@ def _basic(engine: _Engine) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(columns == _BASIC), np.flatnonzero(rows == _BASIC)
 
 
-def _went_on(program: Program, place: str, ended: _Ended) -> Solution | None:
+def _went_on(program: LinearProgram, place: str, ended: _Ended) -> Solution | None:
     """The answer from where a solver ended with other sides of rows; None if others have used it since, or it gives up."""
     engine = ended.engine
     if engine.turn != ended.turn or engine not in _idle:
@@ -259,14 +259,14 @@ def _went_on(program: Program, place: str, ended: _Ended) -> Solution | None:
     return _run(engine, program, place)[1]
 
 
-def _of_nothing(program: Program, place: str) -> Solution:
+def _of_nothing(program: LinearProgram, place: str) -> Solution:
     """The answer to a program without variables, which the solver does not take."""
     if (program.row_lower > 0).any() or (program.row_upper < 0).any():
         raise Infeasible(f"{place}: nothing keeps the constraints")
     return Solution(np.zeros(0), np.zeros(len(program.row_lower)), 0.0, 0.0)
 
 
-def _method(program: Program) -> str:
+def _method(program: LinearProgram) -> str:
     """The quickest where there is no basis to begin from."""
     size, columns, rows = len(program.values), len(program.cost), len(program.row_lower)
     if (size < _SMALL or (rows < _FEW and columns > _WIDE * rows)) and _keeps_nothing(program):
@@ -291,7 +291,7 @@ def _solver(highspy: Any) -> Any:
     return solver
 
 
-def _keeps_nothing(program: Program) -> bool:
+def _keeps_nothing(program: LinearProgram) -> bool:
     """Whether x = 0 keeps the constraints: then the primal simplex method can begin there."""
     sides = ((program.lower, program.upper), (program.row_lower, program.row_upper))
     return all(np.maximum.reduce(least, initial=0) <= 0 <= np.minimum.reduce(most, initial=0) for least, most in sides)
@@ -308,7 +308,7 @@ def _began(basis: Basis, highspy: Any) -> Any:
     return began
 
 
-def _pass(solver: Any, program: Program, place: str) -> None:
+def _pass(solver: Any, program: LinearProgram, place: str) -> None:
     """Hand the program over, row by row, repeated entries added up."""
     count, width = len(program.row_lower), len(program.cost)
     at = program.rows * width + program.columns

@@ -4,12 +4,12 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import Reason
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 
 def refusals(snapshot: Snapshot) -> dict[int, str]:
     """Why each of them can run nowhere, by index."""
-    return {} if snapshot.all_run else Shares(snapshot).refused
+    return {} if snapshot.all_run else AllocationVariables(snapshot).refused
 
 
 def fastest(snapshot: Snapshot) -> np.ndarray:

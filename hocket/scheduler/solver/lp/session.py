@@ -14,8 +14,8 @@ import numpy as np
 from hocket.scheduler.model.allocation import ALONE, Allocation, Reason
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.dual.separable_program import Stand
-from hocket.scheduler.solver.lp.linear_program import Basis, Program, Solution, SolverTrouble, solve
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, SolverTrouble, solve
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.lp.warm_start import codes_of, sought_in
 
 _LOWER, _BASIC = 0, 1
@@ -47,7 +47,7 @@ class _Ended:
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class WarmStart:
     """Where to begin with a program: states of its columns and rows, and what duals its rows had, 0 where it is not known."""
 
     basis: Basis
@@ -85,7 +85,9 @@ class Session:
         self._last = snapshot, found
         return found
 
-    def solve(self, shares: Shares, program: Program, place: str, labels: Labels | None = None) -> Solution:
+    def solve(
+        self, shares: AllocationVariables, program: LinearProgram, place: str, labels: Labels | None = None
+    ) -> Solution:
         """The answer to a program of shares, from where the last one of this session ended.
 
         Arguments:
@@ -117,7 +119,9 @@ class Session:
         """Remember the prices that such a program ended with."""
         self._prices[place] = _place(snapshot), found
 
-    def start(self, shares: Shares, rows: int, columns: int, place: str, labels: Labels | None = None) -> Start | None:
+    def start(
+        self, shares: AllocationVariables, rows: int, columns: int, place: str, labels: Labels | None = None
+    ) -> WarmStart | None:
         """Where to begin with a program of so many rows and columns; None where nothing is known.
 
         Arguments:
@@ -141,9 +145,9 @@ class Session:
         known = source >= 0
         states, duals = np.full(rows, _BASIC, dtype=np.int8), np.zeros(rows)
         states[known], duals[known] = ended.rows[source[known]], ended.duals[source[known]]
-        return Start((found_columns, states), duals)
+        return WarmStart((found_columns, states), duals)
 
-    def keep(self, shares: Shares, solution: Solution, place: str, labels: Labels | None = None) -> None:
+    def keep(self, shares: AllocationVariables, solution: Solution, place: str, labels: Labels | None = None) -> None:
         """Remember where a program of shares ended.
 
         Arguments:
@@ -166,7 +170,7 @@ def _place(snapshot: Snapshot) -> tuple[object, ...]:
     return snapshot.columns, tuple(own.name for own in snapshot.types)
 
 
-def _one_each(shares: Shares, rows: int) -> Labels:
+def _one_each(shares: AllocationVariables, rows: int) -> Labels:
     """Of rows after those of all shares, if they are as many as groups: then they are taken to be theirs."""
     others = rows - shares.groups - len(shares.snapshot.types)
     every = np.arange(shares.groups if others == shares.groups else 0)
@@ -217,7 +221,11 @@ def _again(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str)
 
 
 def solved(
-    session: Session | None, shares: Shares, program: Program, place: str, labels: Labels | None = None
+    session: Session | None,
+    shares: AllocationVariables,
+    program: LinearProgram,
+    place: str,
+    labels: Labels | None = None,
 ) -> Solution:
     """The answer to a program of shares, from where the session's last one ended if there is a session."""
     return solve(program, place) if session is None else session.solve(shares, program, place, labels)

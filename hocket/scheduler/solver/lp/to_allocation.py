@@ -10,7 +10,7 @@ import numpy as np
 from hocket.scheduler.model.allocation import ALONE, Allocation, Reason, Reasons
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.solver.lp.ungroup import spread
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 _PRICE = 1e-9
 _SAME = 1e-9  # relative
@@ -19,7 +19,9 @@ ENOUGH = Reason(
 )  # neither time nor workers hold it back
 
 
-def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: float, gap: float) -> Allocation:
+def answer(
+    shares: AllocationVariables, times: np.ndarray, duals: np.ndarray, objective: float, gap: float
+) -> Allocation:
     """The allocation of groups' times.
 
     Arguments:
@@ -31,7 +33,7 @@ def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: floa
     return Allocation(*entries, objective, gap, told, shares.refused, grouped=(shares, times[: shares.variables]))
 
 
-def reasons(shares: Shares, duals: np.ndarray, times: np.ndarray | None = None) -> Reasons:
+def reasons(shares: AllocationVariables, duals: np.ndarray, times: np.ndarray | None = None) -> Reasons:
     """What holds every job back.
 
     Arguments:
@@ -40,7 +42,7 @@ def reasons(shares: Shares, duals: np.ndarray, times: np.ndarray | None = None) 
     return Reasons(len(shares.group), lambda: _reasons(shares, duals, times))
 
 
-def _reasons(shares: Shares, duals: np.ndarray, times: np.ndarray | None) -> tuple[Reason, ...]:
+def _reasons(shares: AllocationVariables, duals: np.ndarray, times: np.ndarray | None) -> tuple[Reason, ...]:
     types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
     prices = np.abs(duals) > _PRICE
     bits = (prices[shares.groups : shares.groups + len(types)] << np.arange(len(types)))[kind]
@@ -62,7 +64,7 @@ def _reasons(shares: Shares, duals: np.ndarray, times: np.ndarray | None) -> tup
     )
 
 
-def _always(shares: Shares, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _always(shares: AllocationVariables, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which groups run all the time, and which do as much as always where they are fastest."""
     groups, variables, steps = shares.throughput
     does = np.bincount(groups, steps * times[variables], shares.groups)

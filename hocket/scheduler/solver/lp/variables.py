@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.lp.linear_program import Program
+from hocket.scheduler.solver.lp.linear_program import LinearProgram
 
 _INFINITY = float("inf")
 # As arrays: to work with one costs less than to work with a number.
@@ -22,7 +22,7 @@ _ODD, _SHIFT = np.array([0x9E3779B97F4A7C15], dtype=np.uint64), np.array([29], d
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Constraints:
     """Constraints of a program: entries (row, column, value), and what each row is at least and at most."""
 
     rows: np.ndarray
@@ -32,7 +32,7 @@ class Rows:
     upper: np.ndarray
 
 
-class Shares:
+class AllocationVariables:
     """The groups of a snapshot's jobs and their variables.
 
     Attributes:
@@ -119,14 +119,14 @@ class Shares:
         return groups, np.concatenate([np.arange(self.variables), both]), steps / self.count[groups]
 
     @cached_property
-    def limits(self) -> Rows:
+    def limits(self) -> Constraints:
         """Nobody has more time than there is (5.2): a row a group; no type has more work than workers (5.3): a row a type."""
         both, every = self._pairs, np.arange(self.variables)
         times = len(every) + len(both)
         values = np.ones(times + len(every))
         values[times:] = self.scale[self.first]
         kind = self.groups + self.snapshot.type_of[self.column]
-        return Rows(
+        return Constraints(
             np.concatenate([self.first, self.second[both], kind]),
             np.concatenate([every, both, every]),
             values,
@@ -134,7 +134,7 @@ class Shares:
             np.concatenate([self.count, self.snapshot.workers]),
         )
 
-    def program(self, cost: np.ndarray, *more: Rows, extra: Sequence[tuple[float, float]] = ()) -> Program:
+    def program(self, cost: np.ndarray, *more: Constraints, extra: Sequence[tuple[float, float]] = ()) -> LinearProgram:
         """The program of least cost, under the limits and more rows.
 
         Arguments:
@@ -159,8 +159,10 @@ class Shares:
         if extra:
             least[width:], most[width:] = zip(*extra, strict=True)
         if not more:
-            return Program(cost, least, most, *(part[0] for part in (lower, upper, rows, columns, values)))
-        return Program(cost, least, most, *(np.concatenate(part) for part in (lower, upper, rows, columns, values)))
+            return LinearProgram(cost, least, most, *(part[0] for part in (lower, upper, rows, columns, values)))
+        return LinearProgram(
+            cost, least, most, *(np.concatenate(part) for part in (lower, upper, rows, columns, values))
+        )
 
 
 def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

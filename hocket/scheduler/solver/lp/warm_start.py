@@ -8,13 +8,13 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.solver.lp.linear_program import Basis
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 _AT_LOWER, _BASIC = 0, 1
 
 
 def inherited(
-    shares: Shares, before: Shares, inside: np.ndarray, basis: Basis, own: int
+    shares: AllocationVariables, before: AllocationVariables, inside: np.ndarray, basis: Basis, own: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Variables that begin in the solver, and states of its columns and rows.
 
@@ -38,7 +38,7 @@ def inherited(
     return begins, np.append(columns[:own], states), np.concatenate([times, rows[before.groups : types], levels])
 
 
-def codes_of(shares: Shares, group: np.ndarray, groups: int) -> np.ndarray:
+def codes_of(shares: AllocationVariables, group: np.ndarray, groups: int) -> np.ndarray:
     """One number for each variable, of its groups under other names and its column; -1 where a group has none.
 
     Arguments:

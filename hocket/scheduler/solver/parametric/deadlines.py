@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.parametric.demand_groups import Cuts, Lines
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
 from hocket.scheduler.solver.parametric.min_cost_demand import Served
 
 _LACKING = 1e-11  # of what a group could do in all
@@ -45,7 +45,7 @@ def ahead(snapshot: Snapshot, exact: np.ndarray) -> np.ndarray:
     return np.maximum(exact, np.minimum(early, snapshot.able.max(axis=1, initial=0.0)))
 
 
-def alone(lines: Lines, demand: np.ndarray) -> dict[int, str]:
+def alone(lines: GroupLines, demand: np.ndarray) -> dict[int, str]:
     """Jobs that would be late even if they were always on the workers that they are fastest on, with the reason."""
     shares = lines.shares
     fastest = np.append(lines.fastest, np.inf)[shares.group]
@@ -61,7 +61,7 @@ def alone(lines: Lines, demand: np.ndarray) -> dict[int, str]:
 class _Bounds:
     """What is known to be too much: by these duals some demand lacks."""
 
-    known: list[tuple[float, Cuts, np.ndarray]] = field(default_factory=list)
+    known: list[tuple[float, LineCuts, np.ndarray]] = field(default_factory=list)
 
     def learn(self, served: Served, demand: np.ndarray) -> float:
         """What the last answer, to this demand, shows; what it is besides what rows ask for is returned."""
@@ -75,7 +75,7 @@ class _Bounds:
         return any(rest + prices @ cuts.asked(demand) > _CERTAIN for rest, cuts, prices in self.known)
 
 
-def together(lines: Lines, demand: np.ndarray, place: str) -> tuple[np.ndarray, int]:
+def together(lines: GroupLines, demand: np.ndarray, place: str) -> tuple[np.ndarray, int]:
     """Which jobs' demands to give up so that the others can be met, and how many have to go at least.
 
     Arguments:

@@ -15,12 +15,12 @@ from functools import cached_property
 import numpy as np
 
 from hocket.scheduler.solver.lp.session import Labels
-from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 
 MISSING = 1e-9  # of what a group could do in all
 
 
-class Lines:
+class GroupLines:
     """The lines of groups.
 
     Attributes:
@@ -31,7 +31,7 @@ class Lines:
         most: what a group does in all if all its jobs are there.
     """
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: AllocationVariables) -> None:
         self.shares = shares
         both = np.flatnonzero(shares.second >= 0)
         group = np.concatenate([shares.first, shares.second[both]])
@@ -43,7 +43,7 @@ class Lines:
         self.fastest = np.maximum.reduceat(self.steps, self.begins[:-1]) if shares.groups else np.zeros(0)
         self.most = self.fastest * shares.count
 
-    def start(self, demand: np.ndarray) -> "Cuts":
+    def start(self, demand: np.ndarray) -> "LineCuts":
         """Rows to begin with: rate 0, and where jobs of a group ask for unlike throughputs the rates of what it does alone.
 
         Arguments:
@@ -57,12 +57,12 @@ class Lines:
         group, rate = np.arange(shares.groups), np.zeros(shares.groups)
         alone = np.flatnonzero((shares.second < 0) & (low < high)[shares.first])
         if not len(alone):
-            return Cuts(self, group, rate)
+            return LineCuts(self, group, rate)
         group, rate = np.append(group, shares.first[alone]), np.append(rate, shares.steps_first[alone])
         order = np.lexsort((rate, group))
         group, rate = group[order], rate[order]
         fresh = np.append(True, (group[1:] != group[:-1]) | (rate[1:] != rate[:-1]))
-        return Cuts(self, group[fresh], rate[fresh])
+        return LineCuts(self, group[fresh], rate[fresh])
 
     def missing(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Group and rate of the row that is broken most, for groups where one is."""
@@ -96,19 +96,19 @@ class Lines:
         return every.group[worst], every.rate[worst]
 
     @cached_property
-    def _every(self) -> "Cuts":
+    def _every(self) -> "LineCuts":
         """All rows of groups of several jobs."""
         several = np.flatnonzero(self.shares.count > 1)
         own = np.isin(self.group, several)
         table = np.stack([self.group[own].astype(float), self.steps[own]])
         table = np.unique(np.hstack([table, [several, np.zeros(len(several))]]), axis=1)
-        return Cuts(self, table[0].astype(np.int64), table[1])
+        return LineCuts(self, table[0].astype(np.int64), table[1])
 
 
-class Cuts:
+class LineCuts:
     """Some rows of lines: groups and rates, in parts of what a group could do in all."""
 
-    def __init__(self, lines: Lines, group: np.ndarray, rate: np.ndarray) -> None:
+    def __init__(self, lines: GroupLines, group: np.ndarray, rate: np.ndarray) -> None:
         self.lines, self.group, self.rate = lines, group, rate
         begins = lines.begins
         sizes = begins[group + 1] - begins[group]
@@ -126,9 +126,9 @@ class Cuts:
         offset = np.arange(jobs.sum()) - np.repeat(np.cumsum(jobs) - jobs, jobs)
         self._job = order[offset + starts[group][self._job_row]]
 
-    def with_more(self, group: np.ndarray, rate: np.ndarray) -> "Cuts":
+    def with_more(self, group: np.ndarray, rate: np.ndarray) -> "LineCuts":
         """These and more."""
-        return Cuts(self.lines, np.concatenate([self.group, group]), np.concatenate([self.rate, rate]))
+        return LineCuts(self.lines, np.concatenate([self.group, group]), np.concatenate([self.rate, rate]))
 
     @property
     def entries(self) -> int:
@@ -160,7 +160,7 @@ class Cuts:
         priced = over * (prices / self.lines.most[self.group])[self._job_row]
         return np.bincount(self._job, priced, len(self.lines.shares.group))
 
-    def rows(self, demand: np.ndarray, slack: int | None = None) -> Rows:
+    def rows(self, demand: np.ndarray, slack: int | None = None) -> Constraints:
         """As constraints; slack: a variable that may stand in for what is lacking."""
         rows, columns, values = self._row, self._column, self._value
         if slack is not None:
@@ -168,4 +168,4 @@ class Cuts:
             rows = np.concatenate([rows, every])
             columns = np.concatenate([columns, np.full(len(every), slack)])
             values = np.concatenate([values, np.ones(len(every))])
-        return Rows(rows, columns, values, self.asked(demand), np.full(len(self.group), np.inf))
+        return Constraints(rows, columns, values, self.asked(demand), np.full(len(self.group), np.inf))

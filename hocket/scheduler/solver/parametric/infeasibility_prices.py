@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 _LOOKS = 12
 _MANY = 200  # groups
 
 
-def looks(shares: Shares, wanted: Callable[[], np.ndarray]) -> Iterator[tuple[np.ndarray, float]]:
+def looks(shares: AllocationVariables, wanted: Callable[[], np.ndarray]) -> Iterator[tuple[np.ndarray, float]]:
     """For some prices: what a step a second costs a job of each group at least, and what all workers are worth.
 
     Arguments:

@@ -12,9 +12,9 @@ import numpy as np
 from hocket.scheduler.solver.dual import large_programs as unlike
 from hocket.scheduler.solver.dual.separable_program import Stand
 from hocket.scheduler.solver.lp import session as sessions
-from hocket.scheduler.solver.lp.linear_program import Basis, Program, Solution, SolverTrouble, solve
+from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, SolverTrouble, solve
 from hocket.scheduler.solver.lp.session import Session
-from hocket.scheduler.solver.parametric.demand_groups import MISSING, Cuts
+from hocket.scheduler.solver.parametric.demand_groups import MISSING, LineCuts
 
 _ROUNDS = 200
 _DEAR = 8.0  # times what jobs cost
@@ -30,7 +30,7 @@ class Served:
 
     def __init__(
         self,
-        cuts: Cuts,
+        cuts: LineCuts,
         cost: np.ndarray,
         place: str,
         most: float | None = None,
@@ -54,7 +54,7 @@ class Served:
         self._name = place if most is None else lacking(place)
         worth = cuts.entries >= sessions.WORTH
         self._session, self._basis = session if worth else None, basis
-        self._program: Program | None = None
+        self._program: LinearProgram | None = None
         self._looked = False  # at what the session knows
         self._start = start
         lines = cuts.lines
@@ -135,12 +135,12 @@ class Served:
         found, self._start = answer
         return found if level is None else _not_below(found)
 
-    def _rows(self, demand: np.ndarray) -> tuple[unlike.Rows, tuple[float, float] | None]:
+    def _rows(self, demand: np.ndarray) -> tuple[unlike.GroupRows, tuple[float, float] | None]:
         """A row a group, and the least and most of what lacks; less than nothing may lack: then it shows what would, next."""
         lines = self.cuts.lines
         lacks = self._slack is not None
         slope = np.full(lines.shares.groups, -1.0 if lacks else 0.0)
-        rows = unlike.Rows(lines.fastest, self.cuts.asked(demand), slope)
+        rows = unlike.GroupRows(lines.fastest, self.cuts.asked(demand), slope)
         return rows, (-1.0, self._most) if lacks else None
 
     @property
@@ -165,7 +165,7 @@ class Served:
         elif self._session is not None and self.solution is not None:
             self._session.keep(shares, self.solution, self._name, self.cuts.labels)
 
-    def _at(self, demand: np.ndarray) -> Program:
+    def _at(self, demand: np.ndarray) -> LinearProgram:
         """The program for a demand; where there was one with these rows, only its sides change."""
         shares = self.cuts.lines.shares
         if self._program is None:

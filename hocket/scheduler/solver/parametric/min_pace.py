@@ -13,10 +13,18 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.linear_program import Infeasible
 from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.lp.ungroup import Entries
-from hocket.scheduler.solver.lp.variables import Shares
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.lp.variables import AllocationVariables
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.parametric.min_cost_demand import Served, lacking
-from hocket.scheduler.solver.parametric.root_search import Found, Kept, Pace, at_pace, least, outset, slowest
+from hocket.scheduler.solver.parametric.root_search import (
+    DemandAtPace,
+    Kept,
+    LeastPace,
+    at_pace,
+    least,
+    outset,
+    slowest,
+)
 from hocket.scheduler.solver.space_sharing.time_windows import spread
 
 _SLOWER = 1e-6  # relative: a pace that is known to be so much above another is not that one
@@ -24,16 +32,18 @@ _ROOM = 1e-10  # that a pace gets, so that rounding does not put it out of reach
 
 
 @dataclass(frozen=True, eq=False)
-class Paced:
+class MinPace:
     """Who is in which group, the least pace, the times that keep it, and entries of an allocation."""
 
-    lines: Lines
-    found: Found
+    lines: GroupLines
+    found: LeastPace
     kept: Kept
     entries: Entries
 
 
-def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = None) -> Paced | Shares:
+def paced(
+    snapshot: Snapshot, pace: DemandAtPace, place: str, session: Session | None = None
+) -> MinPace | AllocationVariables:
     """The answer; only the shares, with who is refused, if no job can run.
 
     Arguments:
@@ -41,20 +51,22 @@ def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = 
     """
     apart, above = np.zeros(len(snapshot.jobs)), 0.0
     while True:
-        shares = Shares(snapshot, (apart,))
+        shares = AllocationVariables(snapshot, (apart,))
         if not shares.groups:
             return shares
-        lines = Lines(shares)
+        lines = GroupLines(shares)
         above = max(above, outset(lines, pace))
         found, kept = _alone(lines, pace, place, above, session) or _together(lines, pace, place, above, session)
         above = found.pace
         entries, torn = spread(lines, kept.solution.x, kept.demand)
         if not torn:
-            return Paced(lines, found, kept, entries)
+            return MinPace(lines, found, kept, entries)
         apart[torn] = np.array(torn) + 1.0
 
 
-def _together(lines: Lines, pace: Pace, place: str, above: float, session: Session | None) -> tuple[Found, Kept]:
+def _together(
+    lines: GroupLines, pace: DemandAtPace, place: str, above: float, session: Session | None
+) -> tuple[LeastPace, Kept]:
     """The least pace, which is no less than `above`, and times that keep it."""
     found = least(lines, pace, place, above, session)
     if session is not None and found.pace <= slowest(lines, pace) * (1 + _SLOWER):
@@ -63,7 +75,9 @@ def _together(lines: Lines, pace: Pace, place: str, above: float, session: Sessi
     return found, at_pace(served, pace, found.pace)
 
 
-def _alone(lines: Lines, pace: Pace, place: str, above: float, session: Session | None) -> tuple[Found, Kept] | None:
+def _alone(
+    lines: GroupLines, pace: DemandAtPace, place: str, above: float, session: Session | None
+) -> tuple[LeastPace, Kept] | None:
     """The same if the slowest job, always on its fastest workers, sets the pace, as nobody can be sooner; None if not.
 
     Where workers set it the last time it is not tried.
@@ -80,10 +94,10 @@ def _alone(lines: Lines, pace: Pace, place: str, above: float, session: Session 
         return None
     served.keep()
     none = np.zeros(len(lines.shares.limits.lower))
-    return Found(now, served.cuts, none), Kept(solution, demand, served.cuts, served.prices)
+    return LeastPace(now, served.cuts, none), Kept(solution, demand, served.cuts, served.prices)
 
 
-def _least_idle(lines: Lines) -> np.ndarray:
+def _least_idle(lines: GroupLines) -> np.ndarray:
     """The cost of variables: throughputs count in parts of each group's fastest."""
     shares = lines.shares
     cost = -shares.steps_first / lines.fastest[shares.first]

@@ -15,7 +15,7 @@ import numpy as np
 from hocket.scheduler.solver.dual.separable_program import Stand
 from hocket.scheduler.solver.lp.linear_program import Basis, Infeasible, Solution, SolverTrouble
 from hocket.scheduler.solver.lp.session import Session
-from hocket.scheduler.solver.parametric.demand_groups import Cuts, Lines
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
 from hocket.scheduler.solver.parametric.infeasibility_prices import looks
 from hocket.scheduler.solver.parametric.min_cost_demand import Served, without_slack
 
@@ -26,7 +26,7 @@ _NEAR = 1e-9  # of a pace: what is known shows no more
 
 
 @dataclass(frozen=True, eq=False)
-class Pace:
+class DemandAtPace:
     """What jobs ask for at a pace; arrays by job."""
 
     remaining: np.ndarray
@@ -47,11 +47,11 @@ class Pace:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class LeastPace:
     """The least pace, rows that matter at it, the limits' duals where it last was too little, and a basis."""
 
     pace: float
-    cuts: Cuts
+    cuts: LineCuts
     duals: np.ndarray
     basis: Basis | None = None
     start: Stand | None = None
@@ -63,11 +63,13 @@ class Kept:
 
     solution: Solution
     demand: np.ndarray
-    cuts: Cuts
+    cuts: LineCuts
     prices: np.ndarray
 
 
-def least(lines: Lines, pace: Pace, place: str, above: float = 0.0, session: Session | None = None) -> Found:
+def least(
+    lines: GroupLines, pace: DemandAtPace, place: str, above: float = 0.0, session: Session | None = None
+) -> LeastPace:
     """The least pace.
 
     Arguments:
@@ -101,18 +103,18 @@ def least(lines: Lines, pace: Pace, place: str, above: float = 0.0, session: Ses
             later = _beyond(served, pace, found.duals, now, found.bound)
         if later <= now * (1 + _CLOSE):
             served.keep()
-            return Found(later, served.cuts, duals, without_slack(found), served.scarce())
+            return LeastPace(later, served.cuts, duals, without_slack(found), served.scarce())
         now = later
     raise SolverTrouble(f"{place}: {_STEPS} steps were not enough")
 
 
-def slowest(lines: Lines, pace: Pace) -> float:
+def slowest(lines: GroupLines, pace: DemandAtPace) -> float:
     """The pace of the slowest job if each is always on the workers that it is fastest on: there is none below."""
     shares = lines.shares
     return float(pace.alone(np.append(lines.fastest, 1.0)[shares.group])[shares.group >= 0].max())
 
 
-def outset(lines: Lines, pace: Pace) -> float:
+def outset(lines: GroupLines, pace: DemandAtPace) -> float:
     """A pace below which there is none, by the slowest job alone or by prices of workers."""
     shares = lines.shares
     runs = shares.group >= 0
@@ -131,7 +133,7 @@ def outset(lines: Lines, pace: Pace) -> float:
     return now
 
 
-def _beyond(served: Served, pace: Pace, duals: np.ndarray, now: float, bound: float) -> float:
+def _beyond(served: Served, pace: DemandAtPace, duals: np.ndarray, now: float, bound: float) -> float:
     """The pace up to which these duals show that something lacks.
 
     Arguments:
@@ -163,7 +165,7 @@ def root(function: Callable[[float], tuple[float, float]], start: float) -> floa
     return at
 
 
-def at_pace(served: Served, pace: Pace, now: float) -> Kept:
+def at_pace(served: Served, pace: DemandAtPace, now: float) -> Kept:
     """Times of least cost at which every job has what it asks for at a pace, which is the least there is or above."""
     runs = served.cuts.lines.shares.group >= 0
     for room in (1e-9, 1e-8, 1e-7):

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.scheduler.solver.lp.linear_program import Basis, Solution, SolverTrouble, solve
-from hocket.scheduler.solver.lp.variables import Rows
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.lp.variables import Constraints
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.parametric.min_cost_demand import extended
 
 _ROUNDS = 500
@@ -37,7 +37,7 @@ class _Block:
 class Ranks:
     """The program of the lines of groups with a weight for each job."""
 
-    def __init__(self, lines: Lines, weights: np.ndarray) -> None:
+    def __init__(self, lines: GroupLines, weights: np.ndarray) -> None:
         """
         Arguments:
             weights: by job, >= 0; of throughput in parts of what the job does on its fastest option alone.
@@ -76,7 +76,7 @@ class Ranks:
         basis: Basis | None = None
         for _ in range(_ROUNDS):
             sizes = [len(columns) for columns, _ in self._rows]
-            rows = Rows(
+            rows = Constraints(
                 np.repeat(np.arange(len(sizes)), sizes),
                 np.concatenate([columns for columns, _ in self._rows]),
                 np.concatenate([values for _, values in self._rows]),

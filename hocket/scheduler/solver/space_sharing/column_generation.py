@@ -19,10 +19,10 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Pairs, Snapshot
-from hocket.scheduler.solver.lp.linear_program import Basis, Program, Solution, solve
+from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, solve
 from hocket.scheduler.solver.lp.to_allocation import reasons
 from hocket.scheduler.solver.lp.ungroup import Entries
-from hocket.scheduler.solver.lp.variables import Rows, Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from hocket.scheduler.solver.space_sharing.pairing import laid_out
 
 MOST_GROUPS = 256  # with more of them, roles are quicker than pairs
@@ -37,7 +37,7 @@ _MORE, _FEW = 1.25, 100  # roles: with more than so many times and so many as be
 
 
 @dataclass(frozen=True, eq=False)
-class Aim:
+class ColumnObjective:
     """What a program is after.
 
     Attributes:
@@ -52,7 +52,7 @@ class Aim:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class ColumnSolution:
     """An answer.
 
     Attributes:
@@ -69,7 +69,7 @@ class Answer:
     note: str = ""
 
 
-def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> Shares | None:
+def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> AllocationVariables | None:
     """The groups without pairs if they are too many for all pairs; None if they are not, or nothing is shared.
 
     Arguments:
@@ -77,14 +77,14 @@ def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> Shares | None:
     """
     if snapshot.pairs is None or len(snapshot.jobs) <= MOST_GROUPS:
         return None
-    shares = Shares(replace(snapshot, pairs=None), (*keys, snapshot.pairs.classes))
+    shares = AllocationVariables(replace(snapshot, pairs=None), (*keys, snapshot.pairs.classes))
     return shares if shares.groups > MOST_GROUPS else None
 
 
 class Roles:
     """Groups, their classes, and the roles that have entered."""
 
-    def __init__(self, shares: Shares, pairs: Pairs, aim: Aim) -> None:
+    def __init__(self, shares: AllocationVariables, pairs: Pairs, aim: ColumnObjective) -> None:
         """
         Arguments:
             shares: groups without pairs; jobs of one group are of one class.
@@ -108,7 +108,7 @@ class Roles:
         self._ended: tuple[np.ndarray, ...] | None = None
         self.after(aim)
 
-    def after(self, aim: Aim) -> None:
+    def after(self, aim: ColumnObjective) -> None:
         """Be after something else from now on, with the roles that have entered."""
         self.aim = aim
         worth = np.asarray(aim.worth, dtype=float)
@@ -118,7 +118,7 @@ class Roles:
             fastest = self.steps.max(axis=1)
             self._unit = np.where(aim.due > 0, np.maximum(aim.due, _LEAST * fastest), fastest) * self.shares.count
 
-    def best(self, place: str) -> Answer:
+    def best(self, place: str) -> ColumnSolution:
         """The answer with all roles that help, or with those that were found to when rounds ran out.
 
         Arguments:
@@ -145,7 +145,7 @@ class Roles:
                     first = len(limits)
                     prices = np.maximum(found.duals[first : first + self.shares.groups], 0.0) / self._unit
                 entries = laid_out(self.shares, self.kind, role, found.x)
-                return Answer(entries, limits, bound, found.objective, prices, note)
+                return ColumnSolution(entries, limits, bound, found.objective, prices, note)
         raise AssertionError("the last round returns")
 
     def _codes(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -157,7 +157,7 @@ class Roles:
         basis = found.basis
         self._ended = None if basis is None else (*basis, self._codes(role), known)
 
-    def _basis(self, program: Program, role: tuple[np.ndarray, ...], known: np.ndarray) -> Basis | None:
+    def _basis(self, program: LinearProgram, role: tuple[np.ndarray, ...], known: np.ndarray) -> Basis | None:
         """Where the last program ended: new roles have no time, new rows are not yet at their sides.
 
         Arguments:
@@ -212,7 +212,7 @@ class Roles:
         self._inside.reshape(len(gain), -1)[group, best[group, at]] = True
         return len(group) > 0
 
-    def _program(self, role: tuple[np.ndarray, ...]) -> tuple[Program, np.ndarray, np.ndarray]:
+    def _program(self, role: tuple[np.ndarray, ...]) -> tuple[LinearProgram, np.ndarray, np.ndarray]:
         """The program with these roles, which balance each is in, -1 for a class beside itself, and codes of balances."""
         shares, (group, beside, column) = self.shares, role
         own, steps = self.kind[group], self._beside(role)
@@ -225,7 +225,7 @@ class Roles:
         # Twice what the rows of time allow: so these bounds have no price, and all prices are of rows.
         extra = [(0.0, 2 * most) for most in shares.count[group].tolist()]
         none = np.zeros(0, dtype=np.int64)
-        more = [Rows(none, none, np.zeros(0), np.zeros(len(known)), np.zeros(len(known)))]
+        more = [Constraints(none, none, np.zeros(0), np.zeros(len(known)), np.zeros(len(known)))]
         types = len(shares.snapshot.types)
         first_balance = shares.groups + types
         rows = [group, shares.groups + shares.snapshot.type_of[column]]
@@ -236,7 +236,9 @@ class Roles:
             reached = np.concatenate([shares.first, every])
             variables = np.concatenate([np.arange(shares.variables), np.full(shares.groups, level)])
             filled = np.concatenate([parts, -self.aim.due * shares.count / self._unit])
-            more.insert(0, Rows(reached, variables, filled, np.zeros(shares.groups), np.full(shares.groups, np.inf)))
+            more.insert(
+                0, Constraints(reached, variables, filled, np.zeros(shares.groups), np.full(shares.groups, np.inf))
+            )
             rows.append(first_balance + group)
             columns.append(index)
             values.append(steps / self._unit[group])
@@ -252,7 +254,7 @@ class Roles:
         values.append(np.where(own < beside, 1.0, -1.0)[both])
         row, at, value = self._halves(*role)
         count = self._half.shape[1]
-        more.append(Rows(none, none, np.zeros(0), np.full(count, -np.inf), np.zeros(count)))
+        more.append(Constraints(none, none, np.zeros(0), np.full(count, -np.inf), np.zeros(count)))
         rows.append(first_balance + len(known) + row)
         columns.append(index[at])
         values.append(value)
@@ -309,7 +311,7 @@ class Roles:
         return self.steps.max(axis=1) * max(1.0, float(self.kept.max(initial=0.0)))
 
 
-def sum_of(snapshot: Snapshot, shares: Shares, worth: np.ndarray, place: str) -> Allocation:
+def sum_of(snapshot: Snapshot, shares: AllocationVariables, worth: np.ndarray, place: str) -> Allocation:
     """The allocation of the greatest sum of throughputs times what they are worth.
 
     Arguments:
@@ -319,13 +321,13 @@ def sum_of(snapshot: Snapshot, shares: Shares, worth: np.ndarray, place: str) ->
     assert snapshot.pairs is not None
     each = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], (shares.groups, len(snapshot.columns)))
     unit = float((each[shares.first, shares.column] * shares.steps_first).max()) or 1.0
-    found = Roles(shares, snapshot.pairs, Aim(each / unit)).best(place)
+    found = Roles(shares, snapshot.pairs, ColumnObjective(each / unit)).best(place)
     total = -found.objective * unit
     gap = max(0.0, found.objective - found.bound) / max(1.0, abs(found.objective))
     return Allocation(*found.entries, total, gap, reasons(shares, found.duals), shares.refused, found.note)
 
 
-def _kinds(shares: Shares, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _kinds(shares: AllocationVariables, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A kind of each group, by class and scale factor; and the class of each kind."""
     table = np.stack([classes, shares.scale])
     _, first, kind = np.unique(table, axis=1, return_index=True, return_inverse=True)

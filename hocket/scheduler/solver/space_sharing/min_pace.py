@@ -13,10 +13,10 @@ from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Pairs, Snapshot
 from hocket.scheduler.solver.lp.linear_program import Infeasible, SolverTrouble
 from hocket.scheduler.solver.lp.to_allocation import reasons
-from hocket.scheduler.solver.lp.variables import Shares
-from hocket.scheduler.solver.parametric.demand_groups import Lines
-from hocket.scheduler.solver.parametric.root_search import Pace, root
-from hocket.scheduler.solver.space_sharing.column_generation import Aim, Answer, Roles
+from hocket.scheduler.solver.lp.variables import AllocationVariables
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
+from hocket.scheduler.solver.parametric.root_search import DemandAtPace, root
+from hocket.scheduler.solver.space_sharing.column_generation import ColumnObjective, ColumnSolution, Roles
 from hocket.scheduler.solver.space_sharing.residuals import CRUMB, with_crumbs
 
 _STEPS = 50
@@ -26,25 +26,25 @@ _ROOMS = (1e-9, 1e-8, 1e-7)  # that a pace gets, so that rounding does not put i
 
 
 @dataclass(frozen=True, eq=False)
-class Paced:
+class PairedMinPace:
     """The least pace, as far as it is proved; an answer that keeps one, but for crumbs; and duals of time and workers where it
     was too little."""
 
     pace: float
     kept: float
-    answer: Answer
+    answer: ColumnSolution
     duals: np.ndarray
 
 
-def paced(shares: Shares, pairs: Pairs, pace: Pace, place: str) -> Paced:
+def paced(shares: AllocationVariables, pairs: Pairs, pace: DemandAtPace, place: str) -> PairedMinPace:
     """The least pace and an answer at it in which nothing is left idle, but for crumbs.
 
     Arguments:
         shares: groups without pairs, in each of which jobs are alike and ask for the same.
         pace: of all jobs. place: for messages.
     """
-    own = Pace(pace.remaining[shares.member], pace.due[shares.member], pace.elapsed[shares.member])
-    roles = Roles(shares, pairs, Aim(np.zeros(shares.groups)))
+    own = DemandAtPace(pace.remaining[shares.member], pace.due[shares.member], pace.elapsed[shares.member])
+    roles = Roles(shares, pairs, ColumnObjective(np.zeros(shares.groups)))
     fastest = roles.fastest()
     now = float(own.alone(fastest).max())
     duals = np.zeros(len(shares.limits.lower))
@@ -54,7 +54,7 @@ def paced(shares: Shares, pairs: Pairs, pace: Pace, place: str) -> Paced:
         return np.where(demand > CRUMB * roles.steps.max(axis=1), demand, 0.0)
 
     for _ in range(_STEPS):
-        roles.after(Aim(np.zeros(shares.groups), due(now)))
+        roles.after(ColumnObjective(np.zeros(shares.groups), due(now)))
         found = roles.best(place)
         later = _beyond(found, own, now, np.where(due(now) > 0, shares.count, 0.0))
         enough = -found.objective >= 1 - _ENOUGH
@@ -68,15 +68,15 @@ def paced(shares: Shares, pairs: Pairs, pace: Pace, place: str) -> Paced:
     reached = max(proved, _reached(own, own.demand(now) * min(1.0, -found.objective), now))
     for room in _ROOMS:
         kept = reached * (1 + room)
-        roles.after(Aim(1 / fastest, due(kept), kept=True))
+        roles.after(ColumnObjective(1 / fastest, due(kept), kept=True))
         try:
-            return Paced(proved, kept, roles.best(place), duals)
+            return PairedMinPace(proved, kept, roles.best(place), duals)
         except Infeasible:
             continue
     raise SolverTrouble(f"{place}: nothing keeps a pace of {reached}, which was found to be kept")
 
 
-def allocation(snapshot: Snapshot, shares: Shares, pace: Pace, place: str) -> Allocation:
+def allocation(snapshot: Snapshot, shares: AllocationVariables, pace: DemandAtPace, place: str) -> Allocation:
     """The allocation at the least pace; its objective is the largest pace of any job that can run.
 
     Arguments:
@@ -86,7 +86,7 @@ def allocation(snapshot: Snapshot, shares: Shares, pace: Pace, place: str) -> Al
     found = paced(shares, snapshot.pairs, pace, place)
     runs = shares.group >= 0
     demand = np.where(runs, pace.demand(found.kept), 0.0)
-    entries = with_crumbs(Lines(shares), demand, found.answer.entries, snapshot)
+    entries = with_crumbs(GroupLines(shares), demand, found.answer.entries, snapshot)
     throughput = Allocation(*entries, 0.0).throughput(snapshot)
     each = pace.alone(np.where(runs, throughput, 1.0))
     largest = float(each[runs].max())
@@ -94,7 +94,7 @@ def allocation(snapshot: Snapshot, shares: Shares, pace: Pace, place: str) -> Al
     return Allocation(*entries, largest, largest / found.pace - 1, told, shares.refused, found.answer.note)
 
 
-def _beyond(found: Answer, own: Pace, now: float, count: np.ndarray) -> float:
+def _beyond(found: ColumnSolution, own: DemandAtPace, now: float, count: np.ndarray) -> float:
     """The pace up to which an answer's prices show that jobs cannot have what they ask for.
 
     Arguments:
@@ -110,6 +110,6 @@ def _beyond(found: Answer, own: Pace, now: float, count: np.ndarray) -> float:
     return root(lacks, now) if worth > 0 else now
 
 
-def _reached(own: Pace, gets: np.ndarray, now: float) -> float:
+def _reached(own: DemandAtPace, gets: np.ndarray, now: float) -> float:
     """The pace of the slowest at these throughputs, if they are less than what is asked for now."""
     return max(now, float(own.alone(gets).max()))

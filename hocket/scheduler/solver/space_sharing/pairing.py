@@ -7,13 +7,13 @@ nobody is beside its own kind for more than half of the time in which anybody of
 import numpy as np
 
 from hocket.scheduler.solver.lp.ungroup import Entries, spread
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.space_sharing.time_windows import halves, matched
 
 _USED = 1e-9  # less time is none
 
 
-def laid_out(shares: Shares, kind: np.ndarray, role: tuple[np.ndarray, ...], x: np.ndarray) -> Entries:
+def laid_out(shares: AllocationVariables, kind: np.ndarray, role: tuple[np.ndarray, ...], x: np.ndarray) -> Entries:
     """Entries of an allocation: jobs alone, and of each two kinds who is beside whom and for how long.
 
     Arguments:

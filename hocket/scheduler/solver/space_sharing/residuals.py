@@ -9,14 +9,14 @@ import numpy as np
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.ungroup import Entries
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 
 CRUMB = 1e-8  # of what a group can do in all: more of it a solver does not lose
 _LITTLE = 1e-5  # of that: who asks for more does not miss what rounding takes where nobody is beside another
 _SHORT = 1e-7  # relative: who lacks so little of what it asks for has it
 
 
-def with_crumbs(lines: Lines, demand: np.ndarray, entries: Entries, snapshot: Snapshot) -> Entries:
+def with_crumbs(lines: GroupLines, demand: np.ndarray, entries: Entries, snapshot: Snapshot) -> Entries:
     """Entries of an allocation, and for jobs whose little was lost as much as they lack of it.
 
     Arguments:

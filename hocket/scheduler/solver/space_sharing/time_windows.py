@@ -10,14 +10,14 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.solver.lp.ungroup import Entries
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.space_sharing.residuals import with_crumbs
 
 _NONE = 1e-12
 _FEW = 8  # jobs of a group, each of which then becomes one: sooner or later most of them would
 
 
-def spread(lines: Lines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries, list[int]]:
+def spread(lines: GroupLines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries, list[int]]:
     """Entries of an allocation, and jobs that have to be groups of their own before they hold, if there are such.
 
     Arguments:
@@ -41,7 +41,7 @@ def spread(lines: Lines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries
     return (entries if torn else with_crumbs(lines, demand, entries, shares.snapshot)), torn
 
 
-def _by_itself(lines: Lines, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _by_itself(lines: GroupLines, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Options and times of groups of one job: it has all that its group has, and no more than there is."""
     single = lines.shares.count == 1
     option = np.flatnonzero(single[lines.group] & (times[lines.variable] > _NONE))
@@ -118,7 +118,7 @@ def _window(rates: list[float], left: list[float], asked: float) -> list[tuple[i
     return [(there[i][2], room_i), *inner, (there[j][2], there[j][1] - room_j)]
 
 
-def _entries(lines: Lines, job: np.ndarray, option: np.ndarray, part: np.ndarray) -> tuple[Entries, list[int]]:
+def _entries(lines: GroupLines, job: np.ndarray, option: np.ndarray, part: np.ndarray) -> tuple[Entries, list[int]]:
     shares = lines.shares
     variable = lines.variable[option]
     alone = shares.second[variable] == ALONE

@@ -12,8 +12,8 @@ import numpy as np
 from hocket.scheduler.solver.dual.separable_program import Stand
 from hocket.scheduler.solver.lp.linear_program import TOLERANCE, Basis, SolverTrouble
 from hocket.scheduler.solver.lp.session import Session
-from hocket.scheduler.solver.lp.variables import Shares
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.lp.variables import AllocationVariables
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.parametric.infeasibility_prices import looks
 from hocket.scheduler.solver.parametric.min_cost_demand import Served, without_slack
 from hocket.scheduler.solver.water_filling.trajectory import Path
@@ -28,12 +28,12 @@ _NEAR = 1e-9  # of a rise: what is known shows no more
 class Leap:
     """Leaps of one kind of water, each from where the last one ended."""
 
-    def __init__(self, shares: Shares, due: np.ndarray, place: str, session: Session | None) -> None:
+    def __init__(self, shares: AllocationVariables, due: np.ndarray, place: str, session: Session | None) -> None:
         """
         Arguments:
             shares: without pairs. due: steps a second, by group, in which levels count.
         """
-        self._lines, self._due = Lines(shares), due
+        self._lines, self._due = GroupLines(shares), due
         cuts = self._lines.start(np.zeros(len(shares.group)))
         self._served = Served(cuts, np.zeros(shares.variables), place, 1.0, session)
 

@@ -9,7 +9,7 @@ from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
 from hocket.scheduler.policies.max_min_fairness import equal_share
 from hocket.scheduler.solver.lp.linear_program import SolverTrouble
 from hocket.scheduler.solver.lp.to_allocation import answer
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.water_filling.bisection import Leap
 from hocket.scheduler.solver.water_filling.rounds import PRICE, Levels
 from hocket.scheduler.solver.water_filling.trajectory import Path
@@ -43,7 +43,7 @@ class Water:
     gap: float = 0.0
 
 
-def still(shares: Shares) -> Water:
+def still(shares: AllocationVariables) -> Water:
     """Water before the first rise."""
     count, types = shares.groups, len(shares.snapshot.types)
     none = np.zeros(count, dtype=bool)
@@ -51,7 +51,7 @@ def still(shares: Shares) -> Water:
     return Water(np.zeros(count), none, steps, full, none.copy(), np.zeros(shares.variables))
 
 
-def moved(water: Water, before: Shares, shares: Shares) -> Water:
+def moved(water: Water, before: AllocationVariables, shares: AllocationVariables) -> Water:
     """The same water, among groups that are made anew; jobs of one group have the same level."""
     runs = shares.group >= 0
     level = np.bincount(shares.group[runs], water.level[before.group[runs]], shares.groups) / shares.count
@@ -125,18 +125,18 @@ def _leap(levels: Levels, water: Water, path: Path, leap: Leap) -> None:
     water.stuck, water.busy = water.stuck | ended, water.busy | ended
 
 
-def dues(shares: Shares) -> np.ndarray:
+def dues(shares: AllocationVariables) -> np.ndarray:
     """Steps a second of a job of each group with an equal share of time on every worker."""
     return equal_share(shares.snapshot)[shares.member]
 
 
-def told(shares: Shares, water: Water) -> Allocation:
+def told(shares: AllocationVariables, water: Water) -> Allocation:
     """The allocation, with the level at which each job got stuck and what held it."""
     found = answer(shares, water.times, np.zeros(shares.groups + len(shares.snapshot.types)), water.first, water.gap)
     return replace(found, reasons=Reasons(len(shares.group), lambda: _reasons(shares, water, found.reasons)))
 
 
-def _reasons(shares: Shares, water: Water, plain: Sequence[Reason]) -> list[Reason]:
+def _reasons(shares: AllocationVariables, water: Water, plain: Sequence[Reason]) -> list[Reason]:
     """Of all jobs.
 
     Arguments:

@@ -20,9 +20,9 @@ from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.solver.dual import large_programs as unlike
 from hocket.scheduler.solver.dual.separable_program import Stand
 from hocket.scheduler.solver.lp.column_matrix import Matrix
-from hocket.scheduler.solver.lp.linear_program import TOLERANCE, Basis, Infeasible, Program, SolverTrouble
+from hocket.scheduler.solver.lp.linear_program import TOLERANCE, Basis, Infeasible, LinearProgram, SolverTrouble
 from hocket.scheduler.solver.lp.solver_pool import begin, left, states, taken
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.lp.warm_start import inherited
 
 PRICE = 1e-7  # below, a price counts as none: those of levels, times their rates, add up to 1 in each round
@@ -50,7 +50,9 @@ class Levels:
         reach: the most that a job of each group can get.
     """
 
-    def __init__(self, shares: Shares, due: np.ndarray, place: str, before: "Levels | None" = None) -> None:
+    def __init__(
+        self, shares: AllocationVariables, due: np.ndarray, place: str, before: "Levels | None" = None
+    ) -> None:
         """
         Arguments:
             due: steps a second, by group; what a job gets is its throughput in these.
@@ -130,7 +132,7 @@ class Levels:
     def _by_prices(self, rates: np.ndarray) -> Round | None:
         """The same from prices of types; None where it is not found so. Where it ended, the next round begins."""
         start, self._start = self._start, None
-        rows = unlike.Rows(self._due, self._row_lower[self._first_level :], -rates)
+        rows = unlike.GroupRows(self._due, self._row_lower[self._first_level :], -rates)
         answer = unlike.solve(self.shares, rows, self.place, None, (-float(self._upper[-1]), 0.0), start)
         if answer is None:
             return None
@@ -184,9 +186,9 @@ class Levels:
         self._solver.changeColsCost(_OWN, np.arange(_OWN, dtype=np.int32), cost)
         self._solver.changeColBounds(_SHORT, 0.0, short)
 
-    def _program(self) -> Program:
+    def _program(self) -> LinearProgram:
         lower = np.zeros(len(self._cost))
-        return Program(
+        return LinearProgram(
             self._cost, lower, self._upper, self._row_lower, self._row_upper, self._rows, self._columns, self._values
         )  # fmt: skip
 

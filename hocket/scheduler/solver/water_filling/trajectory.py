@@ -12,7 +12,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Team:
+class JobGroup:
     """Groups of a team that are not stuck, in line if it is one.
 
     Attributes:
@@ -32,7 +32,7 @@ class Path:
         ends: rises after which each group runs all the time; infinite for those that do not rise.
     """
 
-    def __init__(self, level: np.ndarray, rate: np.ndarray, reach: np.ndarray, teams: Sequence[Team] = ()) -> None:
+    def __init__(self, level: np.ndarray, rate: np.ndarray, reach: np.ndarray, teams: Sequence[JobGroup] = ()) -> None:
         """
         Arguments:
             level: where they are. rate: how fast they rise with the height of their team; 0 for those that are stuck.
@@ -53,7 +53,7 @@ class Path:
             np.divide(reach - level, rate, out=self.ends, where=rate > 0)
         self.ends = self.ends.clip(min=0.0)
 
-    def _add(self, team: Team) -> None:
+    def _add(self, team: JobGroup) -> None:
         own = team.groups
         self._team[own] = len(self._heights)
         long = np.maximum(self._reach[own] - self._level[own], 0.0) / self._rate[own]

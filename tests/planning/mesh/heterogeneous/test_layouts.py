@@ -10,17 +10,17 @@ from hocket.cost.analytic.transformer import analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.planning.explain.bottlenecks import limits_of
-from hocket.planning.load import Opened, problems_of
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.heterogeneous.layouts import alone, mixes, turned
-from hocket.planning.mesh.layout import Mesh
-from hocket.planning.mesh.layout_space import Plane
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
-from hocket.planning.mesh.recompute_cut import Tailor
+from hocket.planning.mesh.recompute_cut import RecomputeCut
 from hocket.planning.mesh.simulated import proven, simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Choice, Situation
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 from tests.planning.mesh.test_layout import A100, GPT
 
 SMALL = Transformer("small", 3, 1024, 16, 8192, 512)
@@ -36,7 +36,7 @@ EIGHT = replace(
 )
 
 
-def every(plane: Plane, batch: int) -> Iterator[Mesh]:
+def every(plane: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
     """Every order of stages on disjoint groups of devices, whatever their types, and all borders between them."""
     devices, layers = range(plane.group.cluster.devices), len(plane.profile.layers)
     for used in range(1, len(devices) + 1):
@@ -50,7 +50,7 @@ def every(plane: Plane, batch: int) -> Iterator[Mesh]:
                     width = len(places[0]) if len(widths) == 1 else 1
                     for cut in combinations(range(1, layers), depth - 1):
                         ends = (*cut, layers)
-                        yield Mesh(1, depth, width, 1, 1, batch // width, "none", ends, (), places)
+                        yield ParallelLayout(1, depth, width, 1, 1, batch // width, "none", ends, (), places)
 
 
 @pytest.mark.parametrize("link", [25e9, 0.5e9])
@@ -58,7 +58,7 @@ def test_as_good_as_the_best_of_all(link: float) -> None:
     """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
     cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
     found = search_sizes(SMALL, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
-    plane = Plane(found.profile, cluster, 1, "none", (1,))
+    plane = LayoutSpace(found.profile, cluster, 1, "none", (1,))
     best = min((simulated(plane, mesh) for mesh in every(plane, 8)), key=lambda one: one.iteration_s)
     assert found.best.iteration_s <= 1.05 * best.iteration_s, best.mesh
 
@@ -76,7 +76,7 @@ def test_unlike_devices_have_unlike_stages() -> None:
         of[names[kinds[place[0]]]] += (end - begin) / len(place)
     assert of["a100-80gb"] > of["v100-32gb"] > 0
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
-    opened = Opened(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
+    opened = LoadedPlan(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()
     shares = limits_of(found, best).shares()
@@ -109,8 +109,8 @@ def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
     level = replace(EIGHT.levels[1], bandwidth_bytes_per_s=link, shared=shared)
     cluster = replace(EIGHT, levels=(EIGHT.levels[0], level))
     found = search_sizes(GPT, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
-    plane = Plane(found.profile, cluster, 1, "none", (1,), shards=("none", "optimizer"))
-    tailor, seen = Tailor([plane]), 0
+    plane = LayoutSpace(found.profile, cluster, 1, "none", (1,), shards=("none", "optimizer"))
+    tailor, seen = RecomputeCut([plane]), 0
     for mesh, least_s in mixes(tailor, 8):
         cut = tailor.fitted(mesh)
         if cut is None:
@@ -137,7 +137,7 @@ def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
         StageCut(tuple(range(a, b)), tuple(range(first, first + width)), False)
         for a, b, first, width in zip(layers, (*layers[1:], 12), begins, widths, strict=True)
     )
-    situation, choice = Situation(profile, cluster, 240, (1,)), Choice(stages, 1, 240)
+    situation, choice = PlanRequest(profile, cluster, 240, (1,)), Candidate(stages, 1, 240)
     whole = predict_choice(situation, "flush", choice, most_forwards=10**9)
     found = predict_choice(situation, "flush", choice, most_forwards=0)
     assert found.iteration_s == pytest.approx(whole.iteration_s, rel=2e-3)
@@ -152,21 +152,21 @@ def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> Non
     free = search_sizes(GPT, EIGHT, 64, **options).best  # type: ignore[arg-type]
     tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=room * free.bytes) for node in EIGHT.nodes))
     found = search_sizes(GPT, tight, 64, **options)  # type: ignore[arg-type]
-    opened = Opened(found.plan(found.best), found.profile_of(found.best))
+    opened = LoadedPlan(found.plan(found.best), found.profile_of(found.best))
     assert problems_of(opened, opened.program) == ()
 
 
 def test_every_way_can_be_proved() -> None:
     """However many replicas stages have, and wherever they stand."""
     found = search_sizes(GPT, EIGHT, 16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
-    plane = Plane(found.profile, EIGHT, 1, "none", (1,))
-    tailor = Tailor([plane])
+    plane = LayoutSpace(found.profile, EIGHT, 1, "none", (1,))
+    tailor = RecomputeCut([plane])
     for mesh, _ in mixes(tailor, 16):
         cut = tailor.fitted(mesh)
         for one in filter(None, (cut, turned(cut, plane) if cut else None)):
             whole = simulated(tailor, one)
             tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=whole.bytes) for node in EIGHT.nodes))
-            near = replace(whole, plane=Tailor([Plane(found.profile, tight, 1, "none", (1,))]))
+            near = replace(whole, plane=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
             peaks = proven(near)
             assert max(peaks.values()) >= 0.9 * whole.bytes, one
 
@@ -176,13 +176,13 @@ def test_chunks_of_unlike_lengths() -> None:
     model, batch = replace(SMALL, layers=8), 4
     options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("none",)}
     found = search_sizes(model, TWO, batch, strategies=("interleaved",), **options)  # type: ignore[arg-type]
-    plane = Plane(found.profile, TWO, 1, "none", (1,))
+    plane = LayoutSpace(found.profile, TWO, 1, "none", (1,))
     alike = [
         order for order in permutations(range(4)) if order.index(0) < order.index(1) and order.index(2) < order.index(3)
     ]
     together = [(0, 1, 2, 3), (2, 3, 0, 1)]
     every = [
-        simulated(plane, Mesh(1, depth, width, chunks, 1, batch // width, "none", (*cut, 10), (), places))
+        simulated(plane, ParallelLayout(1, depth, width, chunks, 1, batch // width, "none", (*cut, 10), (), places))
         for depth, width, chunks, orders in (
             (2, 1, 2, [(0, 1), (0, 2), (2, 0), (2, 3)]),
             (4, 1, 2, alike),
@@ -215,6 +215,6 @@ def test_chunks_are_longer_on_quicker_devices() -> None:
     bound = best.plane.bound(best.mesh)
     assert bound.seconds <= best.plane.closer_s(best.mesh) <= best.iteration_s * (1 + 1e-9)
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
-    opened = Opened(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
+    opened = LoadedPlan(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()

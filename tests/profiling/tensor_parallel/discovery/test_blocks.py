@@ -10,7 +10,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.models.resnet import ResNet
 from hocket.profiling.tensor_parallel.discovery.blocks import find_split
 from hocket.profiling.tensor_parallel.sharded_modules import part_of, whole_of
-from hocket.profiling.tensor_parallel.split import Cut, DividedAttribute, DividedDraws, TensorSplit, Ways
+from hocket.profiling.tensor_parallel.split import CollectiveCounts, Cut, DividedAttribute, DividedDraws, TensorSplit
 from tests.profiling.helpers.transformers_of import NAMES, model_of
 
 # Per part: (columns that read one tensor), row, pieces of the first column, divided attributes.
@@ -58,7 +58,7 @@ def test_the_split_of_a_transformer(name: str) -> None:
         assert (part.row.path, part.row.cut) == (row, Cut(1 - out))
         assert part.attributes == attributes
         assert part.narrowed == (("attn",) if kind == "gpt" and row == "attn.proj" else ())
-    assert split.collectives.all_reduces == Ways(4, 4)
+    assert split.collectives.all_reduces == CollectiveCounts(4, 4)
     assert TensorSplit.read(json.loads(json.dumps(split.as_data()))) == split
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(m.training and not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
@@ -130,7 +130,7 @@ def test_a_weight_that_meets_divided_features_is_summed() -> None:
     """It stays whole, and its gradient is the sum over devices: one more all-reduce backward."""
     split = find_split(in_rows(Pair(nn.PReLU())), 2, torch.randn(4, 8))
     assert split.blocks[0].parts[0].summed == ("between.weight",)
-    assert split.collectives.all_reduces == Ways(1, 2)
+    assert split.collectives.all_reduces == CollectiveCounts(1, 2)
 
 
 class Telling(Pair):
@@ -157,7 +157,7 @@ class Listening(nn.Module):
 
 def test_results_that_nobody_uses_need_not_be_equal() -> None:
     """Such as attention weights, of which every device has some heads."""
-    assert find_split(Listening(False), 2, torch.randn(4, 8)).collectives.all_reduces == Ways(1, 1)
+    assert find_split(Listening(False), 2, torch.randn(4, 8)).collectives.all_reduces == CollectiveCounts(1, 1)
     with pytest.raises(RefusedError, match=r"output 1 has the shape \(4, 8\) instead of \(4, 16\)"):
         find_split(Listening(True), 2, torch.randn(4, 8))
 
@@ -292,7 +292,7 @@ def test_columns_that_read_different_tensors() -> None:
         [("kv", Cut(0, 2))],
     ]
     assert part.attributes == (DividedAttribute("", "heads", 4),)
-    assert split.collectives.all_reduces == Ways(2, 4)
+    assert split.collectives.all_reduces == CollectiveCounts(2, 4)
 
 
 def test_one_device_needs_no_split() -> None:

@@ -12,11 +12,11 @@ from hocket.profiling.capture.storage_tracker import storage_key
 from hocket.profiling.job.job import Job
 from hocket.profiling.tensor_parallel.discovery.blocks import find_split
 from hocket.profiling.tensor_parallel.discovery.sequence import with_slices
-from hocket.profiling.tensor_parallel.group import Members
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 from hocket.profiling.tensor_parallel.module_rules import Shared
 from hocket.profiling.tensor_parallel.sharded_modules import divide
-from hocket.profiling.tensor_parallel.split import DividedDraws, Sliced, TensorSplit, Ways
-from hocket.profiling.tensor_parallel.threaded_group import Together
+from hocket.profiling.tensor_parallel.split import CollectiveCounts, DividedDraws, Sliced, TensorSplit
+from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
 from tests.profiling.helpers.transformers_of import NAMES, logits_of, model_of
 from tests.profiling.tensor_parallel.discovery.test_blocks import BLOCKS, Noise, Pair, in_rows
 
@@ -55,9 +55,9 @@ def test_slices_of_a_transformer(name: str) -> None:
     assert block.sliced == Sliced(1, (0,), (0,), ASKING[kind], summed)
     assert block.unsliced == ""
     assert split.runs == (tuple(f"{BLOCKS[kind]}.{k}" for k in range(2)),)
-    assert split.collectives.scatters == Ways(4, 4)
-    assert split.collectives.gathers == Ways(4 + 1, 4 + 4 + 1)
-    assert split.collectives.all_reduces == Ways(0, 4)
+    assert split.collectives.scatters == CollectiveCounts(4, 4)
+    assert split.collectives.gathers == CollectiveCounts(4 + 1, 4 + 4 + 1)
+    assert split.collectives.all_reduces == CollectiveCounts(0, 4)
     assert TensorSplit.read(json.loads(json.dumps(split.as_data()))) == split
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(m.training and not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
@@ -82,13 +82,13 @@ def losses(model: nn.Module, split: TensorSplit, args: Any, kwargs: Any) -> list
         found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         return loss.detach(), {n: g for n, g in zip(weights, found, strict=True) if g is not None}
 
-    def divided(rank: int, members: Members) -> tuple[Tensor, dict[str, Tensor]]:
+    def divided(rank: int, members: TensorParallelGroup) -> tuple[Tensor, dict[str, Tensor]]:
         one, _, _ = model_of(RETURNING)
         one.load_state_dict(model.state_dict())
         divide(one, split, rank, members)
         return run(one.eval())
 
-    return [run(model.eval()), *Together(split.width).run(divided)]
+    return [run(model.eval()), *ThreadedGroup(split.width).run(divided)]
 
 
 def test_results_between_blocks_that_are_read_elsewhere() -> None:
@@ -123,8 +123,8 @@ def test_blocks_that_mix_positions_stay_whole() -> None:
     assert plain.sliced is not None
     assert mixing.sliced is None
     assert "differs by" in mixing.unsliced
-    assert split.collectives.scatters == Ways(3, 3)
-    assert split.collectives.all_reduces == Ways(1, 1)
+    assert split.collectives.scatters == CollectiveCounts(3, 3)
+    assert split.collectives.all_reduces == CollectiveCounts(1, 1)
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 8), (4, 8)])
@@ -202,12 +202,12 @@ def test_what_blocks_keep_is_a_part(width: int) -> None:
     whole = kept(model)
     x = torch.randn(2, 12 // width, 16, dtype=torch.float64, requires_grad=True)
 
-    def divided(rank: int, members: Members) -> int:
+    def divided(rank: int, members: TensorParallelGroup) -> int:
         one, _, _ = model_of("gpt")
         divide(one, TensorSplit(width, split.blocks), rank, members)
         return kept(one)
 
-    assert Together(width).run(divided) == [whole // width] * width
+    assert ThreadedGroup(width).run(divided) == [whole // width] * width
 
 
 def test_columns_of_two_stages_keep_nothing() -> None:
@@ -219,7 +219,7 @@ def test_columns_of_two_stages_keep_nothing() -> None:
     names = [layer.name for layer in whole.layers]
     cut = next(k for k, name in enumerate(names) if name.endswith("layers.0.self_attn.k_proj"))
     args, kwargs, _, _ = job.split(job.batch([0, 1]))
-    divide(model, find_split(model, 2, *args, **kwargs), 0, Together(1).run(lambda _, members: members)[0])
+    divide(model, find_split(model, 2, *args, **kwargs), 0, ThreadedGroup(1).run(lambda _, members: members)[0])
     graph = capture(job, like=whole)
     values = {graph.batch_names[key]: tensor for key, tensor in job.batch([0, 1]).items()}
     for layers in (range(cut), range(cut, len(names))):

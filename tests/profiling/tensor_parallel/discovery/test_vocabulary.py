@@ -15,10 +15,10 @@ from hocket.errors import InputError
 from hocket.profiling.tensor_parallel.discovery.blocks import find_split
 from hocket.profiling.tensor_parallel.discovery.sequence import with_slices
 from hocket.profiling.tensor_parallel.discovery.vocabulary import _unfound, with_vocabulary
-from hocket.profiling.tensor_parallel.group import Members
+from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 from hocket.profiling.tensor_parallel.sharded_modules import cuts, divide, part_of, whole_of
-from hocket.profiling.tensor_parallel.split import Cut, DividedEmbedding, DividedLinear, TensorSplit, Ways
-from hocket.profiling.tensor_parallel.threaded_group import Together
+from hocket.profiling.tensor_parallel.split import CollectiveCounts, Cut, DividedEmbedding, DividedLinear, TensorSplit
+from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
 from tests.profiling.helpers.transformers_of import NAMES, VOCAB, logits_of, model_of
 from tests.profiling.tensor_parallel.discovery.test_blocks import Pair
 
@@ -66,14 +66,14 @@ def assert_as_one(model: nn.Module, split: TensorSplit, loss: Callable[[nn.Modul
     expected, whole = gradients(model, loss)
     divided = cuts(model, split)
 
-    def one(rank: int, members: Members) -> tuple[Tensor, dict[str, Tensor]]:
+    def one(rank: int, members: TensorParallelGroup) -> tuple[Tensor, dict[str, Tensor]]:
         part = copy.deepcopy(model)
         divide(part, split, rank, members)
         assert cuts(part, split) == divided
         assert [name for name, _ in part.named_parameters()] == [name for name, _ in model.named_parameters()]
         return gradients(part, loss)
 
-    for rank, (found, parts) in enumerate(Together(split.width).run(one)):
+    for rank, (found, parts) in enumerate(ThreadedGroup(split.width).run(one)):
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=0.0)
         assert parts.keys() == whole.keys()
         for name, gradient in parts.items():
@@ -103,8 +103,8 @@ def test_the_vocabulary_of_a_transformer(name: str, own_loss: bool) -> None:
     found = cuts(model, split)
     assert TIED[name.split()[0]] <= found.keys()
     assert ("bert" in name) == ("cls.predictions.bias" in found)
-    assert split.collectives.all_reduces == plain.collectives.all_reduces + Ways(1, 1)
-    assert split.collectives.gathers == plain.collectives.gathers + Ways(1, 0)
+    assert split.collectives.all_reduces == plain.collectives.all_reduces + CollectiveCounts(1, 1)
+    assert split.collectives.gathers == plain.collectives.gathers + CollectiveCounts(1, 0)
     assert TensorSplit.read(json.loads(json.dumps(split.as_data()))) == split
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(m.training and not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
@@ -256,7 +256,7 @@ def test_a_divided_model_is_not_divided_again() -> None:
     split = found_for(model)
     with pytest.raises(InputError, match="16 words; expected 15"):
         part_of(torch.zeros(16, 8), Cut(0, words=15), 2, 0)
-    (members,) = Together(1).run(lambda _, members: members)
+    (members,) = ThreadedGroup(1).run(lambda _, members: members)
     one = TensorSplit(2, (), embedding=split.embedding, output=split.output)
     divide(model, one, 0, members)
     with pytest.raises(InputError, match="divided already"):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from hocket.cost.swapping.volumes import (
-    Layer,
     Scheme,
-    Tensor,
+    SwapKind,
+    SwapLayer,
     data_parallel,
     harmony_data,
     harmony_pipeline,
@@ -23,7 +23,7 @@ from hocket.cost.swapping.volumes import (
 )
 from hocket.errors import RefusedError
 from hocket.program.check.check import check
-from hocket.program.instruction import SWAPS, Kind, What
+from hocket.program.instruction import SWAPS, Kind, ValueKind
 from hocket.program.memory_bound import happens_before
 from hocket.program.memory_bound.footprint import Plain, footprints
 from hocket.program.passes.swapping.insert import sizes_of, with_swaps
@@ -36,12 +36,12 @@ from tests.program.helpers.programs import stages_on
 from tests.program.helpers.symbolic import Run, Symbols
 
 KINDS = {
-    What.WEIGHTS: Tensor.WEIGHTS,
-    What.ACCUMULATOR: Tensor.GRADIENTS,
-    What.REDUCED: Tensor.GRADIENTS,
-    What.OPTIMIZER: Tensor.OPTIMIZER,
-    What.STASH: Tensor.STASH,
-    What.GRADIENT: Tensor.ACTIVATION_GRADIENTS,
+    ValueKind.WEIGHTS: SwapKind.WEIGHTS,
+    ValueKind.ACCUMULATOR: SwapKind.GRADIENTS,
+    ValueKind.REDUCED: SwapKind.GRADIENTS,
+    ValueKind.OPTIMIZER: SwapKind.OPTIMIZER,
+    ValueKind.STASH: SwapKind.STASH,
+    ValueKind.GRADIENT: SwapKind.ACTIVATION_GRADIENTS,
 }
 
 
@@ -68,37 +68,39 @@ def compiled(scheme: Scheme, layers: int, recompute: bool, forward: tuple[int, .
     return with_swaps(program, swapping, habits("harmony", options))
 
 
-def counted(program: Program, layers: list[Layer], forward: tuple[int, ...] = ()) -> dict[Tensor, tuple[float, float]]:
+def counted(
+    program: Program, layers: list[SwapLayer], forward: tuple[int, ...] = ()
+) -> dict[SwapKind, tuple[float, float]]:
     """Bytes to and from hosts, and between devices, by kind.
 
     What a backward needs of its stage's input is its stash: an input that is swapped once its forward has had it, be it in the forward
     task (of so many stages each) that made it.
     """
     task = [t for t, size in enumerate(forward or (1,) * len(layers)) for _ in range(size)]
-    host: Counter[Tensor] = Counter()
-    peer: Counter[Tensor] = Counter()
+    host: Counter[SwapKind] = Counter()
+    peer: Counter[SwapKind] = Counter()
     for _, i in program.instructions():
         if i.kind in SWAPS or i.kind in (Kind.SEND, Kind.LOAD):
             value = i.writes[0] if i.kind is not Kind.SEND else i.reads[0]
-            if value.what is What.INPUT:
-                kind = Tensor.ACTIVATIONS if i.kind is Kind.LOAD else Tensor.STASH
+            if value.what is ValueKind.INPUT:
+                kind = SwapKind.ACTIVATIONS if i.kind is Kind.LOAD else SwapKind.STASH
                 size = layers[value.stage].input_bytes
-            elif value.what in (What.ACTIVATION, What.GRADIENT):
+            elif value.what in (ValueKind.ACTIVATION, ValueKind.GRADIENT):
                 apart = task[value.stage] != task[value.part]
-                moved = Tensor.ACTIVATIONS if value.copy <= 2 and apart else Tensor.STASH
-                kind = moved if value.what is What.ACTIVATION else Tensor.ACTIVATION_GRADIENTS
+                moved = SwapKind.ACTIVATIONS if value.copy <= 2 and apart else SwapKind.STASH
+                kind = moved if value.what is ValueKind.ACTIVATION else SwapKind.ACTIVATION_GRADIENTS
                 size = layers[value.part].input_bytes
             else:
                 kind, layer = KINDS[value.what], layers[value.stage]
                 stash = layer.stash_bytes - layer.input_bytes
                 size = (layer.weights_bytes, layer.gradients_bytes, layer.optimizer_bytes, stash)[
-                    list(Tensor).index(kind)
+                    list(SwapKind).index(kind)
                 ]
             if i.kind is not Kind.SEND:
                 host[kind] += size
             elif not value.copy:
                 peer[kind] += size
-    return {kind: (host[kind], peer[kind]) for kind in Tensor}
+    return {kind: (host[kind], peer[kind]) for kind in SwapKind}
 
 
 SIZES = some.integers(0, 50).map(float)
@@ -115,7 +117,7 @@ def test_bytes_of_swaps_equal_the_formulas(
     just_in_time: bool, peer: bool, clean: bool, recompute: bool,
 ) -> None:  # fmt: skip
     """Every switch on and off, any bytes, with and without recomputation: equal, for every kind, to hosts and to peers; and legal."""
-    layers = [Layer(w, g, k, x + (0.0 if recompute else s), x) for w, g, k, s, x in sizes]
+    layers = [SwapLayer(w, g, k, x + (0.0 if recompute else s), x) for w, g, k, s, x in sizes]
     scheme = Scheme(devices, microbatches, pipeline, in_turn, grouped, just_in_time, peer, writes_clean=clean)
     program = compiled(scheme, len(layers), recompute)
     assert check(program) == ()
@@ -138,7 +140,7 @@ def test_bytes_of_unequal_packs_equal_the_formulas(
         x if k in packs else 0.0 for k, (*_, x) in enumerate(sizes)
     ]  # a stage's input; and all inside where nothing is made again
     layers = [
-        Layer(w, g, k, (0.0 if recompute else s) + own, x) for (w, g, k, s, x), own in zip(sizes, kept, strict=True)
+        SwapLayer(w, g, k, (0.0 if recompute else s) + own, x) for (w, g, k, s, x), own in zip(sizes, kept, strict=True)
     ]
     stages = [_together(layers[a:e]) for a, e in pairwise((*packs, len(layers)))]
     each = tuple(sum(a <= k < e for k in packs) for a, e in pairwise((*forward, len(layers))))
@@ -156,23 +158,23 @@ def test_bytes_of_unequal_packs_equal_the_formulas(
     assert counted(program, stages, each) == swap_volumes(layers, scheme)
 
 
-def _together(layers: Sequence[Layer]) -> Layer:
+def _together(layers: Sequence[SwapLayer]) -> SwapLayer:
     """A pack as one layer."""
     sums = (sum(column) for column in zip(*(vars(layer).values() for layer in layers), strict=True))
-    return replace(Layer(*sums), input_bytes=layers[0].input_bytes)
+    return replace(SwapLayer(*sums), input_bytes=layers[0].input_bytes)
 
 
 @pytest.mark.parametrize(("devices", "m"), [(1, 1), (2, 3), (4, 2)])
 def test_weights_of_compiled_programs_as_printed(devices: int, m: int) -> None:
     """(4m + 2)N|W| for data parallelism, 3N|W| for Harmony-DP, 3|W| for Harmony-PP (section 3), of programs that can run."""
-    layers = [Layer(w, 1, 1, 1, 1) for w in (5.0, 7.0, 11.0, 2.0)]
+    layers = [SwapLayer(w, 1, 1, 1, 1) for w in (5.0, 7.0, 11.0, 2.0)]
     for scheme, times in (
         (data_parallel(devices, m), (4 * m + 2) * devices),
         (harmony_data(devices, m), 3 * devices),
         (harmony_pipeline(devices, m), 3),
         (pipeline_parallel(devices, m), 4 * m * devices + 2),
     ):
-        assert counted(compiled(scheme, 4, False), layers)[Tensor.WEIGHTS] == (times * 25.0, 0.0)
+        assert counted(compiled(scheme, 4, False), layers)[SwapKind.WEIGHTS] == (times * 25.0, 0.0)
 
 
 @pytest.mark.parametrize(("devices", "m", "layers"), [(1, 1, 3), (2, 3, 5)])
@@ -180,9 +182,9 @@ def test_least_recently_used_swaps_what_is_printed_but_for_turns(devices: int, m
     """Room for one layer's weights: (4m + 2)N|W|, less 4m of one layer's on each device, which are still there where directions turn."""
     options: dict[str, Any] = {"grouping": False, "just_in_time": False}
     program = compile_strategy("harmony", shapes(data_parallel(devices, m), layers, False), m * devices, options)
-    sizes = Plain(lambda value: float(value.what is What.WEIGHTS))
+    sizes = Plain(lambda value: float(value.what is ValueKind.WEIGHTS))
     found = with_swaps(program, Swapping("lru", device_bytes=1.0), habits("harmony", options), sizes)
-    swapped = [i for _, i in found.instructions() if i.kind in SWAPS and i.writes[0].what is What.WEIGHTS]
+    swapped = [i for _, i in found.instructions() if i.kind in SWAPS and i.writes[0].what is ValueKind.WEIGHTS]
     assert len(swapped) == devices * ((4 * m + 2) * layers - 4 * m)
     assert {one.bytes for one in footprints(found, sizes).values()} == {1.0}
 
@@ -191,7 +193,7 @@ def test_knowing_the_order_swaps_less() -> None:
     """Of the same budget, whoever evicts what is used last and drops what is clean swaps less than who evicts what was used first."""
     options: dict[str, Any] = {"grouping": False, "just_in_time": False}
     program = compile_strategy("harmony", shapes(data_parallel(1, 4), 4, False), 4, options)
-    sizes = Plain(lambda value: {What.WEIGHTS: 8.0, What.OPTIMIZER: 8.0}.get(value.what, 1.0))
+    sizes = Plain(lambda value: {ValueKind.WEIGHTS: 8.0, ValueKind.OPTIMIZER: 8.0}.get(value.what, 1.0))
     counts = {}
     for policy in ("lru", "next_use"):
         found = with_swaps(program, Swapping(policy, device_bytes=40.0), habits("harmony", options), sizes)
@@ -218,7 +220,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
 @given(
     some.sampled_from(CASES), some.sampled_from(["task", "next_use", "lru"]), some.integers(0, 3), some.floats(0.2, 1.2),
     some.booleans(), some.booleans(), some.sampled_from([{}, {"skips": ((0, 2),)}, {"buckets": 2}, {"clips": True}, {"tied": ((0, 2),)}]),
-    some.lists(some.integers(0, 40), min_size=len(What), max_size=len(What)),
+    some.lists(some.integers(0, 40), min_size=len(ValueKind), max_size=len(ValueKind)),
     some.sampled_from([0.0, 0.5]), some.integers(0, 999),
 )  # fmt: skip
 @settings(max_examples=20, deadline=None)
@@ -236,9 +238,9 @@ def test_any_budget_is_kept_or_refused(
     program = compile_strategy(
         name, stages_on(devices, recompute=range(len(devices)) if recompute else (), **more), 4, options
     )
-    of_kind = dict(zip(What, map(float, amounts), strict=True)) | {What.MARK: 0.0}
+    of_kind = dict(zip(ValueKind, map(float, amounts), strict=True)) | {ValueKind.MARK: 0.0}
     # What takes the place of something is as large.
-    of_kind |= {What.REDUCED: of_kind[What.ACCUMULATOR], What.NORM: of_kind[What.SQUARES]}
+    of_kind |= {ValueKind.REDUCED: of_kind[ValueKind.ACCUMULATOR], ValueKind.NORM: of_kind[ValueKind.SQUARES]}
     sizes = Plain(lambda value: of_kind[value.what])
     budget = share * max(one.bytes for one in footprints(program, sizes).values()) + 1.0
     budgets = tuple(budget * (1 + unlike * k) for k in range(max(program.devices) + 1))
@@ -267,8 +269,8 @@ def test_few_periods_stand_for_all(
     name, devices, options = case
     program = compile_strategy(name, stages_on(devices), 4, options)
     rng = Random(seed)
-    of_kind = {what: float(rng.randrange(40)) for what in What} | {What.MARK: 0.0}
-    of_kind |= {What.REDUCED: of_kind[What.ACCUMULATOR], What.NORM: of_kind[What.SQUARES]}
+    of_kind = {what: float(rng.randrange(40)) for what in ValueKind} | {ValueKind.MARK: 0.0}
+    of_kind |= {ValueKind.REDUCED: of_kind[ValueKind.ACCUMULATOR], ValueKind.NORM: of_kind[ValueKind.SQUARES]}
     sizes = Plain(lambda value: of_kind[value.what])
     budget = max(one.bytes for one in footprints(program, sizes).values())
     try:
@@ -286,7 +288,9 @@ def test_the_figures_of_a_plan_are_bounds() -> None:
     """What a plan says of its stages decides as the values' own bytes do, where microbatches are alike."""
     stages = shapes(harmony_data(2, 2), 3, False)
     program = compile_strategy("harmony", stages, 4, {})
-    sizes = Plain(lambda value: {What.WEIGHTS: 8.0, What.OPTIMIZER: 16.0, What.STASH: 3.0}.get(value.what, 1.0))
+    sizes = Plain(
+        lambda value: {ValueKind.WEIGHTS: 8.0, ValueKind.OPTIMIZER: 16.0, ValueKind.STASH: 3.0}.get(value.what, 1.0)
+    )
     swapping = Swapping("next_use", 40.0, stages=stages_of(program, sizes))
     known = sizes_of(program, swapping)
     assert known is not None
@@ -304,7 +308,7 @@ def counted_bytes(program: Program, sizes: Plain) -> float:
 def test_too_little_is_refused_with_what_is_missing() -> None:
     """The operation, its largest value and how many bytes are missing are named; so is a plan without the bytes to decide by."""
     program = compile_strategy("harmony", shapes(harmony_data(1, 2), 2, False), 2, {})
-    sizes = Plain(lambda value: 1000.0 if value.what is What.WEIGHTS else 10.0)
+    sizes = Plain(lambda value: 1000.0 if value.what is ValueKind.WEIGHTS else 10.0)
     with pytest.raises(RefusedError, match=r"forward 0 #0 needs .*largest: w.0v0"):
         with_swaps(program, Swapping("next_use", 900.0), habits("harmony", {}), sizes)
     with pytest.raises(RefusedError, match="bytes of 0 stages"):
@@ -317,7 +321,7 @@ def test_more_than_is_enough_is_enough() -> None:
     """Where taking off what is over changes nothing that leaves, more is taken off: budgets above one that is kept are kept."""
     options = {"mode": "pipeline"}
     program = compile_strategy("harmony", stages_on([(k % 3,) for k in range(12)]), 6, options)
-    state = {What.WEIGHTS: 90.0, What.OPTIMIZER: 180.0, What.ACCUMULATOR: 90.0, What.REDUCED: 90.0}
+    state = {ValueKind.WEIGHTS: 90.0, ValueKind.OPTIMIZER: 180.0, ValueKind.ACCUMULATOR: 90.0, ValueKind.REDUCED: 90.0}
     draw = Random(1)
     more = [float(draw.randrange(30)) for _ in range(12)]
     sizes = Plain(lambda value: state.get(value.what, 7.0) + more[value.stage])
@@ -333,7 +337,7 @@ def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> N
     program = compile_strategy(
         "harmony", stages_on([(0,), (1,)] * 3, tied=((0, 5),), recompute=range(6)), 4, {"mode": "pipeline"}
     )
-    sizes = Plain(lambda value: 0.0 if value.what is What.MARK else 10.0)
+    sizes = Plain(lambda value: 0.0 if value.what is ValueKind.MARK else 10.0)
     for budget in range(60, 200, 10):
         try:
             found = with_swaps(

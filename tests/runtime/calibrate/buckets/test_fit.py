@@ -6,8 +6,8 @@ import pytest
 
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.runtime.calibrate.buckets.fit import Noted, Step, measured
-from hocket.runtime.calibrate.buckets.random_buckets import Drawing, drawn
+from hocket.runtime.calibrate.buckets.fit import Noted, OverlapStep, measured
+from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling, drawn
 
 TRUE = OverlapModel(0.9, 0.05, Rate(4e8, 2e8, 0.5), Rate(8e8, 4e8, 0.5), 1e-3, 2, beside_latency_s=2e-3)
 NAMES = tuple(f"layer{k}.weight" for k in range(12))
@@ -15,7 +15,7 @@ SIZES = tuple(1e5 * (k + 1) for k in range(12))
 COMPUTES_S = tuple(1e-3 * (1 + k % 4) for k in range(12))
 
 
-def step_of(buckets: list[range], threads: tuple[int, ...], begin_s: float) -> Step:
+def step_of(buckets: list[range], threads: tuple[int, ...], begin_s: float) -> OverlapStep:
     """One backward as the model has it, played in small steps of time."""
     now_s, layer, done_s = 0.0, 0, 0.0
     arrivals: list[tuple[str, float]] = []
@@ -42,10 +42,10 @@ def step_of(buckets: list[range], threads: tuple[int, ...], begin_s: float) -> S
             if spent_s == computing_s:
                 arrivals.append((NAMES[layer], begin_s + now_s))
                 layer, done_s = layer + 1, 0.0
-    return Step((begin_s, arrivals[-1][1]), tuple(arrivals), tuple(sums))
+    return OverlapStep((begin_s, arrivals[-1][1]), tuple(arrivals), tuple(sums))
 
 
-def notes(drawing: Drawing) -> list[Noted]:
+def notes(drawing: BucketSampling) -> list[Noted]:
     """What one worker notes of every draw."""
     found = []
     for draw in drawn(NAMES, SIZES, drawing):
@@ -59,7 +59,7 @@ def notes(drawing: Drawing) -> list[Noted]:
 
 def test_the_model_that_made_them_is_found() -> None:
     """And every backward is foretold, those of draws that the fit has not seen as well."""
-    own = notes(Drawing(24, 3, (1, 2, 4), seed=1))
+    own = notes(BucketSampling(24, 3, (1, 2, 4), seed=1))
     found = measured([own, own])
     model = found.fitted.model
     assert model.threads == (1, 2, 4)
@@ -75,9 +75,11 @@ def test_the_model_that_made_them_is_found() -> None:
 
 def test_draws_are_the_same_for_the_same_seed_and_keep_every_layer() -> None:
     """Each layer once, in order; a number of threads for every bucket, of those that were asked for; one bucket for each first."""
-    drawing = Drawing(20, 3, (1, 3), seed=7)
+    drawing = BucketSampling(20, 3, (1, 3), seed=7)
     every = list(drawn(NAMES, SIZES, drawing))
-    assert every == list(drawn(NAMES, SIZES, drawing)) != list(drawn(NAMES, SIZES, Drawing(20, 3, (1, 3), seed=8)))
+    assert (
+        every == list(drawn(NAMES, SIZES, drawing)) != list(drawn(NAMES, SIZES, BucketSampling(20, 3, (1, 3), seed=8)))
+    )
     assert [draw.threads for draw in every[:2]] == [(1,), (3,)]
     for draw in every:
         assert tuple(name for bucket in draw.buckets for name in bucket) == NAMES
@@ -88,7 +90,7 @@ def test_draws_are_the_same_for_the_same_seed_and_keep_every_layer() -> None:
 
 def test_layers_without_gradients_make_no_bucket() -> None:
     sizes = (0.0, 1e6, 0.0, 1e6, 0.0)
-    for draw in drawn(NAMES[:5], sizes, Drawing(20, 1, (1,))):
+    for draw in drawn(NAMES[:5], sizes, BucketSampling(20, 1, (1,))):
         size_of = dict(zip(NAMES, sizes, strict=False))
         assert all(sum(size_of[name] for name in bucket) > 0 for bucket in draw.buckets)
 
@@ -98,10 +100,10 @@ def test_layers_without_gradients_make_no_bucket() -> None:
 )
 def test_wrong_drawings(arguments: tuple[int, int, tuple[int, ...]], place: str) -> None:
     with pytest.raises(InputError, match=place):
-        Drawing(*arguments)
+        BucketSampling(*arguments)
 
 
 def test_too_little_was_seen() -> None:
-    one = [noted for noted in notes(Drawing(4, 1, (1,))) if len(noted.threads) == 1]
+    one = [noted for noted in notes(BucketSampling(4, 1, (1,))) if len(noted.threads) == 1]
     with pytest.raises(InputError, match="computations beside communication"):
         measured([one, one])

@@ -223,7 +223,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     ways[what](Path(folder), int(rank), int(workers))
 
 
-def start(what: str, folder: Path, workers: int) -> list[fork_server.Child]:
+def start(what: str, folder: Path, workers: int) -> list[fork_server.ForkedProcess]:
     """Start the workers."""
     return starting.start(
         "tests.runtime.engine.helpers.workers", *((what, folder, rank, workers) for rank in range(workers))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InternalError
-from hocket.runtime.engine.transport.messages import Layout, Layouts
+from hocket.runtime.engine.transport.messages import BorderLayout, Layouts
 from hocket.runtime.stage.stage_layout import split
 from tests.runtime.helpers.plans import Case, captured
 
@@ -21,7 +21,7 @@ def filled(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tenso
 @given(st.lists(st.tuples(st.lists(st.integers(1, 5), max_size=3), st.sampled_from(DTYPES)), min_size=1, max_size=5))
 def test_pack_and_unpack_are_inverses(specs):
     """For any shapes and types, scalars included, in one contiguous tensor."""
-    layout = Layout.of([(tuple(shape), (), dtype) for shape, dtype in specs])
+    layout = BorderLayout.of([(tuple(shape), (), dtype) for shape, dtype in specs])
     tensors = [filled(tuple(shape), dtype, k) for k, (shape, dtype) in enumerate(specs)]
     message = layout.pack(tensors)
     assert message.is_contiguous()
@@ -39,7 +39,7 @@ def test_pack_and_unpack_are_inverses(specs):
 )
 def test_slices_are_the_message(specs, slices):
     """One after the other in the memory of the whole, none empty; a message without a byte for each is not cut."""
-    layout = Layout.of([(tuple(shape), (), dtype) for shape, dtype in specs], slices)
+    layout = BorderLayout.of([(tuple(shape), (), dtype) for shape, dtype in specs], slices)
     tensors = [filled(tuple(shape), dtype, k) for k, (shape, dtype) in enumerate(specs)]
     message = layout.pack(tensors).reshape(-1).view(torch.uint8)
     assert message.nbytes == layout.message_bytes
@@ -60,7 +60,7 @@ def test_slices_are_the_message(specs, slices):
 def test_what_is_sent_is_contiguous(stride):
     """gloo sends no other: a tensor that does not lie as its layout says is copied."""
     tensor = torch.arange(6.0).view(2, 3).T if stride != (1, 3) else torch.arange(6.0).view(3, 2)
-    layout = Layout.of([((3, 2), stride, torch.float32)])
+    layout = BorderLayout.of([((3, 2), stride, torch.float32)])
     message = layout.pack([tensor])
     assert message.is_contiguous()
     assert torch.equal(layout.unpack(message)[0], tensor)
@@ -70,7 +70,7 @@ def test_what_is_sent_is_contiguous(stride):
 def test_a_transposed_tensor_arrives_as_it_was(count):
     """It is sent without a copy, and its twin lies in memory as it does, so that no stage has to lay it out again."""
     tensor = torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1)
-    layout = Layout.of([(tuple(tensor.shape), tensor.stride(), tensor.dtype)] * count)
+    layout = BorderLayout.of([(tuple(tensor.shape), tensor.stride(), tensor.dtype)] * count)
     message = layout.pack([tensor] * count)
     assert (message.data_ptr() == tensor.data_ptr()) is (count == 1)
     for found in layout.unpack(message):
@@ -82,7 +82,7 @@ def test_a_transposed_tensor_arrives_as_it_was(count):
 def test_another_shape_or_type_is_our_bug(wrong):
     """The other side would read it as something else."""
     with pytest.raises(InternalError):
-        Layout.of([((3, 2), (), torch.float32)]).pack([wrong])
+        BorderLayout.of([((3, 2), (), torch.float32)]).pack([wrong])
 
 
 def test_layouts_are_the_same_on_both_sides():

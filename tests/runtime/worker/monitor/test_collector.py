@@ -9,8 +9,8 @@ import pytest
 
 from hocket.planning.plan import Plan, Predicted
 from hocket.runtime.worker.monitor.collector import Collector
-from hocket.runtime.worker.monitor.display import Bar, Lines, spoken
-from hocket.runtime.worker.monitor.listener import Summary
+from hocket.runtime.worker.monitor.display import JsonLines, TrainingBar, spoken
+from hocket.runtime.worker.monitor.listener import RunSummary
 from tests.system.tiny import Recorder, plan
 
 
@@ -104,10 +104,10 @@ def test_summary() -> None:
 def test_lines_are_json() -> None:
     """Standard output holds JSON documents and nothing else; the last is the summary."""
     out, notes = io.StringIO(), io.StringIO()
-    lines = Lines(out, notes)
+    lines = JsonLines(out, notes)
     lines.note("by the way")
     lines.step({"step": 1, "loss": 0.5, "samples": 8})
-    lines.finished(Summary(1, (0.5,), 0.25, 32.0, None, {0: 100}))
+    lines.finished(RunSummary(1, (0.5,), 0.25, 32.0, None, {0: 100}))
     first, last = [json.loads(text) for text in out.getvalue().splitlines()]
     assert first == {"step": 1, "loss": 0.5, "samples": 8}
     assert last["iteration_s"] == 0.25
@@ -115,13 +115,15 @@ def test_lines_are_json() -> None:
     assert notes.getvalue() == "hocket: by the way\n"
 
 
-def bar_at(width: int, terminal: bool = True) -> tuple[Bar, io.StringIO]:
+def bar_at(width: int, terminal: bool = True) -> tuple[TrainingBar, io.StringIO]:
     """A bar on a console of so many columns, six of a thousand steps into a run that saves; and what the console shows."""
     from rich.console import Console
 
     now_s = [0.0]
     text = io.StringIO()
-    bar = Bar(Console(file=text, width=width, force_terminal=terminal, legacy_windows=False), clock=lambda: now_s[0])
+    bar = TrainingBar(
+        Console(file=text, width=width, force_terminal=terminal, legacy_windows=False), clock=lambda: now_s[0]
+    )
     bar.started(0, 1000, 0.5)
     for step in range(1, 7):
         now_s[0] += 0.25
@@ -142,7 +144,7 @@ def test_bar_shows_prediction_against_measurement_once_warm() -> None:
     )
     assert bar.line(200).endswith(" 6/1000  " + "  ".join(bar.figures({"loss": 1.5})) + "  saved step 5")
     bar.close()
-    assert Bar().figures({"loss": None}) == ("loss not a number",)
+    assert TrainingBar().figures({"loss": None}) == ("loss not a number",)
     assert "6/1000" in text.getvalue()
 
 
@@ -164,7 +166,7 @@ def test_the_number_of_steps_is_never_left_out(width: int) -> None:
 def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
     """Checkpoints are not listed as they are made; nothing is broken inside a phrase, and no blank line is left."""
     bar, text = bar_at(80, terminal)
-    summary = Summary(6, (), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, checkpoint="saved/step-00000005")
+    summary = RunSummary(6, (), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, checkpoint="saved/step-00000005")
     bar.finished(summary)
     bar.close()
     said = text.getvalue()
@@ -180,13 +182,13 @@ def test_a_run_that_never_began_leaves_no_blank_line() -> None:
     from rich.console import Console
 
     text = io.StringIO()
-    Bar(Console(file=text, width=80)).close()
+    TrainingBar(Console(file=text, width=80)).close()
     assert text.getvalue() == ""
 
 
 def test_a_summary_breaks_between_phrases() -> None:
     """Every line but one that is a single phrase fits, and the lines together are the sentence."""
-    summary = Summary(6, (), 0.25, 32.0, 0.5, {d: (d % 6 + 1) * 2**20 for d in range(12)})
+    summary = RunSummary(6, (), 0.25, 32.0, 0.5, {d: (d % 6 + 1) * 2**20 for d in range(12)})
     lines = spoken(summary, 79).splitlines()
     assert max(map(len, lines)) <= 79
     assert " ".join(lines) == spoken(summary)
@@ -197,16 +199,16 @@ def test_a_summary_breaks_between_phrases() -> None:
 @pytest.mark.parametrize("iteration_s", [None, 0.5])
 def test_spoken(iteration_s: float | None) -> None:
     """One sentence, with or without a pace, says by how much the prediction was off."""
-    said = spoken(Summary(3, (), iteration_s, 16.0, 0.4, {0: 10}))
+    said = spoken(RunSummary(3, (), iteration_s, 16.0, 0.4, {0: 10}))
     assert said.startswith("3 steps trained")
     assert ("400 ms predicted (20.0% less than measured)" in said) == (iteration_s is not None)
-    memory = Summary(3, (), 0.4, 16.0, 0.4, {0: 100, 1: 100, 2: 100}, {0: 99.0, 1: 100.0, 2: 102.5})
+    memory = RunSummary(3, (), 0.4, 16.0, 0.4, {0: 100, 1: 100, 2: 100}, {0: 99.0, 1: 100.0, 2: 102.5})
     assert "400 ms predicted (as measured)" in spoken(memory)
     assert spoken(memory).endswith("predicted 1.0% less to 2.5% more than measured")
     assert spoken(replace(memory, predicted_peak_memory_bytes={0: 103.0})).endswith("predicted 3.0% more than measured")
-    assert spoken(Summary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
+    assert spoken(RunSummary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
     waited = "up to 31% of an iteration a worker waited for a core that other threads had"
-    assert (waited in spoken(Summary(3, (), iteration_s, queued_share=0.31))) == (iteration_s is not None)
+    assert (waited in spoken(RunSummary(3, (), iteration_s, queued_share=0.31))) == (iteration_s is not None)
     assert "waited" not in spoken(replace(memory, queued_share=0.1))
 
 
@@ -241,7 +243,7 @@ def test_a_log_has_a_line_every_so_often() -> None:
     from rich.console import Console
 
     now_s, out = [0.0], io.StringIO()
-    bar = Bar(Console(file=io.StringIO(), force_terminal=False), clock=lambda: now_s[0], log=out)
+    bar = TrainingBar(Console(file=io.StringIO(), force_terminal=False), clock=lambda: now_s[0], log=out)
     bar.started(0, 1000, 0.5)
     for step in range(1, 1001):
         now_s[0] += 40.0 if step == 77 else 0.25
@@ -271,10 +273,10 @@ def test_a_checkpoint_is_no_part_of_a_steps_pace() -> None:
     assert bar.figures({"loss": 1.0})[1] == "1.25 s a step"
 
 
-def timed_bar() -> tuple[Bar, list[float]]:
+def timed_bar() -> tuple[TrainingBar, list[float]]:
     """A bar at the start of a thousand steps, and its clock."""
     now_s = [0.0]
-    bar = Bar(clock=lambda: now_s[0])
+    bar = TrainingBar(clock=lambda: now_s[0])
     bar.started(0, 1000, 0.5)
     return bar, now_s
 
@@ -282,7 +284,7 @@ def timed_bar() -> tuple[Bar, list[float]]:
 def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
     """It says that steps were trained before; a folder of checkpoints that it did not write is not named."""
     bar, text = bar_at(80)
-    bar.finished(Summary(10, (), None, checkpoint="saved/step-00000010"))
+    bar.finished(RunSummary(10, (), None, checkpoint="saved/step-00000010"))
     assert "10 steps trained before, none now" in text.getvalue()
     assert "saved in" not in text.getvalue()
 
@@ -291,7 +293,7 @@ def test_steps_too_few_for_a_pace_are_trained_and_saved() -> None:
     """Where every step fills or empties the pipeline (tick_tock, two steps) no iteration is measured, and yet they were trained."""
     bar, text = bar_at(160)
     bar.finished(
-        Summary(
+        RunSummary(
             2,
             (5.6, 4.9),
             None,

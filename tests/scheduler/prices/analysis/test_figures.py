@@ -1,12 +1,12 @@
 """Prices as they are, beside the published figures of chapter 6."""
 
 from hocket.scheduler.prices.analysis import figures
-from hocket.scheduler.prices.analysis.rows import Row, text
+from hocket.scheduler.prices.analysis.rows import PriceFigure, text
 from hocket.scheduler.prices.readers import public as reader
 from tests.scheduler.helpers import public_prices
 
 
-def wrong(rows: tuple[Row, ...], tolerance: float) -> list[Row]:
+def wrong(rows: tuple[PriceFigure, ...], tolerance: float) -> list[PriceFigure]:
     """Those that differ from the published figure."""
     return [r for r in rows if r.published is not None and abs(r.value / r.published - 1) > tolerance]
 
@@ -70,7 +70,7 @@ def test_larger_instances_have_stabler_prices_where_they_are_v100() -> None:
 
 def test_rows_are_written_under_their_source() -> None:
     """One line for each, with the published figure where there is one."""
-    shown = text([Row("Table 1", ("a", "b"), 2.0, 3.0, "why"), Row("Table 1", ("c",), 1.0)])
+    shown = text([PriceFigure("Table 1", ("a", "b"), 2.0, 3.0, "why"), PriceFigure("Table 1", ("c",), 1.0)])
     assert shown.splitlines()[0] == "Table 1"
     assert "a  b" in shown
     assert "2.000   published 3   why" in shown

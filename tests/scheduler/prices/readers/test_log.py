@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import InputError
-from hocket.scheduler.prices.availability import Held
+from hocket.scheduler.prices.availability import InstanceLifetime
 from hocket.scheduler.prices.readers import log
 
 
@@ -31,8 +31,8 @@ def test_instances_of_one_kind_follow_one_another(tmp_path: Path) -> None:
     """AWS names each anew: the second in a zone takes the place of the first; what still runs at the end is not preempted."""
     first, second = log.read(write(tmp_path / "a.out", *AWS), "aws")
     assert (first.key.zone, first.key.instance_type, first.key.region) == ("us-east-1b", "p3.2xlarge", "us-east-1")
-    assert first.held == (Held(10.0, 1400.0, False),)
-    assert second.held == (Held(20.0, 610.0, True), Held(1300.0, 1400.0, False))
+    assert first.held == (InstanceLifetime(10.0, 1400.0, False),)
+    assert second.held == (InstanceLifetime(20.0, 610.0, True), InstanceLifetime(1300.0, 1400.0, False))
     assert second.refused_s == (620.0,)  # it was the one that was missing
     assert first.refused_s == ()
 
@@ -52,7 +52,7 @@ def test_names_of_google_stand_for_kinds(tmp_path: Path) -> None:
     never, eight = log.read(path, "gcp")
     assert (never.accelerator, never.held, never.refused_s) == ("", (), (0.0,))
     assert (eight.key.instance_type, eight.accelerators) == ("8xk80", 8.0)
-    assert eight.held == (Held(5.0, 9.0, True), Held(20.0, 30.0, False))
+    assert eight.held == (InstanceLifetime(5.0, 9.0, True), InstanceLifetime(20.0, 30.0, False))
     assert eight.refused_s == (12.0,)
 
 

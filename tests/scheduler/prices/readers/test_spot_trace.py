@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hocket.errors import InputError
-from hocket.scheduler.prices.availability import Held
+from hocket.scheduler.prices.availability import InstanceLifetime
 from hocket.scheduler.prices.readers import spot_trace
 
 BEGIN_S = datetime(2022, 10, 26, tzinfo=UTC).timestamp()
@@ -42,7 +42,7 @@ def test_several_instances_are_wanted_at_once(tmp_path: Path) -> None:
     found = spot_trace.read(path, 10)
     assert str(found.key) == "gcp/us-east1-b/1xa100"
     assert [h.end_s - h.begin_s for h in found.held] == [300.0, 300.0]
-    assert all(isinstance(h, Held) for h in found.held)
+    assert all(isinstance(h, InstanceLifetime) for h in found.held)
 
 
 @pytest.mark.parametrize(

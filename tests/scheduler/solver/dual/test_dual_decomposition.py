@@ -26,7 +26,7 @@ from hocket.scheduler.solver.dual.breakpoints import edges, reach
 from hocket.scheduler.solver.dual.separable_program import Common, Stand
 from hocket.scheduler.solver.lp import linear_program
 from hocket.scheduler.solver.lp.session import Session
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.parametric import infeasibility_prices
 from hocket.scheduler.solver.water_filling import levels
 from tests.scheduler.helpers.crowds import assert_it_can_be
@@ -132,7 +132,7 @@ def test_a_budget_leaves_prices_for_the_next_answer(seed: int) -> None:
     assert again.objective == pytest.approx(first.objective, rel=1e-8)
 
 
-def shares_of(jobs: int) -> tuple[Snapshot, Shares, np.ndarray]:
+def shares_of(jobs: int) -> tuple[Snapshot, AllocationVariables, np.ndarray]:
     """Jobs that all differ, on three types, and what each is to have at a time in which nearly all workers are used."""
     rng = np.random.default_rng(jobs)
     there = unlike(5, False)
@@ -141,7 +141,7 @@ def shares_of(jobs: int) -> tuple[Snapshot, Shares, np.ndarray]:
     steps = rng.uniform(1, 9, (jobs, len(there.columns)))
     types = tuple(replace(own, workers=jobs // 3) for own in there.types)
     there = replace(there, types=types, jobs=every, throughputs=steps)
-    return there, Shares(there), steps.mean(axis=1) * 0.6
+    return there, AllocationVariables(there), steps.mean(axis=1) * 0.6
 
 
 def test_few_jobs_are_in_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +150,14 @@ def test_few_jobs_are_in_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
 
     def counted(solve: Callable[..., linear_program.Solution]) -> Callable[..., linear_program.Solution]:
-        def asked(program: linear_program.Program, *others: object, **more: object) -> linear_program.Solution:
+        def asked(program: linear_program.LinearProgram, *others: object, **more: object) -> linear_program.Solution:
             rows.append(len(program.row_lower))
             return solve(program, *others, **more)
 
         return asked
 
     monkeypatch.setattr(price_box, "solve", counted(linear_program.solve))
-    rates = large_programs.Rows(due[shares.member], np.zeros(shares.groups), np.full(shares.groups, -1.0))
+    rates = large_programs.GroupRows(due[shares.member], np.zeros(shares.groups), np.full(shares.groups, -1.0))
     answer = large_programs.solve(shares, rates, "test", None, (-10.0, 0.0))
     assert answer is not None
     assert max(rows) < 2000
@@ -176,7 +176,7 @@ def test_what_cannot_be_is_refused() -> None:
     cost = np.ones(shares.variables)
     for asked in (np.full(shares.groups, 0.99), np.append(none[:-1], 1.01)):
         with pytest.raises(linear_program.Infeasible):
-            large_programs.solve(shares, large_programs.Rows(best, asked, none), "test", cost)
+            large_programs.solve(shares, large_programs.GroupRows(best, asked, none), "test", cost)
 
 
 @settings(max_examples=200)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import finish_time_fairness, max_min_fairness
-from hocket.scheduler.solver.lp.analytic_center import Alone, Limits, centre
+from hocket.scheduler.solver.lp.analytic_center import IndependentLimits, LimitMatrix, centre
 from hocket.scheduler.solver.lp.interior_allocation import middle
 
 
@@ -22,7 +22,7 @@ def snapshot(steps: list[list[float]], workers: list[int], scales: list[int] | N
     scales = scales or [1] * len(steps)
     jobs = tuple(Active(Job(str(k), "m", 1e3, s), 1e3 - 7 * k, 60.0 * k) for k, s in enumerate(scales))
     types = tuple(WorkerType(f"type{k}", count) for k, count in enumerate(workers))
-    return Snapshot(types, tuple(Column(k) for k in range(len(types))), jobs, np.array(steps), now_s=6000.0)
+    return Snapshot(types, tuple(Placement(k) for k in range(len(types))), jobs, np.array(steps), now_s=6000.0)
 
 
 def alone(jobs: list[int], columns: list[int], times: list[float]) -> Allocation:
@@ -163,7 +163,7 @@ def test_few_entries_are_summed_as_the_whole_matrix_would_be(seed: int, limits: 
     rows, columns, values = entries(draw, limits, variables)
     whole = np.zeros((limits, variables))
     np.add.at(whole, (rows, columns), values)
-    few, x = Limits.of_entries(rows, columns, values, limits), draw.uniform(0, 1, variables)
+    few, x = LimitMatrix.of_entries(rows, columns, values, limits), draw.uniform(0, 1, variables)
     left = draw.uniform(0.1, 1, limits)
     assert few.of(x) == pytest.approx(whole @ x)
     assert few.back(left) == pytest.approx(whole.T @ left)
@@ -192,7 +192,7 @@ def test_blocks_of_groups_are_solved_as_the_whole_matrix_would_be(seed: int, gro
     every, whole = np.arange(len(group)), np.zeros((2 * groups + types, len(group)))
     whole[group, every], whole[groups + kind, every], whole[groups + types + group, every] = 1.0, scale, -does
     own, left, slope = (draw.uniform(0.01, 1, size) for size in (len(group), len(whole), len(group)))
-    blocks = Alone(group, kind, scale, does, types)
+    blocks = IndependentLimits(group, kind, scale, does, types)
     assert blocks.of(own) == pytest.approx(whole @ own)
     assert blocks.back(left) == pytest.approx(whole.T @ left)
     assert solves(blocks.step(own, left, slope), whole, own, left, slope)
@@ -209,7 +209,7 @@ def test_the_centre_is_where_nothing_pulls(seed: int, limits: int, variables: in
     rows, columns, values = (
         np.concatenate(part) for part in ((rows, limits + box), (columns, box), (values, np.ones(variables)))
     )
-    used = Limits.of_entries(rows, columns, values, limits + variables)
+    used = LimitMatrix.of_entries(rows, columns, values, limits + variables)
     x = draw.uniform(close, 1 - close, variables)
     x[0] = close
     most = used.of(x) + close * draw.uniform(1, 100, limits + variables)

@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.scheduler.solver.lp import linear_program
-from hocket.scheduler.solver.lp.linear_program import Infeasible, Program, SolverTrouble, solve
+from hocket.scheduler.solver.lp.linear_program import Infeasible, LinearProgram, SolverTrouble, solve
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-def some(seed: int, columns: int = 6, rows: int = 4) -> Program:
+def some(seed: int, columns: int = 6, rows: int = 4) -> LinearProgram:
     """A program that x = 0 keeps, some entries twice."""
     rng = np.random.default_rng(seed)
     entries = 3 * columns
-    return Program(
+    return LinearProgram(
         rng.uniform(-2, 1, columns),
         np.zeros(columns),
         rng.uniform(0.5, 2, columns),
@@ -27,7 +27,7 @@ def some(seed: int, columns: int = 6, rows: int = 4) -> Program:
     )
 
 
-def dense(program: Program) -> np.ndarray:
+def dense(program: LinearProgram) -> np.ndarray:
     """Its matrix."""
     matrix = np.zeros((len(program.row_lower), len(program.cost)))
     np.add.at(matrix, (program.rows, program.columns), program.values)
@@ -60,7 +60,7 @@ def test_any_duals_give_a_bound(seed: int) -> None:
 def test_a_broken_constraint_is_measured() -> None:
     """x1 + x2 <= 1 is broken by 1 with x = (1, 1): by a half of what it asks and 1."""
     none = np.zeros(2)
-    program = Program(
+    program = LinearProgram(
         none, none, none + 1, np.array([-np.inf]), np.array([1.0]), np.zeros(2, int), np.arange(2), np.ones(2)
     )
     assert program.violation(np.array([1.0, 1.0])) == pytest.approx(0.5)
@@ -104,19 +104,19 @@ def test_from_any_basis_the_answer_is_the_same(seed: int, kind: int) -> None:
 def test_what_cannot_be_is_told_with_its_place() -> None:
     """A row that asks for more than its variables can be; and a program without variables that asks for something."""
     one = np.ones(1)
-    program = Program(one, 0 * one, one, 2 * one, np.inf * one, np.zeros(1, int), np.zeros(1, int), one)
+    program = LinearProgram(one, 0 * one, one, 2 * one, np.inf * one, np.zeros(1, int), np.zeros(1, int), one)
     with pytest.raises(Infeasible, match="over there"):
         solve(program, "over there")
     none, index = np.zeros(0), np.zeros(0, int)
     with pytest.raises(Infeasible, match="nowhere"):
-        solve(Program(none, none, none, one, 2 * one, index, index, none), "nowhere")
-    assert solve(Program(none, none, none, 0 * one, one, index, index, none), "nothing").objective == 0.0
+        solve(LinearProgram(none, none, none, one, 2 * one, index, index, none), "nowhere")
+    assert solve(LinearProgram(none, none, none, 0 * one, one, index, index, none), "nothing").objective == 0.0
 
 
 def test_a_solver_that_met_what_cannot_be_is_as_good_as_new() -> None:
     """The next program has the answer that it has from a fresh one."""
     one = np.ones(1)
-    bad = Program(one, 0 * one, one, 2 * one, np.inf * one, np.zeros(1, int), np.zeros(1, int), one)
+    bad = LinearProgram(one, 0 * one, one, 2 * one, np.inf * one, np.zeros(1, int), np.zeros(1, int), one)
     before = solve(some(3), "here").objective
     with pytest.raises(Infeasible):
         solve(bad, "here")

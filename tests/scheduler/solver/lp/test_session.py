@@ -11,7 +11,7 @@ from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import max_min_fairness, max_sum_throughput
 from hocket.scheduler.solver.lp import session as module
 from hocket.scheduler.solver.lp.linear_program import SolverTrouble
@@ -25,7 +25,7 @@ def unlike(jobs: int, pairs: bool = False, seed: int = 5) -> Snapshot:
     each = tuple(Active(Job(str(k), "any", 1e5), 1e5) for k in range(jobs))
     steps = rng.uniform(1, 10, (jobs, 3))
     shared = Pairs(rng.integers(0, 3, jobs), rng.uniform(0.4, 0.9, (3, 3, 3))) if pairs else None
-    return Snapshot(types, tuple(Column(k) for k in range(3)), each, steps, shared)
+    return Snapshot(types, tuple(Placement(k) for k in range(3)), each, steps, shared)
 
 
 def part(there: Snapshot, jobs: list[int]) -> Snapshot:

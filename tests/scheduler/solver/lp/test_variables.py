@@ -7,28 +7,28 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.solver.lp import variables
 from hocket.scheduler.solver.lp.rejected import refusals
-from hocket.scheduler.solver.lp.variables import Shares
+from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 
 def made(steps: list[list[float]], scale: list[int], workers: list[int], pairs: Pairs | None = None) -> Snapshot:
     """A snapshot of jobs of a step each."""
     jobs = tuple(Active(Job(str(j), "any", 1.0, own), 1.0) for j, own in enumerate(scale))
     types = tuple(WorkerType(f"type {k}", n) for k, n in enumerate(workers))
-    return Snapshot(types, tuple(Column(k) for k in range(len(types))), jobs, np.array(steps), pairs)
+    return Snapshot(types, tuple(Placement(k) for k in range(len(types))), jobs, np.array(steps), pairs)
 
 
 def test_alike_jobs_are_one_group() -> None:
     """Alike in throughputs, scale factor, key and class; unlike in any of them, they are two."""
     same = [2.0, 1.0]
     there = made([same, same, [2.0, 1.5], same], [1, 1, 1, 2], [4, 4])
-    assert Shares(there).group[0] == Shares(there).group[1]
-    assert sorted(Shares(there).count.tolist()) == [1, 1, 2]
-    assert Shares(there, (np.array([1.0, 2.0, 1.0, 1.0]),)).groups == 4
+    assert AllocationVariables(there).group[0] == AllocationVariables(there).group[1]
+    assert sorted(AllocationVariables(there).count.tolist()) == [1, 1, 2]
+    assert AllocationVariables(there, (np.array([1.0, 2.0, 1.0, 1.0]),)).groups == 4
     classes = Pairs(np.array([0, 1, 0, 0]), np.zeros((2, 2, 2)))
-    assert Shares(made([same] * 4, [1] * 4, [4, 4], classes)).groups == 2
+    assert AllocationVariables(made([same] * 4, [1] * 4, [4, 4], classes)).groups == 2
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -56,7 +56,7 @@ def test_unlike_jobs_of_the_same_mixed_bits_are_told_apart(monkeypatch: pytest.M
 def test_who_runs_nowhere_is_refused_with_the_reason() -> None:
     """No throughput; more workers than any type has; more than the types that it runs on have."""
     there = made([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 1.0]], [1, 9, 4, 1], [8, 2])
-    shares = Shares(there)
+    shares = AllocationVariables(there)
     assert set(shares.refused) == {0, 1, 2}
     assert shares.refused[0] == "any runs on no type of worker here"
     assert shares.refused[1] == "it asks for 9 workers, and no type has so many"
@@ -67,10 +67,10 @@ def test_who_runs_nowhere_is_refused_with_the_reason() -> None:
 def test_without_workers_all_are_refused() -> None:
     """And without jobs nobody is."""
     there = Snapshot((), (), (Active(Job("a", "any", 1.0), 1.0),), np.zeros((1, 0)))
-    assert set(Shares(there).refused) == set(refusals(there)) == {0}
+    assert set(AllocationVariables(there).refused) == set(refusals(there)) == {0}
     nobody = Snapshot((), (), (), np.zeros((0, 0)))
-    assert Shares(nobody).refused == refusals(nobody) == {}
-    assert Shares(nobody).groups == 0
+    assert AllocationVariables(nobody).refused == refusals(nobody) == {}
+    assert AllocationVariables(nobody).groups == 0
 
 
 def test_variables_are_those_that_can_be() -> None:
@@ -79,7 +79,7 @@ def test_variables_are_those_that_can_be() -> None:
     kept[0, 1] = kept[1, 0] = [0.5, 0.5]
     kept[0, 0] = 0.75
     pairs = Pairs(np.array([0, 0, 1]), kept)
-    shares = Shares(made([[4.0, 2.0], [4.0, 2.0], [8.0, 0.0]], [1, 1, 1], [2, 2], pairs))
+    shares = AllocationVariables(made([[4.0, 2.0], [4.0, 2.0], [8.0, 0.0]], [1, 1, 1], [2, 2], pairs))
     two, one = shares.group[0], shares.group[2]
     seen = {
         (*sorted((a, b)), c, round(max(p, q), 9))
@@ -100,7 +100,7 @@ def test_variables_are_those_that_can_be() -> None:
 
 def test_limits_are_time_and_workers() -> None:
     """Two jobs of four workers each: no more than two units of time, and no more than eight workers at once."""
-    shares = Shares(made([[1.0], [1.0]], [4, 4], [6]))
+    shares = AllocationVariables(made([[1.0], [1.0]], [4, 4], [6]))
     limits = shares.limits
     assert limits.upper.tolist() == [2.0, 6.0]
     assert limits.values.tolist() == [1.0, 4.0]

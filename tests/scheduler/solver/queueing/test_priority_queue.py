@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.solver.lp.rejected import refusals
 from hocket.scheduler.solver.queueing import greedy_fastest
 from hocket.scheduler.solver.queueing.priority_queue import queue
@@ -106,7 +106,7 @@ def test_who_can_run_nowhere_is_not_in_line(plain_work: int, scale: int, overtak
     jobs = tuple(
         Active(Job(name, "any", 1e3, asks), 1e3) for name, asks in (("a", scale), ("b", 1), ("c", 1), ("d", 2))
     )
-    there = Snapshot((WorkerType("t", 2),), (Column(0),), jobs, np.array([[1.0], [0.0], [2.0], [2.0]]))
+    there = Snapshot((WorkerType("t", 2),), (Placement(0),), jobs, np.array([[1.0], [0.0], [2.0], [2.0]]))
     found = asked(plain_work, queue, there, range(4), overtake)
     assert found.refused == refusals(there)
     assert set(found.refused) == {0, 1}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import fifo, max_min_fairness, max_sum_throughput, min_cost
 from hocket.scheduler.solver.space_sharing import column_generation
 from tests.conformance.test_policies import keeps_what_there_is
@@ -34,7 +34,7 @@ def unlike(seed: int, most: int = 12) -> Snapshot:
     )
     kept = rng.uniform(0.2, 1.0, (classes, classes, columns)) * (rng.random((classes, classes, 1)) < 0.8)
     return Snapshot(
-        types, tuple(Column(k) for k in range(columns)), jobs, steps, Pairs(rng.integers(0, classes, count), kept)
+        types, tuple(Placement(k) for k in range(columns)), jobs, steps, Pairs(rng.integers(0, classes, count), kept)
     )
 
 
@@ -59,7 +59,7 @@ def test_nobody_is_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_generation, "MOST_GROUPS", 0)
     jobs = tuple(Active(Job(str(j), "any", 1e4), 1e4) for j in range(3))
     pairs = Pairs(np.zeros(3, dtype=int), np.full((1, 1, 1), 0.9))
-    there = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.array([[100.0], [1.0], [50.0]]), pairs)
+    there = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.array([[100.0], [1.0], [50.0]]), pairs)
     found = max_sum_throughput.allocate(there)
     assert found.objective == pytest.approx(0.9 * 150)
     assert found.gap <= 1e-6
@@ -73,7 +73,7 @@ def test_many_unlike_jobs_take_roles() -> None:
     types = tuple(WorkerType(name, 50) for name in ("v100", "k80"))
     kept = rng.uniform(0.5, 0.9, (3, 3, 2))
     steps = rng.uniform(1, 10, (300, 2))
-    there = Snapshot(types, (Column(0), Column(1)), jobs, steps, Pairs(rng.integers(0, 3, 300), kept))
+    there = Snapshot(types, (Placement(0), Placement(1)), jobs, steps, Pairs(rng.integers(0, 3, 300), kept))
     assert column_generation.many(there) is not None
     assert column_generation.many(replace(there, pairs=None)) is None
     found = max_min_fairness.allocate(there)

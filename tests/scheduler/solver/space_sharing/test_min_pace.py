@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import finish_time_fairness, makespan, min_cost_slo
 from hocket.scheduler.solver.space_sharing import column_generation
 from tests.conformance.test_policies import keeps_what_there_is
@@ -38,7 +38,7 @@ def unlike(seed: int, slo: float | None = None) -> Snapshot:
     )
     kept = rng.uniform(0.4, 1.0, (classes, classes, columns)) * (rng.random((classes, classes, 1)) < 0.8)
     return Snapshot(
-        types, tuple(Column(k) for k in range(columns)), jobs, steps, Pairs(rng.integers(0, classes, count), kept)
+        types, tuple(Placement(k) for k in range(columns)), jobs, steps, Pairs(rng.integers(0, classes, count), kept)
     )
 
 
@@ -64,7 +64,9 @@ def test_what_unlike_jobs_keep_beside_others_does_not_hold_a_pace_back(monkeypat
     jobs = tuple(Active(Job(str(j), "any", 3600.0), 3600.0 - j) for j in range(2))
     kept = np.full((2, 2, 1), 1.3)
     kept[0, 0] = 0.5
-    there = Snapshot((WorkerType("type", 2),), (Column(0),), jobs, np.ones((2, 1)), Pairs(np.zeros(2, dtype=int), kept))
+    there = Snapshot(
+        (WorkerType("type", 2),), (Placement(0),), jobs, np.ones((2, 1)), Pairs(np.zeros(2, dtype=int), kept)
+    )
     found = makespan.allocate(there)
     assert found.objective == pytest.approx(3600)
     assert found.gap <= 1e-6

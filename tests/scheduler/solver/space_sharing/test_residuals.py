@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
-from hocket.scheduler.model.worker_types import Column, WorkerType
+from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import finish_time_fairness, makespan, makespan_budget, min_cost_slo
-from hocket.scheduler.solver.lp.variables import Shares
-from hocket.scheduler.solver.parametric.demand_groups import Lines
+from hocket.scheduler.solver.lp.variables import AllocationVariables
+from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.space_sharing import column_generation
 from hocket.scheduler.solver.space_sharing.time_windows import spread
 from tests.scheduler.helpers.crowds import assert_it_can_be
@@ -34,7 +34,7 @@ def nearly_done(seed: int, left: float, unlike: bool, pairs: bool) -> Snapshot:
     kinds = np.tile(np.arange(5), 2)
     types = (WorkerType("v100", 1, 1, 2.0), WorkerType("k80", 1, 1, 0.5))
     shared = Pairs(kinds, kept) if pairs else None
-    return Snapshot(types, (Column(0), Column(1)), (*days, *soon), np.tile(steps, (2, 1)), shared, budget_usd=1e4)
+    return Snapshot(types, (Placement(0), Placement(1)), (*days, *soon), np.tile(steps, (2, 1)), shared, budget_usd=1e4)
 
 
 @each_that_asks
@@ -75,13 +75,13 @@ def test_where_the_other_side_of_a_pair_is_nothing_a_job_is_alone() -> None:
     kinds = np.array([0, 0, 1])
     jobs = tuple(Active(Job(f"{j}", f"{kinds[j]}", 10.0), 10.0) for j in range(3))
     there = Snapshot(
-        (WorkerType("v100", 2),), (Column(0),), jobs, np.ones((3, 1)), Pairs(kinds, np.full((2, 2, 1), 0.9))
+        (WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((3, 1)), Pairs(kinds, np.full((2, 2, 1), 0.9))
     )
-    shares = Shares(there)
+    shares = AllocationVariables(there)
     mixed = np.flatnonzero((shares.second != ALONE) & (shares.first != shares.second))
     times = np.zeros(shares.variables)
     times[mixed] = 1.5e-12
-    (first, second, column, fraction), torn = spread(Lines(shares), times, np.array([6.7e-13, 6.8e-13, 0.0]))
+    (first, second, column, fraction), torn = spread(GroupLines(shares), times, np.array([6.7e-13, 6.8e-13, 0.0]))
     assert not torn
     assert (first.tolist(), second.tolist(), column.tolist()) == ([0, 1, 2], [ALONE] * 3, [0] * 3)
     assert fraction == pytest.approx([6.7e-13, 6.8e-13, 1.5e-12])

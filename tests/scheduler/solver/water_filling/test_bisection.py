@@ -12,7 +12,7 @@ from hocket.scheduler.model.snapshot import Entity, Snapshot
 from hocket.scheduler.policies import hierarchical, water_filling
 from hocket.scheduler.solver.parametric import infeasibility_prices
 from hocket.scheduler.solver.water_filling import bisection, levels
-from hocket.scheduler.solver.water_filling.trajectory import Path, Team
+from hocket.scheduler.solver.water_filling.trajectory import JobGroup, Path
 from tests.scheduler.helpers.crowds import crowd
 
 POLICIES = pytest.mark.parametrize("policy", [water_filling, hierarchical], ids=lambda m: m.__name__.split(".")[-1])
@@ -73,12 +73,12 @@ def test_a_leap_passes_all_that_end_by_themselves(monkeypatch: pytest.MonkeyPatc
 def test_a_team_by_hand() -> None:
     """Two jobs share a weight of 2 until one has its 1; then the other has all of it. In a line one comes after the other."""
     level, rate, reach = np.zeros(2), np.ones(2), np.array([1.0, 3.0])
-    fair = Path(level, rate, reach, [Team(np.arange(2), np.ones(2), 2.0)])
+    fair = Path(level, rate, reach, [JobGroup(np.arange(2), np.ones(2), 2.0)])
     assert fair.ends == pytest.approx([1.0, 2.0])
     assert fair.at(0.5) == pytest.approx([0.5, 0.5])
     assert fair.at(1.5) == pytest.approx([1.0, 2.0])
     assert fair.at(9.0) == pytest.approx([1.0, 3.0])
-    line = Path(level, rate, reach, [Team(np.arange(2), np.ones(2), 2.0, True)])
+    line = Path(level, rate, reach, [JobGroup(np.arange(2), np.ones(2), 2.0, True)])
     assert line.ends == pytest.approx([0.5, 2.0])
     assert line.at(0.25) == pytest.approx([0.5, 0.0])
     assert line.at(1.0) == pytest.approx([1.0, 1.0])
@@ -89,6 +89,6 @@ def test_a_team_by_hand() -> None:
 
 def test_the_greatest_rise_that_prices_allow() -> None:
     """With a price of 1 on both, and 3 of them there, the fair team's two jobs stop at 1 and 2."""
-    fair = Path(np.zeros(2), np.ones(2), np.array([1.0, 3.0]), [Team(np.arange(2), np.ones(2), 2.0)])
+    fair = Path(np.zeros(2), np.ones(2), np.array([1.0, 3.0]), [JobGroup(np.arange(2), np.ones(2), 2.0)])
     assert bisection._root(fair, np.ones(2), -3.0, 10.0) == pytest.approx(1.5)
     assert bisection._root(fair, np.ones(2), -5.0, 10.0) == 10.0
