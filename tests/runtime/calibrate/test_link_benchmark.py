@@ -175,7 +175,7 @@ def test_workers_that_do_not_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -
         started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
         return started[-1]
 
-    monkeypatch.setattr(local_links.nursery, "start", sleeper)
+    monkeypatch.setattr(local_links.fork_server, "start", sleeper)
     with pytest.raises(WorkerLost, match=r"workers \[0, 1\] did not end within 0\.2 s"):
         measure_local(2, timeout_s=0.2)
     assert [process.poll() is not None for process in started] == [True, True]

@@ -149,11 +149,11 @@ def test_workers_may_end_after_their_nursery_has_left_off() -> None:
     """Whoever asked it is gone: what is heard of ended workers from then on is told to nobody, without a word on standard error."""
     script = (
         "import os, signal, socket\n"
-        "from hocket.runtime import nursery_main\n"
-        "nursery_main._LOADED = ()\n"
+        "from hocket.runtime.launch import fork_server_main\n"
+        "fork_server_main._LOADED = ()\n"
         "here, there = socket.socketpair()\n"
         "here.close()\n"
-        "nursery_main.main(there.detach())\n"
+        "fork_server_main.main(there.detach())\n"
         "signal.raise_signal(signal.SIGCHLD)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
