@@ -6,6 +6,7 @@ import typer
 
 from hocket.cli.cluster import app as cluster
 from hocket.cli.measure import overlap, profile, waves
+from hocket.cli.papers import papers
 from hocket.cli.plan import compare, plan, simulate, whatif
 from hocket.cli.plan.scaling import scaling
 from hocket.cli.train import train
@@ -36,7 +37,7 @@ app.command("check")(simulate.check)
 app.command("simulate")(simulate.simulate)
 app.command("train", cls=ResumingCommand)(train.train)
 app.command("compare")(compare.compare)
-app.command("papers")(compare.papers)
+app.command("papers")(papers)
 app.add_typer(cluster.app, name="cluster")
 
 

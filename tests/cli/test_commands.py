@@ -15,6 +15,7 @@ from hocket.program.trace.trace import Trace
 from hocket.strategies.base.strategy import members, searched
 from hocket.util.documents import parse_yaml, write_yaml
 from tests.cli.conftest import Run
+from tests.paths import ROOT
 from tests.reporting.helpers import documents
 
 # What docs promise to machines, at least.
@@ -212,11 +213,13 @@ def test_import(run: Run, folder: Path) -> None:
 
 
 def test_papers(run: Run) -> None:
-    """Every strategy with its source and its file."""
-    rows = run("papers", "--json").json
-    assert {row["strategy"] for row in rows} == set(members())
-    assert all(row["paper"] and row["home"].endswith(f"{row['strategy']}.py") for row in rows)
-    assert "PipeDream" in run("papers").out
+    """Every strategy with its source, every idea with places, a page and a test that exist."""
+    found = run("papers", "--json").json
+    assert {row["strategy"] for row in found["strategies"]} == set(members())
+    for row in found["ideas"]:
+        assert [path for path in (*row["places"], row["docs"], row["test"]) if not (ROOT / path).exists()] == []
+    told = run("papers").out
+    assert all(paper in told for paper in ("PipeDream", "PTD-P", "Gavel", "DeepPool", "LIBRA", "Wavelet", "Harmony"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""hocket compare: what was predicted beside what happened; hocket papers: where each strategy comes from."""
+"""hocket compare: what was predicted beside what happened."""
 
 from collections.abc import Callable, Sequence
 from math import isnan
@@ -88,17 +88,3 @@ def print_parts(parts: "Parts") -> None:
     unit, cells = in_seconds([seconds for _, seconds, _ in parts.rows])
     rows = [[name, cell, f"{share:+.1%}"] for (name, _, share), cell in zip(parts.rows, cells, strict=True)]
     print_table("why an update took longer (+) or less (-)", ["part", f"seconds ({unit})", "error"], rows, right=(1, 2))
-
-
-def papers(json: Json = False) -> None:
-    """Where each idea of the papers lives."""
-    from hocket.cli.output.table import print_table
-    from hocket.cli.output.tables import print_json
-    from hocket.strategies.base.strategy import all_strategies
-
-    rows = [[name, member.PAPER, f"hocket/strategies/schedules/{name}.py"] for name, member in all_strategies()]
-    if json:
-        print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
-        return
-    shown = [[name, source, Path(home).name] for name, source, home in rows]
-    print_table("where each idea lives: files of hocket/strategies/schedules", ["strategy", "source", "file"], shown)

@@ -1,0 +1,176 @@
+"""`hocket papers`: each idea of the papers, with its source, its code, its page and its test."""
+
+from dataclasses import dataclass
+
+from hocket.cli.output.options import Json
+
+
+@dataclass(frozen=True)
+class Idea:
+    """One idea of a paper.
+
+    Attributes:
+        paper: authors' name of the system, and the section.
+        places: files and folders of the package, from `hocket/`.
+        docs: its page in `docs/`.
+        test: the test that shows it, from `tests/`.
+    """
+
+    name: str
+    paper: str
+    places: tuple[str, ...]
+    docs: str
+    test: str
+
+
+IDEAS = (
+    Idea(
+        "pipeline with weight stashing",
+        "PipeDream; dissertation 2.4",
+        ("strategies/schedules/pipedream.py",),
+        "training.md",
+        "strategies/schedules/test_published_schedules.py",
+    ),
+    Idea(
+        "partitioning of layers into stages",
+        "PipeDream; dissertation 2.3",
+        ("strategies/pipedream_partition",),
+        "partitioning.md",
+        "strategies/pipedream_partition/test_partition_brute_force.py",
+    ),
+    Idea(
+        "two weight versions",
+        "PipeDream-2BW; dissertation 3.2.1",
+        ("strategies/schedules/two_bw.py",),
+        "pipedream-figures.md",
+        "strategies/schedules/test_published_schedules.py",
+    ),
+    Idea(
+        "1F1B with a flush",
+        "PipeDream-Flush; dissertation 3.2.2",
+        ("strategies/schedules/flush.py",),
+        "training.md",
+        "strategies/schedules/test_published_schedules.py",
+    ),
+    Idea(
+        "interleaved pipeline",
+        "PTD-P; dissertation 4.2.2",
+        ("strategies/schedules/interleaved.py",),
+        "planning.md",
+        "strategies/schedules/test_published_schedules.py",
+    ),
+    Idea(
+        "pipeline x tensor x data parallelism",
+        "PTD-P; dissertation 4",
+        ("planning/mesh", "profiling/tensor_parallel", "runtime/tensor_parallel"),
+        "tensor.md",
+        "runtime/engine/test_tensor_groups.py",
+    ),
+    Idea(
+        "heterogeneity-aware policies",
+        "Gavel; dissertation 5",
+        ("scheduler/policies", "scheduler/solver"),
+        "cluster.md",
+        "conformance/test_policies.py",
+    ),
+    Idea(
+        "rounds and leases",
+        "Gavel; dissertation 5.5",
+        ("scheduler/rounds", "scheduler/core"),
+        "cluster.md",
+        "scheduler/rounds/test_priorities.py",
+    ),
+    Idea(
+        "throughput estimates",
+        "Gavel; dissertation 5.6",
+        ("scheduler/estimator",),
+        "estimator.md",
+        "scheduler/estimator/test_estimator.py",
+    ),
+    Idea(
+        "training on dynamically priced instances",
+        "dissertation 6",
+        ("scheduler/prices",),
+        "prices.md",
+        "scheduler/prices/test_bill.py",
+    ),
+    Idea(
+        "burst-parallel plans",
+        "DeepPool 4",
+        ("strategies/schedules/burst_parallel.py", "strategies/burst", "planning/burst"),
+        "burst.md",
+        "strategies/burst/test_burst_chain.py",
+    ),
+    Idea(
+        "a background job on the same devices",
+        "DeepPool 5",
+        ("cost/background", "simulation/background", "planning/background"),
+        "background.md",
+        "simulation/background/test_ceiling.py",
+    ),
+    Idea(
+        "communication threads and tensor fusion",
+        "LIBRA",
+        ("planning/buckets", "cost/buckets", "runtime/calibrate/buckets"),
+        "libra.md",
+        "planning/buckets/test_tensor_fusion.py",
+    ),
+    Idea(
+        "tick-tock waves",
+        "Wavelet 3.2",
+        ("strategies/schedules/tick_tock.py",),
+        "wavelet.md",
+        "runtime/update/test_averaging.py",
+    ),
+    Idea(
+        "waves of model parallelism",
+        "Wavelet 3.3",
+        ("strategies/schedules/waves.py", "planning/waves"),
+        "wavelet.md",
+        "planning/waves/test_room.py",
+    ),
+    Idea(
+        "models larger than device memory",
+        "Harmony 3",
+        (
+            "strategies/schedules/harmony.py",
+            "strategies/swapping",
+            "planning/swapping",
+            "program/passes/swapping",
+            "runtime/swapping",
+            "cost/swapping",
+            "simulation/swapping",
+        ),
+        "harmony.md",
+        "runtime/swapping/test_harmony.py",
+    ),
+)
+
+
+def papers(json: Json = False) -> None:
+    """List each idea of the papers: where it lives, its page, and the test that shows it."""
+    from hocket.cli.output.table import print_table
+    from hocket.cli.output.tables import print_json
+    from hocket.strategies.base.strategy import all_strategies
+
+    sources = [(name, member.PAPER, f"hocket/strategies/schedules/{name}.py") for name, member in all_strategies()]
+    if json:
+        ideas = [
+            {
+                "idea": idea.name,
+                "paper": idea.paper,
+                "places": [f"hocket/{place}" for place in idea.places],
+                "docs": f"docs/{idea.docs}",
+                "test": f"tests/{idea.test}",
+            }
+            for idea in IDEAS
+        ]
+        print_json({"ideas": ideas, "strategies": [{"strategy": a, "paper": b, "home": c} for a, b, c in sources]})
+        return
+    print("ideas of the papers: code, page, test")
+    for idea in IDEAS:
+        print(f"\n  {idea.name} ({idea.paper})")
+        for place in (*(f"hocket/{place}" for place in idea.places), f"docs/{idea.docs}", f"tests/{idea.test}"):
+            print(f"    {place}")
+    print()
+    print_table("strategies (in hocket/strategies/schedules/)", ["strategy", "source"], [[a, b] for a, b, _ in sources])
