@@ -232,9 +232,9 @@ def test_workers_die_with_the_watcher(tmp_path: Path) -> None:
     temporary.mkdir()
     plan("flush").save(tmp_path / "plan.yaml")
     script = (
-        "import sys; from hocket.runtime.worker.monitor.display import Lines; from hocket.runtime.train import train; "
+        "import sys; from hocket.runtime.worker.monitor.display import JsonLines; from hocket.runtime.train import train; "
     )
-    script += "train(sys.argv[1], sys.argv[2], steps=10**6, listener=Lines(sys.stdout, sys.stderr))"
+    script += "train(sys.argv[1], sys.argv[2], steps=10**6, listener=JsonLines(sys.stdout, sys.stderr))"
     command = [sys.executable, "-c", script, str(job), str(tmp_path / "plan.yaml")]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as watcher:

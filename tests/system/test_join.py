@@ -25,10 +25,10 @@ pytestmark = pytest.mark.workers
 SCRIPT = """
 import json, sys
 from hocket.errors import HocketError
-from hocket.runtime.worker.monitor.display import Lines
+from hocket.runtime.worker.monitor.display import JsonLines
 from hocket.runtime.train import train
 try:
-    train(sys.argv[1], sys.argv[2], listener=Lines(sys.stdout, sys.stderr), **json.loads(sys.argv[3]))
+    train(sys.argv[1], sys.argv[2], listener=JsonLines(sys.stdout, sys.stderr), **json.loads(sys.argv[3]))
 except HocketError as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     sys.exit(error.exit_code)

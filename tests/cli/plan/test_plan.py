@@ -320,7 +320,7 @@ def test_ctrl_c_while_it_explains(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hocket.cli.plan.explain.Why.print", interrupt)
+    monkeypatch.setattr("hocket.cli.plan.explain.Explanation.print", interrupt)
     words = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-o", "there.yaml"]
     assert main(words) == 130
     assert "interrupted; there.yaml was written before" in capsys.readouterr().err

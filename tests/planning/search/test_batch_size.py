@@ -35,7 +35,7 @@ class Found:
 
     @property
     def best(self) -> Best:
-        """See `hocket.planning.goals.subclusters.Found`."""
+        """See `hocket.planning.goals.subclusters.PartResult`."""
         if self.seconds is None:
             raise RefusedError("plan", "nothing that fits", "a plan that fits")
         return Best(self.seconds)

@@ -98,8 +98,8 @@ def test_companions_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from hocket.profiling.measure.background_load import Companions\n"
-        "with Companions(Path(sys.argv[1]), 1, 1) as companions:\n"
+        "from hocket.profiling.measure.background_load import BackgroundLoad\n"
+        "with BackgroundLoad(Path(sys.argv[1]), 1, 1) as companions:\n"
         "    companions.train(1)\n"
         "    print(companions._running[0].pid, flush=True)\n"
         "    time.sleep(60)\n"
