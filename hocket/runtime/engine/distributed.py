@@ -41,6 +41,7 @@ from hocket.runtime.engine.transport.messages import Layouts
 from hocket.runtime.engine.transport.peer_lost import lost
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError
 from hocket.runtime.engine.transport.transfers import InstructionRecord, Transfers
+from hocket.runtime.launch.time_slice import long_time_slice
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.stage.device import Device
 from hocket.runtime.swapping.memory_manager import MemoryManager
@@ -175,7 +176,8 @@ class Worker:
             self._losses,
         )
         try:
-            store = segment.run(repeats, store)
+            with long_time_slice():  # threads of transfers have been started, and keep theirs
+                store = segment.run(repeats, store)
             expected = set(self.program.final(self.number, segment.periods))
             for value in expected.difference(store):  # weights that were gathered, and that no forward has read yet
                 store[value] = transfers.take(value)
