@@ -5,7 +5,7 @@
 
 An all-reduce needs two cards. What it takes from computation on one card are the thread blocks (CTAs) that its kernel holds and the
 memory bandwidth that it uses, which a copy kernel of so many blocks takes as well. For each number of blocks: the copy's rate alone,
-and the shares of their rates alone that a matrix product and the copy keep side by side. With two cards or more, `hocket overlap`
+and the shares of their rates alone that a matrix product and the copy keep side by side. With two cards or more, `hocket measure-overlap`
 measures the collectives themselves, and the row "NCCL" times an all-reduce of one process, which only shows that groups with a number
 of CTAs can be made.
 """

@@ -61,9 +61,11 @@ def _invoke(app: Any, words: list[str]) -> int:
     from typer import Exit
     from typer.main import get_command
 
+    from hocket.cli.renamed import current
+
     command = get_command(app)
     try:
-        with command.make_context("hocket", list(words)) as context:
+        with command.make_context("hocket", current(words)) as context:
             command.invoke(context)
     except Exit as asked:
         return asked.exit_code

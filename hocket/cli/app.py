@@ -7,7 +7,7 @@ import typer
 from hocket.cli.cluster import app as cluster
 from hocket.cli.measure import overlap, profile, waves
 from hocket.cli.papers import papers
-from hocket.cli.plan import compare, plan, simulate, whatif
+from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
 from hocket.cli.train import train
 from hocket.cli.train.resume_option import ResumingCommand
@@ -27,10 +27,10 @@ app.command("profile")(profile.profile)
 app.command("calibrate")(profile.calibrate)
 app.command("import")(profile.import_profile)
 app.command("links")(profile.links)
-app.command("overlap")(overlap.overlap)
-app.command("waves")(waves.waves)
+app.command("measure-overlap")(overlap.overlap)
+app.command("measure-waves")(waves.waves)
 app.command("plan")(plan.plan)
-app.command("whatif")(whatif.whatif)
+app.command("what-if")(what_if.what_if)
 app.command("scaling")(scaling)
 app.command("show")(simulate.show)
 app.command("check")(simulate.check)

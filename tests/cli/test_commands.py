@@ -373,7 +373,7 @@ def test_simulate_with_a_background_job(run: Run, folder: Path) -> None:
     assert found["foreground_slowdown"] == found["foreground_iteration_s"] / found["foreground_iteration_s_alone"]
     assert set(found["background_samples_per_s"]) == {"0", "1"}
     assert all(0 <= r < found["background_samples_per_s_alone"] for r in found["background_samples_per_s"].values())
-    told = run("simulate", "plan.yaml", *options, "--gaps", "--trace", "both.json").out
+    told = run("simulate", "plan.yaml", *options, "--idle-only", "--trace", "both.json").out
     assert set(Trace.read("both.json").background) == {0, 1}
     assert "foreground is slower by" in told
     assert "background's pace" in told
@@ -390,13 +390,13 @@ def test_what_would_help_a_foreground_that_is_held_up(run: Run, folder: Path) ->
     taken = run("simulate", "plan.yaml", *options, "--launch-ms", advised[1], "--json").json["background"]
     assert 100 * (taken["foreground_slowdown"] - 1) == pytest.approx(float(advised[2]), abs=0.05)
     assert taken["foreground_slowdown"] < 1.03
-    gaps = run("simulate", "plan.yaml", *options, "--gaps")
-    assert "--gaps changes nothing" in gaps.out  # every layer of this profile needs all of its device
+    gaps = run("simulate", "plan.yaml", *options, "--idle-only")
+    assert "--idle-only changes nothing" in gaps.out  # every layer of this profile needs all of its device
     slowed = [re.search(r"foreground is slower by\s+(\S+)", one.out) for one in (slow, gaps)]
     assert slowed[0] is not None
     assert slowed[1] is not None
     assert slowed[0][1] == slowed[1][1]
-    assert "launches begin in gaps alone" in run("simulate", "plan.yaml", *options, "--gaps", "--no-priority").out
+    assert "launches begin in gaps alone" in run("simulate", "plan.yaml", *options, "--idle-only", "--no-priority").out
 
 
 def test_a_report_shows_the_background_job(run: Run, folder: Path) -> None:
@@ -448,7 +448,7 @@ def test_what_a_background_job_may_be(run: Run, folder: Path) -> None:
         (["--background", "plan.yaml"], "a plan for one device"),
         (["--background", "profile.json"], "--background-batch"),
         (["--background", "plan.yaml", "--background-batch", 1], "which says its own"),
-        (["--gaps"], "--background"),
+        (["--idle-only"], "--background"),
         (["--background", "profile.json", "--background-batch", 1, "--outstanding", 0], "--outstanding: found 0"),
         (["--background", "profile.json", "--background-batch", 1, "--launch-ms", -1], "--launch-ms: found -1"),
         (

@@ -1,4 +1,4 @@
-"""`hocket overlap` with real workers: what they note, bucket by bucket."""
+"""`hocket measure-overlap` with real workers: what they note, bucket by bucket."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -34,7 +34,7 @@ def overlap(
     must have nothing else to do, and a backward should take some ten milliseconds at least: a model that does not foretell
     the backwards it has seen is not written. `hocket plan` with the new cluster file chooses buckets, and threads for each.
 
-    Example: hocket overlap job.py plan.yaml -o cluster.yaml
+    Example: hocket measure-overlap job.py plan.yaml -o cluster.yaml
     """
     from hocket.planning.plan import Plan
     from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
@@ -46,7 +46,7 @@ def overlap(
     place_to_write(output)
     check_signed(output, "cluster that hocket has measured")
     drawing = BucketSampling(draws, steps, tuple(sorted(set(communication or (1, 2, 3, 4)))), seed)
-    check_order(job, plan, "overlap")
+    check_order(job, plan, "measure-overlap")
     read = Plan.read(plan)
     cluster_of(read, output)
     shown = listener(json)

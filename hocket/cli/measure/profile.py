@@ -37,7 +37,10 @@ def profile(
     neighbours: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Other processes that train meanwhile; on a CPU the usable cores but one.", show_default=False
+            "--busy-workers",
+            min=0,
+            help="Processes that keep other cores busy while layers are timed; on a CPU the usable cores but one.",
+            show_default=False,
         ),
     ] = None,
     budget_s: Annotated[float, typer.Option(min=0.0, help="Seconds to spend at most on measuring.")] = 40.0,
@@ -244,7 +247,7 @@ def _work_out(
 
     alone = "nothing, where --device-type says that nothing is measured"
     if neighbours is not None:
-        raise InputError("--neighbours", str(neighbours), alone)
+        raise InputError("--busy-workers", str(neighbours), alone)
     if tensor != 1:
         raise InputError("--tensor", str(tensor), alone)
     kind = device_type_of(device_type)

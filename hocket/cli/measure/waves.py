@@ -37,7 +37,7 @@ def waves(
     batch is as many times larger: the job is to say so. Each number is trained in turns with one wave, so that both meet the same machine.
     What is trained here is thrown away. Other programs should leave the cores alone.
 
-    Example: hocket waves job.py model_parallel.yaml -o waves.yaml
+    Example: hocket measure-waves job.py model_parallel.yaml -o waves.yaml
     """
     from hocket.planning.load import open_plan
     from hocket.runtime.calibrate.measure_waves import measure_waves
@@ -47,7 +47,7 @@ def waves(
 
     place_to_write(output)
     check_replaced(output, "plan", "format: hocket-plan")
-    check_order(job, plan, "waves")
+    check_order(job, plan, "measure-waves")
     opened = open_plan(plan)
     shown = listener(json)
     try:

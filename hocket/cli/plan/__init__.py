@@ -1,1 +1,1 @@
-"""Commands about plans: `plan`, `simulate`, `compare`, `whatif`, `scaling`."""
+"""Commands about plans: `plan`, `simulate`, `compare`, `what-if`, `scaling`."""

@@ -25,7 +25,7 @@ File = Annotated[
 Batch = Annotated[int | None, typer.Option("--background-batch", help="Samples of its step, of a profile.")]
 Gaps = Annotated[
     bool,
-    typer.Option("--gaps", help="Launch nothing beside the foreground's layers, only in its gaps."),
+    typer.Option("--idle-only", help="Launch nothing beside the foreground's layers, only in its gaps."),
 ]
 Priority = Annotated[bool, typer.Option("--priority/--no-priority", help="Whether the foreground goes first.")]
 Outstanding = Annotated[int, typer.Option("--outstanding", help="Launches that a device is given at once.")]
@@ -46,7 +46,7 @@ def collocated(
     opened: "LoadedPlan",
     path: Path,
     batch_size: int | None,
-    gaps: bool,
+    idle_only: bool,
     priority: bool,
     outstanding: int,
     launch_ms: float | None,
@@ -65,7 +65,7 @@ def collocated(
         raise InputError("--slowdown-limit", f"{slowdown_limit:g}", ">= 1: times as long as alone")
     rules = Collocation(
         priority=priority,
-        beside=not gaps,
+        beside=not idle_only,
         outstanding=outstanding,
         launch_s=None if launch_ms is None else launch_ms / 1e3,
         slowdown_limit=inf if slowdown_limit is None else slowdown_limit,
@@ -195,7 +195,7 @@ def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
     if rules.priority and not found.room and (found.slowdown > _MUCH or not rules.beside):
         yield (
             "nothing runs beside a layer: by their profiles the foreground's layers and the background's launches need all of a "
-            "device, so that --gaps changes nothing"
+            "device, so that --idle-only changes nothing"
         )
     elif rules.priority and rules.beside and found.room and found.at_ceiling and found.ceilings:
         yield (
@@ -203,7 +203,7 @@ def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
             "together do no more than the better of them; larger steps of the background use more"
         )
     if not rules.priority and not rules.beside:
-        yield "with --no-priority --gaps launches begin in gaps alone, but a layer that comes meanwhile shares the device equally"
+        yield "with --no-priority --idle-only launches begin in gaps alone, but a layer that comes meanwhile shares the device equally"
 
 
 def _changed(before: "Collocation", after: "Collocation") -> str:

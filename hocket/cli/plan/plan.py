@@ -122,9 +122,9 @@ def plan(
         Path | None,
         typer.Option(help="By sizes: what `hocket calibrate` has learned of the device type.", show_default=False),
     ] = None,
-    experience: Annotated[
+    feedback: Annotated[
         bool,
-        typer.Option("--experience/--no-experience", help="Reckon with what a run of a plan of this profile took."),
+        typer.Option("--feedback/--no-feedback", help="Correct the profile with measurements from an earlier run."),
     ] = True,
     objective: Objective = None,
     tokens: Tokens = None,
@@ -174,7 +174,7 @@ def plan(
                 raise InputError("--tensor-profile", f"{path}, a profile of 1 device", expected)
         read = {Path(model): loaded, **members}
         known = Cluster.read(cluster)
-        past = known_run(loaded, known, output) if experience else None
+        past = known_run(loaded, known, output) if feedback else None
         if past is not None:
             profiles = {_corrected_path(output, one): past.applied(one) for one in read.values()}
             known = past.on(known)
@@ -199,7 +199,7 @@ def plan(
         if max_batch is not None:
             say(of_batches.line, file=sys.stderr if json else sys.stdout)
         if past is not None:
-            say(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
+            say(f"note: {past.line}; --no-feedback leaves that out", file=sys.stderr if json else sys.stdout)
         why = Explanation(
             explain,
             candidates,

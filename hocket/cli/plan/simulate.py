@@ -101,13 +101,13 @@ def simulate(
     measured: Annotated[
         Path | None, typer.Option("--measured", help="Trace of a run (hocket train --trace), for the report.")
     ] = None,
-    largest: Annotated[
-        bool, typer.Option("--largest", help="Find, too, how deep a model each strategy can train on these devices.")
+    max_depth: Annotated[
+        bool, typer.Option("--max-depth", help="Find, too, how deep a model each strategy can train on these devices.")
     ] = False,
     json: Json = False,
     background: collocating.File = None,
     background_batch: collocating.Batch = None,
-    gaps: collocating.Gaps = False,
+    idle_only: collocating.Gaps = False,
     priority: collocating.Priority = True,
     outstanding: collocating.Outstanding = 1,
     launch_ms: collocating.LaunchMs = None,
@@ -134,7 +134,7 @@ def simulate(
             place_to_write(path)
     opened = open_plan(plan)
     validate(opened)
-    rules = (background_batch, gaps, priority, outstanding, launch_ms, slowdown_limit)
+    rules = (background_batch, idle_only, priority, outstanding, launch_ms, slowdown_limit)
     if background is None and rules != (None, False, True, 1, None, None):
         raise InputError("--background", "nothing", "a job's file, for the options of a background job")
     both = None if background is None else collocating.collocated(opened, background, *rules)
@@ -145,7 +145,7 @@ def simulate(
     people = report is not None or not json
     lent = _lent(opened, real) if people else ""
     told = collocating.told(opened, both) if both is not None and people else None
-    deep = _deepest(opened) if largest else ()
+    deep = _deepest(opened) if max_depth else ()
     depths = (largest_table(deep, opened.profile.dtype), block_in_words(opened.profile)) if deep else None
     if report:
         from hocket.planning.predict.predict import host_course_of
@@ -257,7 +257,7 @@ def _deepest(opened: "LoadedPlan") -> "tuple[MaxDepth, ...]":
     from hocket.planning.swapping.max_depth import largest
 
     if opened.plan.tensor > 1:
-        raise RefusedError("--largest", "a plan of tensor-parallel groups", "a plan of whole devices")
+        raise RefusedError("--max-depth", "a plan of tensor-parallel groups", "a plan of whole devices")
     with Progress("looking how deep", True) as progress:
         return largest(opened.profile, opened.plan.cluster, opened.plan.batch_size, progress=progress)
 

@@ -249,9 +249,9 @@ def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
     Raises:
         InputError: it is of another, or worked out otherwise (with a calibration, say).
     """
-    step = f"Ask of the model: hocket whatif MODEL CLUSTER -B {plan.batch_size}"
+    step = f"Ask of the model: hocket what-if MODEL CLUSTER -B {plan.batch_size}"
     refusal = InputError(
-        "--anew", f"a plan of {plan.model} by sizes", "a plan of a profile, or a published model", step
+        "--replan", f"a plan of {plan.model} by sizes", "a plan of a profile, or a published model", step
     )
     if plan.model not in names():
         raise refusal

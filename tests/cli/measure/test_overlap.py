@@ -1,4 +1,4 @@
-"""hocket overlap writes the cluster of a plan with what was measured, or says why not."""
+"""hocket measure-overlap writes the cluster of a plan with what was measured, or says why not."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, predicted_s: float) -> None:
 def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row for each number of threads, how far the model is off, and a cluster that knows it; what it wrote it replaces."""
     measured(monkeypatch, 0.105)
-    told = run("overlap", "job.py", "plan.yaml")
+    told = run("measure-overlap", "job.py", "plan.yaml")
     assert told.code == 0, told.err
     for words in (
         "computation keeps",
@@ -46,7 +46,7 @@ def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monke
     ):
         assert words in told.out
     assert Cluster.read("cluster.yaml").levels[0].overlap == MODEL
-    found = run("overlap", "job.py", "plan.yaml", "--json").json
+    found = run("measure-overlap", "job.py", "plan.yaml", "--json").json
     assert found["path"] == "cluster.yaml"
     assert found["overlap"]["threads"] == [1, 2]
 
@@ -54,11 +54,14 @@ def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monke
 def test_what_is_not_written(replicated: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that foretells nothing, and over a file that somebody edited: neither touches the file."""
     measured(monkeypatch, 0.2)
-    refused = run("overlap", "job.py", "plan.yaml", "--json")
+    refused = run("measure-overlap", "job.py", "plan.yaml", "--json")
     assert (refused.code, refused.json["error"]["place"]) == (2, "measurements")
     assert not Path("cluster.yaml").exists()
-    assert "The other way round: hocket overlap job.py plan.yaml" in run("overlap", "plan.yaml", "job.py").err
+    assert (
+        "The other way round: hocket measure-overlap job.py plan.yaml"
+        in run("measure-overlap", "plan.yaml", "job.py").err
+    )
     Path("cluster.yaml").write_text("mine\n")
     measured(monkeypatch, 0.1)
-    assert run("overlap", "job.py", "plan.yaml").code == 2
+    assert run("measure-overlap", "job.py", "plan.yaml").code == 2
     assert Path("cluster.yaml").read_text() == "mine\n"

@@ -15,7 +15,7 @@ from hocket.profiling.profile import ModelProfile
 @pytest.mark.parametrize(("neighbours", "note"), [(0, None), (1, "measured with 1 busy neighbour")])
 def test_profile_among_neighbours(run: Callable[..., Any], folder: Path, neighbours: int, note: str | None) -> None:
     """As many other processes train meanwhile as are asked for, and the profile says so."""
-    words = ("profile", "job.py", "-o", "own.json", "-b", 1, "--budget-s", 0.05, "--neighbours", neighbours, "--json")
+    words = ("profile", "job.py", "-o", "own.json", "-b", 1, "--budget-s", 0.05, "--busy-workers", neighbours, "--json")
     found = run(*words)
     assert found.code == 0, found.err
     profile = ModelProfile.read("own.json")
@@ -26,7 +26,7 @@ def test_profile_among_neighbours(run: Callable[..., Any], folder: Path, neighbo
 
 def test_fewer_neighbours_than_none(run: Callable[..., Any], folder: Path) -> None:
     """They are refused."""
-    assert run("profile", "job.py", "--neighbours", -1).code == 2
+    assert run("profile", "job.py", "--busy-workers", -1).code == 2
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_profile_for_a_device_that_is_not_here(run: Callable[..., Any], folder
     [
         (("--device-type", "a100"), "device type: found 'a100'"),
         (("--device-type", "a100-80gb", "-b", 5), "microbatch: found 5; expected 1 to 4"),
-        (("--device-type", "a100-80gb", "--neighbours", 1), "--neighbours: found 1"),
+        (("--device-type", "a100-80gb", "--busy-workers", 1), "--busy-workers: found 1"),
         (
             ("--device-type", "a100-80gb", "--device", "cpu"),
             "--device: found cpu; expected nothing, where --device-type",
@@ -83,7 +83,7 @@ def test_profiles_that_cannot_be_worked_out(
 
 def test_calibrating(run: Callable[..., Any], folder: Path) -> None:
     """One measured profile teaches; profiles that are worked out with it say so, and measured ones take none."""
-    assert run("profile", "job.py", "-o", "m.json", "-b", 1, "-b", 2, "--budget-s", 0.05, "--neighbours", 0).code == 0
+    assert run("profile", "job.py", "-o", "m.json", "-b", 1, "-b", 2, "--budget-s", 0.05, "--busy-workers", 0).code == 0
     result = run("calibrate", "job.py", "m.json", "-o", "c.yaml")
     assert result.code == 0, result.err
     assert "measured by worked out" in result.out

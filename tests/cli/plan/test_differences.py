@@ -58,7 +58,7 @@ def plain(text: str) -> str:
 def measured(run: Run, more: str = "") -> str:
     """Write the job and profile it; returns what is said."""
     Path("job.py").write_text(JOB.replace("{more}", more))
-    found = run("profile", "job.py", "-o", "own.json", "-b", 2, "--budget-s", 0.05, "--neighbours", 0)
+    found = run("profile", "job.py", "-o", "own.json", "-b", 2, "--budget-s", 0.05, "--busy-workers", 0)
     assert found.code == 0, found.err
     return plain(found.out)
 

@@ -71,7 +71,7 @@ def test_schedules_there_and_back(folder: Path, words: str, capsys: pytest.Captu
     assert more["candidates"][0]["samples_per_s"] >= best["candidates"][0]["samples_per_s"]
     few = document(capsys, *asked, "--samples", "1e6", "--deadline", "30d", "--no-explain")
     assert few["plan"]["strategy"] in (plan.strategy, "data_parallel")  # which is on one device
-    answers = document(capsys, "whatif", "plan.yaml", "--bandwidth", "cluster=2x")["answers"]
+    answers = document(capsys, "what-if", "plan.yaml", "--bandwidth", "cluster=2x")["answers"]
     assert answers[0]["same_plan"] >= 0
 
 

@@ -295,7 +295,7 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     machine = run(*words, "--json")
     assert machine.json
     assert "a run of 24 steps" in machine.err
-    found = run(*words, "-o", "tiny.yaml", "--no-experience")
+    found = run(*words, "-o", "tiny.yaml", "--no-feedback")
     assert "a run of" not in found.out
     assert Plan.read("tiny.yaml").predicted == before.predicted
 

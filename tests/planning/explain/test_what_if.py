@@ -186,5 +186,5 @@ def test_a_plan_by_sizes_is_searched_by_sizes() -> None:
     assert answer.anew == pytest.approx(max(gain, answer.same or 0.0), abs=0.0101)
     slower = replace(profile, layers=tuple(replace(one, forward_s=one.backward_s) for one in profile.layers))
     for other in (replace(plan, model="mine"), plan):
-        with pytest.raises(InputError, match="hocket whatif MODEL CLUSTER -B 64"):
+        with pytest.raises(InputError, match="hocket what-if MODEL CLUSTER -B 64"):
             sizes_of(other, slower)

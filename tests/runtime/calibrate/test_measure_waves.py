@@ -1,4 +1,4 @@
-"""`hocket waves`: numbers of waves that are run, one fewer each time, and the plan of the one that is worth it."""
+"""`hocket measure-waves`: numbers of waves that are run, one fewer each time, and the plan of the one that is worth it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -104,7 +104,7 @@ def test_only_a_plan_is_replaced(folder: Path, run: Run, ran: Callable[..., list
         assert refused.code == 2
         assert "Nothing was changed" in refused.err
     assert (told, Path("job.py").read_text()) == ([], job)
-    assert "The other way round: hocket waves job.py plan.yaml" in run("waves", "plan.yaml", "job.py").err
+    assert "The other way round: hocket measure-waves job.py plan.yaml" in run("waves", "plan.yaml", "job.py").err
     assert run("waves", "job.py", "plan.yaml", "-o", "plan.yaml").code == 0
 
 

@@ -1,0 +1,247 @@
+"""hocket what-if: questions about a plan, or about the best plan of a model, on a cluster as it is not. No file is edited."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli.output.options import Json, at_least_one
+from hocket.cli.plan.plan import known_run
+from hocket.printable import say
+
+if TYPE_CHECKING:
+    from hocket.planning.explain.what_if import Scenario
+
+
+def what_if(
+    model: Annotated[str, typer.Argument(help="A plan file; or a profile or a model's sizes, as for `hocket plan`.")],
+    cluster: Annotated[Path | None, typer.Argument(help="A cluster file; a plan has its own.")] = None,
+    planned: Annotated[
+        int | None, typer.Option("--planned-batch", "-B", help="Samples of an update as it is; a plan has its own.")
+    ] = None,
+    bandwidth: Annotated[
+        list[str] | None, typer.Option(help="Of a level of the cluster file, such as server=2x; repeat.")
+    ] = None,
+    latency: Annotated[list[str] | None, typer.Option(help="Likewise, such as cluster=0.5x; repeat.")] = None,
+    memory: Annotated[list[str] | None, typer.Option(help="Of each device, such as +10%; repeat.")] = None,
+    host_link: Annotated[
+        list[str] | None, typer.Option(help="Of the bandwidth between devices and their hosts, such as 2x; repeat.")
+    ] = None,
+    rate: Annotated[
+        list[str] | None, typer.Option(help="Of arithmetic and memory of devices, not of links, such as 2x; repeat.")
+    ] = None,
+    batch: Annotated[list[str] | None, typer.Option(help="Samples of an update, such as 2x or 3072; repeat.")] = None,
+    devices: Annotated[list[int] | None, typer.Option(help="So many devices; repeat.")] = None,
+    device_type: Annotated[
+        list[str] | None, typer.Option(help="Devices of another type, such as h100; repeat.")
+    ] = None,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="Of a plan: search for the best one as well, with the plan's profile.")
+    ] = False,
+    combined: Annotated[bool, typer.Option("--combined", help="Answer all changes at once, as one question.")] = False,
+    json: Json = False,
+) -> None:
+    """What would come of other links, more memory, another batch, other devices. Nothing is edited, nothing written.
+
+    Example: hocket what-if gpt3-175b cluster.yaml -B 1536 --bandwidth server=2x --memory +10% --devices 256
+
+    Of a plan: hocket what-if plan.yaml --bandwidth server=2x --batch 2x
+
+    Without a question: twice each bandwidth (of links to hosts, too, where the plan swaps), 10 % more memory, twice the batch, devices
+    of twice the rates.
+    """
+    from hocket.cli.output.tables import print_json
+    from hocket.cli.plan.explain import answer_json, answered, print_answers
+    from hocket.planning.explain.what_if import usual
+
+    if planned is not None:
+        at_least_one("--planned-batch", planned)
+    for count in devices or ():
+        at_least_one("--devices", count)
+    for word in batch or ():
+        if word.lstrip("+-").isdecimal():
+            at_least_one("--batch", int(word))
+    asked = _Asked(model, cluster, planned, replan)
+    answers = asked.changes(bandwidth, latency, memory, host_link, rate, batch, devices, device_type)
+    questions = [_joined(answers)] if combined and answers else answers or list(usual(asked.cluster, asked.swaps))
+    found = [asked.answer(question) for question in questions]
+    found = found if answers else answered(found)
+    if json:
+        print_json(
+            {"now": asked.now, "samples_per_s": asked.samples_per_s, "answers": [answer_json(one) for one in found]}
+        )
+        return
+    from hocket.util.units import show_number
+
+    if asked.of_profile and any(question.change.rate != 1 for question in questions):
+        print("  note: rates: all seconds of a profile's layers are divided, those of launching kernels as well")
+    if asked.within and any(one.question.change.memory > 1 and one.anew is None for one in found):
+        say(f"  note: more memory is not used: the plan {asked.within}; --replan plans again")
+    if asked.could_search and any(one.same is None for one in found):
+        print("  note: this plan cannot be used unchanged in all of these cases; --replan plans again")
+    say(f"now: {asked.now}, {show_number(asked.samples_per_s)} samples/s on {asked.cluster.name}")
+    print_answers(found, "what if: samples per second, against now")
+
+
+class _Asked:
+    """What questions are about: a plan as it stands, or the best that a search finds."""
+
+    def __init__(self, model: str, cluster: Path | None, batch: int | None, replan: bool) -> None:
+        from hocket.errors import InputError
+        from hocket.hardware.cluster import Cluster
+        from hocket.planning.load import open_plan
+        from hocket.planning.mesh.plan_model import search_sizes
+        from hocket.planning.search.search import search_widths
+        from hocket.profiling.analytic.sizes import open_model
+        from hocket.profiling.profile import ModelProfile
+
+        self.answer: Any
+        self.of_profile = self.swaps = False
+        self.could_search = cluster is None and not replan
+        self.within = ""  # of a plan as it stands, how it swaps
+        self.cluster: Cluster
+        if cluster is None:
+            opened = open_plan(model)
+            from hocket.planning.explain.what_if import ask_plan, ask_plan_of_sizes, sizes_of
+
+            if batch is not None:
+                raise InputError("--planned-batch", "a plan, which has its own", "a model and a cluster")
+            self.cluster, self.batch_size = opened.plan.cluster, opened.plan.batch_size
+            self.swaps = opened.plan.swap is not None
+            self.within = opened.plan.swap.describe() if opened.plan.swap is not None else ""
+            self.now = f"{opened.plan.strategy} of {opened.plan.model}"
+            self.samples_per_s = opened.predicted.samples_per_s
+            if replan and opened.profile.source.startswith("worked out for"):
+                model_of = sizes_of(opened.plan, opened.profile)
+                self.answer = lambda question: ask_plan_of_sizes(opened.plan, opened.profile, model_of, question)
+            else:
+                self.answer = lambda question: ask_plan(opened.plan, opened.profile, question, replan)
+            self.of_profile = True
+            return
+        if batch is None:
+            raise InputError(
+                "--planned-batch", "nothing", "samples of an update, where a model is given with a cluster"
+            )
+        from hocket.planning.explain.what_if import ask_profile, ask_sizes
+
+        self.cluster, self.batch_size = Cluster.read(cluster), batch
+        loaded = open_model(model)
+        if isinstance(loaded, ModelProfile):
+            past = known_run(loaded, self.cluster, None)
+            if past is not None:
+                say(f"note: {past.line}", file=sys.stderr)
+                loaded = past.applied(loaded)
+            profiles = {model: loaded}
+            self.of_profile = True
+            search = search_widths(profiles, self.cluster, batch)
+            self.now, self.samples_per_s = search.best.label, search.best.samples_per_s
+            self.swaps = search.best.plan.swap is not None
+            self.answer = lambda question: ask_profile(profiles, search, question, {})
+            return
+        sized = search_sizes(loaded, self.cluster, batch)
+        self.now, self.samples_per_s = sized.best.label, sized.best.predicted.samples_per_s
+        self.answer = lambda question: ask_sizes(sized, question, {})
+
+    def changes(
+        self,
+        bandwidth: Sequence[str] | None,
+        latency: Sequence[str] | None,
+        memory: Sequence[str] | None,
+        host_link: Sequence[str] | None,
+        rate: Sequence[str] | None,
+        batch: Sequence[str] | None,
+        devices: Sequence[int] | None,
+        device_type: Sequence[str] | None,
+    ) -> "list[Scenario]":
+        """One question for each option, in words that say what was asked."""
+        from hocket.hardware.change import Change
+        from hocket.planning.explain.what_if import Scenario
+
+        def links(told: Sequence[str] | None, key: str) -> "list[Scenario]":
+            pairs = [(word, *level_factor(word, f"--{key}")) for word in told or ()]
+            return [Scenario(f"{key} {word}", Change(**{key: {name: factor}})) for word, name, factor in pairs]  # type: ignore[arg-type]
+
+        found = [*links(bandwidth, "bandwidth"), *links(latency, "latency")]
+        found += [Scenario(f"memory {word}", Change(memory=factor_of(word, "--memory"))) for word in memory or ()]
+        found += [
+            Scenario(f"host link {word}", Change(host_link=factor_of(word, "--host-link"))) for word in host_link or ()
+        ]
+        found += [Scenario(f"rates {word}", Change(rate=factor_of(word, "--rate"))) for word in rate or ()]
+        for word in batch or ():
+            factor = int(word) / self.batch_size if word.isdecimal() else factor_of(word, "--batch")
+            found.append(Scenario(f"batch {word}", batch=factor))
+        found += [Scenario(f"{count} devices", Change(devices=count)) for count in devices or ()]
+        found += [Scenario(f"devices of type {name}", Change(device_type=name)) for name in device_type or ()]
+        for question in found:
+            question.change.of(self.cluster)  # what cannot be is the user's mistake
+        return found
+
+
+def _joined(questions: "Sequence[Scenario]") -> "Scenario":
+    """All at once.
+
+    Raises:
+        InputError: two say something else of the same thing.
+    """
+    from dataclasses import fields
+
+    from hocket.errors import InputError
+    from hocket.hardware.change import Change
+    from hocket.planning.explain.what_if import Scenario
+
+    whole: dict[str, Any] = {}
+    batch = 1.0
+    for question in questions:
+        if question.batch != 1:
+            if batch != 1:
+                raise InputError("--combined", "two batches", "one")
+            batch = question.batch
+        for one in fields(Change):
+            value = getattr(question.change, one.name)
+            if value == getattr(Change(), one.name):
+                continue
+            if isinstance(value, dict):
+                whole[one.name] = {**whole.get(one.name, {}), **value}
+            elif one.name in whole:
+                raise InputError("--combined", f"{one.name} twice", "once")
+            else:
+                whole[one.name] = value
+    return Scenario(", ".join(question.text for question in questions), Change(**whole), batch)
+
+
+def factor_of(text: str, place: str) -> float:
+    """A factor such as 2x, 0.5x, +10% or -20%.
+
+    Raises:
+        InputError: at `place`, anything else.
+    """
+    from math import inf, nan
+
+    from hocket.errors import InputError
+
+    try:
+        if text.endswith("%") and text[:1] in "+-":
+            factor = 1 + float(text[:-1]) / 100
+        else:
+            factor = float(text[:-1]) if text.endswith("x") else nan
+    except ValueError:
+        factor = nan
+    if not 0 < factor < inf:
+        raise InputError(place, repr(text), "a factor, such as 2x or +10%")
+    return factor
+
+
+def level_factor(text: str, place: str) -> tuple[str, float]:
+    """A level and a factor, such as server=2x.
+
+    Raises:
+        InputError: at `place`, anything else.
+    """
+    from hocket.errors import InputError
+
+    name, equals, factor = text.rpartition("=")
+    if not equals or not name:
+        raise InputError(place, repr(text), "a level and a factor, such as server=2x")
+    return name, factor_of(factor, place)

@@ -1,0 +1,180 @@
+"""`hocket what-if`, and what `hocket plan` says of limits, help and refusals."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.cli.plan.what_if import factor_of
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.profiling.analytic.synthetic import chain
+from tests.cli.plan.test_plan import document, said
+from tests.cli.plan.test_plan_model import folder  # noqa: F401  # a fixture
+from tests.planning.explain.test_what_if import HEAVY
+
+SIZED = ("gpt.yaml", "cluster.yaml", "-B", "16")
+PLAN = ("plan", *SIZED, "-t", "1", "-t", "2", "--recompute", "none")
+
+
+@pytest.fixture(autouse=True)
+def _here(folder: Path) -> None:  # noqa: F811
+    """In a folder with a model, a cluster and a profile."""
+
+
+def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """What limits it, what would help most first, and on wish what was refused; or none of it."""
+    text = said(capsys, *PLAN, "--candidates")
+    assert "limits: of the critical path compute " in text
+    assert "what would help: samples per second, against now" in text
+    assert "server of twice the bandwidth" in text
+    assert "10 % more memory" in text
+    assert "more than the best" in " ".join(text.split())  # wherever a narrow table breaks it
+    short = said(capsys, *PLAN, "--no-explain")
+    assert "limits: " not in short
+    assert "what would help" not in short
+    found = document(capsys, *PLAN, "--candidates")
+    shares = found["limits"]["critical_path"]
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert {one["question"] for one in found["what_if"]} >= {"a batch of twice the size", "devices of twice the rates"}
+    assert any(one["missing_bytes"] == 0 for one in found["refused"])
+
+
+def test_what_a_plan_cannot_be_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a plan, other numbers of devices need another plan: --replan is named where it was not given."""
+    said(capsys, "plan", "profile.json", "cluster.yaml", "-B", "16", "-s", "data_parallel", "-o", "plan.yaml")
+    hint = "--replan plans again"
+    text = said(capsys, "what-if", "plan.yaml", "--devices", "4")
+    assert "4 devices are divided otherwise" in text
+    assert hint in text
+    assert hint not in said(capsys, "what-if", "plan.yaml", "--devices", "4", "--replan")
+    assert hint not in said(capsys, "what-if", "plan.yaml", "--bandwidth", "server=2x")
+
+
+def test_a_profile_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same of a profile."""
+    words = (
+        "plan",
+        "profile.json",
+        "cluster.yaml",
+        "-B",
+        "16",
+        "-s",
+        "data_parallel",
+        "-s",
+        "flush",
+        "-o",
+        "plan.yaml",
+    )
+    text = said(capsys, *words, "--candidates")
+    assert "limits: of the critical path" in text
+    assert "what would help" in text
+    answers = document(capsys, "what-if", "plan.yaml", "--bandwidth", "cluster=2x", "--batch", "32", "--memory=-50%")[
+        "answers"
+    ]
+    assert [one["question"] for one in answers] == ["bandwidth cluster=2x", "memory -50%", "batch 32"]
+    assert answers[0]["same_plan"] >= 0
+    both = document(capsys, "what-if", "plan.yaml", "--devices", "4", "--replan")["answers"][0]
+    assert both["same_plan"] is None
+    assert both["planned_anew"] < 0
+
+
+def test_questions_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option is a question; together they are one; without any the usual ones are asked. Nothing is written."""
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    words = ("what-if", *SIZED, "--bandwidth", "cluster=2x", "--latency", "server=0.5x", "--rate", "2x")
+    words = (*words, "--devices", "16", "--device-type", "h100", "--batch", "2x")
+    found = document(capsys, *words)
+    assert [one["question"] for one in found["answers"]] == [
+        "bandwidth cluster=2x",
+        "latency server=0.5x",
+        "rates 2x",
+        "batch 2x",
+        "16 devices",
+        "devices of type h100",
+    ]
+    assert all(one["planned_anew"] is not None for one in found["answers"])
+    one = document(capsys, *words, "--combined")["answers"]
+    assert len(one) == 1
+    assert one[0]["planned_anew"] > max(answer["planned_anew"] for answer in found["answers"])
+    assert "10 % more memory" in said(capsys, "what-if", *SIZED)
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ((*SIZED, "--bandwidth", "nvlink=2x"), "level"),
+        ((*SIZED, "--bandwidth", "2x"), "--bandwidth"),
+        ((*SIZED, "--memory", "10"), "--memory"),
+        (("gpt.yaml", "cluster.yaml"), "--planned-batch"),
+        ((*SIZED, "--memory", "2x", "--memory", "3x", "--combined"), "--combined"),
+        ((*SIZED, "--device-type", "h1000"), "device type"),
+        ((*SIZED[:3], "0"), "--planned-batch"),
+        *(((*SIZED, option, count), option) for option in ("--devices", "--batch") for count in ("0", "-3")),
+    ],
+)
+def test_what_is_asked_wrongly(words: tuple[str, ...], place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told by its place; and a number that counts nothing with the least that does."""
+    error = document(capsys, "what-if", *words, code=2)["error"]
+    assert error["place"] == place
+    assert words[-1] not in ("0", "-3") or (error["found"], error["expected"]) == (words[-1], ">= 1")
+
+
+def test_what_nobody_asked_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates of a type that are not known for the type of compute: no row of a table that nobody asked for, but an answer to who asks."""
+    replace(chain(4, device_type="cpu-core"), dtype="bfloat16").save("profile.json")
+    Cluster("two", (Level("server", 2, 1e9),), "cpu-core").save("cluster.yaml")
+    text = said(capsys, "plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "gpipe", "-o", "plan.yaml")
+    assert "a batch of twice the size" in text
+    assert "of twice the rates" not in text
+    assert "without a bfloat16 rate" in said(capsys, "what-if", "plan.yaml", "--rate", "2x")
+    assert "of twice the rates" not in said(capsys, "what-if", "plan.yaml")
+
+
+def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]) -> None:
+    """The link to the host is named as what limits it, and a quicker one as what helps most; `what-if` takes any other."""
+    HEAVY.save("p.json")
+    slow = Cluster("one", (Level("server", 2, 1e10),), "v100-16gb", 5e8, 9e9, host_link=Link(1e9))
+    slow.save("cluster.yaml")
+    text = said(capsys, "plan", "p.json", "cluster.yaml", "-B", "4", "-s", "harmony", "-o", "plan.yaml")
+    assert "limits: of the critical path host link 9" in text
+    rows = [line.strip() for line in text.partition("what if")[2].splitlines() if "%" in line]
+    assert rows[0].startswith("host link of twice the bandwidth")
+    answers = document(capsys, "what-if", "plan.yaml", "--host-link", "2x")["answers"]
+    assert [one["question"] for one in answers] == ["host link 2x"]
+    assert answers[0]["same_plan"] > 0.5
+    assert "host link of twice the bandwidth" in said(capsys, "what-if", "plan.yaml")
+    within = "swaps to the host: policy next_use, within 476.84 MiB of each device"
+    assert within in said(capsys, "show", "plan.yaml")
+    note = f"note: more memory is not used: the plan {within}; --replan plans again"
+    for words, more in (
+        (("--memory", "4x"), True),
+        ((), True),
+        (("--memory", "4x", "--replan"), False),
+        (("--batch", "2x"), False),
+    ):
+        assert (note in " ".join(said(capsys, "what-if", "plan.yaml", *words).split())) == more, words
+
+
+def test_refusals_of_plans_that_swap(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of their own, with what the host lacks, beside the same strategy's plans that stay on the devices."""
+    HEAVY.save("p.json")
+    Cluster("one", (Level("server", 2, 1e10),), "v100-16gb", 5e8, 5e8).save("cluster.yaml")
+    text = said(capsys, "plan", "p.json", "cluster.yaml", "-B", "4", "-s", "harmony", code=2)
+    lines = [line.strip() for line in text.splitlines() if line.startswith("  refused: ")]
+    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [
+        "harmony without swaps",
+        "harmony with swaps",
+    ]
+    assert "the host of server 0 needs" in lines[1]
+    assert "Give hosts more memory (host_memory_bytes: " in text
+
+
+def test_factors() -> None:
+    """Times, and per cent more or less."""
+    assert [factor_of(text, "") for text in ("2x", "0.5x", "+10%", "-20%")] == [2, 0.5, pytest.approx(1.1), 0.8]
+    for text in ("2", "x", "0x", "-100%", "10%", "nanx", "+inf%"):
+        with pytest.raises(InputError):
+            factor_of(text, "")
