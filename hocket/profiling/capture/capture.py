@@ -231,6 +231,7 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: dict[
     for value in trace.values:
         if value.kind == "batch" and value.name not in names:
             notes = (*notes, f"batch tensor {value.name!r} is not used")
+    _check_held(trace, layers, modules)
     used = {name for layer in layers for name in layer.parameters}
     for name in first_name.values():
         if name not in used:
@@ -241,6 +242,18 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: dict[
             users.setdefault(name, []).append(k)
     ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
     return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _sizes=sizes)
+
+
+def _check_held(trace: RecordedGraph, layers: tuple[CapturedLayer, ...], modules: dict[str, nn.Module]) -> None:
+    """Refuse a written buffer that no layer holds: a hook writes it, whose module is another one."""
+    named = {f"{path}.{key}".lstrip("."): b for path, m in modules.items() for key, b in m._buffers.items()}
+    held = {id(named[name]) for layer in layers for name in layer.buffers if name in named}
+    lost = sorted(name for name in trace.changed_buffers if id(named[name]) not in held)
+    if lost:
+        hint = "Write it in that module's forward."
+        raise CaptureError(
+            f"buffer {lost[0]}", "written by another module's hook", "a write by the module that holds it", hint
+        )
 
 
 def _layer(

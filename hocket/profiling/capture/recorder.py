@@ -238,7 +238,9 @@ class Recorder(TorchFunctionMode):
         is_random = cost.random if is_fake() else not _all_equal(rng, _rng_state(self.device))
         self.changed_unsaid.update(storage_of(tensor) for tensor in cost.changed)
         changed = {id(t): t for t, version in zip(inputs, before, strict=True) if t._version != version}
-        if name in _MAYBE_SAME and any(result is tensor for tensor in inputs):
+        # A module that keeps something is recorded whatever it gives, for what it writes into its buffers.
+        keeps = isinstance(target, str) and any(True for _ in function.buffers())  # type: ignore[attr-defined]
+        if (keeps or name in _MAYBE_SAME) and any(result is tensor for tensor in inputs):
             result = result.view_as(result)
         found = list(flatten(result))
         if name.endswith(".__set__") or name == "set_":
@@ -247,7 +249,7 @@ class Recorder(TorchFunctionMode):
             target, reads, fixed = _FACTORIES[name], [], True
             slim_args = (tuple(result.shape),)
             slim_kwargs = {"dtype": result.dtype, "device": result.device}
-        if not found and not changed:
+        if not found and not changed and not keeps:
             return result
         uses_weights = isinstance(target, str) and any(True for _ in function.parameters())  # type: ignore[attr-defined]
         index = len(self.nodes)
@@ -273,7 +275,7 @@ class Recorder(TorchFunctionMode):
         if isinstance(target, str) and not node.flops:
             node.flops = _guess_flops(function, inputs)
         node.moved_bytes = sum(t.numel() * t.element_size() for t in inputs + [t for _, t in found])
-        if node.outputs or node.aliases:
+        if node.outputs or node.aliases or keeps:
             self.nodes.append(node)
         return result
 
@@ -314,6 +316,10 @@ class _Bound:
     def parameters(self) -> Iterator[Tensor]:
         """The module's parameters."""
         return self.module.parameters()
+
+    def buffers(self) -> Iterator[Tensor]:
+        """The module's buffers."""
+        return self.module.buffers()
 
 
 def _context(device: str) -> Context | None:

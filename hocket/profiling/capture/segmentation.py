@@ -57,12 +57,16 @@ class LiveGraph:
             if value.kind == "constant" and value.storage in dirty:
                 found = f"a tensor of shape {value.shape} modified in place that is neither parameter nor buffer"
                 raise CaptureError("model", found, "state in registered buffers", "Use register_buffer for it.")
+        # By memory: the second write to a buffer changes what the first has made of it.
+        self._kept = {v.name: v.storage for v in values if v.kind == "buffer" and v.name in trace.changed_buffers}
+        self._owners = owners
+        kept = set(self._kept.values())
         needed = {trace.loss}
         live: set[int] = set()
         for index in range(len(nodes) - 1, -1, -1):
             node = nodes[index]
             effect = isinstance(node.target, str) and not trace.changed_buffers.isdisjoint(owners.get(node.target, ()))
-            effect = effect or any(values[v].kind == "buffer" for v, _ in node.aliases)
+            effect = effect or not kept.isdisjoint(node.mutates)
             if effect or not needed.isdisjoint(node.writes):
                 live.add(index)
                 needed.update(node.reads)
@@ -91,8 +95,11 @@ class LiveGraph:
         return found - {-1}
 
     def bonds(self) -> list[tuple[int, int]]:
-        """Pairs of nodes between which no cut may fall: a view, and the change in place that another view shows."""
-        out = []
+        """Pairs of nodes between which no cut may fall: a view and the change in place that another view shows; users of a written buffer.
+
+        Stages have buffers of their own: what one writes no other would read.
+        """
+        out = self._buffer_bonds()
         used = {v for i in self.live for v in self.trace.nodes[i].reads} | {self.trace.loss}
         for index in self.live:
             node = self.trace.nodes[index]
@@ -101,6 +108,20 @@ class LiveGraph:
                 if makers[1] >= 0:
                     out.append((makers[1], index))
         return out
+
+    def _buffer_bonds(self) -> list[tuple[int, int]]:
+        """The first and the last node that uses each of the buffers that are written."""
+        if not self._kept:
+            return []
+        values, kept, ends = self.trace.values, set(self._kept.values()), dict[int, tuple[int, int]]()
+        for index in self.live:
+            node = self.trace.nodes[index]
+            used = {values[v].storage for v in (*node.reads, *node.writes)} | node.mutates
+            if isinstance(node.target, str):
+                used |= {self._kept[name] for name in self._owners.get(node.target, ()) if name in self._kept}
+            for storage in used & kept:
+                ends[storage] = (ends.get(storage, (index, index))[0], index)
+        return sorted({pair for pair in ends.values() if pair[0] < pair[1]})
 
 
 def pieces(graph: LiveGraph) -> list[LayerDraft]:
@@ -126,7 +147,9 @@ def pieces(graph: LiveGraph) -> list[LayerDraft]:
         for producer in graph.producers(node):
             sources |= 1 << home[producer]
         last = len(segments) - 1
-        if last >= 0 and unit >= 0:
+        if last >= 0 and not node.writes:  # only buffers: no layer of its own, which would hand on nothing
+            joins = True
+        elif last >= 0 and unit >= 0:
             joins = segments[last].calls == [unit]
         elif last >= 0:
             # Operations between modules belong to what came before, unless that would hide a branch or a join.
@@ -185,7 +208,8 @@ def _with_next(graph: LiveGraph, segments: list[LayerDraft]) -> list[LayerDraft]
     for k, segment in enumerate(segments):
         if waiting is not None:
             segment = replace(segment, nodes=waiting.nodes + segment.nodes)
-        only_next = not segment.calls and readers[k] - {k} == {k + 1}
+        only_buffers = not any(graph.trace.nodes[i].writes for i in segment.nodes) and k + 1 < len(segments)
+        only_next = only_buffers or (not segment.calls and readers[k] - {k} == {k + 1})
         waiting = segment if only_next else None
         if waiting is None:
             out.append(segment)

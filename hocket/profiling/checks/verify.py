@@ -13,6 +13,8 @@ from hocket.profiling.capture.record_forward import untouched
 from hocket.profiling.checks.index_errors import naming_samples
 from hocket.profiling.checks.stable_calls import check_unchanging
 
+_IN_PLACE = "modified by an inplace operation"
+
 
 def verify(captured: Captured) -> bool:
     """Compare loss and gradients of the captured job with the model's own, on the samples that were captured.
@@ -69,7 +71,16 @@ def _of_model(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
         torch.manual_seed(0)
         with naming_samples(_indices(captured), batch):
             loss = job.loss_of(batch)
-        grads = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        try:
+            grads = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        except RuntimeError as error:
+            hint = (
+                "Compute with a copy of what is changed in place afterwards, such as self.mean.clone()."
+                if _IN_PLACE in str(error)
+                else ""
+            )
+            expected = "a backward that works, as without Hocket"
+            raise CaptureError("the model's backward", f"{type(error).__name__}: {error}", expected, hint) from error
     return loss.detach(), {name: g for name, g in zip(weights, grads, strict=True) if g is not None}
 
 

@@ -124,3 +124,23 @@ def test_random_numbers_without_influence():
             return functional.dropout(self.a(x))
 
     assert not verify(capture(job_of(Wasteful())))
+
+
+def test_a_backward_that_fails_is_one_error():
+    """A model that overwrites what its backward needs fails without Hocket too: the error says so, with what to do."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(6, 3)
+            self.register_buffer("last", torch.ones(()))
+
+        def forward(self, x):
+            y = self.a(x) / self.last
+            self.last.copy_(x.abs().max())
+            return y
+
+    with pytest.raises(CaptureError, match="modified by an inplace operation") as caught:
+        verify(capture(job_of(Scaled())))
+    assert caught.value.place == "the model's backward"
+    assert ".clone()" in caught.value.next_step
