@@ -119,9 +119,9 @@ class Losses(Unobserved):
     def __init__(self) -> None:
         self.found: list[tuple[float, int]] = []
 
-    def loss(self, microbatch: int, loss: float, samples: int, weight: float) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """Note one."""
-        self.found.append((loss, samples))
+        self.found.append((value, samples))
 
     def mean(self) -> float:
         """Mean over samples; what was noted is forgotten."""

@@ -72,9 +72,9 @@ class Losses(Unobserved):
     def __init__(self) -> None:
         self.found: list[float] = []
 
-    def loss(self, microbatch: int, loss: float, samples: int) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """Note one."""
-        self.found.append(loss)
+        self.found.append(value)
 
 
 def distributed(
