@@ -34,6 +34,16 @@ def test_bubble_of_interleaved_pipelines(depth: int, chunks: int, microbatches: 
     assert summary.bubble_fraction == pytest.approx((depth - 1) / (chunks * microbatches), abs=1e-12)
 
 
+def test_bubble_of_unequal_stages() -> None:
+    """Idle by busy seconds of all devices: stages of 3 and 6 s take 9 s for one microbatch, so 9 of 18 device-seconds are idle;
+    for two they take 15 s, of which 18 are busy and 12 idle."""
+    for microbatches, bubble in ((1, 9 / 9), (2, 12 / 18)):
+        case = Chain("gpipe", (1, 1), microbatches).case(
+            activation_bytes=0.0, forward_s=[1.0, 2.0], backward_s=[2.0, 4.0]
+        )
+        assert run(case).bubble_fraction == pytest.approx(bubble, abs=1e-12)
+
+
 @pytest.mark.parametrize("strategy", ["pipedream", "two_bw"])
 def test_asynchronous_pipelines_have_no_bubble(strategy: str) -> None:
     """Without flushes every device is always busy once the pipeline is full (figures 2.4 and 3.2)."""

@@ -81,8 +81,9 @@ def test_counts_and_rules_are_the_published_ones(case: Any) -> None:
     assert most_alive(program, ValueKind.STASH) == stashes
     assert strategy(name).in_flight(stages, microbatches, complete(name, options)) == stashes
     assert program.rule == Rule(kind, batch, delay)
-    if kind not in ("naive", "averaged") and not any(stage.gathers for stage in stages):
-        assert lags(program, batch) == {stage: {lag} for stage, lag in enumerate(delay)}
+    if kind != "averaged" and not any(stage.gathers for stage in stages):
+        late = (0,) * len(stages) if kind == "naive" else delay  # without stashing a backward takes the newest weights
+        assert lags(program, batch) == {stage: {lag} for stage, lag in enumerate(late)}
 
 
 def lags(program: Program, batch: tuple[int, ...]) -> dict[int, set[int]]:
@@ -125,3 +126,11 @@ def test_more_inputs_than_noam_are_refused(widths: tuple[int, ...], noam: int) -
     compile_strategy("pipedream", pipeline(widths), 1, {"in_flight": noam})
     with pytest.raises(RefusedError, match=f"in_flight is 7; at most NOAM inputs are admitted, here {noam}"):
         compile_strategy("pipedream", pipeline(widths), 1, {"in_flight": 7})
+
+
+@pytest.mark.parametrize(("widths", "fewest"), [((1, 1, 1, 1), 4), ((1, 1), 2), ((3, 1), 6), ((2, 2), 4)])
+def test_two_bw_needs_as_many_microbatches_as_are_in_flight(widths: tuple[int, ...], fewest: int) -> None:
+    """Section 3.2.1, m >= p: with fewer, a second update would fall between a forward and its backward, and two versions not do."""
+    compile_strategy("two_bw", pipeline(widths), fewest)
+    with pytest.raises(RefusedError, match="2BW needs m >= p"):
+        compile_strategy("two_bw", pipeline(widths), fewest - 1)
