@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
     """The place where the first of these arose, as a phrase; None where nothing was found that a loss or a gradient depends on.
 
-    That is, in this order: weights that were not finite before the step; in the first microbatch, a sample, or the first layer in
-    forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in forward order in
-    whose backward a gradient arose.
+    That is, in this order: weights that were not finite before the step; in the first microbatch whose loss is not finite, a sample, or
+    the first layer in forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in
+    forward order in whose backward a gradient arose.
     """
     facts = sorted(facts, key=lambda fact: fact.microbatch)
     weights = [fact for fact in facts if fact.way == WEIGHT]
@@ -26,11 +26,11 @@ def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
         first = min(weights, key=lambda fact: min(_holders(captured, fact.name), default=0))
         return f"the weight {first.name} of stage {first.stage} ({first.faults}), before the step"
     for microbatch in dict.fromkeys(fact.microbatch for fact in facts):
-        own = [fact for fact in facts if fact.microbatch == microbatch]
-        found = _forward(captured, own) or _backward(captured, own)
+        found = _forward(captured, [fact for fact in facts if fact.microbatch == microbatch])
         if found is not None:
             return found
-    return None
+    # All microbatches together: a stage may run as one bundle what another runs in parts, and a bundle is spoiled by any of its parts.
+    return _backward(captured, facts)
 
 
 def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
@@ -75,7 +75,8 @@ def _backward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
                 bad.setdefault(layer, fact)
         elif fact.way == WEIGHT_GRADIENT:
             for layer in _holders(captured, fact.name):
-                bad[layer] = fact
+                if layer not in bad or bad[layer].way == GRADIENT:
+                    bad[layer] = fact
     roots = [layer for layer in bad if layer not in behind] or list(bad)
     if not roots:
         return None

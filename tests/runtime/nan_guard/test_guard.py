@@ -35,6 +35,7 @@ CASES = [
     Case("harmony", (1,)),
     Case("waves", (1, 1)),
     Case("burst_parallel", (2, 1)),
+    Case("burst_parallel", (1, 2)),
     Case("pipedream", (1, 1)),
     Case("pipedream", (2, 1)),
     Case("two_bw", (1, 1)),
@@ -81,9 +82,9 @@ def job(bad: str, at: int = 0) -> Job:
 
 
 def bad_sample() -> int:
-    """The third sample of the step that is to go wrong."""
+    """The fifth sample of the step that is to go wrong, which a bundle on another device may hold than its first."""
     made = job("none")
-    return Stream(made, Case("data_parallel", (1,), BATCH, SIZE).plan(capture(made, SIZE))).indices(BAD_STEP * 4 + 1)[0]
+    return Stream(made, Case("data_parallel", (1,), BATCH, SIZE).plan(capture(made, SIZE))).indices(BAD_STEP * 4 + 2)[0]
 
 
 @cache
