@@ -16,26 +16,52 @@ if TYPE_CHECKING:
 def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
     """The place where the first of these arose, as a phrase; None where nothing was found that a loss or a gradient depends on.
 
-    That is, in this order: weights that were not finite before the step; in the first microbatch whose loss is not finite, a sample, or
-    the first layer in forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in
-    forward order in whose backward a gradient arose.
+    That is, in this order: weights that were not finite before the step; in the first microbatch (or bundle), a sample, or the first
+    layer in forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in forward
+    order in whose backward a gradient arose.
     """
     facts = sorted(facts, key=lambda fact: fact.microbatch)
     weights = [fact for fact in facts if fact.way == WEIGHT]
     if weights:
         first = min(weights, key=lambda fact: min(_holders(captured, fact.name), default=0))
         return f"the weight {first.name} of stage {first.stage} ({first.faults}), before the step"
-    for microbatch in dict.fromkeys(fact.microbatch for fact in facts):
-        found = _forward(captured, [fact for fact in facts if fact.microbatch == microbatch])
+    for together in _bundled(facts):
+        found = _forward(captured, together) or _backward(captured, together)
         if found is not None:
             return found
-    # All microbatches together: a stage may run as one bundle what another runs in parts, and a bundle is spoiled by any of its parts.
-    return _backward(captured, facts)
+    return None
+
+
+def _bundled(facts: Sequence[Fact]) -> list[list[Fact]]:
+    """Facts of each microbatch, with those of all microbatches that some stage ran as one bundle with it, the first ones first.
+
+    A bundle is spoiled by any of its parts, which another stage may have run one by one. Facts of a bundle name the same samples.
+    """
+    groups: list[tuple[set[int], set[tuple[int, str]], list[Fact]]] = []
+    for fact in facts:
+        bundle = (fact.stage, fact.samples)
+        met = [group for group in groups if fact.microbatch in group[0] or bundle in group[1]]
+        home = met[0] if met else (set[int](), set[tuple[int, str]](), list[Fact]())
+        for group in met[1:]:
+            home[0].update(group[0])
+            home[1].update(group[1])
+            home[2].extend(group[2])
+            groups.remove(group)
+        if not met:
+            groups.append(home)
+        home[0].add(fact.microbatch)
+        home[1].add(bundle)
+        home[2].append(fact)
+    ordered = [sorted(own, key=lambda fact: fact.microbatch) for _, _, own in groups]
+    return sorted(ordered, key=lambda own: own[0].microbatch)
 
 
 def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
     """Follow tensors that are not finite back from the loss; those that a later layer makes finite again (masks) are not among them."""
-    made = {fact.name: fact for fact in facts if fact.way == MADE}
+    made: dict[str, Fact] = {}
+    for fact in facts:
+        if fact.way == MADE:
+            made.setdefault(fact.name, fact)
     if captured.loss_tensor not in made:
         return None
     reads: dict[int, list[str]] = {}
