@@ -11,9 +11,10 @@ predictions err to the slow side). Rates change whenever a user comes or goes.
 - What a server's devices share to their host is one link in each direction.
 - A device that runs a background job beside the foreground's: `Collocation`, under a `Ceiling`.
 - `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion takes
-  `transfer_cores` on both ends and is not slowed itself: operating systems prefer threads that mostly wait.
+  `transfer_cores` on both ends, a collective `collective_cores` on each member, and neither is slowed itself: operating systems
+  prefer threads that mostly wait.
 - Where overlap was measured (contention_model.py), speeds are resources: the least share of these multiplies the rate, and gradients in
-  motion take no `transfer_cores`.
+  motion take no cores.
 """
 
 from dataclasses import dataclass
@@ -64,12 +65,12 @@ def wave_use(device: int, share: float) -> Use:
     return Use(("device", 0, device, 0), share, Sharing.RATE)
 
 
-def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: bool = True) -> tuple[Use, ...]:
+def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: float | None = None) -> tuple[Use, ...]:
     """What a message, or a ring of messages, uses: the links of the outermost level that it crosses, and cores.
 
     Arguments:
         hops: (source, target) of every message in motion: one for a send, the ring's for a collective.
-        cores: whether they take `transfer_cores`.
+        cores: that they keep busy on each side; by default `transfer_cores`.
     """
     if not hops:
         return ()
@@ -87,11 +88,12 @@ def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: bo
         else:
             links = (("pair", level, source, target),)
         found.update({link: Use(link, 1.0, Sharing.RATE) for link in links})
-    if cores and cluster.host_cores is not None and cluster.transfer_cores > 0:
+    taken = cluster.transfer_cores if cores is None else cores
+    if taken > 0 and cluster.host_cores is not None:
         for device in sorted({device for hop in hops for device in hop}):
             host = host_of(cluster, device)
             load = found[host].load if host in found else 0.0
-            found[host] = Use(host, load + cluster.transfer_cores, Sharing.NOT)
+            found[host] = Use(host, load + taken, Sharing.NOT)
     return tuple(found.values())
 
 
@@ -103,8 +105,12 @@ def swap_uses(cluster: Cluster, device: int, inwards: bool) -> tuple[Use, ...]:
 
 
 def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True) -> tuple[Use, ...]:
-    """What a ring collective uses: each component's link of the level that the group spans, in both directions."""
-    return transfer_uses(cluster, ring_hops(group), cores)
+    """What a ring collective uses: each component's link of the level that the group spans, in both directions, and cores.
+
+    Arguments:
+        cores: whether it takes any.
+    """
+    return transfer_uses(cluster, ring_hops(group), cluster.collective_cores if cores else 0.0)
 
 
 def capacity(cluster: Cluster, resource: Resource) -> float:

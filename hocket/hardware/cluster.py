@@ -177,6 +177,7 @@ class Cluster:
         host_cores: where devices are processor cores: how many cores one component of the innermost level really has; more
             busy workers than that slow each other down. None: every device has its own processor.
         transfer_cores: cores that moving one message keeps busy on each side while it moves (0 for real network cards).
+        collective_cores: cores that a collective keeps busy on each member while it moves; None: `transfer_cores`.
         sender_copies: inside one component of the innermost level messages go through memory: the sender's compute lane copies
             them where their receive is posted, and then they are over for it.
         post_s: seconds of a device's compute lane to begin a send or a receive; they are part of the links' latency.
@@ -196,6 +197,7 @@ class Cluster:
     host_memory_bytes: float | None = None
     host_cores: float | None = None
     transfer_cores: float = 0.0
+    collective_cores: float | None = None
     sender_copies: bool = False
     post_s: float = 0.0
     instruction_s: float = 0.0
@@ -223,9 +225,10 @@ class Cluster:
         _check_amounts("", self)
         if self.host_cores is not None and not self.host_cores > 0:
             raise InputError("host_cores", str(self.host_cores), "> 0, or leave the key out")
-        for key in ("transfer_cores", "post_s", "instruction_s"):
-            if not getattr(self, key) >= 0:
-                raise InputError(key, str(getattr(self, key)), ">= 0")
+        for key in ("transfer_cores", "collective_cores", "post_s", "instruction_s"):
+            value = getattr(self, key)
+            if value is not None and not value >= 0:
+                raise InputError(key, str(value), ">= 0")
         if self.nodes and sum(node.devices for node in self.nodes) != self.devices:
             total = sum(node.devices for node in self.nodes)
             raise InputError("nodes", f"{total} devices", f"{self.devices}, the product of the levels' widths")

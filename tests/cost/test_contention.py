@@ -1,5 +1,7 @@
 """Which resources are used by what."""
 
+from dataclasses import replace
+
 from hocket.cost.contention import capacity, collective_uses, compute_uses, transfer_uses
 from hocket.hardware.cluster import Cluster, Level
 
@@ -46,3 +48,19 @@ def test_cores_govern_compute_and_are_loaded_by_transfers() -> None:
     assert [(use.resource[2], use.load) for use in hosts] == [(0, 0.5), (1, 0.5)]
     assert compute_uses(cluster(True), 0) == ()
     assert capacity(shared, ("out", 0, 0, 0)) == 1.0
+
+
+def test_a_collective_keeps_cores_of_its_own_busy() -> None:
+    """A collective loads each member's cores with `collective_cores`, a message with `transfer_cores`; without the first both are alike."""
+
+    def loads(of: Cluster) -> tuple[float, float]:
+        message = next(use.load for use in transfer_uses(of, ((0, 1),)) if use.resource[0] == "host")
+        return message, sum(use.load for use in collective_uses(of, (0, 1)) if use.resource[0] == "host")
+
+    usual = cluster(True, host_cores=3, transfer_cores=0.5)
+    assert loads(usual) == (1.0, 1.0)
+    assert loads(replace(usual, collective_cores=0.9)) == (1.0, 1.8)
+    assert loads(replace(usual, collective_cores=0.0)) == (1.0, 0.0)
+    assert not any(
+        use.resource[0] == "host" for use in collective_uses(replace(usual, collective_cores=0.9), (0, 1), cores=False)
+    )

@@ -215,6 +215,7 @@ levels:
         ("v100-16gb", "v100-16gb\nmemory_bytes: 0", r"memory_bytes: found 0.*> 0"),
         ("v100-16gb", "v100-16gb\nhost_cores: 0", r"host_cores: found 0.*> 0"),
         ("v100-16gb", "v100-16gb\ntransfer_cores: -1", r"transfer_cores: found -1.*>= 0"),
+        ("v100-16gb", "v100-16gb\ncollective_cores: -1", r"collective_cores: found -1.*>= 0"),
         ("device_type: v100-16gb", "nodes: [{device_type: k80, devices: 3}]", r"nodes: found 3 devices; expected 4"),
         ("device_type: v100-16gb", "nodes: [{device_type: k80, devices: -4}]", r"devices: found -4; expected >= 1"),
         ("levels:", "nodes: [{device_type: k80, devices: 4}]\nlevels:", r"device_type: found nodes too"),

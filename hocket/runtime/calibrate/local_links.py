@@ -18,7 +18,15 @@ from pathlib import Path
 from hocket.errors import InputError, WorkerLost
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import HALF, Cluster, Level, Link
-from hocket.hardware.links import MEMBERS, POINT_TO_POINT, LinkSample, fit_samples, ring_all_reduce_s, with_fits
+from hocket.hardware.links import (
+    ALL_REDUCE,
+    MEMBERS,
+    POINT_TO_POINT,
+    LinkSample,
+    fit_samples,
+    ring_all_reduce_s,
+    with_fits,
+)
 from hocket.profiling.measure.background_load import usable_cores
 from hocket.runtime.launch import fork_server
 from hocket.runtime.launch.cpu_affinity import cores_of, stay_on
@@ -65,9 +73,6 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
     level = replace(levels[0], latency_s=max(levels[0].latency_s, seen_s), all_reduce=_seen(levels[0], found.reduced))
     levels = (_with_halves(level, found.halves),)
-    # The largest message shows best what moving bytes costs the processor.
-    messages = [sample for sample in found.samples if sample.kind == POINT_TO_POINT]
-    busy_cores = max(messages, key=lambda sample: sample.size_bytes).busy_cores if messages else 0.0
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Cluster(
         "local",
@@ -77,7 +82,8 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         host_memory_bytes=memory_bytes,
         # Counted in what one busy worker keeps busy.
         host_cores=(found.cores or usable_cores()) / threads,
-        transfer_cores=busy_cores / threads,
+        transfer_cores=_busy_cores(found.samples, POINT_TO_POINT) / threads,
+        collective_cores=_busy_cores(found.samples, ALL_REDUCE) / threads if workers > 1 else None,
         sender_copies=found.sender_copies,
         post_s=found.post_s,
         instruction_s=found.instruction_s,
@@ -99,6 +105,12 @@ def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tup
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
     """What members' exchanges take of a core that others use while members wait for each other; other samples as they are."""
     return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
+
+
+def _busy_cores(samples: Sequence[LinkSample], kind: str) -> float:
+    """Cores that transfers of a kind keep busy on each side. The largest one shows best what moving bytes costs the processor."""
+    own = [sample for sample in samples if sample.kind == kind]
+    return max(own, key=lambda sample: sample.size_bytes).busy_cores if own else 0.0
 
 
 def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:

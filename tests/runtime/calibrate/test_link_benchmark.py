@@ -89,6 +89,8 @@ def test_this_machine_becomes_a_cluster() -> None:
     assert cluster.capacity_bytes(1) == cluster.host_memory_bytes / 2
     assert cluster.host_cores == usable_cores()
     assert cluster.transfer_cores > 0
+    assert cluster.collective_cores is not None
+    assert cluster.collective_cores > 0
     assert 0 < cluster.post_s < 0.1
     assert 0 < cluster.instruction_s < 0.1
     assert Cluster.from_yaml(cluster.to_yaml()) == cluster
