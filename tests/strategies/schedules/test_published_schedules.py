@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hocket.errors import RefusedError
-from hocket.program.instruction import Kind, ValueKind
+from hocket.program.instruction import COMPUTE, Kind, ValueKind
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
 from hocket.simulation.simulator import play, summarize
@@ -126,6 +126,20 @@ def test_more_inputs_than_noam_are_refused(widths: tuple[int, ...], noam: int) -
     compile_strategy("pipedream", pipeline(widths), 1, {"in_flight": noam})
     with pytest.raises(RefusedError, match=f"in_flight is 7; at most NOAM inputs are admitted, here {noam}"):
         compile_strategy("pipedream", pipeline(widths), 1, {"in_flight": 7})
+
+
+@pytest.mark.parametrize(("depth", "chunks", "warmup"), [(4, 2, (11, 9, 7, 5)), (2, 2, (5, 3)), (3, 3, (11, 9, 7))])
+def test_forwards_before_the_first_backward_of_interleaved_devices(
+    depth: int, chunks: int, warmup: tuple[int, ...]
+) -> None:
+    """Figure 4.4 (bottom), four devices with two chunks: the first runs F1 to F4 of both chunks and F5 to F7 of its first, the last F1 to
+    F4 and F1 of its second. Each earlier device runs two more: one for the way forth, one for the way back."""
+    program = compile_strategy("interleaved", rounds(depth, 1, chunks), 4 * depth)
+    found = []
+    for device in range(depth):
+        lane = [i.kind for part in (program.prologue, program.period) for i in part.get((device, COMPUTE), ())]
+        found.append(lane[: lane.index(Kind.BACKWARD)].count(Kind.FORWARD))
+    assert tuple(found) == warmup
 
 
 @pytest.mark.parametrize(("widths", "fewest"), [((1, 1, 1, 1), 4), ((1, 1), 2), ((3, 1), 6), ((2, 2), 4)])
