@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one setting at a time only")
     asked = parser.parse_args()
     small = case("resnet", models.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
-    base, cases_, usual = told(small.gradients, 0.14), list(cases()), Setting()
+    base, models_, usual = told(small.gradients, 0.14), list(cases()), Setting()
     ranges = "  ".join(f"{a:5.1%} to {b:5.1%}" for a, b in PUBLISHED.values())
     large = "  ".join(f"{gain:6.1%}" for gain in PUBLISHED_LARGE.values())
     print(
@@ -155,7 +155,7 @@ def main() -> None:
     for key, values in OPEN.items():
         settings = [replace(usual, **{key: value}) for value in values]  # type: ignore[arg-type]
         for own in [settings] if key in HOROVOD else [[setting] for setting in settings]:
-            for row in rows_of(cases_, own, base):
+            for row in rows_of(models_, own, base):
                 print(f"{row.setting!s:86}{row}", flush=True)
     if asked.quick:
         return
@@ -166,14 +166,14 @@ def main() -> None:
         setting = replace(usual, **dict(zip(others, values, strict=True)))  # type: ignore[arg-type]
         pairs = product(*(OPEN[key] for key in HOROVOD))
         settings = [replace(setting, **dict(zip(HOROVOD, pair, strict=True))) for pair in pairs]  # type: ignore[arg-type]
-        found += rows_of(cases_, settings, base)
+        found += rows_of(models_, settings, base)
     for row in sorted(found, key=lambda row: row.distance)[:5]:
         print(f"{row.setting!s:86}{row}")
     print("\nall combinations: the most that LIBRA is ahead for VGG-16 on 2,048 nodes")
     for row in sorted(found, key=lambda row: -min(row.large.values()))[:3]:
         print(f"{row.setting!s:86}{row}")
     orders = sum(not row.horovod_ahead for row in found)
-    print(f"\nHorovod is behind MG-WFBP for all cases_ on 8 nodes in {orders} of {len(found)} combinations")
+    print(f"\nHorovod is behind MG-WFBP for all models on 8 nodes in {orders} of {len(found)} combinations")
 
 
 if __name__ == "__main__":

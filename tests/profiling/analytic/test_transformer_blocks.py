@@ -45,6 +45,16 @@ def test_reductions() -> None:
     assert {block.reductions for block in blocks_of(GPT3, 1)} == {(0, 0)}
 
 
+def test_gathers_of_slices() -> None:
+    """Korthikanti et al. 2022, section 4.2: each all-reduce becomes a gather and a reduce-scatter, and a backward gathers what both of a
+    block's column-parallel products read once more. Norms are on slices, so that their gradients are summed."""
+    blocks = blocks_of(replace(GPT3, layers=2), 3, 4, sequence_parallel=True)
+    assert [block.gathers for block in blocks] == [(0, 1), (4, 6), (4, 6), (1, 0)]
+    assert {block.gathered_bytes for block in blocks} == {3 * GPT3.sequence * GPT3.hidden * 2}
+    assert blocks[1].reductions == (0, 2)
+    assert {block.gathers for block in blocks_of(GPT3, 3, 4)} == {(0, 0)}
+
+
 def test_a_backward_has_two_products_for_each() -> None:
     """And twice the operations; a fused attention makes its scores once more."""
     for block in blocks_of(GPT3, 1):
