@@ -1,0 +1,93 @@
+"""Counts that only go down: long parameter lists, long functions, long files, and files too small to stand alone.
+
+Each number is today's count. More is an error; where the count has fallen by more than `SLACK`, the number must follow.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.package.helpers.circles import graph_of
+from tests.package.helpers.sources import FILES, imports_of_package, module_of, name_of, tree_of
+
+MOST_PARAMETERS, MOST_LINES, MOST_FILE_LINES, FEW_FILE_LINES = 6, 60, 250, 60
+SLACK = 5
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function of the package, with its place."""
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"hocket/{name_of(path)}:{node.lineno} {node.name}", node
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Parameters that a caller gives: all but `self` or `cls`."""
+    plain = [*node.args.posonlyargs, *node.args.args]
+    bound = bool(plain) and plain[0].arg in ("self", "cls")
+    return len(plain) - bound + len(node.args.kwonlyargs)
+
+
+def many_parameters() -> list[str]:
+    """Functions with more than six parameters."""
+    return [place for place, node in functions() if parameters(node) > MOST_PARAMETERS]
+
+
+def long_functions() -> list[str]:
+    """Functions of more than 60 lines, docstring and decorators included."""
+    return [place for place, node in functions() if (node.end_lineno or 0) - node.lineno + 1 > MOST_LINES]
+
+
+def long_files() -> list[str]:
+    """Files of more than 250 lines."""
+    return [f"hocket/{name_of(path)}" for path in FILES if len(path.read_text().splitlines()) > MOST_FILE_LINES]
+
+
+def small_files() -> list[str]:
+    """Files of fewer than 60 lines that one other file imports: part of that file, or of a neighbour, as a rule."""
+    importers = defaultdict(set)
+    for home, targets in graph_of(imports_of_package(), FILES).items():
+        for target in targets:
+            importers[target].add(home)
+    return [
+        f"hocket/{name_of(path)}"
+        for path in FILES
+        if path.name not in ("__init__.py", "__main__.py")
+        and len(path.read_text().splitlines()) < FEW_FILE_LINES
+        and len(importers[module_of(name_of(path))]) == 1
+    ]
+
+
+COUNTS = (
+    (many_parameters, 93),
+    (long_functions, 34),
+    (long_files, 67),
+    (small_files, 34),
+)
+
+
+@pytest.mark.parametrize(("places", "most"), COUNTS, ids=[places.__name__ for places, _ in COUNTS])
+def test_a_count_only_goes_down(places: Callable[[], list[str]], most: int) -> None:
+    """No more than today; and the number is kept near what there is."""
+    found = places()
+    listed = "\n".join(found)
+    assert len(found) <= most, f"{len(found)}, at most {most}: {places.__doc__}\n{listed}"
+    assert len(found) >= most - SLACK, f"{len(found)} are left: lower the number {most} in this file"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("def f(a, b, /, c, *, d): ...", 4),
+        ("def f(self, a, *rest, b=1, **more): ...", 2),
+        ("async def f(): ...", 0),
+    ],
+)
+def test_parameters_are_counted(text: str, wanted: int) -> None:
+    """Keywords count, `self` and catch-alls do not."""
+    (node,) = ast.parse(text).body
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    assert parameters(node) == wanted
