@@ -57,6 +57,15 @@ def test_two_jobs_on_unlike_workers() -> None:
     assert makespan.allocate(there).objective == pytest.approx(150 / 4.5)
 
 
+def test_only_what_is_left_to_do_counts() -> None:
+    """Jobs of 1,000 steps that have 40 and 60 left, after an hour and a minute: 100 steps at 2 a second are 50 seconds from now."""
+    jobs = Active(Job("a", "any", 1e3), 40.0, 3600.0), Active(Job("b", "any", 1e3), 60.0, 60.0)
+    there = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.array([[2.0], [2.0]]))
+    found = makespan.allocate(there)
+    assert found.objective == pytest.approx(50.0)
+    assert found.dense(there)[:, 0] == pytest.approx([0.4, 0.6])
+
+
 def test_the_longest_job_alone() -> None:
     """A job of 300 steps takes the fastest worker all the time: 100 seconds, however short the other is."""
     steps = np.array([[3.0, 1.5], [3.0, 1.5]])

@@ -53,6 +53,15 @@ def test_the_example_of_the_dissertation() -> None:
     assert (found.used(there) <= 1 + 1e-9).all()
 
 
+def test_weights_by_hand() -> None:
+    """Section 5.4.1 divides by weights: of one worker a job of weight 3 has three quarters of the time, one of weight 1 a quarter."""
+    jobs = tuple(Active(Job(name, "any", 1.0, weight=weight), 1.0) for name, weight in (("light", 1.0), ("heavy", 3.0)))
+    there = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.array([[8.0], [20.0]]))
+    found = max_min_fairness.allocate(there)
+    assert found.dense(there)[:, 0] == pytest.approx([0.25, 0.75])
+    assert found.objective == pytest.approx(0.25)
+
+
 def test_who_has_what_is_asked_for_it_is_told_who_has_least() -> None:
     """Job b, as fast everywhere, runs all the time and can have no more; job a has as much in a quarter of the time."""
     jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "ab")

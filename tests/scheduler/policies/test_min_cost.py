@@ -43,6 +43,19 @@ def test_two_jobs_by_hand() -> None:
     assert found.dense(_two()) == pytest.approx(np.eye(2))
 
 
+def test_a_price_is_of_one_worker_whatever_the_scale_factor() -> None:
+    """As the public policy has it: a job of two workers at 0.5 an hour each, that does 10 steps a second, counts 10 / 0.5. On two workers
+    it is worth more than two jobs of one that do 4 each."""
+    types = (WorkerType("v100", 2, 2, 0.5),)
+    wide = Active(Job("wide", "a", 1e3, 2), 100.0)
+    narrow = tuple(Active(Job(f"narrow {k}", "b", 1e3), 100.0) for k in range(2))
+    steps = np.array([[10.0], [4.0], [4.0]])
+    there = Snapshot(types, (Placement(0),), (wide, *narrow), steps)
+    found = min_cost.allocate(there)
+    assert found.objective == pytest.approx(10 / 0.5)
+    assert found.dense(there)[:, 0] == pytest.approx([1.0, 0.0, 0.0])
+
+
 def test_a_job_that_shares_counts_for_what_it_keeps() -> None:
     """Both on the V100, with 0.9 of their speed each, and 3.6 / 0.8 more than the K80's 1 / 0.1 is not worth it: 22.5 stays.
 
