@@ -9,6 +9,7 @@ from hocket.cli.measure import overlap, profile, waves
 from hocket.cli.papers import papers
 from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
+from hocket.cli.schema import schema
 from hocket.cli.train import train
 from hocket.cli.train.resume_option import ResumingCommand
 
@@ -37,6 +38,7 @@ app.command("check")(simulate.check)
 app.command("simulate")(simulate.simulate)
 app.command("train", cls=ResumingCommand)(train.train)
 app.command("compare")(compare.compare)
+app.command("schema")(schema)
 app.command("papers")(papers)
 app.add_typer(cluster.app, name="cluster")
 

@@ -352,6 +352,7 @@ def test_help_and_version(run: Run) -> None:
         "simulate",
         "train",
         "compare",
+        "schema",
         "papers",
     ):
         assert name in listed.out

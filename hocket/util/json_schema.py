@@ -1,0 +1,41 @@
+"""JSON Schema of a file format: what editors read to complete keys and to mark wrong ones.
+
+Rules of this file: the schema comes from the dataclass that reads the file, so that the two cannot differ. A schema tells keys,
+types and what is required; ranges, and how values fit together, are checked when the file is read.
+"""
+
+from typing import Any
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+# Sizes such as 2GB and rates such as 11.5GiB/s, which YAML files may have instead of numbers.
+_AMOUNT = {"type": "string", "pattern": r"^\s*[0-9.]"}
+_AMOUNT_KEYS = ("_bytes", "_bytes_per_s")
+
+
+def json_schema(kind: type, title: str, amounts: bool) -> dict[str, Any]:
+    """JSON Schema of a dataclass, with unknown keys refused as the dataclass says.
+
+    Arguments:
+        amounts: sizes and rates may be texts with units, as in YAML files.
+    """
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(kind).json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        for name, field in part.get("properties", {}).items():
+            field.pop("title", None)  # pydantic's title repeats the key
+            if amounts and name.endswith(_AMOUNT_KEYS):
+                part["properties"][name] = _with_units(field)
+    return {"$schema": _DIALECT, **schema, "title": title}
+
+
+def _with_units(field: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a number or of several, each of which may be a text with a unit instead."""
+    if "items" in field:
+        return {**field, "items": _with_units(field["items"])}
+    if field.get("type") in ("number", "integer"):
+        about: dict[str, Any] = {key: field[key] for key in ("description", "default") if key in field}
+        return {"anyOf": [{"type": field["type"]}, _AMOUNT], **about}
+    if "anyOf" in field:
+        return {**field, "anyOf": [*field["anyOf"], _AMOUNT]}
+    return field
