@@ -164,6 +164,28 @@ class CostModel:
             besides += self._begins_s(instruction, size)
         return besides + alone * factor
 
+    @cached_property
+    def varies(self) -> bool:
+        """Whether it is known how much the seconds of computation vary."""
+        return any((*self.profile.whole_forward_std_s, *self.profile.whole_backward_std_s))
+
+    def variance(self, instruction: Instruction, samples: int) -> float:
+        """Variance of a forward's or a backward's seconds, in square seconds; 0 of all else.
+
+        Layers vary independently: a stage has as much of the undivided model's variance as it has of its seconds. On a device type that
+        takes other seconds, deviations grow as these do.
+        """
+        if instruction.kind not in (Kind.FORWARD, Kind.BACKWARD) or not self.varies:
+            return 0.0
+        own = self._profiled_s(self._columns, instruction.kind, instruction.stage, samples, False)
+        if own <= 0:
+            return 0.0
+        there = self._alone_s(instruction.kind, instruction.stage, instruction.device, samples)
+        figures = self._columns.at(samples)
+        column = figures.forward_s if instruction.kind is Kind.FORWARD else figures.backward_s
+        deviation_s = self.profile.deviation_s(samples)[instruction.kind is Kind.BACKWARD]
+        return deviation_s**2 * own / float(column.sum()) * (there / own) ** 2
+
     def turn_s(self, stage: int, device: int, samples: int) -> float:
         """Seconds that a device computes for one microbatch of a stage: forward, backward, and the forward that is made again."""
         forward_s, again = self._alone_s(Kind.FORWARD, stage, device, samples), self.cuts[stage].recompute

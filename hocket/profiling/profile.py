@@ -58,6 +58,8 @@ class ModelProfile:
         source: where the figures come from, for a person.
         whole_forward_s, whole_backward_s: the undivided model's times, when they were measured; the layers' times are
             already scaled to sum up to them.
+        whole_forward_std_s, whole_backward_std_s: standard deviations of these times from one microbatch to the next; empty where not
+            known, which counts as 0.
         load_s: seconds to make one microbatch of the job's data and to bring it to the device; empty where not known.
         dtype: floating point type of weights and activations.
         step_call_s: seconds of every optimizer step besides its layers'; nothing for a stage without parameters to train.
@@ -85,6 +87,8 @@ class ModelProfile:
     source: str = ""
     whole_forward_s: tuple[float, ...] = ()
     whole_backward_s: tuple[float, ...] = ()
+    whole_forward_std_s: tuple[float, ...] = ()
+    whole_backward_std_s: tuple[float, ...] = ()
     load_s: tuple[float, ...] = ()
     dtype: str = "float32"
     step_call_s: float = 0.0
@@ -119,13 +123,16 @@ class ModelProfile:
             raise InputError("layers", "none", "at least one layer")
         for i, layer in enumerate(self.layers):
             layer.check(f"layers.{i}", sizes, self.device_type, self.elsewhere)
-        if len(self.load_s) not in (0, len(sizes)):
-            raise InputError("load_s", f"{len(self.load_s)} values", f"{len(sizes)}, one a microbatch size, or none")
+        for key in ("load_s", "whole_forward_std_s", "whole_backward_std_s"):
+            if len(found := getattr(self, key)) not in (0, len(sizes)):
+                raise InputError(key, f"{len(found)} values", f"{len(sizes)}, one a microbatch size, or none")
         for key, values in (
             ("load_s", self.load_s),
             ("step_call_s", (self.step_call_s,)),
             ("whole_forward_s", self.whole_forward_s),
             ("whole_backward_s", self.whole_backward_s),
+            ("whole_forward_std_s", self.whole_forward_std_s),
+            ("whole_backward_std_s", self.whole_backward_std_s),
         ):
             check_amounts(key, values)
         for i, tie in enumerate(self.ties):
@@ -211,6 +218,13 @@ class ModelProfile:
             return 0.0
         return float(self._interpolate(np.array([self.load_s], dtype=float), microbatch_size)[0])
 
+    def deviation_s(self, microbatch_size: float) -> tuple[float, float]:
+        """Standard deviation of the undivided model's forward and backward at any size; 0 where not known. Variances are interpolated."""
+        given = (self.whole_forward_std_s, self.whole_backward_std_s)
+        table = np.square([known or (0.0,) * len(self.microbatch_sizes) for known in given])
+        forward, backward = np.sqrt(self._interpolate(table, microbatch_size)).tolist()
+        return forward, backward
+
     def _table(self, name: str) -> np.ndarray:
         """One figure of every layer at every measured size; planners ask for the same ones again and again."""
         if name not in self._tables:
@@ -265,7 +279,7 @@ class ModelProfile:
     def _data(self) -> dict[str, Any]:
         """Plain data; nothing of other device types, of clipping or slices where there is none, as before these were known."""
         data: dict[str, Any] = as_data(self)
-        for name in ("sequence_parallel", "loss_weighted", "loss_parts"):
+        for name in ("sequence_parallel", "loss_weighted", "loss_parts", "whole_forward_std_s", "whole_backward_std_s"):
             if not data[name]:
                 del data[name]
         for tensor in data["tensors"]:

@@ -1,6 +1,6 @@
 """Outcome: everything that the kernel found about one run, and the trace of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,8 @@ class SimulationResult:
         start_s, end_s: of each node (simulation/engine/nodes.py); cause: the node whose end let it start, -1 for none.
         peak_memory_bytes: by device.
         records: (seconds, device, bytes) of every change of memory, or empty arrays.
+        late_s: of each node that is a collective, expected seconds by which its slowest member comes later than all mean arrivals; empty
+            where seconds do not vary.
         wall_s: seconds that lowering and playing took.
     """
 
@@ -36,6 +38,7 @@ class SimulationResult:
     peak_memory_bytes: dict[int, float]
     records: tuple[np.ndarray, np.ndarray, np.ndarray]
     wall_s: float
+    late_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     @property
     def instructions(self) -> int:

@@ -18,6 +18,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.program.program import Program
 from hocket.program.trace.trace import Trace
 from hocket.simulation.engine import kernel
+from hocket.simulation.engine.arrivals import meeting_tables
 from hocket.simulation.engine.lower import skeleton
 from hocket.simulation.engine.nodes import EPILOGUE, PERIOD
 from hocket.simulation.engine.tables import NodeLayout, cost_tables, use_tables
@@ -111,8 +112,9 @@ def play(
     limit = _records(layout, cost) + len(level) if record else 0
     memory = (level, level.copy(), np.zeros(limit), _ints(limit), np.zeros(limit), np.zeros(len(level)))
     out = (waits.copy(), np.full(nodes, np.nan), np.full(nodes, np.nan), _ints(nodes, -1), _ints(nodes), _ints(1))
-    arguments = (shape, (size_class, *templates), edges, cost, uses, queue, state, memory, out)
-    finished, memory, out = _run(arguments, engine, nodes)
+    meets = meeting_tables(layout, costs)
+    arguments = (shape, (size_class, *templates), edges, cost, uses, queue, state, memory, out, meets)
+    finished, memory, out, meets = _run(arguments, engine, nodes)
     if finished < 0:
         over = int(np.isfinite(out[2]).sum())
         raise InternalError(
@@ -133,25 +135,29 @@ def play(
         cause=out[3],
         peak_memory_bytes=peaks,
         records=records,
+        late_s=meets[-1],
         wall_s=perf_counter() - began,
     )
 
 
-def _run(arguments: tuple[Any, ...], engine: str, nodes: int) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
-    """Play with one of the engines; return how many nodes finished, and the memory and out arrays."""
+def _run(
+    arguments: tuple[Any, ...], engine: str, nodes: int
+) -> tuple[int, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """Play with one of the engines; return how many nodes finished, and the memory, out and meets arrays."""
     global _played_plainly
     fast = None
     if engine == "numba" or (engine == "auto" and _played_plainly + nodes >= _SMALL):
         fast = kernel.compiled()
     if fast is not None:
-        return fast(*arguments), arguments[7], arguments[8]
+        return fast(*arguments), *arguments[7:10]
     if engine == "numba":
         raise InputError("engine", "numba is not installed", "python or auto", "Install numba.")
     _played_plainly += nodes
     # Plain lists are several times as fast to index as arrays, one by one.
     plain = [tuple(x.tolist() if isinstance(x, np.ndarray) else x for x in group) for group in arguments]
     finished = kernel.play(*plain)
-    return finished, tuple(np.array(x) for x in plain[7]), tuple(np.array(x) for x in plain[8])
+    memory, out, meets = (tuple(np.array(x) for x in group) for group in plain[7:10])
+    return finished, memory, out, meets
 
 
 def _ints(count: int, value: int = 0) -> np.ndarray:

@@ -238,3 +238,19 @@ def test_replicas_that_share_the_step() -> None:
     assert shared.transfer(gather) == pytest.approx((0.5, (6e6 + gap) / 2e6))
     assert shared.memory.net_bytes(gather, 2) == 0.0
     assert sum(shared.memory.pooled(value) for value in (part, whole)) == 2
+
+
+def test_stages_share_the_models_variance() -> None:
+    """By their seconds: all stages together vary as the undivided model; on a device that is twice as slow deviations are twice as large."""
+    deviations = {"whole_forward_std_s": (0.5, 0.5, 0.5, 0.5), "whole_backward_std_s": (2.0, 2.0, 2.0, 2.0)}
+    profile = replace(chain(3, forward_s=[1.0, 2.0, 3.0], device_type="cpu-core"), **deviations)  # type: ignore[arg-type]
+    cluster = Cluster("c", LEVELS, "cpu-core")
+    costs = CostModel(profile, cluster, CUTS, (2, 2, 1))
+    assert [costs.variance(compute(Kind.FORWARD, s), 2) for s in (0, 1)] == pytest.approx([0.125, 0.125])
+    assert sum(costs.variance(compute(Kind.BACKWARD, s), 2) for s in (0, 1)) == pytest.approx(4.0)
+    assert costs.variance(compute(Kind.STEP, 0), 2) == costs.variance(compute(Kind.LOAD, 0), 2) == 0.0
+    mixed = Cluster("c", LEVELS, nodes=(Node("cpu-core", 1), Node("v100-16gb", 1)))
+    slower = CostModel(profile, mixed, CUTS, (2, 2, 1), factors={"v100-16gb": 2.0})
+    assert slower.variance(compute(Kind.FORWARD, 1), 2) == pytest.approx(4 * 0.125)
+    assert model().variance(compute(Kind.FORWARD, 0), 2) == 0.0
+    assert (costs.varies, model().varies) == (True, False)

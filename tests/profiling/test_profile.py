@@ -86,3 +86,25 @@ def test_figures_belong_to_whoever_asks() -> None:
         expected = first.tolist()
         first += 1
         assert ask().tolist() == expected
+
+
+def test_standard_deviations_between_measured_sizes() -> None:
+    """Variances lie on a line; none where none are known, and nothing in the text of a profile without them."""
+    profile = replace(
+        chain(2, microbatch_sizes=(2, 4)), whole_forward_std_s=(1.0, 2.0), whole_backward_std_s=(3.0, 3.0)
+    )
+    assert profile.deviation_s(3) == pytest.approx((2.5**0.5, 3.0))
+    assert profile.deviation_s(6) == pytest.approx((7.0**0.5, 3.0))
+    one = replace(chain(2, microbatch_sizes=(2,)), whole_forward_std_s=(1.0,))
+    assert one.deviation_s(8) == pytest.approx((2.0, 0.0))
+    assert ModelProfile.from_json(profile.to_json()) == profile
+    assert chain(2).deviation_s(2) == (0.0, 0.0)
+    assert "std_s" not in chain(2).to_json()
+
+
+@pytest.mark.parametrize("found", [(1.0,), (1.0, -1.0), (1.0, float("nan"))])
+@pytest.mark.parametrize("key", ["whole_forward_std_s", "whole_backward_std_s"])
+def test_wrong_deviations(key: str, found: tuple[float, ...]) -> None:
+    """One number a size, none below zero."""
+    with pytest.raises(InputError, match=key):
+        replace(chain(2, microbatch_sizes=(1, 2)), **{key: found})  # type: ignore[arg-type]

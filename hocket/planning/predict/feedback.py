@@ -256,6 +256,8 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
         layers=tuple(of(layer) for layer in profile.layers),
         whole_forward_s=times(profile.whole_forward_s, slower),
         whole_backward_s=times(profile.whole_backward_s, slower),
+        whole_forward_std_s=times(profile.whole_forward_std_s, slower),
+        whole_backward_std_s=times(profile.whole_backward_std_s, slower),
         step_call_s=profile.step_call_s * slower,
         correction=replace(to, digest=_first_digest(profile)),
     )

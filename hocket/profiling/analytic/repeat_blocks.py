@@ -4,7 +4,8 @@ Rules of this file: the block is found from layers alone: kinds, parameters and 
 last are copies of the second: what it reads and makes, seconds and bytes. Nothing else changes.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hocket.profiling.layer import Layer, Tensor
@@ -60,10 +61,23 @@ def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> Model
         ties=ties,
         whole_forward_s=(),
         whole_backward_s=(),
+        whole_forward_std_s=_longer(profile.whole_forward_std_s, profile.layers, layers, "forward_s"),
+        whole_backward_std_s=_longer(profile.whole_backward_std_s, profile.layers, layers, "backward_s"),
         compiled=None,
         digest_of_model="",
         notes=(*profile.notes, f"{times} blocks instead of {block.times}"),
     )
+
+
+def _longer(
+    deviations_s: tuple[float, ...], before: Sequence[Layer], after: Sequence[Layer], name: str
+) -> tuple[float, ...]:
+    """Standard deviations of a model with other layers: layers vary independently, so variances grow as seconds do."""
+    found = []
+    for k, deviation_s in enumerate(deviations_s):
+        short, long = (sum(getattr(layer, name)[k] for layer in layers) for layers in (before, after))
+        found.append(deviation_s * math.sqrt(long / short) if short > 0 else deviation_s)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

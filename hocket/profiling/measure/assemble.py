@@ -3,7 +3,7 @@
 Rules of this file: nothing is run here but the making of stages; whether figures were measured or worked out is not known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +21,15 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class MeasuredSeconds:
-    """Of one microbatch: forward, backward and noise by layer, shape (layers,), and the undivided model's."""
+    """Of one microbatch: forward, backward and noise by layer, shape (layers,), and the undivided model's with its deviations."""
 
     forward: np.ndarray
     backward: np.ndarray
     noise: np.ndarray
     whole_forward: float
     whole_backward: float
+    forward_std: float = 0.0
+    backward_std: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,8 @@ def assemble(
         source=source,
         whole_forward_s=tuple(one.whole_forward for one in seconds),
         whole_backward_s=tuple(one.whole_backward for one in seconds),
+        whole_forward_std_s=_known(one.forward_std for one in seconds),
+        whole_backward_std_s=_known(one.backward_std for one in seconds),
         load_s=tuple(column.load_s for column in columns) if seconds else (),
         dtype=job.dtype,
         step_call_s=step.call_s,
@@ -142,6 +146,12 @@ def assemble(
         loss_parts=loss_parts,
         notes=notes,
     )
+
+
+def _known(values: Iterable[float]) -> tuple[float, ...]:
+    """Values of all sizes; empty where all are 0."""
+    found = tuple(values)
+    return found if any(found) else ()
 
 
 def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[str, int]:

@@ -7,10 +7,12 @@ Source: the profiling step of section 2.3 of the dissertation, with spread, memo
 """
 
 import gc
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -120,7 +122,7 @@ def measure(
         notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
     notes += added.notes
     tell(total, total, "done")
-    made = [_column(*each) for each in columns]
+    made = [_column(*each, varies=place.type == "cpu") for each in columns]
     notes += [note for _, said in made for note in said]
     source = f"measured by hocket with torch {torch.__version__}"
     profile = assemble(
@@ -221,8 +223,26 @@ def usual(seconds: Sequence[float]) -> float:
     return statistics.fmean(kept)
 
 
-def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[MeasuredSize, list[str]]:
-    """The usual times of one microbatch size, scaled to the undivided model's, and what is to be said of them."""
+def deviation(seconds: Sequence[float], rounds: Sequence[int]) -> float:
+    """Standard deviation of one of many from the next, which replicas that do the same at the same time have from each other.
+
+    Two normal values differ by 2 / sqrt(pi) standard deviations on average. So the mean difference of neighbours tells the deviation,
+    whatever drifts slowly and is common to all replicas, and a few that were disturbed weigh little.
+
+    Arguments:
+        rounds: where rounds begin: values of different rounds are no neighbours.
+    """
+    first = set(rounds)
+    steps = [abs(b - a) for k, (a, b) in enumerate(pairwise(seconds), start=1) if k not in first]
+    return math.sqrt(math.pi) / 2 * statistics.fmean(steps) if steps else 0.0
+
+
+def _column(size: int, counted: list[LayerBytes], times: Times, varies: bool) -> tuple[MeasuredSize, list[str]]:
+    """The usual times of one microbatch size, scaled to the undivided model's, and what is to be said of them.
+
+    Arguments:
+        varies: whether times vary from one microbatch to the next by what replicas have each for itself, as on a CPU.
+    """
     parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
     wholes = usual(times.whole_forward), usual(times.whole_backward)
     factors = [whole / part.sum() if part.sum() > 0 else 1.0 for whole, part in zip(wholes, parts, strict=True)]
@@ -233,5 +253,7 @@ def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[Measure
     # Short times escape other programs, long ones do not: a wide gap between them tells of a busy machine.
     if factors[0] > _BUSY:
         notes.append(f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle")
-    seconds = MeasuredSeconds(parts[0] * factors[0], parts[1] * factors[1], (high - low) / 2, *wholes)
+    both_whole = (times.whole_forward, times.whole_backward)
+    deviations = [deviation(own, times.rounds) if varies else 0.0 for own in both_whole]
+    seconds = MeasuredSeconds(parts[0] * factors[0], parts[1] * factors[1], (high - low) / 2, *wholes, *deviations)
     return MeasuredSize(size, counted, seconds, statistics.median(times.load)), notes

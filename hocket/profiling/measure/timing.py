@@ -22,7 +22,11 @@ LEAST, MOST = 2, 20  # iterations of a round
 
 @dataclass
 class Times:
-    """Seconds of each iteration: a row per iteration, a column per layer; and of the undivided model."""
+    """Seconds of each iteration: a row per iteration, a column per layer; and of the undivided model.
+
+    Attributes:
+        rounds: iterations before each round.
+    """
 
     forward: list[list[float]] = field(default_factory=list)
     backward: list[list[float]] = field(default_factory=list)
@@ -30,6 +34,7 @@ class Times:
     whole_backward: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
     step: dict[StepMode, list[float]] = field(default_factory=lambda: {way: [] for way in StepMode})
+    rounds: list[int] = field(default_factory=list)
 
 
 def layers_once(
@@ -83,6 +88,7 @@ def timed(
         times: where they are added.
     """
     ways = tuple(StepMode)
+    times.rounds.append(len(times.whole_forward))
     start = clock()
     for k in range(WARM_UP + MOST):
         if k == WARM_UP:

@@ -65,6 +65,7 @@ class BackgroundReplay:
         }
         self.waits = outcome.layout.structure[2].tolist()
         nodes = len(self.waits)
+        self._late_s = outcome.late_s.tolist() or [0.0] * nodes
         self.start, self.end, self.cause = [0.0] * nodes, [0.0] * nodes, outcome.cause.tolist()
         self.seen: dict[Operator, list[float]] = {}
         self.lost_s: defaultdict[str, float] = defaultdict(float)
@@ -110,7 +111,7 @@ class BackgroundReplay:
             n = ready.pop(0)
             self.start[n] = now
             shares = self.shares.shares(n)
-            latency_s = self.shares.latency_s[n] + (0.0 if shares else self.shares.work_s[n])
+            latency_s = self._late_s[n] + self.shares.latency_s[n] + (0.0 if shares else self.shares.work_s[n])
             if latency_s <= 0 and not shares:
                 ready += self._finish(n, now)
                 continue
@@ -285,7 +286,9 @@ class BackgroundReplay:
         slowest = max(2 * rules.compute_slowdown, rules.collective_slowdown)
         longest_s = max(launch.seconds for launch in self.job.launches)
         blocked_s = 2 * rules.outstanding * longest_s * rules.compute_slowdown / rules.least_share
-        alone = zip(self.shares.latency_s, self.shares.work_s, strict=True)
+        alone = [
+            (a + b, work) for a, b, work in zip(self._late_s, self.shares.latency_s, self.shares.work_s, strict=True)
+        ]
         least = (self.shares.least_rate(n) if self.shares.shares(n) else 1.0 for n in range(len(self.waits)))
         nodes_s = max((a + work / rate for (a, work), rate in zip(alone, least, strict=True)), default=0.0)
         return blocked_s + slowest * nodes_s + 2 * SOON_S

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from hocket.simulation.engine.meetings import last_arrival, later, looked_up
+
 Ints = Any
 Floats = Any
 
@@ -157,12 +159,15 @@ def follows(n: int, device: int, cause: Ints, shape: Any, node: Any, cost: Any) 
     return bool((role[s] == COMPUTES or role[s] == FINISHES) and hold_device[s] == device)
 
 
-def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, lanes: Any, memory: Any, out: Any) -> int:
+def play(
+    shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, lanes: Any, memory: Any, out: Any, meets: Any
+) -> int:
     """Play a program to its end, or until nothing can go on; return how many nodes have finished.
 
     Bounded: each node starts once and has two events at most, the end of its latency and its own. -1 after more turns than that.
 
-    Arguments: tuples of flat arrays, as simulation/engine/tables.py makes and explains them. `out` and `memory` are written.
+    Arguments: tuples of flat arrays, as simulation/engine/tables.py makes and explains them. `out`, `memory` and
+    the last two of `meets` are written.
     """
     n_prologue, n_period, repeats, n_epilogue, stride, classes = shape
     size_class, signature, lane_of, index_of, moves = node
@@ -173,6 +178,8 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
     heap, where, time, rank = queue
     active, plays, moving, waiting, rate, left, since, load = lanes
     waits, start, end, cause, ready, counts = out
+    variance, copies, a_ptr, a_from, spread, late_s = meets[:4] + meets[8:]
+    varies = len(variance) > 0
     base = n_prologue + n_period * repeats
     kinds = len(size_class)
     now, order, size, head, tail, finished, records = 0.0, 0, 0, 0, 0, 0, 0
@@ -209,6 +216,9 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             lane = lane_of[local]
             shares = use_ptr[s + 1] > use_ptr[s] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]
+            if varies and copies[s] > 0:  # it begins when the slowest member is expected
+                late_s[n] = max(0.0, last_arrival(n, copies[s], a_ptr, a_from, end, spread, meets[4:8]) - now)
+                alone += late_s[n]
             if shares or alone > 0.0:
                 active[lane] = n
                 plays[lane] = s
@@ -245,6 +255,8 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
         local, round_ = locate(n, n_prologue, n_period, base, repeats)
         s = signature[local]
         k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
+        if varies and copies[s] == 0:  # members of a collective go on from it together
+            spread[n] = variance[s * classes + k] + (spread[cause[n]] if cause[n] >= 0 else 0.0)
         for o in range(op_ptr[s], op_ptr[s + 1]):
             if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
                 continue
@@ -295,7 +307,21 @@ def compiled() -> Callable[..., int] | None:
         from numba.extending import register_jitable
     except ImportError:
         return None
-    for helper in (before, rise, sink, schedule, take, rate_of, retime, locate, charge, follows):
+    for helper in (
+        before,
+        rise,
+        sink,
+        schedule,
+        take,
+        rate_of,
+        retime,
+        locate,
+        charge,
+        follows,
+        looked_up,
+        later,
+        last_arrival,
+    ):
         register_jitable(helper)
     fast: Callable[..., int] = njit(cache=True)(play)
     return fast

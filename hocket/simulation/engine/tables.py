@@ -16,7 +16,7 @@ from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
 from hocket.program.program import Program
 from hocket.simulation.engine.kernel import AT_ONCE, BEGINS, COMPUTES, FINISHES, SENDS
 from hocket.simulation.engine.lower import Skeleton
-from hocket.simulation.engine.nodes import PERIOD, ProgramPart, cost_key
+from hocket.simulation.engine.nodes import PERIOD, ProgramPart, Signature, cost_key
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,23 @@ def _moves(part: ProgramPart) -> list[bool]:
     return part.moves
 
 
+def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[tuple[int, ...]], np.ndarray]:
+    """Microbatches that instructions have, the different numbers of samples of so many, and the class of every microbatch of a batch."""
+    merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
+    sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
+    kinds = sorted(set(sizes))
+    return merged, kinds, np.array([kinds.index(size) for size in sizes], dtype=np.int64)
+
+
+def fraction(signature: Signature, costs: CostModel, samples: int) -> float:
+    """The part of its instruction's seconds that a node takes."""
+    if signature.first_bucket < 0 and signature.last_bucket < 0:
+        return 1.0
+    ready = costs.ready_fractions(signature.members[0].stage, samples)
+    start = ready[signature.first_bucket] if signature.first_bucket >= 0 else 0.0
+    return (ready[signature.last_bucket] if signature.last_bucket >= 0 else 1.0) - start
+
+
 def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Costs by signature and number of samples.
 
@@ -126,10 +143,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
         are changes of a device's memory when the node ends (of a send, at the next begin or end of a compute instruction; role tells
         them apart); hold applies when it starts; post when its receive is posted.
     """
-    merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
-    sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
-    kinds = sorted(set(sizes))
-    size_class = np.array([kinds.index(size) for size in sizes], dtype=np.int64)
+    merged, kinds, size_class = size_classes(skeleton, costs)
     apart = merged != [1]
     count, classes = len(skeleton.signatures), len(kinds)
     work, hold, post = (np.zeros((count, classes)) for _ in range(3))
@@ -151,12 +165,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
             samples = size[merged.index(costs.merged_in(one))]
             latency_s, flow_s = costs.transfer(one, samples)
             latency[s] = latency_s
-            share = 1.0
-            if signature.first_bucket >= 0 or signature.last_bucket >= 0:
-                ready = costs.ready_fractions(one.stage, samples)
-                start = ready[signature.first_bucket] if signature.first_bucket >= 0 else 0.0
-                share = (ready[signature.last_bucket] if signature.last_bucket >= 0 else 1.0) - start
-            work[s, k] = flow_s + costs.seconds(one, samples) * share
+            work[s, k] = flow_s + costs.seconds(one, samples) * fraction(signature, costs, samples)
             for member in signature.members:
                 # Replicas have the same, but for what of a bundle's pieces stays where it is.
                 key = (cost_key(member), samples, member.device if apart else -1)

@@ -1,6 +1,7 @@
 """Small planning problems, drawn by hypothesis: profiles, clusters, batches."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,14 +16,14 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 @st.composite
 def profiles(draw: Draw, most: int = 7) -> ModelProfile:
-    """Chains of unlike layers, some with skips and optimizer steps."""
+    """Chains of unlike layers, some with skips, some of seconds that vary."""
     n = draw(st.integers(2, most))
 
     def column(values: list[float]) -> list[float]:
         return draw(st.lists(st.sampled_from(values), min_size=n, max_size=n))
 
     skips = [(a, b) for b in range(n) for a in range(b - 1)]
-    return chain(
+    found = chain(
         n,
         forward_s=column([0.001, 0.002, 0.003, 0.007]),
         backward_s=column([0.001, 0.004, 0.009]),
@@ -32,6 +33,13 @@ def profiles(draw: Draw, most: int = 7) -> ModelProfile:
         microbatch_sizes=draw(st.sampled_from([(1,), (1, 2), (1, 2, 4)])),
         device_type="cpu-core",
     )
+    share = draw(st.sampled_from([0.0, 0.0, 0.05, 0.3]))
+    names = (("whole_forward_std_s", "forward_s"), ("whole_backward_std_s", "backward_s"))
+    deviations = {
+        to: tuple(share * float(found.column(name, size).sum()) for size in found.microbatch_sizes)
+        for to, name in names
+    }
+    return replace(found, **deviations) if share else found
 
 
 @st.composite
@@ -54,6 +62,7 @@ def clusters(draw: Draw) -> Cluster:
         "cpu-core",
         host_cores=cores,
         transfer_cores=0.5 if cores else 0.0,
+        collective_cores=draw(st.sampled_from([None, 0.9])) if cores else None,
         sender_copies=draw(st.booleans()),
         post_s=draw(st.sampled_from([0.0, 1e-5, 2e-3])),
         instruction_s=draw(st.sampled_from([0.0, 1e-4])),

@@ -83,6 +83,8 @@ def test_corrections_are_seen_in_the_text_and_do_not_pile_up() -> None:
     assert ModelProfile.from_json(twice.to_json()) == twice
     assert twice.correction == Correction(3.0, 1.5, PROFILE.digest)
     assert twice.layers[1].forward_s == pytest.approx([3 * s for s in PROFILE.layers[1].forward_s])
+    varying = replace(PROFILE, whole_forward_std_s=(0.5,) * len(PROFILE.microbatch_sizes))
+    assert corrected(varying, Correction(2.0)).whole_forward_std_s == (1.0,) * len(PROFILE.microbatch_sizes)
     with pytest.raises(InputError, match="slowdown"):
         Correction(0.0)
 

@@ -1,12 +1,14 @@
 """One column stands for all: what it gives is what the whole gives."""
 
 from dataclasses import replace
+from math import sqrt
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hocket.cost.stragglers import slowest
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.planning.predict import predict
@@ -14,7 +16,7 @@ from hocket.planning.predict.symmetry import column_of
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import Candidate, PlanRequest
 from hocket.strategies.base.strategy import members, strategy
 from tests.planning.helpers.situations import clusters, profiles
 
@@ -56,6 +58,23 @@ def test_the_first_column() -> None:
     assert [(cut.devices, cut.beside) for cut in column.cuts] == [((0,), (1,)), ((2,), (3,))]
     assert column.batch_size == 4
     assert column.everywhere({0: 1.0, 2: 2.0}) == {0: 1.0, 1: 1.0, 2: 2.0, 3: 2.0}
+
+
+@pytest.mark.parametrize("r", [2, 8])
+def test_a_column_waits_for_the_slowest_of_all(r: int) -> None:
+    """Where seconds vary, one replica alone stands for all that it meets: the iteration is the whole's, and longer than without variance."""
+    profile = replace(PROFILE, whole_forward_std_s=(0.2,), whole_backward_std_s=(0.5,))
+    cluster = Cluster("alike", (Level("server", r, 1e9, shared=False),), "cpu-core")
+    situation = PlanRequest(profile, cluster, 2 * r)
+    choice = Candidate((StageCut((0, 1, 2, 3), tuple(range(r))),), 1, 2 * r)
+    column = column_of(profile, cluster, choice.stages, 2 * r, 1)
+    assert column is not None
+    found = predict.predict_choice(situation, "data_parallel", choice)
+    with patch.object(predict, "column_of", lambda *_: None):
+        whole = predict.predict_choice(situation, "data_parallel", choice)
+    still = predict.predict_choice(replace(situation, profile=PROFILE), "data_parallel", choice)
+    assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-12)
+    assert found.iteration_s - still.iteration_s == pytest.approx(sqrt(2 * (0.2**2 + 0.5**2)) * slowest(r)[0][r])
 
 
 def test_where_one_does_not_stand_for_all() -> None:

@@ -1,5 +1,7 @@
 """A profile with more blocks is the profile of the model that has more blocks."""
 
+from dataclasses import replace
+
 import pytest
 
 from hocket import models
@@ -54,3 +56,14 @@ def test_a_mask_that_all_blocks_read(times: int) -> None:
     blocks = max(times, LEAST)
     assert found.tensors[1].targets == tuple(range(1, blocks + 1))
     assert [tensor.targets for tensor in found.tensors[2:]] == [(k + 1,) for k in range(1, blocks + 1)]
+
+
+def test_variances_grow_as_seconds_do() -> None:
+    """Twelve layers instead of six, each as long: twice the variance."""
+    short = replace(chain(6), whole_forward_std_s=(3.0, 3.0, 3.0, 3.0))
+    block = repeated_block(short)
+    assert block is not None
+    deep = lengthened(short, block, 12)
+    assert len(deep.layers) == 12
+    assert deep.whole_forward_std_s == pytest.approx([3.0 * 2**0.5] * 4)
+    assert deep.whole_backward_std_s == ()

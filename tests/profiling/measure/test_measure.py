@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from hocket.errors import CaptureError, InputError
 from hocket.profiling.capture.capture import Stage, capture
 from hocket.profiling.capture.storage_tracker import StorageTracker
 from hocket.profiling.job.job import Job
-from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.measure import deviation, measure
 from hocket.profiling.measure.memory import count_bytes, seed_of, step_peaks
 from hocket.profiling.profile import ModelProfile
 
@@ -51,6 +52,7 @@ def test_profile_of_a_gpt():
     assert up.optimizer_bytes == 2 * weights + 2 * 4  # two moments, and a step count per tensor
     assert up.flops == (2 * 16 * 32 * 128, 2 * 2 * 16 * 32 * 128)
     assert up.step_s + profile.step_call_s > 0
+    assert len(profile.whole_forward_std_s) == len(profile.whole_backward_std_s) == 2
     assert any("random" in x.notes for x in profile.layers)
     assert all(any("scaled by" in note and f"of {size}:" in note for note in profile.notes) for size in (1, 2))
 
@@ -101,6 +103,18 @@ def test_the_clock_is_an_argument():
     assert profile.whole_forward_s == (1.0,)
     assert {round(x.forward_s[0] * len(profile.layers), 9) for x in profile.layers} == {1.0}
     assert all(x.noise_s == (0.0,) for x in profile.layers)
+    assert profile.whole_forward_std_s == profile.whole_backward_std_s == ()
+
+
+def test_deviations_are_told_by_neighbours() -> None:
+    """Seconds of a normal distribution that drift slowly, jump between rounds and are disturbed twice: the distribution's deviation."""
+    rng = np.random.default_rng(5)
+    seconds = rng.normal(10.0, 0.5, 3000) + np.linspace(0.0, 4.0, 3000)
+    seconds[1000:] += 50.0
+    assert deviation(seconds.tolist(), [0, 1000, 2000]) == pytest.approx(0.5, rel=0.05)
+    seconds[[500, 1500]] += 20.0
+    assert deviation(seconds.tolist(), [0, 1000, 2000]) == pytest.approx(0.5, rel=0.1)
+    assert deviation([3.0], [0]) == deviation([], []) == deviation([1.0, 5.0], [0, 1]) == 0.0
 
 
 def test_batch_normalisation_of_one_value():

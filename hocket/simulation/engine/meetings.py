@@ -1,0 +1,68 @@
+"""Meetings: when the last member of a collective is expected, where seconds of computation vary.
+
+A simulation plays mean seconds. The mean of the slowest member's arrival is later than the latest of the mean arrivals. So the kernel keeps,
+for each node, the variance of its end since the last collective that it waited for: the sum of the variances of the computation along the
+chain of causes. A collective begins when its slowest member is expected. Where nothing waits for a collective, variance goes on to add up
+past it; where computation waited for one, all members go on together and it begins anew at 0.
+
+Rules of this file: only indexing and arithmetic, as in kernel.py, which calls these functions. What members compute since they met varies
+independently. Source: cost/stragglers.py.
+"""
+
+from math import sqrt
+from typing import Any
+
+Floats = Any
+Ints = Any
+_STEPS = 64.0  # entries of a table for each standard deviation (cost/stragglers.py)
+
+
+def looked_up(table: Floats, z: float) -> float:
+    """A table's value at a distance of z >= 0 deviations, interpolated; 0 beyond its end."""
+    at = z * _STEPS
+    k = int(at)
+    if k + 1 >= len(table):
+        return 0.0
+    return float(table[k] + (at - k) * (table[k + 1] - table[k]))
+
+
+def later(
+    first_s: float, first_var: float, second_s: float, second_var: float, late: Floats, tail: Floats
+) -> tuple[float, float]:
+    """Mean and variance of the later of two independent normal times (Clark's first two moments)."""
+    if second_s > first_s:
+        first_s, first_var, second_s, second_var = second_s, second_var, first_s, first_var
+    both = sqrt(first_var + second_var)
+    if both <= 0.0:
+        return first_s, 0.0
+    apart = first_s - second_s
+    z = apart / both
+    more, other = both * looked_up(late, z), looked_up(tail, z)
+    density = more + apart * other  # times the deviation of the difference
+    square = first_var * (1.0 - other) + (apart * apart + second_var) * other - apart * density
+    return first_s + more, max(0.0, square - more * more)
+
+
+def last_arrival(n: int, copies: int, a_ptr: Ints, a_from: Ints, end: Floats, spread: Floats, numbers: Any) -> float:
+    """When the last member of a collective is expected; members of equal mean and variance, such as replicas, are joined at once.
+
+    Arguments:
+        copies: members that each arrival stands for. numbers: (means, variances, late, tail) of cost/stragglers.py.
+    """
+    means, variances, late, tail = numbers
+    found_s, found_var, joined = 0.0, 0.0, 0
+    k, stop = a_ptr[n], a_ptr[n + 1]
+    while k < stop:
+        at_s, var, alike = end[a_from[k]], spread[a_from[k]], 1
+        k += 1
+        while k < stop and end[a_from[k]] == at_s and spread[a_from[k]] == var:
+            alike += 1
+            k += 1
+        r = alike * copies
+        own_s, own_var = at_s + sqrt(var) * means[r], var * variances[r]
+        if joined == 0:
+            found_s, found_var = own_s, own_var
+        else:
+            found_s, found_var = later(found_s, found_var, own_s, own_var, late, tail)
+        joined += 1
+    return found_s
