@@ -80,7 +80,7 @@ def measure_links(
         behind = between if mail.shared else _nothing  # a network's time is not the processor's
         kinds = [
             _Kind(POINT_TO_POINT, pair, 2, _low, behind, partial(_to_and_fro, rank, pair, mail)),
-            _Kind(ALL_REDUCE, members, 1, middle_mean, between, partial(_reduce, group)),
+            _Kind(ALL_REDUCE, members, 1, middle_mean, between, partial(_reduce, group), cores=undisturbed_cores),
         ]
         if mail.shared:
             groups = [pair, *([other] for other in range(workers) if other not in pair)]
@@ -101,7 +101,7 @@ class _Kind:
     Attributes:
         among: members that take part. together: transfers between two looks at the clock.
         usual: what one takes, of many. between: what is done with a message before each look. make: a transfer of a message.
-        busy: seconds of the processors that do it.
+        busy: seconds of the processors that do it. cores: that are busy, of seconds of each transfer and of the processors.
     """
 
     name: str
@@ -111,6 +111,7 @@ class _Kind:
     between: Callable[[torch.Tensor], None]
     make: Callable[[torch.Tensor], Transfer]
     busy: Clock = time.process_time
+    cores: Callable[[Sequence[float], Sequence[float]], float] | None = None
 
 
 def _nothing(message: torch.Tensor) -> None:
@@ -136,6 +137,11 @@ def middle_mean(seconds: list[float]) -> float:
     """The mean of the middle half."""
     found, out = sorted(seconds), len(seconds) // 4
     return fmean(found[out : len(found) - out])
+
+
+def undisturbed_cores(seconds: Sequence[float], processor_s: Sequence[float]) -> float:
+    """Cores that transfers keep busy: the upper quartile, because whatever else has the cores makes a transfer longer and no busier."""
+    return quantiles([busy / each for each, busy in zip(seconds, processor_s, strict=True)], n=4, method="inclusive")[2]
 
 
 def _series(
@@ -172,7 +178,10 @@ def _series(
         usual_s, busy_s = (
             _largest(kind.usual(found[1:]) if active else 0.0, device) for found in (measured_s, processor_s)
         )
-        yield size, usual_s, busy_s / usual_s
+        cores = busy_s / usual_s
+        if kind.cores is not None:
+            cores = _largest(kind.cores(measured_s[1:], processor_s[1:]) if active else 0.0, device)
+        yield size, usual_s, cores
 
 
 def _largest(value: float, device: torch.device) -> float:
