@@ -1,13 +1,15 @@
-"""State: everything that decides what a core will answer, as plain data, to compare two cores and to show one.
+"""Core state as plain data, for comparing and displaying cores.
 
-It is made of all attributes that a core and its parts have, so that a new one is part of it without a word here. Left out are
-only the caches of `_CACHES`, which are worked out from the rest. A policy's memory belongs to it: all attributes of a policy that
-is an object, such as those of policy_by_name.py. A policy that is a plain function has none, and must answer by its snapshot alone.
+The state contains everything that determines the core's future commands. It is built from all attributes of a core
+and its parts, so new attributes are included automatically. Only the derived caches in `_CACHES` are omitted. The
+state includes the memory of a policy: all attributes of a policy object, such as the objects of policy_by_name.py. A
+policy that is a plain function has no memory and must depend on its snapshot alone.
 """
 
 import random
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from hashlib import blake2b
 from inspect import unwrap
 from json import dumps
@@ -26,28 +28,28 @@ from hocket.scheduler.rounds.selection import RoundSelection
 __all__ = ["state_of"]
 
 _PARTS = ("roster", "floor", "asking", "book", "choice")
-# Attributes that follow from others; and what an allocation says to people.
+# Derived attributes, and texts of an allocation for people.
 _CACHES: dict[type, frozenset[str]] = {
     JobTable: frozenset({"_slots"}),
     LeaseTable: frozenset({"_of", "_type_of", "_spread", "type_of", "consolidated", "columns"}),
-    PolicyRunner: frozenset({"policy", "_settings"}),  # the policy stands by itself
+    PolicyRunner: frozenset({"policy", "_settings"}),  # the policy is a separate entry
     RoundSelection: frozenset({"settings"}),
-    Core: frozenset(_PARTS),  # stand by themselves
+    Core: frozenset(_PARTS),  # separate entries
     Allocation: frozenset({"reasons", "note", "grouped"}),
 }
-_LONG = 1_000  # characters of a policy's attribute
+_LONG = 1_000  # maximum characters of a policy attribute before it is digested
 _CODE = (FunctionType, BuiltinFunctionType, MethodType)
 
 
 def state_of(core: Core) -> dict[str, Any]:
-    """The state of a core; equal only for two that answer alike to all that may come.
+    """State of a core; equal states give equal answers to all future events.
 
     Returns:
-        Plain data: "core" (the clock, the round, settings), "jobs" (by id, with their figures), a part for each of the core's
-        parts, and "policy" (its memory). Large and opaque parts, such as where a solver ended, are digests.
+        Plain data: "core" (clock, round, settings), "jobs" (values by id), one entry for each part of the core, and
+            "policy" (its memory). Large and opaque values, such as a solver's last basis, are digests.
     """
     roster = core.roster
-    # Rows of slots that nobody has decide nothing: who comes begins anew.
+    # Rows of unused slots have no effect, because a new job resets its row.
     jobs = {
         name: {"slot": slot, **{row.lstrip("_"): _plain(getattr(roster, row)[slot]) for row in BY_SLOT}}
         for name, slot in roster.slot.items()
@@ -59,14 +61,35 @@ def state_of(core: Core) -> dict[str, Any]:
 
 
 def _memory(core: Core) -> Any:
-    """The policy's state between two snapshots, as plain data."""
+    """Policy state between two snapshots, as plain data."""
     policy = unwrap(core.asking.policy)
-    found = None if isinstance(policy, _CODE) else _plain(policy)
-    return {name: _in_short(own) for name, own in found.items()} if isinstance(found, dict) else found
+    if isinstance(policy, partial):
+        return {"code": _code(policy), "arguments": _in_short(_bound(policy))}
+    own = policy.__self__ if isinstance(policy, MethodType) else policy
+    memory = {} if isinstance(own, _CODE) else {name: _in_short(_plain(v)) for name, v in _attributes(own).items()}
+    return {"code": _code(policy), **memory}
+
+
+def _code(policy: Any) -> str:
+    """The name of a policy's code: of a function, or the class of an object."""
+    while isinstance(policy, partial):
+        policy = policy.func
+    named = policy if isinstance(policy, _CODE) else type(policy)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _bound(call: partial[Any]) -> list[Any]:
+    """The arguments that a partial has, those of partials inside it included."""
+    inner = _bound(call.func) if isinstance(call.func, partial) else []
+    return [*inner, [_argument(value) for value in call.args], {k: _argument(v) for k, v in call.keywords.items()}]
+
+
+def _argument(value: Any) -> Any:
+    return _code(value) if isinstance(value, _CODE) else _plain(value)
 
 
 def _in_short(value: Any) -> Any:
-    """Plain data, or a digest of it where it is long, such as what a solver keeps."""
+    """Plain data, or its digest if long, such as solver state."""
     text = dumps(value)
     return value if len(text) <= _LONG else _digest(text)
 
@@ -76,7 +99,10 @@ def _digest(text: str) -> str:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """All attributes of an object but caches and code; of a dataclass its fields, as cached properties are no part of it."""
+    """Attributes of an object except caches and code; fields of a dataclass.
+
+    Cached properties are not fields and are omitted.
+    """
     names = [f.name for f in fields(value)] if is_dataclass(value) else vars(value)
     left_out = _CACHES.get(type(value), frozenset())
     found = {name.lstrip("_"): getattr(value, name) for name in names if name not in left_out}
@@ -84,7 +110,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Any of these objects as plain data."""
+    """Convert a value to plain data."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):

@@ -204,7 +204,7 @@ def test_a_policy_that_fails_leaves_everything_as_it_was() -> None:
             raise ArithmeticError("a mistake")
         return even(snapshot)
 
-    drive, other = driver((1,), policy), driver((1,), even)
+    drive, other = driver((1,), policy), driver((1,), policy)
     for each in (drive, other):
         one(each, "a")
         each.rounds(1)
@@ -236,7 +236,7 @@ def test_a_policy_that_refuses_later_leaves_the_last_allocation_in_force() -> No
     refuses[0] = True
     one(drive, "b")
     note, *others = drive.tell(RoundEnded(), 360.0)
-    assert note == Note("prices: found none; expected some; the last allocation holds on")
+    assert note == Note("prices: found none; expected some; the last allocation stays in effect")
     assert others == [Renew((start.lease,), 720.0), WakeAt(720.0)]
 
 
@@ -384,7 +384,7 @@ def test_workers_that_go_take_their_leases_along() -> None:
     one(drive, "b")
     drive.rounds(1)
     hit = next(lease for lease in drive.held.values() if lease.workers == (0,))
-    assert drive.tell(WorkersLost(0, (0,)), 10.0) == [Stop(hit, "its workers went away")]
+    assert drive.tell(WorkersLost(0, (0,)), 10.0) == [Stop(hit, "its workers were lost")]
     drive.rounds(1)
     assert [lease.workers for lease in drive.held.values()] == [(1,)]
     drive.tell(WorkersJoined(0, (0, 5)), drive.now_s)
@@ -424,7 +424,7 @@ def test_solver_trouble_leaves_the_last_allocation_and_says_so() -> None:
     trouble[0] = True
     one(drive, "b")
     told = drive.tell(RoundEnded(), 360.0)
-    assert told[0] == Note("fairness: time limit; the last allocation holds on")
+    assert told[0] == Note("fairness: time limit; the last allocation stays in effect")
     assert {lease.jobs for lease in drive.held.values()} == {("a",), ("b",)}
     trouble[0] = False
     assert not any(isinstance(command, Note) for command in drive.tell(RoundEnded(), 720.0))
@@ -510,10 +510,10 @@ def test_sharing_that_was_measured_counts_both_ways() -> None:
 
 
 WRONG = [
-    (JobArrived(job("a"), (1.0,)), "job a: found a job of this name"),
+    (JobArrived(job("a"), (1.0,)), "job a: found a second job with this name"),
     (JobArrived(job("b"), (1.0, 2.0)), "job b: throughputs: found 2; expected 1"),
     (JobArrived(job("b"), (float("nan"),)), "job b: throughputs"),
-    (JobFinished("c"), "job c: found no job of this name"),
+    (JobFinished("c"), "job c: found no job with this name"),
     (JobFailed("c"), "job c"),
     (JobWithdrawn("c"), "job c"),
     (Progressed(("a",), (0.0,)), "progress: remaining_steps"),

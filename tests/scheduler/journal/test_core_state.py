@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.core.policy_runner import Policy
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.journal.core_state import _CACHES, state_of
+from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import Job
+from hocket.scheduler.model.snapshot import Snapshot
 from tests.scheduler.core.test_core import Story, job, one
 from tests.scheduler.helpers.drive import Driver, cluster, driver, even
 
@@ -60,6 +63,44 @@ def test_the_next_lease_number_is_seen() -> None:
     first.tell(JobWithdrawn("a"))
     second.tell(RoundEnded())
     assert [state_of(drive.core)["floor"]["given"] for drive in (first, second)] == [1, 0]
+
+
+class _Always:
+    def __call__(self, snapshot: Snapshot) -> Allocation:
+        return even(snapshot)
+
+
+class _Fails(_Always):
+    def __call__(self, snapshot: Snapshot) -> Allocation:
+        raise ArithmeticError
+
+
+def _other(snapshot: Snapshot) -> Allocation:
+    raise ArithmeticError
+
+
+def _by(policy: Policy, snapshot: Snapshot) -> Allocation:
+    return policy(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("one_policy", "another"),
+    [
+        (even, _other),
+        (_Always(), _Fails()),
+        (_Always().__call__, _Fails().__call__),
+        (partial(_by, even), partial(_by, _other)),
+        (partial(partial(_by, even)), partial(partial(_by, _other))),
+        (partial(_by, even), even),
+    ],
+    ids=["function", "class", "method", "argument", "nested", "partial"],
+)
+def test_policies_with_other_code_are_seen(one_policy: Policy, another: Policy) -> None:
+    """Cores that ask different policies do not compare equal, also where neither policy has a memory."""
+    cores = [driver((2,), policy).core for policy in (one_policy, another, one_policy)]
+    states = [state_of(core) for core in cores]
+    assert states[0] != states[1]
+    assert states[0] == states[2]
 
 
 def _busy() -> Core:
