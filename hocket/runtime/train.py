@@ -256,9 +256,9 @@ def _account(plan: Plan, path: Path, options: Options, listener: Listener) -> No
     from hocket.planning.burst.amplification import amplification_of
     from hocket.planning.load import opened
     from hocket.program.trace.trace import Trace
-    from hocket.strategies.base.strategy import lends
+    from hocket.strategies.base.strategy import yields_idle
 
-    if options.trace is None or not plan.profile or not lends(plan.strategy):
+    if options.trace is None or not plan.profile or not yields_idle(plan.strategy):
         return
     try:
         profile = opened(plan, path.parent, path.name).profile

@@ -84,7 +84,7 @@ MICROBATCHES = (1, 2, 3, 4, 6)
 
 def option_sets(name: str) -> Iterator[dict[str, Any]]:
     """No options, each one by itself, and all switches at once."""
-    options = strategy(name).OPTIONS
+    options = strategy(name).options
     yield {}
     for key, option in options.items():
         tried: dict[type, tuple[Any, ...]] = {bool: (True,), tuple: ([2, 1], [1, 2])}
@@ -135,10 +135,10 @@ def staleness(program: Program) -> dict[int, set[int]]:
 def test_a_member_has_what_the_room_asks(name: str) -> None:
     """PAPER, OPTIONS with defaults and help, and the four functions."""
     member = strategy(name)
-    assert isinstance(member.PAPER, str)
-    assert len(member.PAPER) > 10
-    assert isinstance(member.STEADY, bool)
-    for key, option in member.OPTIONS.items():
+    assert isinstance(member.paper, str)
+    assert len(member.paper) > 10
+    assert isinstance(member.steady, bool)
+    for key, option in member.options.items():
         assert key.isidentifier()
         assert isinstance(option, Option)
         assert option.default is None or isinstance(option.default, option.kind)
@@ -216,7 +216,7 @@ def test_a_member_is_as_steady_as_it_declares(name: str) -> None:
             continue
         batch = 48 * width
         sizes = shorter(name, choice.stages, (batch, 1))
-        assert (sizes is not None) == member.STEADY
+        assert (sizes is not None) == member.steady
         if sizes is None:
             continue
         situation = PlanRequest(profile, cluster, batch)

@@ -32,13 +32,9 @@ IN_CIRCLES: frozenset[str] = frozenset(
     {
         "hocket.cost.background.device_share",
         "hocket.cost.model",
-        "hocket.hardware.catalog",
-        "hocket.hardware.cluster",
         "hocket.profiling.capture.capture",
         "hocket.profiling.capture.stage",
         "hocket.profiling.checks.batch_independence",
-        "hocket.profiling.job.job",
-        "hocket.profiling.job.loss_weight",
         "hocket.program.trace.chrome",
         "hocket.program.trace.trace",
         "hocket.runtime.launch.local",
@@ -48,8 +44,6 @@ IN_CIRCLES: frozenset[str] = frozenset(
         "hocket.runtime.train",
         "hocket.runtime.worker.prepared",
         "hocket.runtime.worker.worker",
-        "hocket.strategies.swapping.search",
-        "hocket.strategies.swapping.tuner",
     }
 )
 SHARED_CLASS_NAMES: frozenset[str] = frozenset(
@@ -103,7 +97,6 @@ MEMBER_NAMES_OUTSIDE: Mapping[str, int] = {
 }
 GETATTR_ON_MEMBERS: Mapping[str, int] = {
     "scheduler/core/policy_by_name.py": 2,
-    "strategies/base/strategy.py": 5,
 }
 
 

@@ -214,9 +214,9 @@ def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
     """What a plan uses of devices, and a run of it, where others may have those that a stage leaves out; empty where all are kept."""
     from hocket.errors import InputError
     from hocket.planning.burst.amplification import amplification_of
-    from hocket.strategies.base.strategy import lends
+    from hocket.strategies.base.strategy import yields_idle
 
-    if not lends(opened.plan.strategy):
+    if not yields_idle(opened.plan.strategy):
         return ""
     try:
         return amplification_of(opened.plan, opened.profile, real).text

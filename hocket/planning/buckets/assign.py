@@ -21,7 +21,7 @@ from hocket.planning.search.result import NEAR, Evaluated, Refused
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.strategies.base.search_space import Candidate, PlanRequest
-from hocket.strategies.base.strategy import lends
+from hocket.strategies.base.strategy import yields_idle
 
 AUTO, DEFAULT = "auto", "default"
 FINALISTS = 3  # candidates of a search for which buckets are chosen, and beside these the first of each strategy
@@ -153,7 +153,7 @@ def _sums(plan: Plan) -> bool:
 
 def _used_s(plan: Plan, profile: ModelProfile) -> float:
     """Device-seconds of an iteration of a plan with its prediction; what keeps its devices need not be simulated for that."""
-    if plan.predicted is None or lends(plan.strategy):
+    if plan.predicted is None or yields_idle(plan.strategy):
         return device_s(plan, profile)
     return held_s(plan.stages, plan.predicted.iteration_s, plan.tensor)
 

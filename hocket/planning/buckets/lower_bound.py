@@ -15,7 +15,7 @@ from hocket.planning.predict.predict import predict_choice, profile_of_group, tr
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.busy_time import active_s
 from hocket.strategies.base.search_space import Candidate, PlanRequest
-from hocket.strategies.base.strategy import lends
+from hocket.strategies.base.strategy import yields_idle
 
 
 def least_used_s(plan: Plan, profile: ModelProfile) -> float:
@@ -25,7 +25,7 @@ def least_used_s(plan: Plan, profile: ModelProfile) -> float:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
     situation, choice = _freed(plan, profile)
-    if lends(plan.strategy):
+    if yields_idle(plan.strategy):
         return plan.tensor * sum(active_s(trace_of_choice(situation, plan.strategy, choice)).values())
     return held_s(plan.stages, predict_choice(situation, plan.strategy, choice).iteration_s, plan.tensor)
 

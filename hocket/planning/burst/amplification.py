@@ -20,7 +20,7 @@ from hocket.program.program import replica
 from hocket.program.trace.busy_time import active_s
 from hocket.program.trace.trace import KINDS, Trace
 from hocket.program.trace.update_time import update_s
-from hocket.strategies.base.strategy import lends, merged, waved
+from hocket.strategies.base.strategy import merged, several_waves, yields_idle
 from hocket.strategies.burst.costs import BurstCosts
 from hocket.util.units import show_count, show_seconds
 
@@ -115,7 +115,7 @@ def device_s(plan: Plan, profile: ModelProfile) -> float:
 
 
 def _device_s(plan: Plan, trace: Trace) -> float:
-    if lends(plan.strategy):
+    if yields_idle(plan.strategy):
         return plan.tensor * sum(active_s(trace).values())
     return held_s(plan.stages, update_s(trace), plan.tensor)
 
@@ -125,7 +125,7 @@ def work_of(plan: Plan) -> Work:
     found: Work = Counter()
     for stage in plan.stages:
         many = merged(plan.strategy, len(stage.devices), plan.microbatches)
-        count = plan.microbatches // 2 if waved(plan.strategy) else plan.microbatches
+        count = plan.microbatches // 2 if several_waves(plan.strategy) else plan.microbatches
         for m in range(stage.wave * count, (stage.wave + 1) * count, many):
             _count(found, plan, stage.layers, replica(stage.devices, m, many), plan.samples(m, many))
     return found

@@ -15,7 +15,7 @@ from hocket.planning.predict.update_semantics import UpdateSemantics, synchronou
 from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.base.strategy import lends, members, ring_of
+from hocket.strategies.base.strategy import members, ring_of, yields_idle
 from hocket.util.units import show_bytes, show_gap
 
 PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE, SWAPPED = (
@@ -210,7 +210,7 @@ def _kind_of(one: Evaluated) -> str:
     if len(set(devices)) > 1:
         if len(devices[0]) > 1 and ring_of(devices) is not None:
             return WAVES
-        return BURST if lends(one.strategy) else PIPELINE
+        return BURST if yields_idle(one.strategy) else PIPELINE
     if one.plan.shard != "none" and any(len(stage.devices) > 1 for stage in one.plan.stages):
         return SHARDED
     if one.plan.tensor > 1:

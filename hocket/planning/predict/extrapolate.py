@@ -31,7 +31,7 @@ def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -
     together = lcm(*widths)  # microbatches after which every replica has its turn again
     rounds, rest = divmod(batch[0], together * batch[1])
     depth = len({cut.devices for cut in cuts})
-    if not member_named(strategy).STEADY or rest:
+    if not member_named(strategy).steady or rest:
         return None
     if len(set(widths)) == 1:
         # With chunks, and without a flush, the first round behind the filling is not yet as the others.

@@ -23,7 +23,7 @@ from hocket.planning.search.result import NEAR, TIE, Evaluated, Refused
 from hocket.program.program import StageShape
 from hocket.program.trace.busy_time import active_s
 from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, period_forwards, shared
-from hocket.strategies.base.strategy import complete, config, lacking, lends, microbatches_of, refusal, strategy
+from hocket.strategies.base.strategy import complete, config, microbatches_of, missing, refusal, strategy, yields_idle
 from hocket.util.units import show_bytes, show_count
 
 SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
@@ -72,7 +72,7 @@ class BranchAndBound:
         if self.considered == before:
             devices, batch = self.situation.cluster.devices, self.situation.batch_size
             none = f"no choice for {show_count(devices, 'device')} and a batch of {batch}"
-            self.refused.append(Refused(name, "", ": ".join(filter(None, (none, lacking(name, self.situation))))))
+            self.refused.append(Refused(name, "", ": ".join(filter(None, (none, missing(name, self.situation))))))
 
     def _wait(self, name: str, choice: Candidate) -> None:
         self.waiting.append((self.bounds.quick_s(choice), self.considered, name, choice, False))
@@ -145,14 +145,14 @@ class BranchAndBound:
 
     def _beyond(self, name: str, choice: Candidate, least_s: float) -> "_Reason | None":
         """Whether a choice that keeps its devices for so long at least uses too much of them."""
-        if self.tolerance is None or lends(name):
+        if self.tolerance is None or yields_idle(name):
             return None
         text = self.tolerance.refusal(held_s(choice.stages, least_s, self.tolerance.members), "at least ")
         return _Reason(text) if text else None
 
     def _used_s(self, name: str, choice: Candidate, iteration_s: float, tolerance: Tolerance) -> float:
         """Device-seconds of an iteration."""
-        if lends(name):
+        if yields_idle(name):
             return tolerance.members * sum(active_s(trace_of_choice(self.situation, name, choice)).values())
         return held_s(choice.stages, iteration_s, tolerance.members)
 

@@ -21,7 +21,7 @@ from hocket.planning.swapping.search import SWAPPING, smallest_packs
 from hocket.profiling.analytic.repeat_blocks import LEAST, RepeatedBlock, lengthened, repeated_block
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, period_forwards, shared
-from hocket.strategies.base.strategy import complete, lacking, microbatches_of, refusal, searched, strategy
+from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, searched, strategy
 from hocket.util.units import show_bytes, show_count
 
 MOST_LAYERS = 192  # that are looked at: what fits more is said to fit so many at least
@@ -172,7 +172,7 @@ def _choice(name: str, situation: PlanRequest) -> _Tried:
             again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
             return _Tried(" ".join((*words, *again)))
         missed(peaks, "up to ")
-    return _Tried(None, lacks or lacking(name, situation) or "this strategy has no choice here")
+    return _Tried(None, lacks or missing(name, situation) or "this strategy has no choice here")
 
 
 def _variants(name: str, situation: PlanRequest) -> Iterator[Candidate]:

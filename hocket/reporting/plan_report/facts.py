@@ -70,7 +70,7 @@ def about_strategy(plan: Plan) -> str:
         return ""
     member = strategy(plan.strategy)
     first = (getattr(member, "__doc__", None) or "").strip().split("\n\n")[0].replace("\n", " ").replace("`", "")
-    return f"{first} Source: {member.PAPER}."
+    return f"{first} Source: {member.paper}."
 
 
 def chips(plan: Plan) -> tuple[str, ...]:

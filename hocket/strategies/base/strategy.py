@@ -1,10 +1,9 @@
 """What all strategies share: their options, the checks that every one makes, and the names of the members."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import lcm
-from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any
 
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.program.check.structure import unlike
@@ -34,22 +33,39 @@ class Option:
     words: tuple[str, ...] = ()
 
 
-class Strategy(Protocol):
-    """The shape of a member of this room."""
+@dataclass(frozen=True)
+class Strategy:
+    """One schedule: a compiler from stages to a Program, with what a search must know about it.
 
-    PAPER: str
-    STEADY: bool
-    OPTIONS: dict[str, Option]
+    Attributes:
+        paper: where the schedule comes from.
+        rule: the update rule that the Program implements.
+        supports: the reason to refuse some stages; None where the schedule can be compiled.
+        in_flight: forwards that each stage holds a stash for at most, per replica.
+        compile: the Program for some stages.
+        choices: candidates for a search (`search_space.PlanRequest`).
+        steady: True if a batch costs a constant time more per microbatch, so that long batches can be extrapolated.
+        options: entries of a plan's `options`, by name.
+        merges_microbatches: True if a replica runs its share of a batch as one forward and one backward.
+        yields_idle: True if devices that a stage does not use are free for other jobs.
+        several_waves: True if several replicas of the model share devices, each with its own stages.
+        only_swapping: True if a search tries the schedule only in plans that swap.
+        missing: what a request lacks where `choices` is empty; None where the schedule does not say.
+    """
 
-    def rule(self, stages: Stages, microbatches: int, options: Options) -> Rule: ...
-
-    def supports(self, stages: Stages, microbatches: int, options: Options) -> str | None: ...
-
-    def in_flight(self, stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]: ...
-
-    def compile(self, stages: Stages, microbatches: int, options: Options) -> Program: ...
-
-    def choices(self, situation: Any) -> Iterable[Any]: ...
+    paper: str
+    rule: Callable[[Stages, int, Options], Rule]
+    supports: Callable[[Stages, int, Options], str | None]
+    in_flight: Callable[[Stages, int, Options], tuple[int, ...]]
+    compile: Callable[[Stages, int, Options], Program]
+    choices: Callable[[Any], Iterable[Any]]
+    steady: bool
+    options: Mapping[str, Option] = field(default_factory=dict)
+    merges_microbatches: bool = False
+    yields_idle: bool = False
+    several_waves: bool = False
+    only_swapping: bool = False
+    missing: Callable[[Any], str] | None = None
 
 
 def members() -> tuple[str, ...]:
@@ -58,9 +74,13 @@ def members() -> tuple[str, ...]:
 
 
 def strategy(name: str) -> Strategy:
-    """One strategy by name."""
-    module: ModuleType = registry.load("hocket.strategies.schedules", name, "strategy")
-    return cast(Strategy, module)
+    """The strategy of this name.
+
+    Raises:
+        InputError: there is none; the message lists the nearest name.
+    """
+    found: Strategy = registry.load("hocket.strategies.schedules", name, "strategy").STRATEGY
+    return found
 
 
 def complete(name: str, options: Options) -> dict[str, Any]:
@@ -69,7 +89,7 @@ def complete(name: str, options: Options) -> dict[str, Any]:
     Raises:
         InputError: an unknown option, or one of the wrong type.
     """
-    known = strategy(name).OPTIONS
+    known = strategy(name).options
     for key, value in options.items():
         if key not in known:
             expected = f"one of {', '.join(known)}" if known else f"no options: {name} takes none"
@@ -149,7 +169,7 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
 
 def searched() -> tuple[str, ...]:
     """Names of the strategies that a search looks at by itself; the others are for plans that swap."""
-    return tuple(name for name in members() if not getattr(strategy(name), "BY_HAND", False))
+    return tuple(name for name in members() if not strategy(name).only_swapping)
 
 
 def habits(name: str, options: Options) -> Habits:
@@ -162,20 +182,20 @@ def habits(name: str, options: Options) -> Habits:
     return Habits(**{key: full[key] for key in Habits._fields if key in full})
 
 
-def merges(name: str) -> bool:
+def merges_microbatches(name: str) -> bool:
     """Whether a replica of a strategy runs its share of a batch together, as one forward and one backward."""
-    return bool(getattr(strategy(name), "MERGES", False))
+    return strategy(name).merges_microbatches
 
 
-def lends(name: str) -> bool:
+def yields_idle(name: str) -> bool:
     """Whether devices that a strategy does not use at the moment are free for other jobs; others keep theirs."""
-    return bool(getattr(strategy(name), "LENDS", False))
+    return strategy(name).yields_idle
 
 
-def lacking(name: str, situation: Any) -> str:
+def missing(name: str, situation: Any) -> str:
     """What is missing where a strategy's `choices` has none for a situation; empty where it does not say."""
-    says = getattr(strategy(name), "lacks", None)
-    return str(says(situation)) if says else ""
+    says = strategy(name).missing
+    return says(situation) if says else ""
 
 
 def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:
@@ -187,17 +207,21 @@ def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]
     Raises:
         InputError: bundles cannot have whole samples.
     """
-    return Microbatches.bundled(batch_size, size, widths) if merges(name) else Microbatches.of(batch_size, size)
+    return (
+        Microbatches.bundled(batch_size, size, widths)
+        if merges_microbatches(name)
+        else Microbatches.of(batch_size, size)
+    )
 
 
 def merged(name: str, replicas: int, microbatches: int) -> int:
     """The microbatches that one forward of a stage runs together; one where they cannot be divided among the replicas."""
-    return microbatches // replicas if merges(name) and microbatches % replicas == 0 else 1
+    return microbatches // replicas if merges_microbatches(name) and microbatches % replicas == 0 else 1
 
 
-def waved(name: str) -> bool:
+def several_waves(name: str) -> bool:
     """Whether a strategy has several waves on the same devices, each with stages of its own that hold all of the model."""
-    return bool(getattr(strategy(name), "WAVED", False))
+    return strategy(name).several_waves
 
 
 def _waves(name: str, stages: Stages) -> str | None:
@@ -205,7 +229,7 @@ def _waves(name: str, stages: Stages) -> str | None:
     s = next((s for s, stage in enumerate(stages) if stage.wave), None)
     return (
         None
-        if s is None or waved(name)
+        if s is None or several_waves(name)
         else f"stage {s} is of wave {stages[s].wave}; {name} has one replica of the model on a device"
     )
 
@@ -213,7 +237,7 @@ def _waves(name: str, stages: Stages) -> str | None:
 def _bundles(name: str, stages: Stages) -> str | None:
     """The reason to refuse stages that run several microbatches together."""
     s = next((s for s, stage in enumerate(stages) if stage.merged != 1), None)
-    if s is None or merges(name):
+    if s is None or merges_microbatches(name):
         return None
     return f"stage {s} runs {stages[s].merged} microbatches together; here each has a forward and a backward of its own"
 

@@ -15,18 +15,10 @@ from hocket.program.passes.assemble import assemble
 from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
-from hocket.strategies.base.strategy import Option, Options, Stages, config
+from hocket.strategies.base.strategy import Options, Stages, Strategy, config
 from hocket.strategies.base.synchronous import rule
 from hocket.strategies.burst.planner import BurstRun, plan_burst
 from hocket.util.units import show_count
-
-__all__ = ["LENDS", "MERGES", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
-
-PAPER = "DeepPool (Park et al. 2022), sections 3 and 4"
-STEADY = False
-MERGES = True
-LENDS = True
-OPTIONS: dict[str, Option] = {}
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
@@ -105,7 +97,7 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
     return [_choice(situation, runs) for runs in offered]
 
 
-def lacks(situation: PlanRequest) -> str:
+def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     largest = situation.profile.microbatch_sizes[-1]
     return (
@@ -119,3 +111,17 @@ def _choice(situation: PlanRequest, runs: tuple[BurstRun, ...]) -> Candidate:
     stages = (cut(situation, run.layers, run.devices) for run in runs)
     merged = tuple(replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
     return Candidate(merged, -(-situation.batch_size // microbatches), microbatches)
+
+
+STRATEGY = Strategy(
+    paper="DeepPool (Park et al. 2022), sections 3 and 4",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=False,
+    merges_microbatches=True,
+    yields_idle=True,
+    missing=missing,
+)

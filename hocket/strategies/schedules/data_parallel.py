@@ -5,14 +5,8 @@ from collections.abc import Iterable
 from hocket.program.program import Program
 from hocket.strategies.base.orders import one_after_the_other
 from hocket.strategies.base.search_space import Candidate, PlanRequest, replicas
-from hocket.strategies.base.strategy import Option, Options, Stages, enough_microbatches, reasons
+from hocket.strategies.base.strategy import Options, Stages, Strategy, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import compile_batches, rule
-
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
-
-PAPER = "dissertation section 2.2.1; bucketed and overlapped as in PyTorch DDP (Li et al. 2020)"
-STEADY = True
-OPTIONS: dict[str, Option] = {}
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
@@ -34,3 +28,14 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """All numbers of replicas that the cluster and the batch allow, with and without recomputation."""
     return replicas(situation)
+
+
+STRATEGY = Strategy(
+    paper="dissertation section 2.2.1; bucketed and overlapped as in PyTorch DDP (Li et al. 2020)",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=True,
+)

@@ -4,17 +4,11 @@ from collections.abc import Iterable
 
 from hocket.program.passes.tasks import Task
 from hocket.program.program import Program
-from hocket.strategies.base.missing import pipeline as lacks
+from hocket.strategies.base.missing import pipeline
 from hocket.strategies.base.orders import at_most_own, one_forward_one_backward, warmup
 from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
-from hocket.strategies.base.strategy import Option, Options, Stages
+from hocket.strategies.base.strategy import Options, Stages, Strategy
 from hocket.strategies.base.synchronous import compile_batches, rule, supports
-
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
-
-PAPER = "dissertation section 3.2.2, figures 3.3 and 4.4 (top)"
-STEADY = True
-OPTIONS: dict[str, Option] = {}
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
@@ -35,3 +29,15 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation."""
     return pipelines(situation, recompute=True)
+
+
+STRATEGY = Strategy(
+    paper="dissertation section 3.2.2, figures 3.3 and 4.4 (top)",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=True,
+    missing=pipeline,
+)

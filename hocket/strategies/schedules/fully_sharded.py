@@ -8,17 +8,9 @@ from hocket.program.program import Program
 from hocket.strategies.base.missing import even
 from hocket.strategies.base.orders import own
 from hocket.strategies.base.search_space import Candidate, PlanRequest, units
-from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons
+from hocket.strategies.base.strategy import Options, Stages, Strategy, config, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
-
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
-
-PAPER = (
-    "ZeRO, stage 3 (Rajbhandari et al. 2020), in units with one gathered ahead as in PyTorch FSDP (Zhao et al. 2023)"
-)
-STEADY = True
-OPTIONS: dict[str, Option] = {}
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
@@ -68,7 +60,7 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
     return units(situation)
 
 
-def lacks(situation: PlanRequest) -> str:
+def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     if situation.shard == "none":
         return "replicas divide everything here, and shard: none was asked for"
@@ -77,3 +69,17 @@ def lacks(situation: PlanRequest) -> str:
     if len(situation.profile.layers) == 1 and situation.shard not in (None, "full"):
         return f"the model has one layer, and one unit with shard: {situation.shard} is data parallelism"
     return even(situation, "each of two replicas or more has as many of them")
+
+
+STRATEGY = Strategy(
+    paper=(
+        "ZeRO, stage 3 (Rajbhandari et al. 2020), in units with one gathered ahead as in PyTorch FSDP (Zhao et al. 2023)"
+    ),
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=True,
+    missing=missing,
+)

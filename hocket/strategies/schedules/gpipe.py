@@ -3,17 +3,11 @@
 from collections.abc import Iterable
 
 from hocket.program.program import Program
-from hocket.strategies.base.missing import pipeline as lacks
+from hocket.strategies.base.missing import pipeline
 from hocket.strategies.base.orders import forwards_then_backwards, most_own
 from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
-from hocket.strategies.base.strategy import Option, Options, Stages
+from hocket.strategies.base.strategy import Options, Stages, Strategy
 from hocket.strategies.base.synchronous import compile_batches, rule, supports
-
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
-
-PAPER = "GPipe (Huang et al. 2019); dissertation section 4.2.2, figure 4.3"
-STEADY = False
-OPTIONS: dict[str, Option] = {}
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
@@ -29,3 +23,15 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation."""
     return pipelines(situation, recompute=True)
+
+
+STRATEGY = Strategy(
+    paper="GPipe (Huang et al. 2019); dissertation section 4.2.2, figure 4.3",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=False,
+    missing=pipeline,
+)

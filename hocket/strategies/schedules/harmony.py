@@ -12,17 +12,12 @@ from hocket.strategies.base.balance import Balancer, runs
 from hocket.strategies.base.missing import microbatches as too_few
 from hocket.strategies.base.orders import most_own, own
 from hocket.strategies.base.search_space import Candidate, PlanRequest, cut, recomputing
-from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons
+from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, config, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import rule
 from hocket.strategies.swapping.tuner import Mode
 from hocket.util.units import show_count
 
-__all__ = ["BY_HAND", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
-
-PAPER = "Harmony (Li et al., HotOS 2021), section 3; what is swapped: docs/harmony.md"
-STEADY = False
 MOST_PACKS = 64  # among which a search looks
-BY_HAND = True
 OPTIONS: dict[str, Option] = {
     "mode": Option(
         str, "data", "data: every pack on all devices; pipeline: each on one, usually in turn", tuple(map(str, Mode))
@@ -136,9 +131,23 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
                 yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def lacks(situation: PlanRequest) -> str:
+def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     devices = situation.cluster.devices
     return too_few(
         situation, f"each of {show_count(devices, 'device')} takes one or more", lambda count: count >= devices
     )
+
+
+STRATEGY = Strategy(
+    paper="Harmony (Li et al., HotOS 2021), section 3; what is swapped: docs/harmony.md",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=False,
+    options=OPTIONS,
+    only_swapping=True,
+    missing=missing,
+)

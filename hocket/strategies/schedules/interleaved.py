@@ -7,15 +7,9 @@ from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.missing import even, pipeline
 from hocket.strategies.base.search_space import Candidate, PlanRequest, interleavings
-from hocket.strategies.base.strategy import Option, Options, Stages, config, enough_microbatches, reasons, rounds
+from hocket.strategies.base.strategy import Options, Stages, Strategy, config, enough_microbatches, reasons, rounds
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
-
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "lacks", "rule", "supports"]
-
-PAPER = "PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)"
-STEADY = True
-OPTIONS: dict[str, Option] = {}
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
@@ -95,7 +89,19 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
     return interleavings(situation)
 
 
-def lacks(situation: PlanRequest) -> str:
+def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     takes = "they must divide by depth x width, which is 2 or more (section 4.2.2)"
     return pipeline(situation, layers=4) or even(situation, takes)
+
+
+STRATEGY = Strategy(
+    paper="PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=True,
+    missing=missing,
+)

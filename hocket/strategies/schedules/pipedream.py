@@ -9,10 +9,8 @@ from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies.base import orders
 from hocket.strategies.base.search_space import Candidate, PlanRequest, partitioned
-from hocket.strategies.base.strategy import Option, Options, Stages, config, one_stage_a_device, reasons
+from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, config, one_stage_a_device, reasons
 
-PAPER = "PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8"
-STEADY = False
 OPTIONS = {
     "vertical_sync": Option(bool, False, "one weight version for an input on all stages (section 2.4.3)"),
     "naive": Option(bool, False, "for study: no stashing, the backward takes the newest weights"),
@@ -71,3 +69,15 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 def choices(situation: PlanRequest) -> Iterable[Candidate]:
     """The partitioner's plan, and plans with fewer inputs in flight where memory is short."""
     return partitioned(situation)
+
+
+STRATEGY = Strategy(
+    paper="PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=False,
+    options=OPTIONS,
+)

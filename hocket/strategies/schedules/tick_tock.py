@@ -16,12 +16,9 @@ from hocket.program.rule import WAVES, Rule
 from hocket.strategies.base.missing import even
 from hocket.strategies.base.orders import own
 from hocket.strategies.base.search_space import Candidate, PlanRequest, recomputing, replicas
-from hocket.strategies.base.strategy import Option, Options, Stages, config, reasons
+from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, config, reasons
 from hocket.util.units import show_count
 
-PAPER = "Wavelet (Wang et al., MLSys 2021), section 3.2 and appendix B.1; figures 8 and 9"
-STEADY = False
-WAVED = True
 _WHOLE = (
     "shard divides a step among replicas, and a wave hands its whole gradients on to the other wave; take shard: none"
 )
@@ -122,10 +119,24 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
             yield replace(waves, options={"align": "forwards"})
 
 
-def lacks(situation: PlanRequest) -> str:
+def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     if situation.shard not in (None, "none"):
         return _WHOLE
     return even(
         situation, f"every replica of both waves has as many of them: a multiple of {WAVES} x the devices that are used"
     )
+
+
+STRATEGY = Strategy(
+    paper="Wavelet (Wang et al., MLSys 2021), section 3.2 and appendix B.1; figures 8 and 9",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=False,
+    options=OPTIONS,
+    several_waves=True,
+    missing=missing,
+)

@@ -11,19 +11,15 @@ from hocket.strategies.base import orders
 from hocket.strategies.base.missing import pipeline
 from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
 from hocket.strategies.base.strategy import (
-    Option,
     Options,
     Stages,
+    Strategy,
     config,
     enough_microbatches,
     one_stage_a_device,
     reasons,
 )
 from hocket.util.units import show_count
-
-PAPER = "PipeDream-2BW; dissertation section 3.2.1, figure 3.2"
-STEADY = True
-OPTIONS: dict[str, Option] = {}
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
@@ -85,6 +81,18 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
     return pipelines(situation, recompute=True)
 
 
-def lacks(situation: PlanRequest) -> str:
+def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     return pipeline(situation)
+
+
+STRATEGY = Strategy(
+    paper="PipeDream-2BW; dissertation section 3.2.1, figure 3.2",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=True,
+    missing=missing,
+)

@@ -14,15 +14,9 @@ from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.missing import even, pipeline
 from hocket.strategies.base.search_space import Candidate, PlanRequest, cut, pipelines, recomputing
-from hocket.strategies.base.strategy import Option, Options, Stages, config, ring_of
+from hocket.strategies.base.strategy import Options, Stages, Strategy, config, ring_of
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
-
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
-
-PAPER = "Wavelet (Wang et al. 2021), section 3.3, figure 10"
-STEADY = True
-OPTIONS: dict[str, Option] = {}
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
@@ -97,7 +91,7 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
             yield replace(offered[0], thriftier=tuple(offered[1:]))
 
 
-def lacks(situation: PlanRequest) -> str:
+def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
     most = min(situation.cluster.devices, len(situation.profile.layers))
     takes = "waves are two" if most == 2 else f"waves are 2 to {most}"
@@ -117,3 +111,15 @@ def _with_waves(situation: PlanRequest, straight: Candidate, waves: int) -> Cand
 
 def _both(choice: Candidate) -> tuple[Candidate, Candidate]:
     return choice, recomputing(choice)
+
+
+STRATEGY = Strategy(
+    paper="Wavelet (Wang et al. 2021), section 3.3, figure 10",
+    rule=rule,
+    supports=supports,
+    in_flight=in_flight,
+    compile=compile,
+    choices=choices,
+    steady=True,
+    missing=missing,
+)

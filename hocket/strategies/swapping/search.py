@@ -15,7 +15,7 @@ import numpy as np
 
 from hocket.errors import InputError
 from hocket.strategies.swapping import numba_kernels as compiled
-from hocket.strategies.swapping.costs import GIB, Array
+from hocket.strategies.swapping.costs import GIB, Array, LayerProfile, Server
 from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 from hocket.util.units import show_bytes
 
@@ -130,6 +130,18 @@ class PackTables:
                 seconds = seconds[::-1]
             np.add.at(row, np.arange(len(seconds)) % devices, seconds)
         return PackCandidates(ways, held, busy, counts, np.zeros(len(ways)))
+
+
+def plan_harmony(profile: LayerProfile, server: Server, batch: int, mode: Mode) -> HarmonyPlan:
+    """The fastest of all candidate plans that fit.
+
+    Arguments:
+        batch: samples of an iteration; in data mode the devices divide it.
+
+    Raises:
+        InputError: the batch cannot be divided, or no candidate fits into a device.
+    """
+    return search(Costs(profile, server, batch, mode))
 
 
 def search(costs: Costs) -> HarmonyPlan:

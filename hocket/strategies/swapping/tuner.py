@@ -1,6 +1,6 @@
 """Harmony's performance tuner: packs of layers and sizes of microbatches, forward and backward each its own (HotOS 2021).
 
-`plan_harmony` is what others call; docs/harmony.md says what is counted and what is promised.
+`plan_harmony` in search.py is what others call; docs/harmony.md says what is counted and what is promised.
 """
 
 from dataclasses import dataclass
@@ -57,20 +57,6 @@ class HarmonyPlan:
     backward: Tasks
     iteration_s: float
     peak_bytes: float
-
-
-def plan_harmony(profile: LayerProfile, server: Server, batch: int, mode: Mode) -> HarmonyPlan:
-    """The fastest of all candidate plans that fit.
-
-    Arguments:
-        batch: samples of an iteration; in data mode the devices divide it.
-
-    Raises:
-        InputError: the batch cannot be divided, or no candidate fits into a device.
-    """
-    from hocket.strategies.swapping.search import search
-
-    return search(Costs(profile, server, batch, mode))
 
 
 class Costs:

@@ -150,7 +150,7 @@ def option(name: str) -> st.SearchStrategy[dict[str, Any]]:
         st.fixed_dictionaries(
             {key: st.sampled_from(one.words) if one.words else values.get(one.kind, st.just("other"))}
         )
-        for key, one in strategy(name).OPTIONS.items()
+        for key, one in strategy(name).options.items()
     ]
     return st.one_of(*known, st.just({"unheard_of": 1}))
 

@@ -10,7 +10,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import PlanRequest
-from hocket.strategies.base.strategy import lacking, members, strategy
+from hocket.strategies.base.strategy import members, missing, strategy
 
 
 def of(devices: int, layers: int, batch_size: int, sizes: tuple[int, ...], shard: str | None = None) -> PlanRequest:
@@ -31,7 +31,7 @@ def test_who_has_no_choice_says_what_is_missing(name: str) -> None:
             continue
         if offered:
             continue
-        said = lacking(name, of(devices, layers, batch_size, sizes, shard))
+        said = missing(name, of(devices, layers, batch_size, sizes, shard))
         assert len(said) > 10
         if named := re.search(r"or a batch of (\d+)", said):
             assert list(strategy(name).choices(of(devices, layers, int(named[1]), sizes, shard))), said

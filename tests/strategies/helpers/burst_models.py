@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.device_type import DeviceType
 from hocket.profiling.layer import Layer, Tensor
 from hocket.profiling.profile import ModelProfile
 

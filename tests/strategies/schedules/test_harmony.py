@@ -17,7 +17,8 @@ from hocket.strategies.swapping import numba_kernels as compiled
 from hocket.strategies.swapping import packing
 from hocket.strategies.swapping import search as searching
 from hocket.strategies.swapping.costs import DirectionCosts, LayerProfile, Server
-from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode, Pack, plan_harmony
+from hocket.strategies.swapping.search import plan_harmony
+from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode, Pack
 from tests.strategies.helpers.harmony_events import iteration_s
 
 SIZES = np.array([1.0, 3.0, 8.0])
