@@ -37,13 +37,6 @@ IN_CIRCLES: frozenset[str] = frozenset(
         "hocket.profiling.checks.batch_independence",
         "hocket.program.trace.chrome",
         "hocket.program.trace.trace",
-        "hocket.runtime.launch.local",
-        "hocket.runtime.launch.torchrun",
-        "hocket.runtime.launch.watcher",
-        "hocket.runtime.launch.worker_spec",
-        "hocket.runtime.train",
-        "hocket.runtime.worker.prepared",
-        "hocket.runtime.worker.worker",
     }
 )
 SHARED_CLASS_NAMES: frozenset[str] = frozenset(

@@ -11,8 +11,10 @@ from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.profiling.analytic.synthetic import chain
-from hocket.runtime.train import devices_of, predicted_now, train, unlike_host_link, worker_name
+from hocket.runtime.calibrate.run_feedback import predicted_now, unlike_host_link
+from hocket.runtime.train import train
 from hocket.runtime.worker.monitor.listener import Quiet
+from hocket.runtime.worker.ranks import devices_of, worker_name
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 NAMES = [layer.name for layer in PROFILE.layers]

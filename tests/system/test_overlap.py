@@ -12,8 +12,9 @@ from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.runtime.calibrate.buckets.fit import Noted, OverlapMeasurement, OverlapRun
 from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
 from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
-from hocket.runtime.train import Options, run_workers
+from hocket.runtime.train import run_workers
 from hocket.runtime.worker.monitor.listener import Quiet
+from hocket.runtime.worker.options import Options
 from hocket.util.documents import parse_json
 from hocket.util.schema import read_as
 from tests.system.tiny import plan, write_job

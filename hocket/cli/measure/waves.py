@@ -41,8 +41,9 @@ def waves(
     """
     from hocket.planning.load import open_plan
     from hocket.runtime.calibrate.measure_waves import measure_waves
-    from hocket.runtime.train import INTERRUPTED, check_order
+    from hocket.runtime.train import check_order
     from hocket.runtime.worker.monitor.display import listener
+    from hocket.runtime.worker.options import INTERRUPTED
     from hocket.util.files import check_replaced, place_to_write
 
     place_to_write(output)

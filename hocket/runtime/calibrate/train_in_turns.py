@@ -22,9 +22,10 @@ from hocket.profiling.profile import ModelProfile
 from hocket.runtime.launch.local import local_workers
 from hocket.runtime.launch.watcher import Watch
 from hocket.runtime.launch.worker_spec import TurnsSpec
-from hocket.runtime.train import Options, devices_of
 from hocket.runtime.worker.monitor.collector import Collector, Event
 from hocket.runtime.worker.monitor.listener import Listener, Quiet, RunSummary
+from hocket.runtime.worker.options import Options
+from hocket.runtime.worker.ranks import devices_of
 
 STEPS = 10
 """Steps of a turn; several, because its first period is not counted."""

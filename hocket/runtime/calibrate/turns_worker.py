@@ -24,10 +24,10 @@ from hocket.profiling.measure.measure import usual
 from hocket.profiling.measure.worker_costs import WorkerCosts
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.launch.worker_spec import TurnsSpec
-from hocket.runtime.train import Options
 from hocket.runtime.worker.heartbeat import Heartbeat
 from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.monitor.trace_writer import MAX_EVENTS, write_trace
+from hocket.runtime.worker.options import Options
 from hocket.runtime.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
 from hocket.runtime.worker.progress_observer import Watched
 from hocket.runtime.worker.recording import Recording

@@ -27,14 +27,16 @@ from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.background_load import usable_cores
+from hocket.runtime.calibrate.run_feedback import predicted_now
 from hocket.runtime.launch import fork_server
 from hocket.runtime.launch.cpu_affinity import cores_of
 from hocket.runtime.launch.watcher import LocalWorker, Watch
 from hocket.runtime.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file
-from hocket.runtime.train import Options, devices_of, predicted_now, worker_name
 from hocket.runtime.worker.heartbeat import Heartbeat
 from hocket.runtime.worker.monitor.collector import Collector
 from hocket.runtime.worker.monitor.listener import Listener, RunSummary
+from hocket.runtime.worker.options import Options
+from hocket.runtime.worker.ranks import devices_of, worker_name
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count
 

@@ -32,14 +32,16 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from hocket.errors import HocketError, NotFinite, WorkerLost
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, load_job
+from hocket.runtime.calibrate.run_feedback import predicted_now
 from hocket.runtime.launch.failures import Failure, describe, first_cause, understand
 from hocket.runtime.launch.rendezvous import meet
 from hocket.runtime.launch.torchrun_environment import number_in
-from hocket.runtime.train import INTERRUPTED, Options, devices_of, predicted_now, worker_name
 from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState, agreed_stop
 from hocket.runtime.worker.monitor.collector import Collector, plain
 from hocket.runtime.worker.monitor.listener import Listener, RunSummary
+from hocket.runtime.worker.options import INTERRUPTED, Options
 from hocket.runtime.worker.prepared import RankInfo
+from hocket.runtime.worker.ranks import devices_of, worker_name
 from hocket.runtime.worker.worker import work
 from hocket.util.documents import parse_json
 

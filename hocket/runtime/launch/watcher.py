@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from hocket.errors import InternalError, WorkerLost
 from hocket.runtime.launch import fork_server
 from hocket.runtime.launch.failures import Failure, first_cause, understand
-from hocket.runtime.train import Options
 from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState, hold_all
 from hocket.runtime.worker.monitor.listener import Listener
+from hocket.runtime.worker.options import Options
 from hocket.util.documents import parse_json
 
 _LOOK_S = 0.1

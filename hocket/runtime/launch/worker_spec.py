@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.job.likeness import Likeness, check_likeness, likeness
 from hocket.profiling.job.origin import NAMES
-from hocket.runtime.train import Options
+from hocket.runtime.worker.options import Options
 from hocket.util.documents import parse_json
 from hocket.util.files import read_bytes
 from hocket.util.schema import read_as

@@ -23,9 +23,10 @@ from hocket.program.check.check import prove
 from hocket.program.program import Program
 from hocket.runtime.nan_guard.guard import judged_together
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
-from hocket.runtime.train import Options, check_workers, devices_of
 from hocket.runtime.update.optimizer_check import check_optimizer
 from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.worker.options import Options
+from hocket.runtime.worker.ranks import check_workers, devices_of
 from hocket.runtime.worker.segments import SegmentCounts
 from hocket.util.compatibility import Feature, check_together
 

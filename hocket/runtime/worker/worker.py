@@ -31,10 +31,10 @@ from hocket.runtime.swapping.host_link import host_link
 from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.runtime.swapping.swapper import budgets_of
 from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors
-from hocket.runtime.train import Options
 from hocket.runtime.worker.heartbeat import Heartbeat, WorkerState
 from hocket.runtime.worker.kv_exchange import KVExchange
 from hocket.runtime.worker.monitor.trace_writer import MAX_EVENTS, write_trace
+from hocket.runtime.worker.options import Options
 from hocket.runtime.worker.prepared import RankInfo, fitting, prepare, process_group
 from hocket.runtime.worker.progress_observer import Watched
 from hocket.runtime.worker.recording import Recording

@@ -12,8 +12,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from hocket.errors import NotFinite
 from hocket.runtime.launch.failures import describe
 from hocket.runtime.launch.torchrun import _Together
-from hocket.runtime.train import Options
 from hocket.runtime.worker.heartbeat import Heartbeat
+from hocket.runtime.worker.options import Options
 
 
 @pytest.mark.parametrize("folder", ["saved", None])

@@ -15,8 +15,10 @@ from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
 from hocket.runtime.calibrate.buckets.fit import Noted, OverlapMeasurement, measured
 from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
-from hocket.runtime.train import Options, run_workers, shows_the_run
+from hocket.runtime.train import run_workers
 from hocket.runtime.worker.monitor.listener import Listener, Noting
+from hocket.runtime.worker.options import Options
+from hocket.runtime.worker.ranks import shows_the_run
 from hocket.util.documents import parse_json
 from hocket.util.files import read_bytes
 from hocket.util.schema import read_as

@@ -1,0 +1,35 @@
+"""Ranks of a plan: the device of each worker, and each worker's name in messages. No torch."""
+
+import os
+
+from hocket.errors import InputError
+from hocket.planning.plan import Plan
+
+
+def check_workers(devices: tuple[int, ...], workers: int) -> None:
+    """One worker for each device of the plan, or an InputError."""
+    if workers != len(devices):
+        hint = f"Start {len(devices)} workers, for example torchrun --nproc-per-node {len(devices)}, or plan for {workers}."
+        raise InputError("workers", str(workers), f"{len(devices)}, one for each device of the plan", hint)
+
+
+def shows_the_run() -> bool:
+    """Whether this process is the one that a person looks at: the only one, or torchrun's first worker."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def devices_of(plan: Plan) -> tuple[int, ...]:
+    """The plan's devices in the cluster, ascending; worker i is the i-th of them.
+
+    Of a tensor-parallel plan those of all groups: device d is member d % t of group d // t, worker i member i % t.
+    """
+    named = sorted({device for stage in plan.stages for device in stage.devices})
+    return tuple(group * plan.tensor + member for group in named for member in range(plan.tensor))
+
+
+def worker_name(plan: Plan, rank: int) -> str:
+    """A worker, for people: its number, and where it works in a tensor-parallel group."""
+    if plan.tensor == 1:
+        return f"worker {rank}"
+    group, member = divmod(devices_of(plan)[rank], plan.tensor)
+    return f"worker {rank}, member {member} of group {group}"
