@@ -8,6 +8,7 @@ moves n / p bytes to the neighbour (Patarasuk and Yuan, Bandwidth optimal all-re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import quantiles
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from hocket.hardware.cluster import Level, Link
 _ROUNDS = 50
 # Residuals below this share of the time count alike: the timer itself is not better.
 _FLOOR = 1e-3
+_LARGE_BYTES = 2**20  # such collectives move bytes more than they wait
 
 
 POINT_TO_POINT, ALL_REDUCE, MEMBERS = "point_to_point", "all_reduce", "members"
@@ -183,3 +185,24 @@ def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) 
             level = replace(level, members=fits[k, MEMBERS].link)
         measured.append(level)
     return tuple(measured)
+
+
+def undisturbed_cores(seconds: Sequence[float], processor_s: Sequence[float]) -> float:
+    """Cores that transfers keep busy: the upper quartile, because whatever else has the cores makes a transfer longer and no busier."""
+    return quantiles([busy / each for each, busy in zip(seconds, processor_s, strict=True)], n=4, method="inclusive")[2]
+
+
+def transfer_cores(samples: Sequence[LinkSample]) -> float:
+    """Cores that a message keeps busy on each side. The largest one shows best what moving bytes costs the processor."""
+    own = [sample for sample in samples if sample.kind == POINT_TO_POINT]
+    return max(own, key=lambda sample: sample.size_bytes).busy_cores if own else 0.0
+
+
+def collective_cores(samples: Sequence[LinkSample], threads: int) -> float | None:
+    """Cores that a collective keeps busy on each member, in what one busy worker keeps busy; None where none was measured.
+
+    Of large ones the busiest, because other programs disturb longer ones more often.
+    """
+    own = [sample for sample in samples if sample.kind == ALL_REDUCE]
+    large = [sample for sample in own if sample.size_bytes >= _LARGE_BYTES] or own[-1:]
+    return max(sample.busy_cores for sample in large) / threads if large else None

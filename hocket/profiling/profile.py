@@ -123,16 +123,19 @@ class ModelProfile:
             raise InputError("layers", "none", "at least one layer")
         for i, layer in enumerate(self.layers):
             layer.check(f"layers.{i}", sizes, self.device_type, self.elsewhere)
-        for key in ("load_s", "whole_forward_std_s", "whole_backward_std_s"):
-            if len(found := getattr(self, key)) not in (0, len(sizes)):
+        by_size = {
+            "load_s": self.load_s,
+            "whole_forward_std_s": self.whole_forward_std_s,
+            "whole_backward_std_s": self.whole_backward_std_s,
+        }
+        for key, found in by_size.items():
+            if len(found) not in (0, len(sizes)):
                 raise InputError(key, f"{len(found)} values", f"{len(sizes)}, one a microbatch size, or none")
         for key, values in (
-            ("load_s", self.load_s),
+            *by_size.items(),
             ("step_call_s", (self.step_call_s,)),
             ("whole_forward_s", self.whole_forward_s),
             ("whole_backward_s", self.whole_backward_s),
-            ("whole_forward_std_s", self.whole_forward_std_s),
-            ("whole_backward_std_s", self.whole_backward_std_s),
         ):
             check_amounts(key, values)
         for i, tie in enumerate(self.ties):

@@ -1,6 +1,7 @@
 """hardware/links.py: times become latency and bandwidth."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -12,10 +13,12 @@ from hocket.hardware.links import (
     ALL_REDUCE,
     POINT_TO_POINT,
     LinkSample,
+    collective_cores,
     fit_all_reduce,
     fit_alpha_beta,
     fit_samples,
     ring_all_reduce_s,
+    undisturbed_cores,
     with_fits,
 )
 
@@ -133,3 +136,15 @@ def test_rings_of_different_sizes_are_not_mixed() -> None:
         fit_samples(samples)
     with pytest.raises(InputError, match="point_to_point or all_reduce"):
         LinkSample(0, "broadcast", 2, 1024, 1e-3)
+
+
+def test_cores_of_collectives_are_those_of_undisturbed_ones() -> None:
+    """Half of the transfers waited for cores that others had: what the rest kept busy counts, and the busiest large size."""
+    assert undisturbed_cores([1.0, 1.0, 4.0, 8.0], [0.9, 0.9, 0.9, 0.9]) == pytest.approx(0.9)
+    small, large, largest = (
+        LinkSample(0, ALL_REDUCE, 2, size, 1e-3, busy) for size, busy in ((1024, 1.4), (2**20, 0.9), (2**24, 0.5))
+    )
+    assert collective_cores((small, large, largest), 1) == 0.9
+    assert collective_cores((small, large, largest), 2) == 0.45
+    assert collective_cores((small,), 1) == 1.4
+    assert collective_cores((replace(small, kind=POINT_TO_POINT),), 1) is None

@@ -5,7 +5,7 @@ last are copies of the second: what it reads and makes, seconds and bytes. Nothi
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hocket.profiling.layer import Layer, Tensor
@@ -61,23 +61,29 @@ def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> Model
         ties=ties,
         whole_forward_s=(),
         whole_backward_s=(),
-        whole_forward_std_s=_longer(profile.whole_forward_std_s, profile.layers, layers, "forward_s"),
-        whole_backward_std_s=_longer(profile.whole_backward_std_s, profile.layers, layers, "backward_s"),
+        whole_forward_std_s=_longer(
+            profile.whole_forward_std_s, *(_summed(one.forward_s for one in own) for own in (profile.layers, layers))
+        ),
+        whole_backward_std_s=_longer(
+            profile.whole_backward_std_s, *(_summed(one.backward_s for one in own) for own in (profile.layers, layers))
+        ),
         compiled=None,
         digest_of_model="",
         notes=(*profile.notes, f"{times} blocks instead of {block.times}"),
     )
 
 
-def _longer(
-    deviations_s: tuple[float, ...], before: Sequence[Layer], after: Sequence[Layer], name: str
-) -> tuple[float, ...]:
-    """Standard deviations of a model with other layers: layers vary independently, so variances grow as seconds do."""
-    found = []
-    for k, deviation_s in enumerate(deviations_s):
-        short, long = (sum(getattr(layer, name)[k] for layer in layers) for layers in (before, after))
-        found.append(deviation_s * math.sqrt(long / short) if short > 0 else deviation_s)
-    return tuple(found)
+def _summed(rows: Iterable[tuple[float, ...]]) -> list[float]:
+    """Seconds of all layers, by microbatch size."""
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def _longer(deviations_s: tuple[float, ...], before: list[float], after: list[float]) -> tuple[float, ...]:
+    """Standard deviations of a model that takes other seconds: layers vary independently, so variances grow as seconds do."""
+    if not deviations_s:
+        return ()
+    rows = zip(deviations_s, before, after, strict=True)
+    return tuple(own * math.sqrt(long / short) if short > 0 else own for own, short, long in rows)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,10 @@ Source: the profiling step of section 2.3 of the dissertation, with spread, memo
 """
 
 import gc
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -29,7 +27,7 @@ from hocket.profiling.measure.background_load import BackgroundLoad
 from hocket.profiling.measure.compile_speedup import ends_of, speedup
 from hocket.profiling.measure.core_time import on_core_s
 from hocket.profiling.measure.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
-from hocket.profiling.measure.timing import ROUNDS, Times, timed
+from hocket.profiling.measure.timing import ROUNDS, Times, deviation, timed
 from hocket.profiling.measure.worker_costs import Clock, StepMode, WorkerCosts
 from hocket.profiling.profile import CPU, ModelProfile
 
@@ -221,20 +219,6 @@ def usual(seconds: Sequence[float]) -> float:
     a few are disturbed. The slowest fiftieth is left out, whatever stopped the machine there."""
     kept = sorted(seconds)[: max(1, len(seconds) - (len(seconds) + 49) // 50)]
     return statistics.fmean(kept)
-
-
-def deviation(seconds: Sequence[float], rounds: Sequence[int]) -> float:
-    """Standard deviation of one of many from the next, which replicas that do the same at the same time have from each other.
-
-    Two normal values differ by 2 / sqrt(pi) standard deviations on average. So the mean difference of neighbours tells the deviation,
-    whatever drifts slowly and is common to all replicas, and a few that were disturbed weigh little.
-
-    Arguments:
-        rounds: where rounds begin: values of different rounds are no neighbours.
-    """
-    first = set(rounds)
-    steps = [abs(b - a) for k, (a, b) in enumerate(pairwise(seconds), start=1) if k not in first]
-    return math.sqrt(math.pi) / 2 * statistics.fmean(steps) if steps else 0.0
 
 
 def _column(size: int, counted: list[LayerBytes], times: Times, varies: bool) -> tuple[MeasuredSize, list[str]]:

@@ -5,8 +5,11 @@ so that caches are as in training; iterations of layers and of the undivided mod
 earlier rounds found: sizes are timed in turns, so that a slow spell of the machine does not fall on one of them alone.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -108,3 +111,17 @@ def timed(
             times.whole_backward.append(seconds.backward)
             times.load.append(seconds.load)
             times.step[way].append(seconds.step)
+
+
+def deviation(seconds: Sequence[float], rounds: Sequence[int]) -> float:
+    """Standard deviation of one of many from the next, which replicas that do the same at the same time have from each other.
+
+    Two normal values differ by 2 / sqrt(pi) standard deviations on average. So the mean difference of neighbours tells the deviation,
+    whatever drifts slowly and is common to all replicas, and a few that were disturbed weigh little.
+
+    Arguments:
+        rounds: where rounds begin: values of different rounds are no neighbours.
+    """
+    first = set(rounds)
+    steps = [abs(b - a) for k, (a, b) in enumerate(pairwise(seconds), start=1) if k not in first]
+    return math.sqrt(math.pi) / 2 * fmean(steps) if steps else 0.0

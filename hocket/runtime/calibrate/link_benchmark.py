@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from hocket.errors import InputError
-from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample
+from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, undisturbed_cores
 from hocket.runtime.engine.transport.connect import connect
 from hocket.runtime.engine.transport.shared_memory import Inbox, Outbox
 from hocket.runtime.engine.transport.tensor_group import members_of
@@ -137,11 +137,6 @@ def middle_mean(seconds: list[float]) -> float:
     """The mean of the middle half."""
     found, out = sorted(seconds), len(seconds) // 4
     return fmean(found[out : len(found) - out])
-
-
-def undisturbed_cores(seconds: Sequence[float], processor_s: Sequence[float]) -> float:
-    """Cores that transfers keep busy: the upper quartile, because whatever else has the cores makes a transfer longer and no busier."""
-    return quantiles([busy / each for each, busy in zip(seconds, processor_s, strict=True)], n=4, method="inclusive")[2]
 
 
 def _series(

@@ -19,12 +19,12 @@ from hocket.errors import InputError, WorkerLost
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import HALF, Cluster, Level, Link
 from hocket.hardware.links import (
-    ALL_REDUCE,
     MEMBERS,
-    POINT_TO_POINT,
     LinkSample,
+    collective_cores,
     fit_samples,
     ring_all_reduce_s,
+    transfer_cores,
     with_fits,
 )
 from hocket.profiling.measure.background_load import usable_cores
@@ -37,7 +37,6 @@ from hocket.util.schema import read_as
 DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02
 _LONGER = 3  # times, of a second look
-_LARGE_BYTES = 2**20  # such collectives move bytes more than they wait
 _MOST_WORKERS = 64  # as many as a run starts on one machine
 
 
@@ -83,8 +82,8 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         host_memory_bytes=memory_bytes,
         # Counted in what one busy worker keeps busy.
         host_cores=(found.cores or usable_cores()) / threads,
-        transfer_cores=_transfer_cores(found.samples) / threads,
-        collective_cores=_collective_cores(found.samples, threads),
+        transfer_cores=transfer_cores(found.samples) / threads,
+        collective_cores=collective_cores(found.samples, threads),
         sender_copies=found.sender_copies,
         post_s=found.post_s,
         instruction_s=found.instruction_s,
@@ -106,22 +105,6 @@ def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tup
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
     """What members' exchanges take of a core that others use while members wait for each other; other samples as they are."""
     return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
-
-
-def _transfer_cores(samples: Sequence[LinkSample]) -> float:
-    """Cores that a message keeps busy on each side. The largest one shows best what moving bytes costs the processor."""
-    own = [sample for sample in samples if sample.kind == POINT_TO_POINT]
-    return max(own, key=lambda sample: sample.size_bytes).busy_cores if own else 0.0
-
-
-def _collective_cores(samples: Sequence[LinkSample], threads: int) -> float | None:
-    """Cores that a collective keeps busy on each member, in what one busy worker keeps busy; None where none was measured.
-
-    Of large ones the busiest, because other programs disturb longer ones more often.
-    """
-    own = [sample for sample in samples if sample.kind == ALL_REDUCE]
-    large = [sample for sample in own if sample.size_bytes >= _LARGE_BYTES] or own[-1:]
-    return max(sample.busy_cores for sample in large) / threads if large else None
 
 
 def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:

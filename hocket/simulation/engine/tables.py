@@ -16,7 +16,7 @@ from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
 from hocket.program.program import Program
 from hocket.simulation.engine.kernel import AT_ONCE, BEGINS, COMPUTES, FINISHES, SENDS
 from hocket.simulation.engine.lower import Skeleton
-from hocket.simulation.engine.nodes import PERIOD, ProgramPart, Signature, cost_key
+from hocket.simulation.engine.nodes import PERIOD, Signature, cost_key
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,8 @@ class NodeLayout:
         the successor's number, posts), others as linked lists (head by node, next, successor, posts), first posts.
         """
         skeleton, (prologue, period, _) = self.skeleton, self.sizes
-        node = tuple(
-            np.array([x for part in skeleton.parts for x in column(part)], dtype=np.int64)
-            for column in (_signature, _lane, _index, _moves)
-        )
+        columns = zip(*((part.signature, part.lane, part.index, part.moves) for part in skeleton.parts), strict=True)
+        node = tuple(np.array([x for own in column for x in own], dtype=np.int64) for column in columns)
         source, target, later, posts = (
             (np.array(c, dtype=np.int64) for c in zip(*skeleton.inside, strict=True))
             if skeleton.inside
@@ -97,22 +95,6 @@ class NodeLayout:
         np.add.at(waits, x_to, 1)
         first_posts = np.array([self.number(place) for place in skeleton.first_posts], dtype=np.int64)
         return node, (t_ptr, t_step, posts.astype(np.bool_), x_head, x_next, x_to, x_posts, first_posts), waits
-
-
-def _signature(part: ProgramPart) -> list[int]:
-    return part.signature
-
-
-def _lane(part: ProgramPart) -> list[int]:
-    return part.lane
-
-
-def _index(part: ProgramPart) -> list[int]:
-    return part.index
-
-
-def _moves(part: ProgramPart) -> list[bool]:
-    return part.moves
 
 
 def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[tuple[int, ...]], np.ndarray]:

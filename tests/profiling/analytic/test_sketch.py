@@ -33,8 +33,8 @@ def without_seconds(profile: ModelProfile) -> ModelProfile:
         replace(layer, forward_s=none, backward_s=none, noise_s=(), step_s=0.0, copy_s=0.0) for layer in profile.layers
     )
     return replace(
-        profile, layers=layers, whole_forward_s=(), whole_backward_s=(), load_s=(), step_call_s=0.0, notes=(), source="",
-        device_type="",
+        profile, layers=layers, whole_forward_s=(), whole_backward_s=(), whole_forward_std_s=(),
+        whole_backward_std_s=(), load_s=(), step_call_s=0.0, notes=(), source="", device_type="",
     )  # fmt: skip
 
 

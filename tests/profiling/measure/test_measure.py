@@ -12,8 +12,9 @@ from hocket.errors import CaptureError, InputError
 from hocket.profiling.capture.capture import Stage, capture
 from hocket.profiling.capture.storage_tracker import StorageTracker
 from hocket.profiling.job.job import Job
-from hocket.profiling.measure.measure import deviation, measure
+from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.memory import count_bytes, seed_of, step_peaks
+from hocket.profiling.measure.timing import deviation
 from hocket.profiling.profile import ModelProfile
 
 

@@ -15,9 +15,8 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profiling.measure.background_load import usable_cores
 from hocket.runtime.calibrate import local_links
-from hocket.runtime.calibrate.link_benchmark import measure_links, undisturbed_cores
+from hocket.runtime.calibrate.link_benchmark import measure_links
 from hocket.runtime.calibrate.local_links import (
-    _collective_cores,
     _Found,
     _seen,
     _with_halves,
@@ -188,15 +187,3 @@ def test_workers_that_do_not_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(WorkerLost, match=r"workers \[0, 1\] did not end within 0\.2 s"):
         measure_local(2, timeout_s=0.2)
     assert [process.poll() is not None for process in started] == [True, True]
-
-
-def test_cores_of_collectives_are_those_of_undisturbed_ones() -> None:
-    """Half of the transfers waited for cores that others had: what the rest kept busy counts, and the busiest large size."""
-    assert undisturbed_cores([1.0, 1.0, 4.0, 8.0], [0.9, 0.9, 0.9, 0.9]) == pytest.approx(0.9)
-    small, large, largest = (
-        LinkSample(0, ALL_REDUCE, 2, size, 1e-3, busy) for size, busy in ((1024, 1.4), (2**20, 0.9), (2**24, 0.5))
-    )
-    assert _collective_cores((small, large, largest), 1) == 0.9
-    assert _collective_cores((small, large, largest), 2) == 0.45
-    assert _collective_cores((small,), 1) == 1.4
-    assert _collective_cores((replace(small, kind=POINT_TO_POINT),), 1) is None
