@@ -1,6 +1,7 @@
-"""The cluster: how many jobs share workers of unlike types. No torch, no clock, no sockets, no threads.
+"""Cluster scheduler (Gavel): many jobs on heterogeneous workers.
 
-What a policy is told is a Snapshot (snapshot.py), what it answers an Allocation (allocation.py): fractions of time for each
-job, or pair of jobs, on each type of worker. Rounds turn fractions into leases (priorities.py, placement.py); the core is one
-function from a state and an event to commands (core.py), driven by the simulator or by a live service.
+A policy maps a Snapshot (model/snapshot.py) to an Allocation (model/allocation.py): the fraction of time for each
+job, or pair of jobs, on each worker type. Rounds turn fractions into leases (rounds/priorities.py,
+rounds/placement.py). The core is one function from a state and an event to commands (core/core.py); the simulator or
+a live service drives it. This package uses no torch, clock, sockets or threads.
 """

@@ -1,15 +1,16 @@
-"""Core: the scheduler as a state machine. An event and the time go in, commands come out.
+"""Scheduler core: a state machine from events and times to commands.
 
-Rules of this file: nothing here asks for the time, waits, draws without a seed, or touches anything outside: two cores that were
-told the same events at the same times are in the same state and said the same. It does not know whether it is simulated.
+Rules of this file: the core never reads a clock, waits, draws random numbers without a seed, or does I/O. Two cores
+that handle the same events at the same times reach the same state and return the same commands. The core does not
+know whether it is simulated.
 
     core = Core(types, columns, policy, settings)
     commands = core.handle(JobArrived(job, throughputs), now_s)
 
-Whoever drives it tells events in the order of time and carries out each command before the next event. A round begins when
-RoundEnded is told: the jobs that run in it are chosen (priorities.py) and placed (placement.py) first; only then are leases ended,
-renewed and given (lease_table.py), so that nobody is preempted for a job that does not start. Jobs that arrive during a round wait for
-the next; where none is under way, the core asks for one with WakeAt.
+The driver reports events in time order and carries out each command before it reports the next event. A round begins
+with RoundEnded. The core first selects the round's jobs (priorities.py) and places them (placement.py). Only then
+does it end, renew and grant leases (lease_table.py), so no job is preempted for a job that does not start. Jobs that
+arrive during a round wait for the next round; if no round is running, the core requests one with WakeAt.
 Source: sections 5.3 and 5.5.
 """
 
@@ -62,11 +63,13 @@ __all__ = ["Core", "Policy"]
 
 
 class Core:
-    """The state of a cluster, as far as the scheduler knows it.
+    """Cluster state as known to the scheduler.
 
-    Attributes:
-        roster: jobs. floor: workers and leases. asking: the policy. book: its allocation, and what was received of it. All are to
-            read only.
+    Attributes (read-only):
+        roster: table of unfinished jobs.
+        floor: workers and leases.
+        asking: the policy and the age of its last allocation.
+        book: the current allocation and the time received under it.
     """
 
     def __init__(
@@ -81,8 +84,9 @@ class Core:
     ) -> None:
         """
         Arguments:
-            policy: from a snapshot to an allocation; it is asked again as `settings` say.
-            kept: what classes of jobs keep beside each other, see Pairs; None if jobs do not share workers.
+            policy: function from a snapshot to an allocation; `settings` say when it is called again.
+            kept: share of its throughput that each job class keeps beside each other class, see Pairs; None without
+                space sharing.
         """
         self.settings = settings or Settings()
         self.columns = tuple(columns)
@@ -94,18 +98,20 @@ class Core:
         self.refused: dict[str, str] = {}
         self.rounds = 0
         self.now_s = 0.0
-        self.began_s: float | None = None  # the round that is under way
-        self.changed = False  # jobs came or went, and the book does not know
-        self.asked = False  # for a round to begin, before any is under way
+        self.began_s: float | None = None  # start of the current round
+        self.changed = False  # jobs arrived or left since the ledger was updated
+        self.asked = False  # a first round is already requested
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
-        """What to do about an event.
+        """Update the state for an event and return the commands to carry out.
 
         Raises:
-            InputError: the event cannot be, such as a second job of one name; the state is as before.
+            InputError: the event is invalid, such as a second job with the same name; the state is unchanged.
         """
         if not self.now_s <= now_s < float("inf"):
-            raise InputError("event: time", f"{now_s:g} s", f"not before the last event's, {self.now_s:g} s")
+            raise InputError(
+                "event: time", f"{now_s:g} s", f"a finite time, not before the last event's, {self.now_s:g} s"
+            )
         spent_usd = self.asking.spent_usd
         if self.asking.budget_usd is not None:
             self.asking.spent_usd += self.floor.cost_usd(now_s - self.now_s)
@@ -124,23 +130,23 @@ class Core:
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """That hold now."""
+        """Active leases."""
         return tuple(self.floor.running.values())
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """That are not finished, in the order in which they came."""
+        """Names of the unfinished jobs, in order of arrival."""
         return tuple(self.roster.slot)
 
     def snapshot(self, now_s: float) -> Snapshot:
-        """What a policy is told at this moment."""
+        """Snapshot for the policy at this time."""
         return self.asking.snapshot(self.roster, self.floor, now_s)
 
-    # Jobs come and go.
+    # Job events.
 
     def _arrived(self, event: JobArrived, now_s: float) -> list[Command]:
         if event.job.id in self.roster.slot:
-            raise InputError(f"job {event.job.id}", "a job of this name", "a name that is free")
+            raise InputError(f"job {event.job.id}", "a second job with this name", "a unique name")
         check_arrival(event, len(self.columns), self.asking.kept)
         self.roster.add(event.job, event.throughputs, event.sharing)
         self.asking.stale = self.changed = True
@@ -184,7 +190,7 @@ class Core:
             return [Stop(one, reason) for one in over]
         return [] if lease is None else [StopOne(lease, job, reason)]
 
-    # Workers and figures change.
+    # Worker, price and throughput events.
 
     def _lost(self, event: WorkersLost, now_s: float) -> list[Command]:
         check_workers(event.type, event.workers, len(self.floor.types))
@@ -193,7 +199,7 @@ class Core:
         self.asking.stale = self.asking.must = True
         if event.warned:
             return [Preempt(lease) for lease in over]
-        return [Stop(lease, "its workers went away") for lease in over]
+        return [Stop(lease, "its workers were lost") for lease in over]
 
     def _joined(self, event: WorkersJoined, now_s: float) -> list[Command]:
         check_workers(event.type, event.workers, len(self.floor.types))
@@ -218,7 +224,7 @@ class Core:
     def _sharing(self, event: SharingMeasured, now_s: float) -> list[Command]:
         kept = self.asking.kept
         check_sharing(event, len(self.columns), kept)
-        assert kept is not None  # or there would be no class
+        assert kept is not None  # check_sharing refuses every class otherwise
         kept[event.sharing, event.beside, event.column] = event.kept
         kept[event.beside, event.sharing, event.column] = event.kept_beside
         self.asking.stale = True
@@ -227,7 +233,9 @@ class Core:
     # Rounds.
 
     def _round(self, event: RoundEnded, now_s: float) -> list[Command]:
-        asked, trouble = self.asking.ask(self.roster, self.floor, now_s)  # first: if it fails, nothing has changed
+        asked, trouble = self.asking.ask(
+            self.roster, self.floor, now_s
+        )  # first, so that a failure leaves the state unchanged
         self._enter(self.floor.claims(), now_s, self.roster.busy_s)
         self.roster.busy_s[:] = 0.0
         if self.began_s is not None:
@@ -245,7 +253,11 @@ class Core:
         return told
 
     def _enter(self, claims: LeaseClaims, now_s: float, busy_s: np.ndarray | None = None) -> None:
-        """Put the time that leases had into the book; busy: by slot, if it is known for how much of it a job was at work."""
+        """Credit the time of the current leases to the ledger.
+
+        Arguments:
+            busy_s: seconds of the round that each job was running, by slot, if reported; 0 for unreported jobs.
+        """
         time_s: np.ndarray | float = now_s - self.floor.since_s
         if busy_s is not None and busy_s.any():
             known_s = self.book.of_jobs(claims.entry, busy_s)
@@ -253,7 +265,7 @@ class Core:
         self.book.run(*claims, time_s)
 
     def _open(self, allocation: Allocation | None, now_s: float) -> list[Command]:
-        """Open the book with a new allocation, or keep the old one for whoever is here."""
+        """Load a new allocation into the ledger, or keep the old one for current jobs."""
         roster, slots, workers = self.roster, self.roster.slots(), self.floor.workers
         told: list[Command] = []
         if allocation is not None:

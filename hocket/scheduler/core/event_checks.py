@@ -1,4 +1,4 @@
-"""Checks: what an event from outside must be before the core believes it; each raises InputError and changes nothing."""
+"""Validation of external events: each check raises InputError and changes nothing."""
 
 from math import isfinite
 
@@ -13,31 +13,34 @@ _MOST_WORKERS = 10**6  # of one type
 
 
 def check_arrival(event: JobArrived, columns: int, kept: np.ndarray | None) -> None:
-    """A throughput for each column, and a class that is known.
+    """Check that an arriving job has one throughput per column and a known class.
 
     Arguments:
-        kept: as a core has it, its last class being nobody's.
+        kept: the core's array of kept throughputs; the last class shares with no job.
     """
     place = f"job {event.job.id}"
     if len(event.throughputs) != columns:
-        raise InputError(f"{place}: throughputs", f"{len(event.throughputs)}", f"{columns}, one a column")
+        raise InputError(f"{place}: throughputs", f"{len(event.throughputs)}", f"{columns}, one for each column")
     if not all(isfinite(steps) and steps >= 0 for steps in event.throughputs):
-        raise InputError(f"{place}: throughputs", str(event.throughputs), "steps a second, >= 0")
+        raise InputError(f"{place}: throughputs", str(event.throughputs), "steps per second, >= 0")
     if kept is not None and event.sharing >= len(kept) - 1:
-        raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {len(kept) - 1}, or -1")
+        raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {len(kept) - 1}, or -1 for no sharing")
 
 
 def check_progress(event: Progressed) -> None:
-    """A number of steps for each job, and more than none: who has none left is finished."""
+    """Check that progress gives each job a positive number of remaining steps.
+
+    A job without remaining steps is reported as finished instead.
+    """
     jobs, remaining, busy_s = len(event.jobs), event.remaining_steps, event.busy_s
     if len(remaining) != jobs or not (isfinite(sum(remaining)) and min(remaining, default=1.0) > 0):
         raise InputError("progress: remaining_steps", str(remaining)[:80], "a number > 0 for each job")
     if busy_s and (len(busy_s) != jobs or not (isfinite(sum(busy_s)) and min(busy_s) >= 0)):
-        raise InputError("progress: busy_s", str(busy_s)[:80], "a number >= 0 for each job, or nothing")
+        raise InputError("progress: busy_s", str(busy_s)[:80], "a number >= 0 for each job, or an empty list")
 
 
 def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:
-    """A type that there is, and numbers that a worker can have."""
+    """Check that the worker type and the worker numbers are valid."""
     if not 0 <= kind < types:
         raise InputError("workers: type", str(kind), f"an index < {types}")
     if any(not 0 <= worker < _MOST_WORKERS for worker in workers):
@@ -45,7 +48,7 @@ def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:
 
 
 def check_measured(place: str, column: int, value: float, columns: int) -> None:
-    """A column that there is, and a figure that can be."""
+    """Check that the column exists and the measurement is finite and >= 0."""
     if not 0 <= column < columns:
         raise InputError(f"{place}: column", str(column), f"an index < {columns}")
     if not (isfinite(value) and value >= 0):
@@ -53,9 +56,9 @@ def check_measured(place: str, column: int, value: float, columns: int) -> None:
 
 
 def check_sharing(event: SharingMeasured, columns: int, kept: np.ndarray | None) -> None:
-    """Classes that the core was given, and what they keep."""
+    """Check that both classes are known and the kept throughputs are valid."""
     classes = 0 if kept is None else len(kept) - 1
     if not (0 <= event.sharing < classes and 0 <= event.beside < classes):
-        raise InputError("sharing", f"classes {event.sharing} and {event.beside}", "classes that the core was given")
+        raise InputError("sharing", f"classes {event.sharing} and {event.beside}", "two classes of the setup")
     check_measured("sharing: kept", event.column, event.kept, columns)
     check_measured("sharing: kept_beside", event.column, event.kept_beside, columns)

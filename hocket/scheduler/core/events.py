@@ -1,9 +1,9 @@
-"""Events and commands: all that the core is told, and all that it asks for.
+"""Events that the core handles, and commands that it returns.
 
-Rules of this file: an event is a fact, told once, in the order of time; a command is a wish of the core, and whoever drives it
-(a simulator or a live service) carries it out before it tells the next event. Both are plain and frozen, so that they can be
-compared, sent and written into a journal; commands are named tuples, as leases are: each move makes some. When something happens
-is no part of it: the time is told beside it.
+Rules of this file: an event is a fact, reported once, in time order. A command is a request of the core; the driver
+(a simulator or a live service) carries it out before it reports the next event. Events and commands are plain and
+immutable, so they can be compared, sent and journaled. Commands are named tuples, like leases, because each move
+creates several. The time of an event is not a field; it is passed next to the event.
 Sources: sections 5.3 (reset events), 5.5 (rounds) and 5.6 (leases).
 """
 
@@ -24,11 +24,11 @@ _STRICT: dict[str, Any] = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True)
 class JobArrived:
-    """Somebody handed in a job.
+    """A job was submitted.
 
     Attributes:
-        throughputs: steps a second of the whole job alone, by column; 0 where it does not run.
-        sharing: its class among jobs that share workers, see Pairs; -1 if it shares with nobody.
+        throughputs: steps per second of the whole job alone, by column; 0 where the job cannot run.
+        sharing: space-sharing class, see Pairs; -1 if the job shares with no other job.
     """
 
     job: Job
@@ -40,10 +40,10 @@ class JobArrived:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """What jobs have still to do; told at least before each round ends, for those that ran.
+    """Remaining steps of running jobs; reported at least before each round ends.
 
     Attributes:
-        busy_s: of the round so far, for how long each was at work; empty if all were all of the time.
+        busy_s: seconds of the current round that each job was running; empty if all jobs ran all the time.
     """
 
     jobs: tuple[str, ...]
@@ -55,7 +55,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """A job did its last step."""
+    """A job completed its last step."""
 
     job: str
 
@@ -64,7 +64,7 @@ class JobFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A job died where it ran; it may be started again."""
+    """A job crashed; it may be restarted."""
 
     job: str
     reason: str = ""
@@ -74,7 +74,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobWithdrawn:
-    """Whoever handed the job in does not want it any more."""
+    """A job was cancelled by its owner."""
 
     job: str
 
@@ -83,17 +83,20 @@ class JobWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """The time came for which the core asked with WakeAt; also told earlier, where nothing of the round runs any more."""
+    """The time requested with WakeAt has come.
+
+    Also reported earlier if no job of the round is running any more.
+    """
 
     __pydantic_config__: ClassVar[Any] = _STRICT
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersLost:
-    """Workers of a type went away, with whatever ran on them since the last checkpoint.
+    """Workers of a type went away; work since the last checkpoint is lost.
 
     Attributes:
-        warned: they go in a moment, and what runs on them can still be saved.
+        warned: True if the workers go away shortly and running jobs can still save a checkpoint.
     """
 
     type: int
@@ -105,7 +108,7 @@ class WorkersLost:
 
 @dataclass(frozen=True, slots=True)
 class WorkersJoined:
-    """Workers of a type came, or came back."""
+    """Workers of a type were added or came back."""
 
     type: int
     workers: tuple[int, ...]
@@ -115,7 +118,7 @@ class WorkersJoined:
 
 @dataclass(frozen=True, slots=True)
 class PriceChanged:
-    """A worker of a type costs something else from now on."""
+    """New hourly price of a worker of a type, from now on."""
 
     type: int
     price_usd_per_hour: float
@@ -125,7 +128,7 @@ class PriceChanged:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputMeasured:
-    """What a job does alone on a column, steps a second of the whole job."""
+    """Measured throughput of a job alone on a column, in steps per second."""
 
     job: str
     column: int
@@ -136,7 +139,14 @@ class ThroughputMeasured:
 
 @dataclass(frozen=True, slots=True)
 class SharingMeasured:
-    """What a job of one class keeps of its throughput beside one of another, and the other beside it, on a column."""
+    """Measured shares of throughput that two classes keep while sharing workers.
+
+    Attributes:
+        sharing, beside: the two classes.
+        column: the column of the measurement.
+        kept: share of its throughput alone that a job of class `sharing` keeps.
+        kept_beside: share that a job of class `beside` keeps.
+    """
 
     sharing: int
     beside: int
@@ -166,9 +176,9 @@ class Start(NamedTuple):
     """Run the lease's jobs on its workers.
 
     Attributes:
-        overhead_s: by job of the lease: what it loses before its first step here, for saving what it did elsewhere and loading it
-            again; 0 for a job that never ran.
-        until_s: when the round ends.
+        overhead_s: seconds that each job of the lease loses before its first step, to save its state elsewhere and
+            load it here; 0 for a job that never ran.
+        until_s: end of the round.
     """
 
     lease: Lease
@@ -177,27 +187,30 @@ class Start(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """These leases go on where they are, until the next round ends."""
+    """Continue these leases on the same workers until the next round ends."""
 
     leases: tuple[Lease, ...]
     until_s: float
 
 
 class Preempt(NamedTuple):
-    """Save a checkpoint of the lease's jobs that still run and free its workers."""
+    """Save a checkpoint of the lease's running jobs and free its workers."""
 
     lease: Lease
 
 
 class Stop(NamedTuple):
-    """End the lease: nothing of it is to be saved, or nothing can be; jobs of it that are not finished go back into the queue."""
+    """End a lease without saving; its unfinished jobs return to the queue."""
 
     lease: Lease
     reason: str
 
 
 class StopOne(NamedTuple):
-    """End one job of a lease of two, with nothing to save; the other goes on under the same lease until the round ends."""
+    """End one job of a two-job lease without saving.
+
+    The other job continues under the same lease until the round ends.
+    """
 
     lease: Lease
     job: str
@@ -205,20 +218,23 @@ class StopOne(NamedTuple):
 
 
 class WakeAt(NamedTuple):
-    """Tell RoundEnded at this time, after all other events of that time; it replaces an earlier wish."""
+    """Report RoundEnded at this time, after all other events of the same time.
+
+    A later WakeAt replaces an earlier one.
+    """
 
     at_s: float
 
 
 class Refuse(NamedTuple):
-    """A job cannot run, as things are, or is given up."""
+    """A job cannot run under the current conditions, or is given up."""
 
     job: str
     reason: str
 
 
 class Note(NamedTuple):
-    """Something that people who run the cluster should read."""
+    """Message for the operators of the cluster."""
 
     text: str
 

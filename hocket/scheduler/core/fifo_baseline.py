@@ -1,8 +1,8 @@
-"""FirstCome: jobs in the order in which they came, each where it started until it is finished; the baseline of FIFO.
+"""FIFO baseline: in order of arrival, each job stays where it started.
 
-A job takes its place on the first type of workers that has enough of them free, in the order of the types; the first for which
-there is none makes all behind it wait. It is blind to speeds, so the order of types is all that it knows. It remembers who is
-where, so each run needs one of its own. A job that turns out to do nothing where it is takes a place elsewhere.
+A job starts on the first worker type, in the order of types, with enough free workers. The first job that does not
+fit blocks all later jobs. The policy ignores throughputs; the order of types is its only preference. It remembers
+placements, so each run needs its own object. A job measured to make no progress on its type is placed elsewhere.
 Source: the baseline FIFO of section 5.7.3.
 """
 
@@ -14,26 +14,27 @@ from hocket.scheduler.model.allocation import ALONE, Allocation, Reason
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 
-_RUNS = Reason("it runs all the time", "nothing: it stays on the type where it started")
+_RUNS = Reason("it runs all the time", "nothing: a job stays on the type where it started")
 
 
 class FirstCome:
-    """The policy, with its memory."""
+    """FIFO policy with the placements that it remembers."""
 
     def __init__(self, overbook: bool = False, seed: int = 0) -> None:
         """
         Arguments:
-            overbook: as the public implementation does. A job goes to the type that is last by name of those on its list, also if
-                that has not enough workers free for it; a type that is full to the last worker takes one off the list that is
-                drawn from `seed`, itself or another; and who waits takes the place of one that is finished before those are
-                counted that came later. More have a place then than there is room for, take turns, and let smaller ones pass.
+            overbook: True to behave as the public implementation. A job goes to the listed type with the last name,
+                even if the type has too few free workers. When a type becomes full, a type drawn from `seed` leaves
+                the list, not necessarily the full one. A waiting job takes the place of a finished job before later
+                arrivals are counted. More jobs are placed than fit; they take turns, and smaller jobs may pass them.
+            seed: seed of the draws.
         """
         self._column: dict[str, int] = {}
         self._overbook, self._chance = overbook, random.Random(seed)
         self._came: dict[str, int] = {}
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """The allocation; its objective is the number of jobs that run."""
+        """Allocation for a snapshot; its objective is the number of running jobs."""
         refused = AllocationVariables(snapshot).refused
         if self._overbook:
             self._place_overbooked(snapshot, refused)
@@ -42,7 +43,7 @@ class FirstCome:
         placed = [(j, self._column[a.job.id]) for j, a in enumerate(snapshot.jobs) if a.job.id in self._column]
         jobs = np.array([j for j, _ in placed], dtype=np.int64)
         columns = np.array([c for _, c in placed], dtype=np.int64)
-        waits = Reason("jobs that came before it have the workers", "more workers, of any type that it runs on")
+        waits = Reason("earlier jobs hold the workers", "more workers of any type that it runs on")
         reasons = tuple(
             Reason(refused[j], "other workers, or a smaller scale factor")
             if j in refused

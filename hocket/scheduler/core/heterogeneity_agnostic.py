@@ -1,6 +1,6 @@
-"""What a policy that is blind to types of workers would be told: the heterogeneity-agnostic versions of all policies.
+"""Heterogeneity-agnostic policies: snapshots with equal speed on all types.
 
-A blind policy takes every worker for as fast as any other. Whatever it is, it is the policy itself on such a snapshot.
+An agnostic policy treats all workers as equally fast. It is the original policy applied to such a snapshot.
 Source: the baselines of section 5.7.3.
 """
 
@@ -12,14 +12,14 @@ from hocket.scheduler.model.snapshot import Snapshot
 
 
 def agnostic(snapshot: Snapshot, column: int | None = None) -> Snapshot:
-    """The snapshot with every job as fast on each column as on one, and nothing known about sharing.
+    """Snapshot with one throughput per job on all columns, without space sharing.
 
-    Where a job does not run, it still does not. Allocations for the one are allocations for the other; what jobs really get
-    is `allocation.throughput` of the snapshot that was given.
+    A job still has throughput 0 on columns where it cannot run. An allocation for the result is also an allocation
+    for the given snapshot; real throughputs come from `allocation.throughput` of the given snapshot.
 
     Arguments:
-        column: whose speeds are taken for all. The public agnostic policies take the V100's. None, or for jobs that do not
-            run there: each job's fastest.
+        column: column with the throughputs to use. The public agnostic policies use the V100's. None: each job's
+            fastest column; also used for jobs that cannot run on `column`.
     """
     steps = snapshot.throughputs
     seen = steps.max(axis=1, initial=0.0)

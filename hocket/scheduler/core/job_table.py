@@ -1,7 +1,7 @@
-"""Roster: the jobs that are not finished, their figures in arrays.
+"""Table of unfinished jobs, stored as arrays.
 
-Rules of this file: a job keeps its slot, its row in every array, for as long as it is here, and a slot is given to another job
-only after `recycle`: who holds slots over a round may trust them. Jobs are kept in the order in which they came.
+Rules of this file: a job keeps its slot (its row in every array) until it leaves. A slot is reused only after
+`recycle`, so slots stay valid during a round. Jobs are kept in order of arrival.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,19 +17,25 @@ __all__ = ["BY_SLOT", "JobTable"]
 _ARRAYS = (
     "throughputs", "owed_s", "need", "came", "sharing", "arrived_s", "remaining_steps", "isolated_s", "busy_s", "_rate", "_counted",
 )  # fmt: skip
-BY_SLOT = ("jobs", "alone", *_ARRAYS)  # attributes with a row for each slot
+BY_SLOT = ("jobs", "alone", *_ARRAYS)  # attributes with one row per slot
 
 
 class JobTable:
-    """Jobs by id, and by slot:
+    """Jobs by name and by slot.
 
     Attributes:
-        slot: of each job's id, in the order of arrival. jobs: by slot. alone: its id, as leases have them, by slot.
-        throughputs: steps a second, alone; shape (slots, columns).
-        owed_s: time that a job was to have and had not; shape (slots, columns).
-        need: workers. came: how many jobs came before. sharing: class. arrived_s, remaining_steps: as told.
-        isolated_s: see Active; of the steps done so far. busy_s: at work in this round, as told; 0 where it was not.
-        attempts: that failed in a row.
+        slot: slot of each job, by id, in order of arrival.
+        jobs: job, by slot.
+        alone: one-element tuple of the job's id, as in a lease, by slot.
+        throughputs: steps per second alone; shape (slots, columns).
+        owed_s: seconds that the allocation granted a job and rounds did not deliver; shape (slots, columns).
+        need: workers of each job.
+        came: number of jobs that arrived earlier.
+        sharing: space-sharing class.
+        arrived_s, remaining_steps: as reported.
+        isolated_s: see Active; counts the steps done so far.
+        busy_s: reported seconds of the current round that the job was running; 0 without a report.
+        attempts: consecutive failures of each job.
     """
 
     def __init__(self, columns: int) -> None:
@@ -46,15 +52,15 @@ class JobTable:
         self.isolated_s = np.zeros(0)
         self.busy_s = np.zeros(0)
         self.attempts: dict[str, int] = {}
-        self._rate = np.zeros(0)  # with one n-th of the cluster, since isolated time was counted last
-        self._counted = np.zeros(0)  # steps that remained then
+        self._rate = np.zeros(0)  # steps per second on one n-th of the cluster, since the last count
+        self._counted = np.zeros(0)  # remaining steps at the last count
         self._free: list[int] = []
         self._left: list[int] = []
         self._count = 0
         self._slots: np.ndarray | None = None
 
     def add(self, job: Job, throughputs: Iterable[float], sharing: int) -> int:
-        """Take a job in; its slot."""
+        """Add a job and return its slot."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -69,10 +75,10 @@ class JobTable:
         return slot
 
     def find(self, name: str) -> int:
-        """The slot of a job.
+        """Return the slot of a job.
 
         Raises:
-            InputError: there is none of this name.
+            InputError: no unfinished job has this name.
         """
         return self._find((name,))[0]
 
@@ -81,16 +87,17 @@ class JobTable:
             return list(map(self.slot.__getitem__, names))
         except KeyError as unknown:
             place = f"job {unknown.args[0]}"
-            raise InputError(place, "no job of this name", "one that came and is not finished") from None
+            raise InputError(place, "no job with this name", "a job that arrived and is not finished") from None
 
     def progress(self, names: Sequence[str], remaining_steps: Sequence[float], busy_s: Sequence[float]) -> None:
-        """Jobs came so far; who did a step did not fail in a row any more.
+        """Record the progress of jobs; a completed step resets the failure count.
 
         Arguments:
-            busy_s: at work in this round; empty if nobody knows.
+            remaining_steps: steps left, by job.
+            busy_s: seconds of the current round that each job was running; empty if unknown.
 
         Raises:
-            InputError: there is no job of some name; nothing has changed.
+            InputError: a job is unknown; the table is unchanged.
         """
         slots = np.array(self._find(names), dtype=np.int64)
         if self.attempts:
@@ -103,7 +110,7 @@ class JobTable:
             self.busy_s[slots] = busy_s
 
     def remove(self, name: str) -> int:
-        """Let a job go; the slot that it had."""
+        """Remove a job and return its former slot."""
         slot = self.slot.pop(name)
         self._slots = None
         self.attempts.pop(name, None)
@@ -111,17 +118,19 @@ class JobTable:
         return slot
 
     def recycle(self) -> None:
-        """Slots of jobs that went may be given to others from now on."""
+        """Make the slots of removed jobs available again."""
         for slot in self._left:
             self.jobs[slot] = None
         self._free += sorted(self._left, reverse=True)
         self._left.clear()
 
     def count_isolated(self, workers: np.ndarray) -> None:
-        """Bring `isolated_s` up to now: what the steps since the last time would have taken with one n-th of the workers.
+        """Update `isolated_s` for the steps since the last update.
+
+        Adds the time these steps would have needed on one n-th of the workers.
 
         Arguments:
-            workers: by column, 0 for those that are not to count.
+            workers: workers by column; 0 for columns to ignore.
         """
         slots = self.slots()
         done, rate = self._counted[slots] - self.remaining_steps[slots], self._rate[slots]
@@ -140,19 +149,19 @@ class JobTable:
         self.isolated_s, self._rate, self._counted = before
 
     def slots(self) -> np.ndarray:
-        """Of all jobs that are here, in the order in which they came; not to be changed."""
+        """Slots of all current jobs, in order of arrival; read-only."""
         if self._slots is None:
             self._slots = np.fromiter(self.slot.values(), dtype=np.int64, count=len(self.slot))
         return self._slots
 
     def active(self, now_s: float) -> tuple[Active, ...]:
-        """The jobs, as a snapshot has them."""
+        """Active jobs for a snapshot."""
         slots = self.slots()
         remaining = self.remaining_steps[slots].tolist()
         elapsed = np.maximum(0.0, now_s - self.arrived_s[slots]).tolist()
         isolated = self.isolated_s[slots].tolist()
         jobs = [self.jobs[slot] for slot in slots.tolist()]
-        return tuple(map(Active, jobs, remaining, elapsed, isolated))  # type: ignore[arg-type]  # slots of jobs have jobs
+        return tuple(map(Active, jobs, remaining, elapsed, isolated))  # type: ignore[arg-type]  # used slots hold jobs
 
     def _grow(self) -> None:
         old = len(self.jobs)

@@ -1,7 +1,7 @@
-"""Floor: which workers there are, and which leases hold on them.
+"""Workers of the cluster and active leases.
 
-Rules of this file: a worker is in one lease at most, and so is a job; leases change all at once, when a round begins, after
-everything that is to run has its workers; in between they only end.
+Rules of this file: a worker is in at most one lease, and so is a job. All leases change together when a round begins,
+after every selected job has its workers. During a round, leases only end.
 Source: sections 5.5 and 5.6.
 """
 
@@ -20,21 +20,30 @@ __all__ = ["SelectedJobs", "LeaseClaims", "LeaseTable"]
 
 
 class LeaseClaims(NamedTuple):
-    """Why leases hold: an entry of the book for each, and whether it has a right to, or it is a gift."""
+    """Ledger entry of each lease, and whether the allocation grants the time.
+
+    Attributes:
+        entry: index of the ledger entry, by lease.
+        claimed: True where the entry was owed time, False where it fills free workers.
+    """
 
     entry: np.ndarray
     claimed: np.ndarray
 
     def part(self, which: np.ndarray | list[int]) -> "LeaseClaims":
-        """Of some of the leases."""
+        """Claims of some of the leases."""
         return LeaseClaims(self.entry[which], self.claimed[which])
 
 
 class SelectedJobs(NamedTuple):
-    """Who is to run in the next round: jobs, one or two side by side, where, on how many workers, and why.
+    """Jobs selected for the next round, with their columns and workers.
 
     Attributes:
-        key: of jobs and column, the same from round to round; who has it stays where it is.
+        key: identifier of jobs and column, stable between rounds; an entry with the same key keeps its workers.
+        jobs: ids of one job, or of two that share workers.
+        column: column of each entry.
+        need: number of workers.
+        claims: reason for each lease.
     """
 
     key: list[int]
@@ -45,14 +54,17 @@ class SelectedJobs(NamedTuple):
 
 
 class LeaseTable:
-    """Workers and leases.
+    """Workers and active leases.
 
     Attributes:
-        types: with as many workers as are up. up: their numbers, by type, rising. workers: how many, by type.
-        columns: ways to run on them; type_of, consolidated: of each column.
-        running: leases by number. since_s: when they were given or renewed, all at once.
-        ended: jobs that do not run any more, while who is beside them does.
-        ran: jobs that were ever started, and are not finished.
+        types: worker types, with the number of workers that are up.
+        up: numbers of the workers that are up, by type, ascending.
+        workers: number of workers that are up, by type.
+        columns: placements; type_of, consolidated: arrays by column.
+        running: active leases by number.
+        since_s: time at which all active leases were granted or renewed.
+        ended: jobs that stopped while the job sharing their lease continues.
+        ran: unfinished jobs that were started at least once.
     """
 
     def __init__(self, types: Sequence[WorkerType], columns: Sequence[Placement]) -> None:
@@ -72,29 +84,34 @@ class LeaseTable:
         self._turned: tuple[list[int], LeaseClaims] = (
             [],
             LeaseClaims(none, none.astype(bool)),
-        )  # numbers and claims, as given
-        self._keys: list[int] = []  # as given
-        self._stays: dict[int, Lease] = {}  # by key, where all still run
-        self._of: dict[str, int] | None = {}  # number of each job's lease; None until somebody asks
+        )  # lease numbers and claims, in selection order
+        self._keys: list[int] = []  # in selection order
+        self._stays: dict[int, Lease] = {}  # leases with all jobs running, by key
+        self._of: dict[str, int] | None = {}  # lease number by job; None until needed
 
     def claims(self) -> LeaseClaims:
-        """Of the leases that hold, in their order."""
+        """Claims of the active leases, in order."""
         numbers, claims = self._turned
         if len(numbers) == len(self.running):
             return claims
         return claims.part([k for k, number in enumerate(numbers) if number in self.running])
 
     def cost_usd(self, time_s: float) -> float:
-        """What the leases that hold cost in so much time."""
+        """Cost of the active leases for the given seconds, in dollars."""
         leased = ((self.types[self._type_of[lease.column]], len(lease.workers)) for lease in self.running.values())
         return sum(own.price_usd_per_hour * workers for own, workers in leased) * time_s / 3600
 
     def placed(self) -> dict[str, int]:
-        """Columns of the jobs that run."""
+        """Column of each running job."""
         return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}
 
     def leave(self, job: str) -> tuple[Lease | None, list[Lease], LeaseClaims]:
-        """A job runs no more; the lease that it ran in, and that again if nothing of it runs any more: it is over."""
+        """Stop a job.
+
+        Returns:
+            The lease of the job, or None; a list with the lease if none of its jobs runs any more; the claims of that
+                list.
+        """
         if self._of is None:
             self._of = {name: n for n, lease in self.running.items() for name in lease.jobs if name not in self.ended}
         number = self._of.pop(job, None)
@@ -106,7 +123,7 @@ class LeaseTable:
         return lease, *self._over([lease] if self.ended.issuperset(lease.jobs) else [])
 
     def _over(self, leases: list[Lease]) -> tuple[list[Lease], LeaseClaims]:
-        """These do not hold any more."""
+        """End leases and return them with their claims."""
         numbers, claims = self._turned
         places = [numbers.index(lease.number) for lease in leases]
         for lease, k in zip(leases, places, strict=True):
@@ -116,11 +133,11 @@ class LeaseTable:
         return leases, claims.part(places)
 
     def join(self, kind: int, workers: Iterable[int]) -> None:
-        """Workers are up from now on."""
+        """Mark workers as up."""
         self._set_up(kind, set(self.up[kind]) | set(workers))
 
     def lose(self, kind: int, workers: Iterable[int]) -> tuple[list[Lease], LeaseClaims]:
-        """Workers are gone; the leases that had some of them are over."""
+        """Mark workers as lost, end their leases, and return the ended leases."""
         gone = set(workers)
         self._set_up(kind, set(self.up[kind]) - gone)
         self._of = None
@@ -133,12 +150,12 @@ class LeaseTable:
         self.workers[kind] = len(workers)
 
     def turn(self, chosen: SelectedJobs, now_s: float, until_s: float, overhead_s: float) -> list[Command]:
-        """Give the floor to those who were chosen; whoever stays where it is keeps its lease.
+        """Replace the leases by those of the selected jobs; unmoved jobs keep theirs.
 
         Arguments:
-            overhead_s: that a job loses which ran before and starts elsewhere.
+            overhead_s: seconds that a job loses if it ran before and starts on other workers.
         """
-        leases: list[Any] = list(map(self._stays.get, chosen.key))  # below, who has none gets one
+        leases: list[Any] = list(map(self._stays.get, chosen.key))  # missing leases are filled in below
         moving = self._place(chosen, leases)
         for k in moving:
             leases[k] = None
@@ -169,17 +186,19 @@ class LeaseTable:
         return told + started
 
     def _place(self, chosen: SelectedJobs, before: Sequence[Lease | None]) -> dict[int, tuple[int, ...]]:
-        """Workers for those who cannot stay where they were, or were nowhere.
+        """Choose workers for the entries that cannot stay or did not run before.
 
         Arguments:
-            before: the lease that each has.
+            before: previous lease of each entry, or None.
+        Returns:
+            The workers of each moved entry, by index.
         """
         columns, needs, type_of = chosen.column, chosen.need, self._type_of
         large: set[int] = set()
         if max(needs, default=1) > 1:
             large = {type_of[column] for column, need in zip(columns, needs, strict=True) if need > 1}
         elif None not in before:
-            return {}  # of one worker, none has anything to gain by moving
+            return {}  # single-worker jobs gain nothing by moving
         found: dict[int, tuple[int, ...]] = {}
         moving: list[list[int]] = [[] for _ in self.up]
         taken: list[list[int]] = [[] for _ in self.up]
@@ -206,7 +225,7 @@ class LeaseTable:
         return found
 
     def _stays_put(self, lease: Lease | None) -> bool:
-        """Whether a lease has nothing to gain by moving: where none has, all stay."""
+        """True if moving cannot improve a lease; if this holds for all, nothing moves."""
         if lease is None:
             return False
         need, column = len(lease.workers), self.columns[lease.column]

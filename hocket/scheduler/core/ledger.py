@@ -1,9 +1,9 @@
-"""Book: what the current allocation gives to whom, and what they have had of it.
+"""Ledger: the current allocation and the time received under it.
 
-Time is kept by entry while an allocation holds. When the next one comes, what is owed goes back to the jobs, column by column,
-and from them to their new entries, in proportion to the fractions: so that nobody who waits loses a claim because allocations
-changed, or because the job beside it did.
-Source: section 5.5; the claims carried over are ours.
+Time is counted per entry while an allocation is valid. When a new allocation arrives, owed time returns to the jobs,
+column by column, and is split over their new entries in proportion to the fractions. A waiting job therefore keeps
+its claim when the allocation or its pair partner changes.
+Source: section 5.5; carrying claims over is ours.
 """
 
 import numpy as np
@@ -14,17 +14,18 @@ from hocket.scheduler.rounds.priorities import Entries
 
 __all__ = ["Ledger"]
 
-_MOST_ROUNDS = 100.0  # that can be owed: an allocation that cannot be kept is no claim without end
+_MOST_ROUNDS = 100.0  # limit of owed time: an infeasible allocation must not accumulate unbounded claims
 
 
 class Ledger:
-    """Entries, and the time that each has received since the allocation was made, and is owed."""
+    """Entries, with received and owed seconds since the allocation was made."""
 
     def __init__(self, round_s: float, types: np.ndarray, counted: bool = False) -> None:
         """
         Arguments:
-            types: of each column.
-            counted: time that nobody had a right to is held against who took it.
+            round_s: length of a round, in seconds.
+            types: worker type of each column.
+            counted: True to deduct time on unclaimed workers from what the job is owed.
         """
         self.round_s, self._counted = round_s, counted
         self._types = types
@@ -36,11 +37,11 @@ class Ledger:
     def open(
         self, allocation: Allocation, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fill: bool
     ) -> None:
-        """Begin anew with an allocation whose jobs are those in `slots`.
+        """Load an allocation for the jobs in `slots`.
 
         Arguments:
-            workers: that are up, by type.
-            fill: add entries with fraction 0, for what is left in a round.
+            workers: workers that are up, by type.
+            fill: True to add entries with fraction 0, to fill free workers of a round.
         """
         self.close(roster)
         first, column = slots[allocation.first], allocation.column
@@ -62,7 +63,11 @@ class Ledger:
         self.owed_s = self._claims(roster)
 
     def keep(self, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fill: bool) -> None:
-        """Go on with the allocation that there was: jobs that went are left out, jobs that came have no right to anything."""
+        """Keep the current allocation: drop departed jobs, give new jobs no claim.
+
+        Arguments:
+            fill: True to add entries with fraction 0 for new jobs.
+        """
         old = self.entries
         here = np.zeros(len(roster.jobs) + 1, dtype=bool)
         here[slots] = True
@@ -84,7 +89,7 @@ class Ledger:
     def _able(
         self, slots: np.ndarray, roster: JobTable, workers: np.ndarray, given: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and columns where jobs run alone, those aside that are given already."""
+        """Slots and columns where jobs can run alone, except given ones."""
         able = (roster.throughputs[slots] > 0) & (roster.need[slots, None] <= workers[self._types])
         if given is not None:
             able &= ~given[slots]
@@ -98,7 +103,7 @@ class Ledger:
         self.entries = Entries(first, second, column, types, need, fraction, len(roster.jobs))
 
     def _claims(self, roster: JobTable) -> np.ndarray:
-        """What entries are owed, of what their jobs are: each job's claim is split as its fractions on the column are."""
+        """Owed seconds of each entry: each job's claim, split by its column fractions."""
         entries = self.entries
         shape = roster.owed_s.shape
         total = np.zeros(shape)
@@ -108,13 +113,13 @@ class Ledger:
         rate = np.divide(roster.owed_s, total, out=np.zeros(shape), where=total > 0)
         claim = rate[entries.first, entries.column]
         claim = np.where(both, (claim + rate[entries.second, entries.column]) / 2, claim) * entries.fraction
-        if self._counted:  # where a job has no fraction, its gifts
+        if self._counted:  # without a fraction on the column: the job's unclaimed time
             own = roster.owed_s[entries.first, entries.column]
             claim = np.where(total[entries.first, entries.column] > 0, claim, own)
         return claim
 
     def close(self, roster: JobTable) -> None:
-        """Give what is owed back to the jobs, before another allocation."""
+        """Return owed time to the jobs, before a new allocation."""
         entries, owed = self.entries, self.owed_s
         has = (entries.fraction > 0) | self._counted
         both = has & (entries.second != ALONE)
@@ -124,18 +129,18 @@ class Ledger:
         np.add.at(roster.owed_s, (jobs, columns), np.concatenate([owed[has], owed[both]]))
 
     def pass_time(self, elapsed_s: float) -> None:
-        """Time went by: everybody should have had a fraction of it."""
+        """Add each entry's fraction of the elapsed seconds to its owed time."""
         self.owed_s = np.minimum(self.owed_s + self.entries.fraction * elapsed_s, _MOST_ROUNDS * self.round_s)
 
     def due_s(self) -> np.ndarray:
-        """What each entry is owed when the next round ends, were nobody to run in it."""
+        """Seconds owed to each entry at the end of the next round if nothing runs."""
         return self.owed_s + self.entries.fraction * self.round_s
 
     def of_jobs(self, entries: np.ndarray, each: np.ndarray) -> np.ndarray:
-        """Of each entry's jobs, the larger figure.
+        """Larger value of each entry's jobs.
 
         Arguments:
-            each: figures >= 0, by slot.
+            each: values >= 0, by slot.
         """
         found = each[self.entries.first[entries]]
         if self.entries.paired:
@@ -144,6 +149,10 @@ class Ledger:
         return found
 
     def run(self, entries: np.ndarray, claimed: np.ndarray, time_s: np.ndarray | float) -> None:
-        """Entries ran, each told once; claimed: those that had a right to, for the others it was a gift."""
+        """Record the running time of entries; each entry may appear once.
+
+        Arguments:
+            claimed: True where the entry was owed the time, False where it filled free workers.
+        """
         self.received_s[entries] += time_s
         self.owed_s[entries] -= time_s if self._counted else np.where(claimed, time_s, 0.0)

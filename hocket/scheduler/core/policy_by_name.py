@@ -1,5 +1,6 @@
-"""Policies by name, each with a memory of its own, the versions of them that see no types of workers, and the published ones.
+"""Policies by name, with heterogeneity-agnostic and published variants.
 
+Each policy object has its own memory between snapshots.
 Source: the baselines of section 5.7.3.
 """
 
@@ -20,10 +21,11 @@ from hocket.util.registry import load
 
 
 class Named:
-    """A policy of the folder, with what it remembers.
+    """Policy module with its memory between calls.
 
     Attributes:
-        told: what the next call is told besides its snapshot. session: what its solver keeps.
+        told: keyword arguments of the next call, besides the snapshot.
+        session: solver state that is reused between calls.
     """
 
     def __init__(self, name: str, blind: bool, rest: Literal["most", "middle"]) -> None:
@@ -37,7 +39,7 @@ class Named:
         self._module = load("hocket.scheduler.policies", name, "policy")
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """The allocation."""
+        """Allocation for a snapshot."""
         module, session = self._module, self.session
         found: Allocation = module.allocate(agnostic(snapshot) if self.blind else snapshot, session, **self.told)
         if hasattr(module, "remember"):
@@ -50,32 +52,33 @@ class Named:
 
 
 def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"] = "most") -> Policy:
-    """A policy with a memory of its own, from one snapshot to the next.
+    """Policy with its own memory between snapshots.
 
     Arguments:
-        blind: as it is for one who sees no types.
-        rest: what becomes of what the objective leaves open, where it says what it asks for each job. "most", which is ours:
-            finish-time fairness and makespan give it to whom it adds most throughput, max-min fairness to nobody on purpose: an
-            allocation may leave workers idle, which a simulation's rounds give away (Settings.fill). "middle": of all three,
-            nothing is near any limit, as where the public policies' interior-point solver ends. The dissertation does not say.
+        blind: True for the heterogeneity-agnostic variant.
+        rest: use of the capacity that the objective leaves open, for policies that state a demand for each job. The
+            dissertation does not specify it. "most" (ours): finish-time fairness and makespan give the capacity to
+            the jobs with the largest throughput gain. Max-min fairness leaves it idle on purpose; a simulation's
+            rounds fill idle workers (Settings.fill). "middle": all three policies return an interior point, away from
+            every limit, like the interior-point solver of the public policies.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: no policy has this name.
     """
     return Named(name, blind, rest)
 
 
 def as_published(name: str, blind: bool = False, seed: int = 0) -> tuple[Policy, SimulatorOptions]:
-    """A policy as the public simulator has it, and the options that it is run with there.
+    """Policy and simulator options of the public simulator.
 
-    FIFO that sees no types leaves jobs where they started, and nobody runs there who has no place; isolated shares are
-    carried out as those of policies that see no types.
+    Agnostic FIFO leaves jobs where they started, and jobs without a place do not run. Isolated shares are carried out
+    with the options of agnostic policies.
 
     Arguments:
-        seed: of all that is drawn.
+        seed: seed of all draws.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: no policy has this name.
     """
     if name == "fifo" and blind:
         options = public(blind=True, seed=seed)
@@ -84,10 +87,11 @@ def as_published(name: str, blind: bool = False, seed: int = 0) -> tuple[Policy,
 
 
 def evenly(allocation: Allocation, snapshot: Snapshot) -> Allocation:
-    """The same time for each job, on every type in proportion to its workers, as far as there are so many.
+    """Spread each job's time over the types in proportion to their workers.
 
-    Who sees no types has no reason to prefer one. Of all answers that are as good, a solver's vertex may leave types out; the
-    public policies' interior-point solver ends in the middle.
+    Fractions shrink where a type has too few workers. An agnostic policy has no preferred type. A simplex solver
+    returns a vertex among equally good solutions, which may leave types out; the interior-point solver of the public
+    policies returns an interior point.
     """
     workers = snapshot.workers[snapshot.type_of]
     consolidated = np.array([c.consolidated for c in snapshot.columns])

@@ -1,8 +1,8 @@
-"""Asking: when a policy is asked for an allocation, and what it is told.
+"""Policy calls: when the policy is called, and with which snapshot.
 
-It is asked in the first round after something came, went or changed, or in every round, as settings say; not sooner than some
-time after the last answer, unless workers came or went, which no allocation outlives. While the solver fails, or the policy refuses
-what it is told, such as prices that all became 0, the last answer holds on.
+The policy is called in the first round after a change, or in every round, as settings say. A minimum time between
+calls applies, except when workers joined or were lost, because no allocation stays valid then. If the solver fails,
+or the policy rejects the snapshot (for example, all prices became 0), the last allocation stays valid.
 Source: sections 5.3 and 5.5.
 """
 
@@ -24,13 +24,17 @@ Policy = Callable[[Snapshot], Allocation]
 
 
 class PolicyRunner:
-    """A policy, and what is known of how its last answer has aged.
+    """Policy, and the age of its last allocation.
 
     Attributes:
-        policy: what is asked.
-        kept: what classes of jobs keep beside each other, see Pairs, with one class more, that shares with nobody.
-        made_s: when the allocation that holds was made; holds_s, fills: for how long, and whether free workers may be given away.
-        stale: it is to be made anew. must: at once.
+        policy: function from a snapshot to an allocation.
+        kept: shares of throughput that classes keep beside each other, see Pairs, plus a last class that shares with
+            no job.
+        made_s: time at which the current allocation was made.
+        holds_s: seconds for which the current allocation is valid.
+        fills: True if free workers may be used beyond the allocation.
+        stale: True if the allocation is to be recomputed.
+        must: True if it is to be recomputed without the minimum delay.
         entities, budget_usd, spent_usd: see Snapshot.
     """
 
@@ -50,7 +54,7 @@ class PolicyRunner:
         self.stale = self.must = False
 
     def due(self, now_s: float) -> bool:
-        """Whether there is to be a new allocation."""
+        """True if a new allocation is needed."""
         made_s = self.made_s if self.made_s or self._settings.hold_first else None
         late = made_s is None or now_s - made_s >= self._settings.recompute_after_s
         old = self.made_s is not None and now_s - self.made_s >= self.holds_s
@@ -58,14 +62,18 @@ class PolicyRunner:
 
     @property
     def waits(self) -> bool:
-        """Whether there will be a new allocation though nothing more comes, goes or changes."""
+        """True if a new allocation will be needed even without further events."""
         return self.stale or self.holds_s < float("inf")
 
     def ask(self, roster: JobTable, floor: LeaseTable, now_s: float) -> tuple[Allocation | None, str]:
-        """A new allocation, if one is due; and why there is none, if the solver failed or the policy refused.
+        """Call the policy if an allocation is due.
+
+        Returns:
+            The allocation, or None; and the reason why there is none, if the solver failed or the policy rejected the
+                snapshot.
 
         Raises:
-            InputError: the policy refuses the first snapshot that it is shown: nothing holds that could go on.
+            InputError: the policy rejects the first snapshot, so there is no earlier allocation to keep.
         """
         if not roster.slot or not self.due(now_s):
             return None, ""
@@ -74,23 +82,23 @@ class PolicyRunner:
         try:
             return self.policy(self.snapshot(roster, floor, now_s)), ""
         except SolverTrouble as trouble:
-            return None, f"{trouble}; the last allocation holds on"
+            return None, f"{trouble}; the last allocation stays in effect"
         except InputError as error:
             if self.made_s is None:
                 roster.set_isolated(counted)
                 raise
-            return None, f"{error}; the last allocation holds on"
+            return None, f"{error}; the last allocation stays in effect"
         except BaseException:
             roster.set_isolated(counted)
             raise
 
     def holds(self, allocation: Allocation, now_s: float) -> None:
-        """From now on an allocation holds."""
+        """Record that an allocation takes effect."""
         self.made_s, self.holds_s, self.fills = now_s, allocation.holds_s, allocation.fill
         self.stale = self.must = False
 
     def snapshot(self, roster: JobTable, floor: LeaseTable, now_s: float) -> Snapshot:
-        """What the policy is told at this moment."""
+        """Snapshot for the policy at this time."""
         slots, pairs = roster.slots(), None
         if self.kept is not None:
             classes = roster.sharing[slots]
@@ -112,7 +120,7 @@ class PolicyRunner:
 
 
 def _with_nobody(kept: np.ndarray) -> np.ndarray:
-    """One class more, at the end, that shares with nobody."""
+    """Append a class that shares with no job."""
     found = np.zeros((kept.shape[0] + 1, kept.shape[1] + 1, kept.shape[2]))
     found[:-1, :-1] = kept
     return found

@@ -1,7 +1,7 @@
-"""Settings: what the mechanism leaves to whoever runs the cluster.
+"""Settings of the scheduling mechanism.
 
-Where the dissertation does not say how its system behaves, the choice is a setting here, and its docstring says which value is
-the dissertation's, which the public implementation's.
+Where the dissertation does not specify a behavior, a setting selects it; its description names the value of the
+dissertation and the value of the public implementation.
 """
 
 from dataclasses import dataclass
@@ -13,31 +13,34 @@ from hocket.errors import InputError
 
 @dataclass(frozen=True)
 class Settings:
-    """How rounds are made.
+    """Settings for rounds, queues and failures.
 
     Attributes:
-        round_s: of a round; six minutes in section 5.7.
-        recompute: when allocations are made anew: "events", in the first round after something came, went or changed, or
-            "rounds", in every round.
-        recompute_after_s: but not sooner than this after the last time, jobs that finished aside being left out meanwhile.
-        order: who is next: "ratio", by X / f since the last allocation (section 5.5), or "deficit", by the time that the job
-            was to have and had not, since it came, whatever allocations there were.
-        queue: "global", one queue of all types, as Algorithm 2 has it, or "types", types one after the other in their order, each
-            with its own queue, as the public implementation does.
-        shuffle: take types in another order in every round, drawn from `seed`; the public implementation does it for policies
-            that do not tell types apart.
-        fill: give workers that nobody has a right to in a round to jobs that run there, whatever their allocation says.
-        newcomers: what of that, until the next allocation, goes to jobs that came since the last: "fill", as much as to others, or
-            "wait", nothing, as in the public implementation.
-        gifts: time that nobody had a right to in a round: "free", it is not held against who took it, or "counted", it is, where
-            such time is given again and nobody's ratio is higher, as in the public implementation.
-        hold_first: an allocation made at time 0 holds for `recompute_after_s` like any other; not so in the public implementation,
-            where 0 stands for never, so that the first change after it is answered in the next round.
-        balance_after: rounds that a job may be behind before a greedy choice that is worth less than the allocation gives way to
-            those that are owed most, see priorities.py; None to leave it as it is, as the public implementation does.
-        checkpoint_s, restart_s: to save a job, and to load it again; charged when it moves.
-        attempts: that a job has in a row before it is given up.
-        seed: of all that is drawn.
+        round_s: length of a round, in seconds; six minutes in section 5.7.
+        recompute: when allocations are recomputed: "events", in the first round after a change, or "rounds", in every
+            round.
+        recompute_after_s: minimum seconds between two allocations; finished jobs are dropped meanwhile.
+        order: job priority: "ratio", X / f since the last allocation (section 5.5), or "deficit", the seconds granted
+            to the job and not delivered since its arrival, over all allocations.
+        queue: "global", one queue for all types, as in Algorithm 2, or "types", one queue per type, served in the
+            order of types, as in the public implementation.
+        shuffle: True to draw the order of types from `seed` in every round; the public implementation does so for
+            heterogeneity-agnostic policies.
+        fill: True to give workers without a claim in a round to jobs that can run there, regardless of the
+            allocation.
+        newcomers: use of such workers by jobs that arrived since the last allocation: "fill", like other jobs, or
+            "wait", not at all, as in the public implementation.
+        gifts: accounting of time on workers without a claim: "free", not deducted from what a job is owed, or
+            "counted", deducted. "counted" also orders the fill entries, with equal ratios, as in the public
+            implementation.
+        hold_first: True if an allocation made at time 0 is valid for `recompute_after_s` like any other. False in the
+            public implementation, where time 0 means never, so the next round answers the first change after time 0.
+        balance_after: rounds that a job may lag before a greedy selection worth less than the allocation is replaced
+            by one in the order of owed time, see priorities.py; None to keep the greedy selection, as in the public
+            implementation.
+        checkpoint_s, restart_s: seconds to save a job and to load it again; charged when the job moves.
+        attempts: consecutive failures after which a job is given up.
+        seed: seed of all draws.
     """
 
     round_s: float = 360.0
@@ -66,8 +69,8 @@ class Settings:
             if not (isfinite(value) and value >= 0):
                 raise InputError(f"settings: {name}", str(value), "a number >= 0")
         if self.checkpoint_s + self.restart_s >= self.round_s:
-            found = f"{self.checkpoint_s:g} s and {self.restart_s:g} s of a round of {self.round_s:g} s"
-            raise InputError("settings: checkpoint_s and restart_s", found, "less than a round together")
+            found = f"{self.checkpoint_s:g} s and {self.restart_s:g} s in a round of {self.round_s:g} s"
+            raise InputError("settings: checkpoint_s and restart_s", found, "a sum below round_s")
         for name, known in (
             ("recompute", ("events", "rounds")),
             ("order", ("ratio", "deficit")),
@@ -78,8 +81,8 @@ class Settings:
             if getattr(self, name) not in known:
                 raise InputError(f"settings: {name}", repr(getattr(self, name)), f"one of {', '.join(known)}")
         if self.balance_after == float("inf"):
-            object.__setattr__(self, "balance_after", None)  # the same, and files can say it
+            object.__setattr__(self, "balance_after", None)  # same meaning, and JSON can represent it
         if self.balance_after is not None and not 0 <= self.balance_after < float("inf"):
-            raise InputError("settings: balance_after", str(self.balance_after), "a number of rounds >= 0, or nothing")
+            raise InputError("settings: balance_after", str(self.balance_after), "a number of rounds >= 0, or null")
         if self.attempts < 1:
             raise InputError("settings: attempts", str(self.attempts), ">= 1")

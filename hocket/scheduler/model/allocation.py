@@ -1,6 +1,7 @@
-"""Allocation: a policy's answer, the fraction of time that each job, or pair of jobs, is to spend on each column.
+"""Allocation: fraction of time for each job or pair of jobs on each column.
 
-Source: section 5.3.1: X, with rows for pairs where jobs share workers (equations 5.1 to 5.3).
+Policies return an Allocation.
+Source: section 5.3.1: the matrix X, with rows for pairs in space sharing (equations 5.1 to 5.3).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +19,11 @@ ALONE = -1
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a job got what it got.
+    """Explanation of a job's allocation.
 
     Attributes:
-        binding: what holds it back, such as "v100 is full".
-        change: what would give it more.
+        binding: binding constraint, such as "v100 is full".
+        change: change that would give the job more.
     """
 
     binding: str
@@ -30,14 +31,15 @@ class Reason:
 
 
 class Reasons(Sequence[Reason]):
-    """Reasons of so many jobs, which are put into words when the first of them is read."""
+    """Reasons of all jobs, computed when one of them is first read."""
 
     __slots__ = ("_jobs", "_known", "_told")
 
     def __init__(self, jobs: int, told: Callable[[], Sequence[Reason]]) -> None:
         """
         Arguments:
-            jobs: how many. told: what to call for them, once at most.
+            jobs: number of jobs.
+            told: function that computes the reasons; called at most once.
         """
         self._jobs, self._told = jobs, told
         self._known: Sequence[Reason] | None = None
@@ -59,21 +61,23 @@ class Reasons(Sequence[Reason]):
 
 @dataclass(eq=False)
 class Allocation:
-    """Fractions of time; entry e says that job first[e], beside second[e] or ALONE, is on column[e] for fraction[e].
+    """Fractions of time, as a list of entries.
 
-    Nothing of it changes once made. Its fields are Final, which a type checker looks at, as a frozen dataclass takes a microsecond
-    more to make: a tenth of a small answer.
+    Entry e gives fraction[e] of the time on column[e] to job first[e], together with job second[e] or ALONE. An
+    allocation is immutable. The fields are Final, which only a type checker enforces, because a frozen dataclass
+    costs one microsecond more to create: a tenth of the time of a small solve.
 
     Attributes:
-        first, second: indices of jobs in the snapshot; first < second in a pair.
-        objective: of the policy, in its own terms; see its docstring.
-        gap: relative duality gap that was verified; 0 where the answer needs no solver.
-        reasons: by job.
-        refused: jobs that get nothing because they cannot run, with the reason; by index.
-        note: what went wrong with the solver, if the allocation is not its answer.
-        holds_s: after so long it is out of date, even if nothing happens.
-        fill: workers that it leaves free may be given to jobs that run there.
-        grouped: the policy's groups of alike jobs (Shares), and times of their variables; None where nobody kept them.
+        first, second: job indices in the snapshot; first < second in a pair.
+        objective: value of the policy's objective; see its docstring.
+        gap: verified relative duality gap; 0 for policies without a solver.
+        reasons: explanation for each job.
+        refused: reason by job index, for jobs that get nothing because they cannot run.
+        note: solver problem, if the allocation is a fallback.
+        holds_s: seconds after which the allocation expires, even without events.
+        fill: True if jobs may also use the workers that the allocation leaves free.
+        grouped: the policy's groups of similar jobs (AllocationVariables) and the values of their variables; None if
+            not kept.
     """
 
     first: Final[np.ndarray]
@@ -91,11 +95,11 @@ class Allocation:
 
     @once
     def pairs(self) -> np.ndarray:
-        """Which entries are of two jobs."""
+        """Mask of the entries with two jobs."""
         return self.second != ALONE
 
     def dense(self, snapshot: Snapshot) -> np.ndarray:
-        """Time of each job on each column, alone or not; shape (jobs, columns)."""
+        """Time of each job on each column, alone or paired; shape (jobs, columns)."""
         found = np.zeros(snapshot.throughputs.shape)
         np.add.at(found, (self.first, self.column), self.fraction)
         both = self.pairs
@@ -103,7 +107,7 @@ class Allocation:
         return found
 
     def throughput(self, snapshot: Snapshot) -> np.ndarray:
-        """Effective throughput of each job, steps a second."""
+        """Effective throughput of each job, in steps per second."""
         found = np.zeros(len(snapshot.jobs))
         alone, both = ~self.pairs, self.pairs
         steps = snapshot.throughputs
@@ -117,7 +121,7 @@ class Allocation:
         return found
 
     def used(self, snapshot: Snapshot) -> np.ndarray:
-        """Workers of each type that are in use on average; shape (types,)."""
+        """Average number of workers in use, by type; shape (types,)."""
         found = np.zeros(len(snapshot.types))
         np.add.at(found, snapshot.type_of[self.column], snapshot.scale[self.first] * self.fraction)
         return found

@@ -1,4 +1,4 @@
-"""Job: what somebody hands in to be trained on some workers of a cluster.
+"""Job: one training job that is submitted to the cluster.
 
 Source: section 5.3.1 (scale factor), 5.4.1 (weights), 5.4.3 (entities), 6.4.3 (SLOs).
 """
@@ -9,10 +9,8 @@ from typing import Any, ClassVar
 
 from hocket.errors import InputError
 
-LATEST_S = 1e10  # beyond, a float has no place for microseconds; seconds since 1970 are a sixth of it today
-MOST_STEPS = (
-    1e18  # steps, weights and throughputs are multiplied and divided by each other: none may leave the floats for that
-)
+LATEST_S = 1e10  # beyond this, a float cannot represent microseconds; the Unix time is a sixth of it today
+MOST_STEPS = 1e18  # products and quotients of steps, weights and throughputs must stay in the range of a float
 LEAST_STEPS = 1e-9
 MOST_WEIGHT = 1e6
 LEAST_WEIGHT = 1e-6
@@ -20,17 +18,17 @@ LEAST_WEIGHT = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job.
+    """Training job.
 
     Attributes:
         id: unique name.
-        job_type: model and batch size, such as "ResNet-50 (batch size 32)": its throughput depends on it.
-        steps: of training, in all.
-        scale_factor: how many workers it runs on at a time.
-        arrived_s: when it came.
-        weight: what share it is due, relative to others.
-        slo_s: seconds after its arrival by which it is to be finished; None for any.
-        entity: who it belongs to, such as a team; empty for nobody.
+        job_type: model and batch size, such as "ResNet-50 (batch size 32)"; determines the throughput.
+        steps: total training steps.
+        scale_factor: number of workers the job runs on at a time.
+        arrived_s: arrival time, in seconds.
+        weight: relative share of the cluster.
+        slo_s: deadline, in seconds after the arrival; None for no deadline.
+        entity: owner, such as a team; empty for no owner.
     """
 
     id: str
@@ -60,4 +58,4 @@ class Job:
             expected = f"a number > 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
             raise InputError(f"{place}: weight", str(self.weight), expected)
         if self.slo_s is not None and not (isfinite(self.slo_s) and self.slo_s > 0):
-            raise InputError(f"{place}: slo_s", str(self.slo_s), "a number > 0, or nothing")
+            raise InputError(f"{place}: slo_s", str(self.slo_s), "a number > 0, or null")

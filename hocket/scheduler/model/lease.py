@@ -1,8 +1,8 @@
-"""Lease: the right of a job, or of two side by side, to some workers until a round ends.
+"""Lease: the right of one job, or two, to run on workers until a round ends.
 
-Rules of this file: a lease never changes. Renewing moves the time at which all leases of a round end, and nothing else: who stays
-where it is keeps its lease, with its number. Numbers only grow, so the larger of two numbers is the later lease: whoever writes
-for an old one (a checkpoint, a result) can be told to go.
+Rules of this file: a lease never changes. Renewal moves only the end of the round, which all leases share; a job that
+stays on its workers keeps its lease and number. Numbers only increase, so of two leases the larger number is later. A
+write (checkpoint, result) for an outdated lease can therefore be rejected.
 Source: section 5.6 (lease renewal).
 """
 
@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 
 class Lease(NamedTuple):
-    """Workers for a job; a named tuple, as a frozen dataclass takes twice as long to make, and each move makes one.
+    """Workers for a job.
+
+    A named tuple, because a frozen dataclass takes twice as long to create and each move creates a lease.
 
     Attributes:
-        number: of the lease; the later, the larger.
-        jobs: one, or two that share each worker.
-        column: the way to run, see Column; its type is the workers' type.
-        workers: numbers of that type's workers; worker w stands on server w // per_server.
-        began_s: when it was given.
+        number: increasing number of the lease.
+        jobs: one job, or two that share each worker.
+        column: placement, see Placement; its type is the type of the workers.
+        workers: worker numbers within the type; worker w is on server w // per_server.
+        began_s: time of the grant.
     """
 
     number: int

@@ -1,8 +1,8 @@
-"""Snapshot: what a policy is told, at one moment.
+"""Snapshot: input of a policy at one moment.
 
-Rules of this file: figures of all jobs are arrays in the order of `jobs`, so that a policy is arithmetic on arrays; nothing
-here changes once made. What the quickest policies read of each job is there from the beginning, as all jobs are looked at then
-anyway; the rest is made when it is asked for. Throughputs are those of a whole job on all its workers.
+Rules of this file: values of all jobs are arrays in the order of `jobs`, so a policy is array arithmetic. A snapshot
+is immutable. Per-job values used by the fastest policies are computed at creation, in the same pass as validation;
+other values are computed on first access. Throughputs are of a whole job on all its workers.
 Source: sections 5.3.1 and 5.4.
 """
 
@@ -21,13 +21,13 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A job that is not finished.
+    """Unfinished job.
 
     Attributes:
-        remaining_steps: still to be trained.
-        elapsed_s: since it came.
-        isolated_s: that it would have been at work by now, had it always had one n-th of the cluster (t_isolated of finish-time
-            fairness); None where nobody kept count: then it is `elapsed_s`.
+        remaining_steps: remaining training steps.
+        elapsed_s: seconds since arrival.
+        isolated_s: seconds of running time needed so far on one n-th of the cluster (t_isolated of finish-time
+            fairness); None if not tracked, in which case `elapsed_s` is used.
     """
 
     job: Job
@@ -44,7 +44,7 @@ class Active:
 
 @dataclass(frozen=True)
 class Entity:
-    """A team, or whoever jobs belong to: its weight among the others, and how it shares among its jobs."""
+    """Owner of jobs, such as a team: its weight, and the policy inside it."""
 
     name: str
     weight: float = 1.0
@@ -62,12 +62,13 @@ class Entity:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """What jobs keep of their throughput when two of them share workers.
+    """Share of throughput that jobs keep when two of them share workers.
 
     Attributes:
-        classes: of each job; jobs of one class share alike.
-        kept: what a job of the first class keeps beside one of the second, as a part of its throughput alone; shape
-            (classes, classes, columns). 0 both ways where they cannot share, as with unlike scale factors.
+        classes: class of each job; jobs of one class behave the same.
+        kept: share of its throughput alone that a job of the first class keeps beside a job of the second; shape
+            (classes, classes, columns). 0 in both directions if the two cannot share, as with different scale
+            factors.
     """
 
     classes: np.ndarray
@@ -76,21 +77,24 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Jobs, workers, and what jobs do on them.
+    """Jobs, workers and throughputs at one moment.
 
     Attributes:
-        types: of workers. columns: ways to run on them, each type's own.
-        jobs: that are not finished, in the order in which they came.
-        throughputs: steps a second of each job alone; shape (jobs, columns); 0 where it does not run.
-        pairs: for space sharing; None to leave every job its workers alone.
-        entities: for hierarchical policies.
-        budget_usd: for policies that keep within one. spent_usd: of it, up to now.
-        now_s: when this is.
-        placed: columns of jobs that run, by id.
-        changeover_s: that a job loses when it goes on other workers.
-        round_s: until anything can change, at most, and what is lost at most of the work on workers that go away.
-        scale_factors, arrived_s: by job; not to be written to.
-        everywhere: there are throughputs, and every one is more than 0.
+        types: worker types.
+        columns: placements on them; each belongs to one type.
+        jobs: unfinished jobs, in order of arrival.
+        throughputs: steps per second of each job alone; shape (jobs, columns); 0 where it cannot run.
+        pairs: space-sharing throughputs; None for no space sharing.
+        entities: owners of jobs, for hierarchical policies.
+        budget_usd: budget, for policies that keep one.
+        spent_usd: spent part of the budget.
+        now_s: current time.
+        placed: current column of each running job, by id.
+        changeover_s: seconds that a job loses when it moves to other workers.
+        round_s: length of a round: the maximum time until the next decision, and the maximum work lost when workers
+            go away.
+        scale_factors, arrived_s: values by job; read-only.
+        everywhere: True if there are throughputs and all are positive.
     """
 
     types: tuple[WorkerType, ...]
@@ -113,38 +117,38 @@ class Snapshot:
         steps, jobs = self.throughputs, self.jobs
         if steps.shape != (len(jobs), len(self.columns)):
             found = f"an array of shape {steps.shape}"
-            raise InputError("throughputs", found, f"{len(jobs)} jobs and {len(self.columns)} columns")
+            raise InputError("throughputs", found, f"a shape of {len(jobs)} jobs and {len(self.columns)} columns")
         least = steps.min() if steps.size else 0.0
-        if not (least >= 0 and steps.max(initial=0.0) < inf):  # it is not so either where one is no number
+        if not (least >= 0 and steps.max(initial=0.0) < inf):  # also catches NaN
             row, column = np.argwhere(~np.isfinite(steps) | (steps < 0))[0]
             place = f"job {jobs[row].job.id}: throughput on {self.column_name(column)}"
-            raise InputError(place, str(steps[row, column]), "steps a second, >= 0")
+            raise InputError(place, str(steps[row, column]), "steps per second, >= 0")
         if len({active.job.id for active in jobs}) != len(jobs):
             ids = [active.job.id for active in jobs]
             twice = next(name for k, name in enumerate(ids) if name in ids[:k])
-            raise InputError(f"job {twice}", "two of this name", "unique names")
+            raise InputError(f"job {twice}", "two jobs with this name", "unique names")
         object.__setattr__(self, "scale_factors", [active.job.scale_factor for active in jobs])
         object.__setattr__(self, "arrived_s", [active.job.arrived_s for active in jobs])
         object.__setattr__(self, "everywhere", bool(least > 0))
 
     def column_name(self, column: int) -> str:
-        """Such as "v100", or "v100 (spread)"."""
+        """Name of a column, such as "v100" or "v100 (spread)"."""
         own = self.columns[column]
         return self.types[own.type].name + ("" if own.consolidated else " (spread)")
 
     @once
     def workers(self) -> np.ndarray:
-        """Of each type; shape (types,)."""
+        """Number of workers of each type; shape (types,)."""
         return np.array([t.workers for t in self.types], dtype=float)
 
     @once
     def type_of(self) -> np.ndarray:
-        """Each column's type; shape (columns,)."""
+        """Type of each column; shape (columns,)."""
         return np.array([c.type for c in self.columns], dtype=np.int64)
 
     @once
     def prices(self) -> np.ndarray:
-        """Dollars an hour of one worker, by column."""
+        """Price of one worker in dollars per hour, by column."""
         return np.array([t.price_usd_per_hour for t in self.types])[self.type_of]
 
     @once
@@ -154,9 +158,9 @@ class Snapshot:
 
     @once
     def all_fit(self) -> bool:
-        """Whether any type has workers enough for any job."""
+        """True if every type has enough workers for every job."""
         scales = self.scale_factors
-        # Mostly all ask for one, and that is quicker to see than for how many they ask at most.
+        # Usually all jobs ask for one worker, which is faster to test than the maximum.
         most = 1 if scales.count(1) == len(scales) else max(scales)
         for own in self.types:
             if own.workers < most:
@@ -165,31 +169,31 @@ class Snapshot:
 
     @once
     def able(self) -> np.ndarray:
-        """Throughputs, 0 where a job needs more workers than there are; not to be written to."""
+        """Throughputs, set to 0 where a type has too few workers; read-only."""
         if self.all_fit:
             return self.throughputs
         return np.where(self.scale[:, None] <= self.workers[self.type_of], self.throughputs, 0.0)
 
     @once
     def all_run(self) -> bool:
-        """Whether every job can run somewhere."""
+        """True if every job can run on some column."""
         if self.everywhere and self.all_fit:
             return True
         able = self.able
-        # Mostly all run on the last type, and that is quicker to see than that each of them runs somewhere.
+        # Usually all jobs run on the last type, which is faster to test than all columns.
         return (able.size > 0 and np.count_nonzero(able[:, -1]) == len(able)) or bool(able.any(axis=1).all())
 
     @once
     def weights(self) -> np.ndarray:
-        """By job."""
+        """Weights, by job."""
         return np.array([active.job.weight for active in self.jobs])
 
     @once
     def remaining_steps(self) -> np.ndarray:
-        """By job."""
+        """Remaining steps, by job."""
         return np.array([active.remaining_steps for active in self.jobs])
 
     @once
     def elapsed_s(self) -> np.ndarray:
-        """By job."""
+        """Seconds since arrival, by job."""
         return np.array([active.elapsed_s for active in self.jobs])

@@ -1,7 +1,8 @@
-"""ThroughputTable: steps a second of each kind of job on each way to run, alone and beside another job.
+"""Throughput table: steps per second of each kind of job at each place.
 
-A kind is a job type and a scale factor. Throughputs are those of a whole job on all its workers. A column is a type of worker
-and whether the workers of a job stand together on as few servers as there can be; a job of one worker always does.
+A kind is a job type and a scale factor. A place is a worker type, consolidated or spread; consolidated workers of a
+job use as few servers as possible, and a single-worker job is always consolidated. The table holds throughputs alone
+and beside another job. Throughputs are of a whole job on all its workers.
 Source: T of section 5.3.1; measured by the authors of Gavel (see data/README.md).
 """
 
@@ -19,23 +20,27 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 Kind = tuple[str, int]  # job type, scale factor
 Place = tuple[str, bool]  # name of a type of worker, consolidated
 LEAST_STEPS_PER_S, MOST_STEPS_PER_S = 1e-12, 1e12
-STEPS_PER_S = f"steps a second: 0, or from {LEAST_STEPS_PER_S:g} to {MOST_STEPS_PER_S:g}"
+STEPS_PER_S = f"steps per second: 0, or from {LEAST_STEPS_PER_S:g} to {MOST_STEPS_PER_S:g}"
 
 
 def can_be(steps_per_s: float) -> bool:
-    """Whether anything can be as fast: 0 is a job that does not run; what is beyond reason leaves the floats in quotients."""
+    """True if a throughput is plausible.
+
+    0 means that the job cannot run. Extreme values would overflow in quotients.
+    """
     return steps_per_s == 0 or LEAST_STEPS_PER_S <= steps_per_s <= MOST_STEPS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
 class ThroughputTable:
-    """What each kind of job does on each place.
+    """Throughput of each kind of job at each place.
 
     Attributes:
-        places: columns of the arrays. kinds: their rows.
-        alone: steps a second, 0 where the kind does not run; shape (kinds, places).
-        beside: steps a second of the row's kind while it shares its workers with the second kind; 0 both ways where the two
-            cannot share; shape (kinds, kinds, places).
+        places: columns of the arrays.
+        kinds: rows of the arrays.
+        alone: steps per second; 0 where the kind cannot run; shape (kinds, places).
+        beside: steps per second of the first kind while it shares its workers with the second; 0 in both directions
+            if the two cannot share; shape (kinds, kinds, places).
     """
 
     places: tuple[Place, ...]
@@ -56,43 +61,43 @@ class ThroughputTable:
             if not names:
                 raise InputError(f"throughputs: {what}s", "none", "one or more")
             if len(set(names)) != len(names):
-                raise InputError(f"throughputs: {what}s", "one that stands twice", "unique ones")
+                raise InputError(f"throughputs: {what}s", "a duplicate", "unique values")
 
     def _name(self, row: int) -> str:
         return f"{self.kinds[row][0]} on {self.kinds[row][1]}"
 
     @cached_property
     def row(self) -> dict[Kind, int]:
-        """Of each kind."""
+        """Row of each kind."""
         return {kind: k for k, kind in enumerate(self.kinds)}
 
     @cached_property
     def column(self) -> dict[Place, int]:
-        """Of each place."""
+        """Column of each place."""
         return {place: k for k, place in enumerate(self.places)}
 
     @cached_property
     def job_types(self) -> tuple[str, ...]:
-        """In the order in which the table has them."""
+        """Job types, in table order."""
         return tuple(dict.fromkeys(job_type for job_type, _ in self.kinds))
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Types of workers, in the order in which the table has them."""
+        """Worker types, in table order."""
         return tuple(dict.fromkeys(name for name, _ in self.places))
 
     def scale_factors(self, job_type: str) -> tuple[int, ...]:
-        """With which a job type was measured, least first."""
+        """Measured scale factors of a job type, ascending."""
         return tuple(sorted(scale for name, scale in self.kinds if name == job_type))
 
     def find(self, job_type: str, scale_factor: int, place: str) -> int:
-        """The row of a kind.
+        """Return the row of a kind.
 
         Arguments:
-            place: of the job, for the message.
+            place: location of the job, for the error message.
 
         Raises:
-            InputError: an unknown job type, or one that was not measured with this scale factor.
+            InputError: unknown job type, or a scale factor without measurements.
         """
         found = self.row.get((job_type, scale_factor))
         if found is not None:
@@ -108,51 +113,56 @@ class ThroughputTable:
         """Throughput of a kind alone on consolidated workers of a type.
 
         Raises:
-            InputError: an unknown kind or type, or a kind that does not run on the type.
+            InputError: unknown kind or type, or the kind cannot run on the type.
         """
         column = self.column.get((worker_type, True))
         if column is None:
-            step = f"{nearest(worker_type, self.types)} A table of your own goes with --throughputs, see docs/cluster.md.".lstrip()
+            step = f"{nearest(worker_type, self.types)} Pass your own table with --throughputs, see docs/cluster.md.".lstrip()
             raise InputError(f"{place}: worker type", repr(worker_type), f"one of {', '.join(self.types)}", step)
         found = float(self.alone[self.find(job_type, scale_factor, place), column])
         if found <= 0:
-            raise InputError(f"{place}: job_type", f"{job_type}, which does not run on {worker_type}", "one that does")
+            raise InputError(
+                f"{place}: job_type", f"{job_type}, which does not run on {worker_type}", "a job type that runs there"
+            )
         return found
 
     def columns(self, types: Sequence[WorkerType], spread: bool = False) -> tuple[Placement, ...]:
-        """Columns of a snapshot: one a type, or two where the table knows what jobs do on spread workers and it is asked for.
+        """Placements of a snapshot: one per type, plus a spread one if requested.
+
+        Arguments:
+            spread: True to add a spread placement for types with spread throughputs in the table.
 
         Raises:
-            InputError: a type of which the table knows nothing.
+            InputError: the table does not have a type.
         """
         found = []
         for k, own in enumerate(types):
             if (own.table_name, True) not in self.column:
                 near = nearest(own.table_name, self.types)
-                step = f"{near} A table of your own goes with --throughputs, see docs/cluster.md.".lstrip()
+                step = f"{near} Pass your own table with --throughputs, see docs/cluster.md.".lstrip()
                 place = f"worker type {own.name}"
-                raise InputError(place, "no throughputs of it", f"one of {', '.join(self.types)}", step)
+                raise InputError(place, "no throughputs for this type", f"one of {', '.join(self.types)}", step)
             found.append(Placement(k))
             if spread and (own.table_name, False) in self.column:
                 found.append(Placement(k, False))
         return tuple(found)
 
     def places_of(self, types: Sequence[WorkerType], columns: Sequence[Placement]) -> list[int]:
-        """Of each column of a snapshot, the column of this table."""
+        """Table column of each snapshot column."""
         return [self.column[types[c.type].table_name, c.consolidated] for c in columns]
 
     def rows(self, jobs: Iterable[Job]) -> np.ndarray:
-        """Rows of jobs.
+        """Table row of each job.
 
         Raises:
-            InputError: a job of a kind that the table does not have.
+            InputError: the table does not have the kind of a job.
         """
         return np.array([self.find(j.job_type, j.scale_factor, f"job {j.id}") for j in jobs], dtype=np.int64)
 
     def throughputs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Placement]) -> np.ndarray:
-        """Steps a second of jobs by column of a snapshot, as Snapshot has them; shape (jobs, columns).
+        """Throughputs of jobs by snapshot column; shape (jobs, columns).
 
-        A job of one worker has nothing to gain from a spread column: it is 0 there.
+        Single-worker jobs get 0 on spread columns, where they gain nothing.
         """
         at = self.places_of(types, columns)
         found = self.alone[rows][:, at]
@@ -162,17 +172,17 @@ class ThroughputTable:
         return found
 
     def pairs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Placement]) -> Pairs:
-        """What jobs keep beside each other, by column of a snapshot; classes are rows of this table."""
+        """Shares of throughput by snapshot column; classes are table rows."""
         at = self.places_of(types, columns)
         return Pairs(rows, self.kept[:, :, at])
 
     @cached_property
     def kept(self) -> np.ndarray:
-        """Parts of the throughput alone; shape (kinds, kinds, places)."""
+        """Shares of the throughput alone; shape (kinds, kinds, places)."""
         alone = np.broadcast_to(self.alone[:, None, :], self.beside.shape)
         return np.divide(self.beside, alone, out=np.zeros_like(self.beside), where=alone > 0)
 
 
 def show_place(place: Place) -> str:
-    """Such as "v100", or "v100 (spread)"."""
+    """Name of a place, such as "v100" or "v100 (spread)"."""
     return place[0] if place[1] else f"{place[0]} (spread)"

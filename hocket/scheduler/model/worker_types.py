@@ -1,7 +1,7 @@
-"""Workers: the types that a cluster has, and the columns of an allocation.
+"""Worker types of a cluster, and the columns of an allocation.
 
-A job of several workers runs slower when they stand on different servers. So that a policy can choose, a type may have two
-columns, consolidated and not, which draw on the same workers.
+A multi-worker job runs slower if its workers are on different servers. To let a policy choose, a type may have two
+columns, consolidated and spread, which share the same workers.
 Source: section 5.3.1 (placement sensitivity).
 """
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from hocket.errors import InputError
 
 MOST_WORKERS = 1_000_000
-LEAST_PRICE, MOST_PRICE = 1e-12, 1e9  # dollars an hour; what is beyond reason leaves the floats in sums and quotients
+LEAST_PRICE, MOST_PRICE = 1e-12, 1e9  # dollars per hour; extreme values would overflow in sums and quotients
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class WorkerType:
     """Workers of one type.
 
     Attributes:
-        name: such as "v100".
-        workers: how many there are.
-        per_server: of them on one server.
-        price_usd_per_hour: of one worker.
-        spot: they may be taken away at any time, and are cheaper for that.
-        accelerator: as throughput tables call it, where that is not the type's own name: v100 on the spot and v100 on demand are
-            two types of one accelerator.
-        offer: where a market has their price, such as "aws/us-east-1a/p3.2xlarge"; nothing, and the price stays.
+        name: unique name, such as "v100".
+        workers: number of workers.
+        per_server: workers on one server.
+        price_usd_per_hour: price of one worker.
+        spot: True if the workers are cheaper but may be reclaimed at any time.
+        accelerator: name in throughput tables, if it differs from `name`; spot and on-demand V100s are two types with
+            one accelerator.
+        offer: market offer with the price, such as "aws/us-east-1a/p3.2xlarge"; empty for a constant price.
     """
 
     name: str
@@ -48,17 +48,22 @@ class WorkerType:
         if self.per_server < 1:
             raise InputError(f"{place}: per_server", str(self.per_server), ">= 1")
         if not (self.price_usd_per_hour == 0 or LEAST_PRICE <= self.price_usd_per_hour <= MOST_PRICE):
-            expected = f"a number >= 0: none, or from {LEAST_PRICE:g} to {MOST_PRICE:g}"
+            expected = f"0 for no price, or a number from {LEAST_PRICE:g} to {MOST_PRICE:g}"
             raise InputError(f"{place}: price_usd_per_hour", str(self.price_usd_per_hour), expected)
 
     @property
     def table_name(self) -> str:
-        """By which a throughput table knows them."""
+        """Name of the type in a throughput table."""
         return self.accelerator or self.name
 
 
 class Placement(NamedTuple):
-    """One way to run on a type: `type` is its index; consolidated, on as few servers as there can be, or spread."""
+    """Placement on a worker type.
+
+    Attributes:
+        type: index of the type.
+        consolidated: True to use as few servers as possible, False to spread over servers.
+    """
 
     type: int
     consolidated: bool = True

@@ -557,7 +557,7 @@ def test_time_does_not_go_back(now_s: float) -> None:
     [
         ({"round_s": 0.0}, "round_s"),
         ({"checkpoint_s": -1.0}, "checkpoint_s"),
-        ({"checkpoint_s": 200.0, "restart_s": 160.0}, "less than a round"),
+        ({"checkpoint_s": 200.0, "restart_s": 160.0}, "a sum below round_s"),
         ({"order": "fifo"}, "order: found 'fifo'; expected one of ratio, deficit"),
         ({"balance_after": -1.0}, "balance_after"),
         ({"attempts": 0}, "attempts"),

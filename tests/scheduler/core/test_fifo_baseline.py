@@ -26,7 +26,7 @@ def test_types_are_filled_in_their_order() -> None:
     found = FirstCome()(there)
     assert found.dense(there).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [0, 0]]
     assert found.objective == 4
-    assert "before it" in found.reasons[4].binding
+    assert "earlier jobs" in found.reasons[4].binding
     assert "where it started" in found.reasons[0].change
 
 

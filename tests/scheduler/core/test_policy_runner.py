@@ -74,7 +74,7 @@ def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
     roster.add(Job("a", "any", 10.0), (1.0,), -1)
     found, trouble = one.ask(roster, floor, 0.0)
     assert found is None
-    assert trouble == "fairness: time limit; the last allocation holds on"
+    assert trouble == "fairness: time limit; the last allocation stays in effect"
 
 
 def test_who_shares_with_nobody_has_a_class_of_its_own() -> None:

@@ -35,7 +35,7 @@ def test_throughputs_are_of_jobs_and_columns() -> None:
 
 def test_names_are_unique() -> None:
     """Two of one name cannot be told apart."""
-    with pytest.raises(InputError, match="job a: found two of this name"):
+    with pytest.raises(InputError, match="job a: found two jobs with this name"):
         two_jobs([[1.0, 2.0], [3.0, 4.0]], ("a", "a"))
 
 
