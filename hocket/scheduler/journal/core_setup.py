@@ -1,4 +1,4 @@
-"""Setup: what a core starts from, as plain data, so that whoever has it and the events has the core."""
+"""Initial state of a core, as plain data; with the events it determines the core."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,11 +15,11 @@ __all__ = ["Setup"]
 
 @dataclass(frozen=True)
 class Setup:
-    """A cluster, a policy's name and settings.
+    """Cluster, policy name and settings.
 
     Attributes:
-        policy: its name; what stands behind it is for the caller to find.
-        kept: what classes of jobs keep beside each other, see Pairs; shape (classes, classes, columns).
+        policy: name of the policy; the caller resolves it.
+        kept: shares of throughput that classes keep beside each other, see Pairs; shape (classes, classes, columns).
     """
 
     types: tuple[WorkerType, ...]
@@ -34,18 +34,18 @@ class Setup:
 
     @classmethod
     def of(cls, core: Core, policy: str) -> "Setup":
-        """What a core that was not told anything yet starts from.
+        """Setup of a core that has not handled any event.
 
         Arguments:
-            policy: the name of its policy.
+            policy: name of its policy.
         """
         asking = core.asking
-        kept = None if asking.kept is None else _as_tuples(asking.kept[:-1, :-1])  # the last class shares with nobody
+        kept = None if asking.kept is None else _as_tuples(asking.kept[:-1, :-1])  # the last class shares with no job
         types = tuple(core.floor.types)
         return cls(types, core.columns, policy, core.settings, kept, asking.entities, asking.budget_usd)
 
     def core(self, policy: Policy) -> Core:
-        """The core before any event."""
+        """New core, before any event."""
         kept = None if self.kept is None else np.array(self.kept, dtype=float)
         return Core(self.types, self.columns, policy, self.settings, kept, self.entities, self.budget_usd)
 

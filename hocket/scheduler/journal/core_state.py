@@ -72,7 +72,7 @@ def _memory(core: Core) -> Any:
 
 
 def _code(policy: Any) -> str:
-    """The name of a policy's code: of a function, or the class of an object."""
+    """Name of a policy's code: of a function, or of an object's class."""
     while isinstance(policy, partial):
         policy = policy.func
     named = policy if isinstance(policy, _CODE) else type(policy)
@@ -80,7 +80,7 @@ def _code(policy: Any) -> str:
 
 
 def _bound(call: partial[Any]) -> list[Any]:
-    """The arguments that a partial has, those of partials inside it included."""
+    """Arguments of a partial, including those of nested partials."""
     inner = _bound(call.func) if isinstance(call.func, partial) else []
     return [*inner, [_argument(value) for value in call.args], {k: _argument(v) for k, v in call.keywords.items()}]
 

@@ -1,12 +1,13 @@
-"""Journal: every event that a core was told, in a file that only grows; whoever reads it has the core again.
+"""Journal: append-only log of the events of a core, for replay.
 
-A line is a record: a checksum, a space, and the record in JSON. The first holds the setup, each other one an event and its time.
-A checksum is over the one before it and the record, so that a record that was changed, left out, doubled or moved is found. What
-was being written when the power failed is a line without an end: it is dropped, and with it nothing that `sync` had promised.
+A line is a record: a checksum, a space, and JSON. The first record holds the setup; each further record holds an
+event and its time. A checksum covers the previous checksum and the record, so a changed, missing, duplicate or moved
+record is detected. A power failure may leave an incomplete last line, which is dropped; it contains nothing that
+`sync` had confirmed.
 
     with Journal.create(path, setup, policy) as journal:
         commands = journal.tell(event, now_s)     # the core's answer
-        journal.sync()                            # now it is safe: carry the commands out
+        journal.sync()                            # durable: now carry the commands out
 """
 
 import json
@@ -39,12 +40,15 @@ _MAX_LINE = MAX_RECORD_BYTES + _CHECKSUM + 2
 
 @dataclass(frozen=True)
 class Contents:
-    """What a journal says.
+    """Contents of a journal.
 
     Attributes:
-        events: with their times.
-        size_bytes: of all whole records; last: checksum of the last. torn_bytes: after it, of a record cut off.
-        path: of the file, for messages.
+        setup: the setup of the core.
+        events: events with their times.
+        size_bytes: size of all complete records.
+        last: checksum of the last complete record.
+        torn_bytes: size of an incomplete record at the end.
+        path: path of the file, for messages.
     """
 
     setup: Setup
@@ -55,10 +59,10 @@ class Contents:
     path: str = "journal"
 
     def replay(self, policy: Policy) -> Core:
-        """The core that was told these events.
+        """Replay the events in a new core.
 
         Raises:
-            InputError: an event that cannot be, with its line: no journal of a core.
+            InputError: an event is invalid, with its line; the file is not a journal of a core.
         """
         core = self.setup.core(policy)
         for line, (now_s, event) in enumerate(self.events, 2):
@@ -71,10 +75,10 @@ class Contents:
 
 
 class Journal:
-    """A core whose events are written down. What is told is safe after the next `sync`, and not before.
+    """Core with a journal of its events; `sync` makes them durable.
 
     Attributes:
-        core: that is told the events.
+        core: the core that handles the events.
     """
 
     def __init__(self, path: Path, stream: IO[bytes], core: Core, size_bytes: int, last: str) -> None:
@@ -84,34 +88,34 @@ class Journal:
 
     @classmethod
     def create(cls, path: str | Path, setup: Setup, policy: Policy) -> "Journal":
-        """A new file, and a new core.
+        """Create a file and a new core.
 
         Raises:
-            InputError: it is there already, or cannot be written.
+            InputError: the file exists already or cannot be written.
         """
         return cls.beside(path, setup, setup.core(policy))
 
     @classmethod
     def beside(cls, path: str | Path, setup: Setup, core: Core) -> "Journal":
-        """A new file for a core that was not told anything yet, and that others tell: `record` what it was told.
+        """Create a file for a new core that others drive; pass events to `record`.
 
         Raises:
-            InputError: it is there already, or cannot be written.
+            InputError: the file exists already or cannot be written.
         """
         path = Path(path)
         try:
             stream = open(path, "xb", buffering=0)  # noqa: SIM115  # the journal closes it
         except FileExistsError:
-            step = "Give another name."
-            raise InputError(str(path), "a file that is there already", "a name that is free", step) from None
+            step = "Choose another name."
+            raise InputError(str(path), "an existing file", "a new file name", step) from None
         except (OSError, ValueError) as error:
-            raise InputError(str(path), _why(error), "a place that can be written") from None
+            raise InputError(str(path), _why(error), "a writable path") from None
         journal = cls(path, stream, core, 0, "")
         try:
             journal._append({"format": FORMAT, "setup": as_data(setup)})
             journal.sync()
             fsync_folder(path.absolute().parent)
-        except BaseException:  # nothing half-written stays
+        except BaseException:  # remove the incomplete file
             stream.close()
             with suppress(OSError):
                 path.unlink()
@@ -120,10 +124,12 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | Path, policy: Policy) -> "Journal":
-        """Go on with a file: its events are told to a new core, a record cut off at its end is cut away.
+        """Reopen a file: replay its events in a new core.
+
+        An incomplete record at the end is truncated.
 
         Raises:
-            InputError: it is no journal, or is damaged; nothing was changed.
+            InputError: the file is not a journal or is damaged; it is unchanged.
         """
         path = Path(path)
         found = read(path)
@@ -133,35 +139,35 @@ class Journal:
             stream.truncate(found.size_bytes)
             stream.seek(found.size_bytes)
         except OSError as error:
-            raise InputError(str(path), _why(error), "a file that can be written") from None
+            raise InputError(str(path), _why(error), "a writable file") from None
         journal = cls(path, stream, core, found.size_bytes, found.last)
         journal.sync()
         return journal
 
     def tell(self, event: Event, now_s: float) -> list[Command]:
-        """Tell the core an event and write it down.
+        """Pass an event to the core and write it to the journal.
 
         Raises:
-            InputError: the event cannot be: it is not written; or it could not be written: the core knows more than the file
-                then, and is to be thrown away.
+            InputError: the event is invalid and was not written; or the write failed. After a failed write the core
+                is ahead of the file and must be discarded.
         """
         told = self.core.handle(event, now_s)
         self.record(event, now_s)
         return told
 
     def record(self, event: Event, now_s: float) -> None:
-        """Write down an event that the core was told.
+        """Write an event that the core has handled.
 
         Raises:
-            InputError: it could not be written.
+            InputError: the write failed.
         """
         self._append({"now_s": now_s, **event_as_data(event)})
 
     def sync(self) -> None:
-        """Make what was told survive a loss of power.
+        """Make all written events survive a power failure.
 
         Raises:
-            InputError: the disk does not take it.
+            InputError: the disk reports an error.
         """
         try:
             os.fsync(self._stream.fileno())
@@ -169,7 +175,7 @@ class Journal:
             raise InputError(str(self._path), _why(error), "a disk that takes it") from None
 
     def close(self) -> None:
-        """Sync and let go of the file."""
+        """Sync and close the file."""
         if not self._stream.closed:
             self.sync()
             self._stream.close()
@@ -190,10 +196,10 @@ class Journal:
         line = checksum.encode() + b" " + record + b"\n"
         try:
             rest = memoryview(line)
-            while rest:  # a disk takes what it has room for; what is left over is what it refuses, and says why
+            while rest:  # a full disk writes a part; the next write raises the error
                 rest = rest[self._stream.write(rest) :]
         except OSError as error:
-            with suppress(OSError):  # what is left of the line is dropped by who reads it
+            with suppress(OSError):  # readers drop an incomplete line
                 self._stream.truncate(self._size_bytes)
                 self._stream.seek(self._size_bytes)
             raise InputError(str(self._path), _why(error), "a disk that takes it") from None
@@ -202,10 +208,10 @@ class Journal:
 
 
 def read(path: str | Path) -> Contents:
-    """What a journal says; a record cut off at its end is left out.
+    """Read a journal; an incomplete record at the end is omitted.
 
     Raises:
-        InputError: it is no journal, is larger than a journal may be, or is damaged: with the line.
+        InputError: the file is not a journal, is too large, or is damaged, with the line.
     """
     path = Path(path)
     events: list[tuple[float, Event]] = []
@@ -215,7 +221,9 @@ def read(path: str | Path) -> Contents:
         place = f"{path}, line {number}"
         if not line.endswith(b"\n"):
             torn = len(line)
-            if _valid(line[:-1], last) or len(line) == _MAX_LINE:  # whole but for its end, or endless: that is no tear
+            if (
+                _valid(line[:-1], last) or len(line) == _MAX_LINE
+            ):  # a complete or endless record without a newline is damage, not an incomplete write
                 raise _damaged(place, size) if setup is not None else _no_journal(path)
             break
         if not _valid(line[:-1], last):
@@ -271,14 +279,14 @@ def _timed(data: Any, place: str) -> tuple[float, Event]:
 
 
 def _damaged(place: str, size_bytes: int) -> InputError:
-    step = f"The records before it are whole: they are the first {size_bytes} bytes."
+    step = f"Records before it are intact: the first {size_bytes} bytes."
     return InputError(
-        place, "a record that was changed after it was written", "the record that its checksum is of", step
+        place, "a record that was changed after it was written", "a record that matches its checksum", step
     )
 
 
 def _no_journal(path: Path) -> InputError:
-    return InputError(str(path), "no record of a journal at its beginning", f"a journal of format {FORMAT}")
+    return InputError(str(path), "no journal record at the beginning", f"a journal of format {FORMAT}")
 
 
 def _why(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Wire: events as plain data, for a journal or a network, and back; every field is checked on the way back."""
+"""Events as plain data for a journal or a network, with validation on input."""
 
 from dataclasses import fields
 from typing import Any, get_args
@@ -10,11 +10,11 @@ from hocket.util.schema import as_data, read_as
 __all__ = ["event_as_data", "event_of"]
 
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
-_FLAT = {name for name in _KINDS if name != "JobArrived"}  # whose fields are plain themselves
+_FLAT = {name for name in _KINDS if name != "JobArrived"}  # event classes with plain fields only
 
 
 def event_as_data(event: Event) -> dict[str, Any]:
-    """Such as {"event": "JobFinished", "job": "7"}."""
+    """Plain data of an event, such as {"event": "JobFinished", "job": "7"}."""
     name = type(event).__name__
     if name in _FLAT:
         return {"event": name, **{f.name: getattr(event, f.name) for f in fields(event)}}
@@ -22,10 +22,10 @@ def event_as_data(event: Event) -> dict[str, Any]:
 
 
 def event_of(data: Any, place: str) -> Event:
-    """The event that `event_as_data` wrote.
+    """Event from the plain data of `event_as_data`.
 
     Raises:
-        InputError: it is none, with the field that is wrong.
+        InputError: the data is not an event, with the wrong field.
     """
     if not isinstance(data, dict):
         raise InputError(place, repr(data)[:80], "an event, as a mapping")

@@ -1,10 +1,10 @@
-"""Packing: a choice for one round that is worth enough, where going down an order finds none.
+"""Knapsack: a selection of entries worth enough, if greedy selection fails.
 
-    maximize sum of w_e S_e   subject to   each job in one entry at most, each type's workers enough,  S_e 0 or 1
+    maximize sum of w_e S_e   subject to   at most one entry per job, enough workers of each type,  S_e 0 or 1
 
-For jobs of one worker each, alone, the relaxation has whole answers already; scale factors make it a multiple-choice knapsack
-(section 5.5), pairs a matching. It is small, as only entries with a fraction count, and the search ends at the first choice that
-is worth what was asked. Nothing in it depends on a clock.
+For single-worker jobs that run alone, the relaxation is already integral. Scale factors make this a multiple-choice
+knapsack (section 5.5), and pairs make it a matching. The program is small, because only entries with a fraction
+count, and the search stops at the first selection that reaches the target. Nothing depends on a clock.
 """
 
 import numpy as np
@@ -14,15 +14,16 @@ from hocket.scheduler.rounds.priorities import Entries
 
 __all__ = ["pack"]
 
-_MOST_NODES = 200  # of the search; a choice that is not found then is taken not to be there
+_MOST_NODES = 200  # limit of the search; without a result by then, no selection is assumed to exist
 
 
 def pack(entries: Entries, worth: np.ndarray, workers: list[int], enough: float) -> np.ndarray | None:
-    """A choice worth at least `enough`; None if there is none, or it would take long to find.
+    """Return a selection worth at least `enough`, or None if none is found.
 
     Arguments:
-        worth: by entry; those worth nothing are left out.
-        workers: free, by type.
+        worth: value of each entry; entries worth nothing are ignored.
+        workers: free workers, by type.
+        enough: target value.
     """
     import highspy
 

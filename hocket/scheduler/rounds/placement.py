@@ -1,9 +1,9 @@
-"""Placement: which workers, once it is known who runs.
+"""Placement: choose the workers of the jobs selected for a round.
 
-Largest first, each on as few servers as there can be, in the server where least is left over; who can stay where it is stays.
-Because sizes fall, jobs whose sizes divide each other and the servers never miss a server for want of order. Jobs that are to be
-spread come last, one worker on each of as many servers as there can be.
-Source: section 5.5, its last paragraph; consolidated and spread: section 5.3.1.
+Larger jobs go first, each on as few servers as possible, preferring the server with the least space left over. A job
+stays on its workers if possible. Because sizes descend, jobs with sizes that divide each other and the server size
+are never fragmented by the order. Spread jobs come last, with one worker on each of as many servers as possible.
+Source: section 5.5, last paragraph; consolidated and spread: section 5.3.1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,11 +15,12 @@ __all__ = ["PlacementRequest", "place", "place_singles"]
 
 
 class PlacementRequest(NamedTuple):
-    """A job, or a pair, that runs in this round on workers of one type.
+    """Job, or pair of jobs, that runs in this round on workers of one type.
 
     Attributes:
-        need: workers. spread: on different servers.
-        before: where it was in the round before, if it can stay there.
+        need: number of workers.
+        spread: True for different servers.
+        before: previous workers, if the job can stay there.
     """
 
     need: int
@@ -31,15 +32,15 @@ _Wish = tuple[int, bool, tuple[int, ...]]
 
 
 class _Servers:
-    """What is free, while workers are handed out."""
+    """Free workers during placement."""
 
     def __init__(self, there: Sequence[int], per_server: int) -> None:
         self.per_server = per_server
         most = max(there, default=-1)
         self.free = bytearray(most + 1)
         self.left = [0] * (most // per_server + 1)
-        self.wanted = [0] * len(self.left)  # by others, who would like to stay; of those that are free
-        self.held = bytearray(most + 1)  # 1: somebody would like to stay here
+        self.wanted = [0] * len(self.left)  # free workers that other jobs want to keep, by server
+        self.held = bytearray(most + 1)  # 1: a job wants to keep this worker
         for worker in there:
             self.free[worker] = 1
             self.left[worker // per_server] += 1
@@ -58,7 +59,7 @@ class _Servers:
                 self.wanted[worker // self.per_server] -= 1
 
     def leave_alone(self, wishes: Sequence[_Wish], alike: list[int], found: list[tuple[int, ...]]) -> list[int]:
-        """Leave jobs of one worker where they are, where that is free; those that have to move."""
+        """Keep single-worker jobs on free previous workers; return the others."""
         free, held, per_server, most, moving = self.free, self.held, self.per_server, len(self.free), []
         for i in alike:
             before = wishes[i][2]
@@ -97,13 +98,16 @@ class _Servers:
         return tuple(sorted(workers))
 
     def on(self, server: int, need: int) -> list[int]:
-        """Free workers of a server, those first that nobody would like to keep."""
+        """Free workers of a server; workers that no other job wants to keep first."""
         start, free, held = server * self.per_server, self.free, self.held
         there = [w for w in range(start, min(start + self.per_server, len(free))) if free[w]]
         return [*[w for w in there if not held[w]], *[w for w in there if held[w]]][:need]
 
     def together(self, need: int) -> list[int]:
-        """On as few servers as there can be: whole ones first, then where least is left over and fewest have to move."""
+        """Workers on as few servers as possible.
+
+        Whole servers come first, then the server where the fewest jobs have to move and the least space is left over.
+        """
         found: list[int] = []
         left, wanted = self.left.copy(), self.wanted
         while need:
@@ -128,7 +132,7 @@ class _Servers:
         return found
 
     def apart(self, need: int) -> list[int]:
-        """One on each of the emptiest servers, and again."""
+        """Workers one by one on the emptiest servers, in turns."""
         by_server = [self.on(s, need) for s in sorted(range(len(self.left)), key=lambda s: (-self.left[s], s))]
         ranks = range(max(map(len, by_server), default=0))
         found = [own[rank] for rank in ranks for own in by_server if rank < len(own)][:need]
@@ -138,11 +142,12 @@ class _Servers:
 
 
 def place(wishes: Sequence[_Wish], there: Sequence[int], per_server: int) -> list[tuple[int, ...]]:
-    """Workers for each wish, in the order of the wishes.
+    """Choose workers for each request, in the order of the requests.
 
     Arguments:
-        wishes: of one type of workers, as Wish has them; together no more than there are.
-        there: workers that are up; worker w stands on server w // per_server.
+        wishes: requests for workers of one type, as PlacementRequest; their sum must not exceed the available
+            workers.
+        there: numbers of the workers that are up; worker w is on server w // per_server.
     """
     servers = _Servers(there, per_server)
     found: list[tuple[int, ...]] = [()] * len(wishes)
@@ -156,10 +161,11 @@ def place(wishes: Sequence[_Wish], there: Sequence[int], per_server: int) -> lis
 
 
 def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_server: int) -> list[int]:
-    """The same where every wish is for one worker, and much sooner: workers for those that are nowhere yet.
+    """Choose workers for new single-worker jobs, faster than `place`.
 
     Arguments:
-        count: of them. taken: workers of those that stay.
+        count: number of jobs to place.
+        taken: workers of the jobs that stay.
     """
     free = set(there)
     free.difference_update(taken)
@@ -170,12 +176,12 @@ def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_se
     left: dict[int, int] = {}
     for worker in free:
         left[worker // per_server] = left.get(worker // per_server, 0) + 1
-    # The server where least is left over stays that until nothing is.
+    # The server with the least space left over remains so until it is full.
     return sorted(free, key=lambda worker: (left[worker // per_server], worker))[:count]
 
 
 def _place_alike(wishes: Sequence[_Wish], alike: list[int], servers: _Servers, found: list[tuple[int, ...]]) -> None:
-    """Wishes of one size: those first that can stay."""
+    """Place requests of equal size; jobs that can stay come first."""
     need, spread, _ = wishes[alike[0]]
     if need == 1:
         moving = servers.leave_alone(wishes, alike, found)
@@ -188,7 +194,7 @@ def _place_alike(wishes: Sequence[_Wish], alike: list[int], servers: _Servers, f
                 found[i] = servers.take(before)
             else:
                 moving.append(i)
-    if need == 1 and not spread and not any(servers.wanted):  # by those who are spread
+    if need == 1 and not spread and not any(servers.wanted):  # by spread jobs
         free = [worker for worker, is_free in enumerate(servers.free) if is_free]
         for i, worker in zip(moving, place_singles(len(moving), (), free, servers.per_server), strict=True):
             found[i] = servers.take((worker,))

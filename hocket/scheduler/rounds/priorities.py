@@ -1,21 +1,25 @@
-"""Rounds: who runs next, so that the time that jobs receive comes to be what the allocation says.
+"""Round priorities: order entries so that received time follows the allocation.
 
-An allocation says which fraction of the time a job, or a pair, is to run on each column. In a round each runs or does not. Its
-priority is X / f, what it is to have by what it had (section 5.5); the highest that fits goes first, and whatever shares a job
-with it is out (Algorithm 2). f is the time received by the time that passed: of one type the published denominator, the time
-that all received on it, is the same for all, so that the order is the published one.
+An allocation gives the fraction of time of each job, or pair, on each column. In a round, an entry either runs or
+does not. Its priority is X / f, granted over received time (section 5.5). The highest priority that fits goes first
+and excludes entries that share a job with it (Algorithm 2). f is the received time over the elapsed time. Within a
+type, the published denominator, the time received by all, is equal for all entries, so the order is the published
+one.
 
-How far the greedy choice can go astray. Let d be the time that is owed: X times the time that passed, less the time received.
-Each round adds X - S to it, in rounds, where S is 1 for who runs. There are finitely many choices S, so d stays within a constant
-that does not depend on the number of rounds as long as, whenever somebody is owed more than a few rounds, the choice is worth
-what the allocation is: sum of d S >= sum of d X (Block and Levin 1970, the perceptron cycling theorem). With jobs of one worker
-the order by X / f mostly does that; with scale factors, or pairs, often not. `balanced` tells; the order by d is then better, and
-knapsack.py finds a choice where there is one. An allocation that is no average of possible rounds, as of two jobs of two workers
-each on three workers, three quarters of the time each, is kept by no choice. By debt whoever has a small fraction would wait there
-until the debts of the others, which grow faster, end somewhere; so who is owed most of its own fraction goes first, `by_delay`, and
-all come to have as large a part of theirs.
+Bound on the error of the greedy selection. Let d be the owed time: X times the elapsed time, minus the received time.
+Each round adds X - S to d, in rounds, with S = 1 for running entries. The number of selections S is finite. Therefore
+d stays bounded, independent of the number of rounds, if every selection made while some entry is owed more than a few
+rounds is worth as much as the allocation: sum of d S >= sum of d X (Block and Levin 1970, the perceptron cycling
+theorem). With single-worker jobs, the order by X / f usually satisfies this; with scale factors or pairs it often
+does not. `balanced` checks it. If it fails, the order by d is better, and knapsack.py finds a selection if one
+exists.
 
-Time that nobody had a right to, because who has one is served or does not fit, is a gift: it is not held against who took it.
+An allocation that is not an average of possible rounds cannot be kept by any selection. Example: two jobs of two
+workers each on three workers, with a fraction of three quarters each. In the order of owed time, an entry with a
+small fraction would wait until the faster-growing debts of others stop growing. `by_delay` therefore orders by owed
+time relative to the fraction, and all entries converge to an equal part of their fractions.
+
+Time without a claim (the claiming entries are served or do not fit) is not deducted from the receiver's owed time.
 Source: section 5.5; Gelfand et al. 2010 on the theorem.
 """
 
@@ -30,20 +34,24 @@ from hocket.scheduler.model.allocation import ALONE
 __all__ = ["Entries", "balanced", "by_debt", "by_delay", "by_ratio", "choose", "choose_by_type", "enough", "worth"]
 
 _NONE = 1e-9
-# Of a key: two million jobs at a time, and more columns than a file of workers can name.
+# Bits of a key: two million concurrent jobs, and more columns than a workers file can define.
 _SLOT_BITS, _COLUMN_BITS = 21, 16
-_AT_ONCE = 512  # entries that are looked at one by one, before those that cannot run any more are left out
+_AT_ONCE = 512  # entries visited one by one before infeasible entries are filtered out
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Who could run where: an allocation's entries, then those with fraction 0 that may fill what is left.
+    """Candidates for a round.
+
+    The entries of the allocation come first, then entries with fraction 0, which may fill free workers.
 
     Attributes:
-        first, second: jobs, as indices < `jobs`; second is ALONE for one.
-        column: by entry. type: of workers, that of the column. need: workers.
-        fraction: of the time, X.
-        jobs: how many indices there are.
+        first, second: job indices < `jobs`; second is ALONE for a single job.
+        column: column of each entry.
+        type: worker type of the column.
+        need: number of workers.
+        fraction: fraction of time, X.
+        jobs: number of job indices.
     """
 
     first: np.ndarray
@@ -59,19 +67,23 @@ class Entries:
 
     @cached_property
     def key(self) -> np.ndarray:
-        """Jobs and column of each entry as one number: who has the same runs the same."""
+        """Jobs and column of each entry as one integer, stable between rounds."""
         return ((self.first << _SLOT_BITS) + self.second + 1 << _COLUMN_BITS) + self.column
 
     @cached_property
     def due(self) -> tuple[np.ndarray, np.ndarray]:
-        """Entries with a fraction, the largest first; and these fractions, negative."""
+        """Entries with a fraction, largest first, and their negated fractions."""
         has = np.flatnonzero(self.fraction > 0)
         has = has[np.argsort(-self.fraction[has], kind="stable")]
         return has, -self.fraction[has]
 
     @cached_property
     def queued(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
-        """All of them type by type, of a type by falling fraction; their jobs, fractions, negative, and where types begin."""
+        """All entries sorted by type, then by descending fraction.
+
+        Returns:
+            Entry indices, first jobs, negated fractions, and the start of each type.
+        """
         order = np.lexsort((-self.fraction, self.type))
         kinds = self.type[order]
         begins = kinds.searchsorted(np.arange(kinds[-1] + 2 if len(kinds) else 1))
@@ -79,7 +91,7 @@ class Entries:
 
     @cached_property
     def single(self) -> bool:
-        """Whether every entry is of one job that asks for one worker, and no job stands twice in the queue of a type."""
+        """True if all entries are single-worker jobs, at most once per type."""
         if not len(self) or self.paired or np.maximum.reduce(self.need) > 1:
             return False
         kinds = int(np.maximum.reduce(self.type)) + 1
@@ -87,24 +99,27 @@ class Entries:
 
     @cached_property
     def paired(self) -> bool:
-        """Whether any is of two jobs."""
+        """True if any entry has two jobs."""
         return bool((self.second != ALONE).any())
 
     @cached_property
     def others(self) -> np.ndarray:
-        """Entries without one."""
+        """Entries without a fraction."""
         return np.flatnonzero(~(self.fraction > 0))
 
 
 def by_ratio(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entries by falling priority X / f; of one priority who is owed most first, then who has most, then who came first.
+    """Entries by descending priority X / f.
+
+    Ties go to the largest owed time, then to the largest fraction, then to the earliest arrival.
 
     Arguments:
-        received: time, by entry, > 0: a share of a round is counted in advance, so that new entries start by X.
-        owed: time, by entry.
+        received: received seconds by entry, > 0; a share of a round is counted in advance, so new entries start in
+            order of X.
+        owed: owed seconds by entry.
     """
     due, fraction = entries.due
-    order = due[np.lexsort((-owed[due], fraction / received[due]))]  # stable: of alike ones as in `due`
+    order = due[np.lexsort((-owed[due], fraction / received[due]))]  # stable: ties as in `due`
     others = entries.others
     if len(others):
         gifts = owed[others]
@@ -113,26 +128,28 @@ def by_ratio(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.nda
 
 
 def by_debt(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entries by what they are owed; those that are owed nothing by their ratio."""
+    """Entries by owed time; entries without owed time by their ratio."""
     due = np.where(owed > _NONE, owed, 0.0)
-    return np.lexsort((-entries.fraction / received, -due))  # stable: of alike ones as they stand
+    return np.lexsort((-entries.fraction / received, -due))  # stable: ties keep their order
 
 
 def by_delay(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entries by how long ago they would have been owed nothing; those that are owed nothing by their ratio."""
+    """Entries by owed time over fraction; entries without owed time by ratio."""
     delay = np.zeros(len(entries))
     np.divide(owed, entries.fraction, out=delay, where=(owed > _NONE) & (entries.fraction > 0))
     return np.lexsort((-entries.fraction / received, -delay))
 
 
 def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.ndarray:
-    """Algorithm 2: down the order, whoever fits and shares no job with those before.
+    """Select entries in the given order (Algorithm 2).
+
+    An entry is selected if enough workers are free and none of its jobs is selected.
 
     Arguments:
-        order: indices of entries.
-        workers: free, by type.
+        order: entry indices.
+        workers: free workers, by type.
     Returns:
-        indices of entries, in that order.
+        Selected entry indices, in the given order.
     """
     busy = bytearray(entries.jobs + 1)  # the last one is nobody, who is never busy
     free, left = list(workers), sum(workers)
@@ -159,12 +176,15 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
 def choose_by_type(
     entries: Entries, received: np.ndarray, owed: np.ndarray, workers: Sequence[int], types: Sequence[int]
 ) -> np.ndarray:
-    """What `choose` makes of `by_ratio` where types have queues of their own, one after the other.
+    """Select like `choose` on `by_ratio`, with one queue per type.
 
-    Of a queue only those are sorted whose jobs are idle by then; of single entries as many run as there are workers.
+    Only entries with idle jobs are sorted. For single entries, the selection is the first ones up to the number of
+    workers.
 
     Arguments:
-        received, owed: as for `by_ratio`. workers: as for `choose`. types: in this order.
+        received, owed: as for `by_ratio`.
+        workers: as for `choose`.
+        types: order of the types.
     """
     queued, first, fraction, begins = entries.queued
     second = entries.second[queued] if entries.paired else None
@@ -191,7 +211,7 @@ def choose_by_type(
 
 
 def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]) -> np.ndarray:
-    """Which entries still fit and have no busy job."""
+    """Mask of the entries that still fit and have no running job."""
     taken = np.frombuffer(busy, dtype=bool)
     fits = entries.need[order] <= np.array(free)[entries.type[order]]
     found: np.ndarray = fits & ~(taken[entries.first[order]] | taken[entries.second[order]])
@@ -199,20 +219,22 @@ def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]
 
 
 def worth(entries: Entries, due: np.ndarray) -> np.ndarray:
-    """What it is worth to run each entry in a round: what it is owed, on all its workers; nothing where nothing is owed."""
+    """Value of running each entry in a round: owed time times workers, or 0."""
     return np.where((due > _NONE) & (entries.fraction > 0), due, 0.0) * entries.need
 
 
 def balanced(entries: Entries, chosen: np.ndarray, due: np.ndarray) -> bool:
-    """Whether a choice is worth what the allocation itself is, and so keeps what is owed within bounds.
+    """True if a selection is worth as much as the allocation.
+
+    Owed time then stays bounded.
 
     Arguments:
-        due: what each entry is owed when the round ends, were nobody to run in it.
+        due: seconds owed to each entry at the end of the round if nothing runs.
     """
     each = worth(entries, due)
     return bool(each[chosen].sum() >= enough(entries, each))
 
 
 def enough(entries: Entries, each: np.ndarray) -> float:
-    """What the allocation is worth, by what each entry is, but for rounding."""
+    """Value of the allocation for the given entry values, minus rounding."""
     return float(each @ entries.fraction) * (1 - _NONE)

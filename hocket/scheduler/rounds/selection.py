@@ -1,8 +1,9 @@
-"""Choice: the entries of a book that run in a round, as settings say how.
+"""Round selection: choose the ledger entries that run in a round.
 
-First down the order of settings; where that leaves somebody behind and is worth less than the allocation, by debt; where that is
-not enough either, by a search. A search that finds nothing shows an allocation that no rounds can keep: then everybody is to have
-as large a part of its own, and the next search waits twice as long, so that it costs little.
+The order of the settings comes first. If some entry lags too far behind and the selection is worth less than the
+allocation, owed time decides instead. If that is not enough either, a search follows. A failed search shows that no
+sequence of rounds can keep the allocation; then all entries get an equal part of their fractions, and the next search
+waits twice as long, so the cost stays small.
 Source: section 5.5 and priorities.py.
 """
 
@@ -29,15 +30,16 @@ from hocket.scheduler.rounds.priorities import (
 
 __all__ = ["RoundSelection"]
 
-_SHUFFLER = 5  # what the public simulator adds to its seed for this, so that types come in the same orders there
-_MOST_ROUNDS = 64  # between two searches for a choice that there may not be
+_SHUFFLER = 5  # seed offset of the public simulator, for the same order of types
+_MOST_ROUNDS = 64  # maximum wait between two searches
 
 
 class RoundSelection:
-    """Who runs; it remembers when to search again.
+    """Round selection, with the state of the search.
 
     Attributes:
-        search_at: the first round in which a search may be made. search_every: rounds that the next one waits if it fails.
+        search_at: first round in which a search is allowed.
+        search_every: number of rounds to wait after a failed search.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -46,11 +48,11 @@ class RoundSelection:
         self._chance = random.Random(settings.seed + _SHUFFLER)
 
     def make(self, book: Ledger, roster: JobTable, workers: list[int], rounds: int) -> SelectedJobs:
-        """Who runs, most urgent first.
+        """Select the jobs of the next round, most urgent first.
 
         Arguments:
-            workers: that are up, by type.
-            rounds: that were before this one.
+            workers: workers that are up, by type.
+            rounds: number of earlier rounds.
         """
         entries, due_s, alone = book.entries, book.due_s(), roster.alone
         chosen = self._entries(book, due_s, workers, rounds)
@@ -63,7 +65,7 @@ class RoundSelection:
         return SelectedJobs(keys.tolist(), jobs, columns.tolist(), needs.tolist(), claims)
 
     def _entries(self, book: Ledger, due_s: np.ndarray, workers: list[int], rounds: int) -> np.ndarray:
-        """Entries of the book that run."""
+        """Indices of the selected ledger entries."""
         settings, entries = self.settings, book.entries
         if settings.order == "deficit":
             chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
@@ -91,10 +93,12 @@ class RoundSelection:
         self.search_every = 1
         last = np.ones(len(entries), dtype=bool)
         last[found] = False
-        return choose(entries, debt[np.argsort(last[debt], kind="stable")], workers)  # others take what is left
+        return choose(
+            entries, debt[np.argsort(last[debt], kind="stable")], workers
+        )  # other entries fill the remaining workers
 
     def _queues(self, types: int) -> list[int] | None:
-        """Types in the order of their queues; None for one queue."""
+        """Types in the order of their queues; None for one global queue."""
         if self.settings.queue == "global":
             return None
         if not self.settings.shuffle:

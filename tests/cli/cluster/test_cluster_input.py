@@ -98,7 +98,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "simulate workers.yaml jobs.json", ["jobs.json: found a file of format", "Jobs come first, workers after them."]),
         (lambda: None, "simulate workers.yaml workers.yaml", ["workers.yaml: found the name", "Jobs come first, workers after them."]),
         (write("w.json", "{}"), "simulate w.json workers.yaml", ["w.json: found no keys", "docs/cluster.md"]),
-        (edit("workers.yaml", ("v100", "h100")), "simulate jobs.json workers.yaml", ["worker type h100: found no throughputs of it", "--throughputs, see docs/cluster.md"]),
+        (edit("workers.yaml", ("v100", "h100")), "simulate jobs.json workers.yaml", ["worker type h100: found no throughputs for this type", "--throughputs, see docs/cluster.md"]),
         (lambda: None, "solve snapshot.json -p LAS", ["--policy: found 'LAS'", "Here it is max_min_fairness."]),
         (lambda: None, "compare jobs.json workers.yaml -p themis:agnostic", ["--policy: found 'themis'", "Here it is finish_time_fairness."]),
         (lambda: None, "solve snapshot.json -p FIFO", ["--policy: found 'FIFO'", "Did you mean 'fifo'?"]),
@@ -189,7 +189,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "generate continuous-single --jobs 5 -o no/o.json", ["no/o.json: found no folder", "Make "]),
         (lambda: None, SIMULATE.format("jobs.json") + " --round 1e308", ["--round: found 1e+308", "seconds"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --round nan", ["--round: found nan"]),
-        (lambda: None, SIMULATE.format("jobs.json") + " --overhead-s 360", ["--overhead-s", "less than a round"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --overhead-s 360", ["--overhead-s", "a sum below round_s"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --first 12", ["--first: found 12", "which is 12"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --first 3 --last 2", ["--last: found 2", "more than --first"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --seed -1", ["--seed: found -1"]),
@@ -281,7 +281,7 @@ def test_a_journal_that_is_cut_off(run: Run, journal: Path) -> None:
     first = content.index(b"\n") + 1
     for size in (0, 5, first - 1):
         journal.write_bytes(content[:size])
-        refused(run, "replay journal.log", "journal.log: found no record of a journal", "hocket-journal-1")
+        refused(run, "replay journal.log", "journal.log: found no journal record", "hocket-journal-1")
     journal.write_bytes(content[: first + 50])
     found = ask(run, "replay journal.log")
     assert (found.code, found.err) == (0, "")

@@ -107,7 +107,7 @@ def test_any_beginning_of_the_file_gives_a_beginning_of_the_story(
     for size in range(len(content) + 1):
         path.write_bytes(content[:size])
         if size < ends[0]:
-            with pytest.raises(InputError, match="no record of a journal"):
+            with pytest.raises(InputError, match="no journal record"):
                 read(path)
             continue
         found = read(path)
@@ -219,8 +219,8 @@ def test_what_was_told_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("event", "now_s", "says"),
     [
-        (JobFinished("nobody"), 1.0, "line 4: job nobody: found no job of this name"),
-        (STORY[0][0], 1.0, "line 4: job a: found a job of this name"),
+        (JobFinished("nobody"), 1.0, "line 4: job nobody: found no job with this name"),
+        (STORY[0][0], 1.0, "line 4: job a: found a second job with this name"),
         (RoundEnded(), -5.0, "line 4: event: time: found -5 s"),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     """A new journal takes no name that is taken; one that cannot be begun leaves nothing behind."""
     path = tmp_path / "journal"
     path.write_text("precious")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="an existing file"):
         Journal.create(path, SETUP, even)
     assert path.read_text() == "precious"
     with pytest.raises(InputError, match="No such file"):
@@ -251,7 +251,7 @@ def test_what_is_no_journal_is_told(tmp_path: Path, content: bytes) -> None:
     """One clear error, with the file."""
     path = tmp_path / "journal"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="no record of a journal"):
+    with pytest.raises(InputError, match="no journal record"):
         read(path)
 
 
@@ -275,7 +275,7 @@ def test_a_line_without_end_is_no_torn_record(whole: tuple[bytes, list[str]], tm
     with pytest.raises(InputError, match="changed after it was written"):
         read(path)
     path.write_bytes(b"x" * (room.MAX_RECORD_BYTES + 100))
-    with pytest.raises(InputError, match="no record of a journal at its beginning"):
+    with pytest.raises(InputError, match="no journal record at the beginning"):
         read(path)
 
 
