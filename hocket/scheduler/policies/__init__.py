@@ -1,11 +1,11 @@
-"""Policies: one file each, from a Snapshot to an Allocation.
+"""Policies: one module per policy, from a Snapshot to an Allocation.
 
-Every member is a module with
+Every policy is a module with
 
-    PAPER: str                                          where the idea comes from
-    allocate(snapshot, session=None) -> Allocation      the answer
+    PAPER: str                                          source of the policy
+    allocate(snapshot, session=None) -> Allocation      the allocation
 
-A Session (scheduler/solver/lp/session.py) keeps what the last answer of the same policy knew, so that the next one is quick, and the answer
-itself for when the solver fails; without it the answer has the same objective. Members know no clock: what depends on time is
-in the snapshot.
+A Session (scheduler/solver/lp/session.py) keeps solver state of the previous call, to warm-start the next one, and
+the last allocation, as a fallback if the solver fails. Without a session, the objective is the same. Policies do not
+read a clock; times are in the snapshot.
 """

@@ -1,10 +1,10 @@
-"""AlloX: the least average time to completion, by an assignment of jobs to places in the queues of workers.
+"""AlloX: minimum average completion time, by matching jobs to queue positions.
 
-The last job on a worker delays nobody but itself, the last but one two jobs, and so on: a job of t seconds in the p-th place
-from the end adds p t to the sum of all completion times. Workers of a type are alike, so a place has as much room as the type
-has workers. Only who is first on a worker runs now, all the time. As in the paper jobs are of one worker each; others are
-refused. As in the public policy only the older part `alpha` of waiting jobs is looked at, or as many as workers are free, and jobs
-that run already stay.
+The last job on a worker delays only itself, the last but one delays two jobs, and so on. A job of t seconds at
+position p from the end adds p t to the sum of completion times. Workers of a type are interchangeable, so the
+capacity of a position is the number of workers of the type. Only the first job of each queue runs now, all the time.
+As in the paper, jobs use one worker each; other jobs are refused. As in the public policy, only the oldest part
+`alpha` of the waiting jobs is considered, but at least as many jobs as workers are free, and running jobs stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,17 +30,19 @@ def allocate(
     alpha: float = 1.0,
     placed: Mapping[str, int] | None = None,
 ) -> Allocation:
-    """The allocation; its objective is the mean time from arrival to completion of the jobs that were looked at, in seconds.
+    """Allocation with the minimum mean completion time.
+
+    The objective is the mean time from arrival to completion of the considered jobs, in seconds.
 
     Arguments:
-        alpha: part of the waiting jobs to look at, the oldest first.
-        placed: columns of jobs that run and stay, by id.
+        alpha: part of the waiting jobs to consider, oldest first.
+        placed: columns of running jobs, which stay, by id.
     """
     refused, scales = refusals(snapshot), snapshot.scale_factors
     if scales.count(1) < len(scales):
         for j, scale in enumerate(scales):
             if scale > 1:
-                refused.setdefault(j, "it asks for more than one worker, and AlloX places jobs of one")
+                refused.setdefault(j, "it needs more than one worker, and AlloX supports single-worker jobs only")
     free, runs = _taken(snapshot, refused, placed or {})
     every = range(len(scales))
     waiting = [j for j in every if j not in refused and j not in runs] if refused or runs else every
@@ -55,15 +57,16 @@ def allocate(
 
 
 def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What the next call is to be told besides its snapshot: where jobs run, as they stay there."""
+    """Arguments of the next call: placements of running jobs, which stay."""
     names = [snapshot.jobs[j].job.id for j in found.first.tolist()]
     return {"placed": dict(zip(names, found.column.tolist(), strict=True))}
 
 
 def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int]) -> tuple[list[int], dict[int, int]]:
-    """Workers of each type that are free, and the columns of jobs that stay.
+    """Free workers of each type, and columns of the jobs that stay.
 
-    Where workers went away, those that came last wait again; so does a job that was measured to do nothing where it is.
+    If workers were lost, the latest arrivals wait again. A job measured to make no progress on its column also waits
+    again.
     """
     free = [own.workers for own in snapshot.types]
     stay: dict[int, int] = {}
@@ -84,8 +87,13 @@ def _oldest(snapshot: Snapshot, waiting: Sequence[int], free: list[int], alpha: 
 
 
 def _assigned(snapshot: Snapshot, jobs: list[int], free: list[int]) -> tuple[dict[int, int], float, float, list[int]]:
-    """Columns of jobs that start now; the mean completion time, its gap; all jobs that have a place in a queue."""
-    ways: list[list[int]] = [[] for _ in free]  # of each type, the columns
+    """Assign waiting jobs to queue positions.
+
+    Returns:
+        Columns of the jobs that start now; mean completion time in seconds; relative gap; all jobs with a position in
+            a queue.
+    """
+    ways: list[list[int]] = [[] for _ in free]  # columns of each type
     for c, way in enumerate(snapshot.columns):
         ways[way.type].append(c)
     types = [k for k, workers in enumerate(free) if workers and ways[k]]
@@ -101,7 +109,7 @@ def _assigned(snapshot: Snapshot, jobs: list[int], free: list[int]) -> tuple[dic
     else:
         on = np.stack([np.array(own)[time_s[:, own].argmin(axis=1)] for own in columns], axis=1)
         needs_s = np.take_along_axis(time_s, on, axis=1)
-    if not needs_s.max() < np.inf:  # some cannot be everywhere; perhaps there are some that can be nowhere
+    if not needs_s.max() < np.inf:  # some jobs cannot run on all types; some may run on none
         least = needs_s.min(axis=1).tolist()
         able = [j for j, time in zip(jobs, least, strict=True) if time < np.inf]
         if len(able) < len(jobs):
@@ -123,12 +131,12 @@ def _reasons(
         elif j in runs:
             name = snapshot.column_name(runs[j])
             told.append(
-                Reason(f"it is always on {name}, until it is finished", "faster workers that are free when it starts")
+                Reason(f"it stays on {name} until it is finished", "faster workers that are free when it starts")
             )
         elif j in able:
             told.append(Reason("it follows shorter jobs on its worker", "more workers, or less work left"))
         elif j in looked_at:
-            told.append(Reason("no worker is free that it runs on", "more workers of a type that it runs on"))
+            told.append(Reason("no worker that it can run on is free", "more workers of a type that it runs on"))
         else:
-            told.append(Reason("older jobs are looked at first", "more workers, or a larger alpha"))
+            told.append(Reason("older jobs are considered first", "more workers, or a larger alpha"))
     return tuple(told)

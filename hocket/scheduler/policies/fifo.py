@@ -1,9 +1,9 @@
-"""First in, first out, on types of workers that are not alike: who came first counts most.
+"""FIFO on heterogeneous workers: earlier arrivals have more weight.
 
-The dissertation's objective is a weighted sum: each job's throughput, in parts of what it does on its fastest workers alone,
-times how many jobs came after it, itself included. With `strict` it is a queue instead, as the public policy has it: one job
-after the other has the fastest workers that are left, all the time, and nobody overtakes; its objective is that of the other,
-which is at least as much.
+The dissertation's objective is a weighted sum. A job's term is its throughput, relative to its throughput alone on
+its fastest workers, times the number of jobs that arrived after it, plus one. With `strict`, the policy is a queue,
+as in the public version: in order of arrival, each job gets the fastest remaining workers all the time, and no job
+overtakes. The strict objective is computed by the same formula and is at most the optimum of the weighted sum.
 """
 
 from collections.abc import Sequence
@@ -27,20 +27,23 @@ __all__ = ["PAPER", "allocate", "in_order"]
 
 PAPER = "Dissertation section 5.4.2"
 _PLACE = "first in, first out"
-_AHEAD = 1e30  # asked for in parts of a weight: more than there is, so that who weighs most is served first
+_AHEAD = 1e30  # demand per unit of weight, above any capacity, so that the largest weight is served first
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None, strict: bool = False) -> Allocation:
-    """The allocation; its objective is the sum of normalised throughputs, each times the number of jobs from it to the last.
+    """Allocation by order of arrival.
+
+    The objective is the sum of normalized throughputs, each times the number of jobs from this job to the last
+    arrival.
 
     Arguments:
-        strict: a queue instead of the best sum.
+        strict: True for a queue instead of the optimal weighted sum.
     """
     return _queued(snapshot) if strict else answered(session, snapshot, lambda: _best(snapshot, session))
 
 
 def in_order(snapshot: Snapshot, found: Allocation) -> float:
-    """The objective of an allocation."""
+    """Objective of an allocation."""
     return float((found.throughput(snapshot) / _fastest(snapshot) * _weights(snapshot)).sum())
 
 
@@ -56,9 +59,9 @@ def _best(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def _with_pairs(snapshot: Snapshot) -> Allocation:
-    """By lines of jobs that run alike: with every job by itself there would be a variable for any two.
+    """Optimum with space sharing, on groups of jobs with equal behavior.
 
-    By roles, where there are too many kinds of jobs for that.
+    One variable per pair of jobs would be too many. With too many kinds of jobs, column generation is used.
     """
     weights = _weights(snapshot)
     if many(snapshot) is not None:
@@ -89,7 +92,7 @@ def _queued(snapshot: Snapshot) -> Allocation:
 
 
 def _shared(snapshot: Snapshot, found: Queued) -> float:
-    """What it adds to the objective of a queue that some share workers."""
+    """Change of a queue's objective caused by jobs that share workers."""
     assert snapshot.pairs is not None
     steps, kept, classes = snapshot.able, snapshot.pairs.kept, snapshot.pairs.classes
     best, place = fastest(snapshot), {j: k for k, j in enumerate(found.order)}
@@ -103,7 +106,7 @@ def _shared(snapshot: Snapshot, found: Queued) -> float:
 
 
 def _in_turn(snapshot: Snapshot) -> Sequence[int]:
-    """Jobs in the order in which they came; those that came together as they stand."""
+    """Job indices in order of arrival; ties keep their order."""
     came = snapshot.arrived_s
     if sorted(came) == came:
         return range(len(came))
@@ -111,7 +114,7 @@ def _in_turn(snapshot: Snapshot) -> Sequence[int]:
 
 
 def _weights(snapshot: Snapshot) -> np.ndarray:
-    """How many jobs came after each, itself included; those that can run nowhere do not count."""
+    """Number of jobs from each job to the last arrival; 0 if it cannot run."""
     turn = np.array(_in_turn(snapshot), dtype=np.int64)
     turn = turn[fastest(snapshot)[turn] > 0]
     weights = np.zeros(len(snapshot.jobs))
@@ -120,6 +123,6 @@ def _weights(snapshot: Snapshot) -> np.ndarray:
 
 
 def _fastest(snapshot: Snapshot) -> np.ndarray:
-    """Steps a second on the fastest workers that have room for the job; 1 for those that can run nowhere."""
+    """Steps per second on the fastest workers that fit; 1 if a job cannot run."""
     steps = fastest(snapshot)
     return np.where(steps > 0, steps, 1.0)

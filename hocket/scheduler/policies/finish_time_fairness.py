@@ -1,9 +1,9 @@
-"""Finish-time fairness: the job that loses most by sharing, against an n-th of the cluster to itself, loses as little as can be.
+"""Finish-time fairness: minimize the largest slowdown against isolation.
 
-A job's rho is its time from arrival to end at the throughput that it is given, over what that time would be with its n-th part
-of every type (isolated.py). Whatever is left once the largest rho is as small as can be goes where it adds most normalised
-throughput.
-The public policy counts a job's isolated time from the moment it first sees the job: on its first call it is 0 for all.
+A job's rho is its time from arrival to completion at the allocated throughput, over the same time with one n-th of
+every worker type (isolated.py). Once the largest rho is minimal, the remaining capacity goes where it adds most
+normalized throughput. The public policy counts isolated time from the first call with the job; on that call it is 0
+for all jobs.
 """
 
 import numpy as np
@@ -22,11 +22,14 @@ __all__ = ["PAPER", "allocate", "asked", "rho"]
 
 PAPER = "Dissertation section 5.4.2; Themis (Mahajan et al. 2020)"
 _PLACE = "finish-time fairness"
-_AT_MOST = 1e-7  # relative: a job of this much less than the largest rho is one of those that hold it
+_AT_MOST = 1e-7  # relative: jobs this close to the largest rho count as having it
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the largest rho of any job that can run, its gap against what no allocation is below."""
+    """Allocation with the minimum largest rho.
+
+    The objective is the largest rho of the jobs that can run; its gap is relative to a proven lower bound.
+    """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
@@ -50,19 +53,22 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
-    """Steps a second that each job needs, for no rho to be above the objective."""
+    """Steps per second that each job needs to keep its rho within the objective."""
     return _pace(snapshot).demand(objective)
 
 
 def rho(snapshot: Snapshot, found: Allocation) -> np.ndarray:
-    """Of each job; infinite where it never ends."""
+    """rho of each job; infinite if the job never completes."""
     with np.errstate(divide="ignore"):
         pace = _pace(snapshot)
         return pace.alone(found.throughput(snapshot))
 
 
 def _pace(snapshot: Snapshot) -> DemandAtPace:
-    """Isolated times in all are what is due; 1 for jobs that run nowhere."""
+    """Demand of each job, with isolated completion times as reference.
+
+    The reference is 1 for jobs that cannot run.
+    """
     isolated = (isolated_times(snapshot) * snapshot.throughputs).sum(axis=1)
     counted = np.array([a.elapsed_s if a.isolated_s is None else a.isolated_s for a in snapshot.jobs])
     ends = np.divide(snapshot.remaining_steps, isolated, out=np.ones(len(counted)), where=isolated > 0)
@@ -86,6 +92,6 @@ def _reasons(found: MinPace, pace: DemandAtPace, each: np.ndarray) -> tuple[Reas
             verb = "is" if len(full) == 1 else "are"
             told.append(Reason(f"its rho is the largest, and {names} {verb} full", f"more workers of {names}"))
         else:
-            found_rho = f"its rho is {each[j]:.3g}, and {largest:.3g} for the job that loses most"
-            told.append(Reason(found_rho, "more workers: those that this one leaves go where they add most"))
+            found_rho = f"its rho is {each[j]:.3g}, and {largest:.3g} for the job with the largest rho"
+            told.append(Reason(found_rho, "more workers: spare capacity goes where it adds the most throughput"))
     return tuple(told)

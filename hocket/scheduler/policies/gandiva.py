@@ -1,9 +1,10 @@
-"""Gandiva's packing: jobs share workers in pairs that are tried by chance, and the cluster is divided among pairs equally.
+"""Gandiva packing: random pairs share workers, with equal shares per pair.
 
-Only if jobs ask for more workers than there are. Two jobs of one scale factor that are drawn stay together if they keep at
-least as much together as one has alone, on the mean over where both can be; which the policy would find out by trying. Then
-everyone, a pair or a job, has its n-th of every type, as in isolated.py. What is drawn depends on a seed and on the ids of jobs,
-not on their order. Pairs from the answer before can be handed over, so that only new jobs are drawn.
+Packing is used only if jobs need more workers than there are. A random pair of jobs with the same scale factor stays
+together if the two keep at least as much together as one job alone, on average over their common columns. Gandiva
+would find this out by trial. Each pair or job then gets one n-th of every type, as in isolated.py. Draws depend on a
+seed and on job ids, not on the order of jobs. Pairs of the last allocation can be passed in, so only new jobs are
+drawn.
 """
 
 import random
@@ -28,11 +29,13 @@ PAPER = "Gandiva (Xiao et al. 2018); baseline of dissertation section 5.7"
 def allocate(
     snapshot: Snapshot, session: Session | None = None, seed: int = 0, together: Iterable[tuple[str, str]] = ()
 ) -> Allocation:
-    """The allocation; its objective is the least normalised throughput of any job that can run, as for max-min fairness.
+    """Allocation with random pairs and equal shares.
+
+    The objective is the minimum normalized throughput of the jobs that can run, as in max-min fairness.
 
     Arguments:
-        seed: of what is drawn.
-        together: ids of jobs that were pairs before, such as `pairs_of` gives.
+        seed: seed of the draws.
+        together: ids of existing pairs, as from `pairs_of`.
     """
     refused = refusals(snapshot)
     runs = [j for j in range(len(snapshot.jobs)) if j not in refused]
@@ -43,7 +46,7 @@ def allocate(
     for a, b in pairs:
         partner[a], partner[b] = b, a
     heads = [j for j in runs if partner[j] == ALONE or j < partner[j]]
-    # A pair runs where both do, and has its share like a job; its faster column is that of its first job, by id.
+    # A pair runs where both jobs can run and gets one share; the first job by id determines its faster column.
     lead = [j if partner[j] == ALONE else min(j, int(partner[j]), key=lambda j: snapshot.jobs[j].job.id) for j in heads]
     steps = snapshot.throughputs[lead]
     for k, j in enumerate(heads):
@@ -60,13 +63,13 @@ def allocate(
 
 
 def pairs_of(snapshot: Snapshot, found: Allocation) -> list[tuple[str, str]]:
-    """Ids of jobs that are pairs in an allocation."""
+    """Ids of the paired jobs of an allocation."""
     both = sorted(set(zip(found.first[found.pairs].tolist(), found.second[found.pairs].tolist(), strict=True)))
     return [(snapshot.jobs[a].job.id, snapshot.jobs[b].job.id) for a, b in both]
 
 
 def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What the next call is to be told besides its snapshot: pairs, which stay together, and another seed."""
+    """Arguments of the next call: pairs, which stay together, and a new seed."""
     pairs = pairs_of(snapshot, found)
     return {"together": pairs, "seed": before.get("seed", 0) + 1} if pairs else dict(before)
 
@@ -94,7 +97,7 @@ def _drawn(
 
 
 def _able(snapshot: Snapshot, a: int, b: int) -> np.ndarray:
-    """On which columns both can be together."""
+    """Mask of the columns where both jobs can run together."""
     assert snapshot.pairs is not None
     classes, kept = snapshot.pairs.classes, snapshot.pairs.kept
     both = (snapshot.throughputs[a] > 0) & (snapshot.throughputs[b] > 0)
@@ -115,8 +118,8 @@ def _reason(snapshot: Snapshot, job: int, partner: int, refused: dict[int, str])
     if job in refused:
         return refusal(refused[job])
     if partner == ALONE:
-        return Reason("it has an equal part of every type, alone", "more workers, or fewer jobs")
+        return Reason("it has an equal share of every type, alone", "more workers, or fewer jobs")
     name = snapshot.jobs[partner].job.id
     return Reason(
-        f"it has an equal part of every type, with job {name}, drawn by chance", "more workers, or fewer jobs"
+        f"it has an equal share of every type, with job {name}, drawn at random", "more workers, or fewer jobs"
     )

@@ -1,15 +1,17 @@
-"""Two levels of policy: weighted fairness between entities, and inside each of them fairness or first in, first out.
+"""Two-level policy: weighted fairness between entities, fairness or FIFO inside.
 
-Each entity's weight is divided among those of its jobs that are not stuck: by their own weights, or all of it to the first in
-line. Jobs rise at the rates of what they are given, by their scale factors; when one is stuck, what it was given goes to others
-of its entity. A job that nobody owns belongs to the entity without a name; an entity that the snapshot does not list has
-weight 1 and shares fairly.
+An entity's weight is divided among its unsaturated jobs: by their weights, or all of it to the first job in line.
+Levels rise in proportion to these shares and scale factors. When a job saturates, its share goes to other jobs of its
+entity. A job without an owner belongs to the entity with the empty name. An entity missing from the snapshot has
+weight 1 and is fair inside.
 
-A job's throughput is measured against an equal share of all workers, as in max-min fairness. The public policy does the same,
-and takes a job for stuck when it cannot rise by 1e-4 of its level; here it is stuck when it cannot rise at all.
+A job's throughput is relative to an equal share of all workers, as in max-min fairness, and as in the public policy.
+The public policy treats a job as saturated when it cannot rise by 1e-4 of its level; here a job is saturated when it
+cannot rise at all.
 
-Jobs that are alike and share fairly are one group. Of a line, those that still wait or that ended at one level are alike; the
-next few are told apart, and when the line has moved past them the groups are made anew.
+Identical jobs of a fair entity form one group. In a FIFO entity, the waiting jobs form one group, and so do jobs that
+ended at the same level. The next few jobs of the line are separate; when the line has moved past them, the groups are
+rebuilt.
 """
 
 from functools import partial
@@ -30,15 +32,16 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation section 5.4.3: multi-level fairness, and fairness with FIFO inside"
 
 _PLACE = "hierarchical policy"
-_AHEAD = (
-    16  # of each line, jobs that are told apart; with pairs every one of them costs a variable for each other group
-)
+_AHEAD = 16  # separate jobs per line; with pairs, each costs one variable per other group
 _AHEAD_OF_PAIRS = 4
-_DECIMALS = 9  # to which levels of jobs that ended are alike
+_DECIMALS = 9  # precision at which levels of ended jobs are equal
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is how far all entities could rise together, for a weight of 1."""
+    """Allocation by water filling over entities.
+
+    The objective is the level that all entities could reach together, per unit of weight.
+    """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
@@ -61,10 +64,11 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 class _Teams:
-    """Who belongs to whom, and who is first in each line.
+    """Entities of the jobs, and the line of each FIFO entity.
 
     Attributes:
-        team: of each job. lines: by team that is first in, first out: those of its jobs that can run, in order.
+        team: entity index of each job.
+        lines: runnable jobs of each FIFO entity, in order of arrival.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -84,10 +88,12 @@ class _Teams:
         self._ahead = _AHEAD if snapshot.pairs is None else _AHEAD_OF_PAIRS
 
     def keys(self, shares: AllocationVariables | None = None, water: Water | None = None) -> tuple[np.ndarray, ...]:
-        """What tells jobs apart that run alike: team, weight, place in line, and level for those of a line that ended.
+        """Attributes that distinguish groups of jobs.
+
+        These are the entity, the weight, the position in line, and the level of ended FIFO jobs.
 
         Arguments:
-            shares, water: as they stand; None before the first rise.
+            shares, water: current groups and levels; None before the first rise.
         """
         weight = self._snapshot.weights.copy()
         place, level = np.zeros(len(weight)), np.zeros(len(weight))
@@ -103,10 +109,10 @@ class _Teams:
         return self.team, weight, place, level
 
     def path(self, shares: AllocationVariables, reach: np.ndarray, water: Water) -> Path | None:
-        """How all would rise if workers held nobody; None where jobs of a line are not told apart.
+        """Rise of all levels without worker limits; None if a FIFO group has many jobs.
 
         Arguments:
-            reach: the most that a job of each group can get.
+            reach: maximum throughput of a job of each group.
         """
         team, rises = self.team[shares.member], ~water.stuck
         weights = self._snapshot.weights[shares.member]
@@ -125,7 +131,10 @@ class _Teams:
         return Path(water.level, rate, reach, found)
 
     def rates(self, shares: AllocationVariables, stuck: np.ndarray) -> np.ndarray | None:
-        """How fast each group rises; None when one that is to rise is not told apart from others of its line."""
+        """Rate of each group's level.
+
+        None if a rising FIFO job is grouped with other jobs of its line.
+        """
         team = self.team[shares.member]
         part = np.where(stuck, 0.0, self._snapshot.weights[shares.member])
         part[self._in_line[team]] = 0.0

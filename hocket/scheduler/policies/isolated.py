@@ -1,8 +1,8 @@
-"""Isolated: every job has its n-th of every type of worker to itself, whether it is good at it or not.
+"""Isolated: each job gets one n-th of every worker type, regardless of speed.
 
-What heterogeneity-aware policies are measured against, and what finish-time fairness compares a job's fate with. A job is never
-given more time than there is: where its n-th part of all workers, by its scale factor, is more than one job can use, all its
-parts shrink alike.
+Heterogeneity-aware policies are compared with this baseline, and finish-time fairness uses it as the reference. A job
+never gets more time than exists: if its share of all workers, by scale factor, exceeds what one job can use, all its
+fractions shrink proportionally.
 """
 
 from dataclasses import replace
@@ -18,12 +18,15 @@ from hocket.scheduler.solver.lp.session import Session
 
 __all__ = ["PAPER", "allocate", "isolated_times", "least_share"]
 
-_SMALL = 512  # jobs: up to here entries are made once for each number of them
+_SMALL = 512  # maximum number of jobs with cached entries
 PAPER = "Dissertation sections 5.4.1 and 5.4.4; Dominant Resource Fairness (Ghodsi et al. 2011)"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the least normalised throughput of any job that can run, as for max-min fairness."""
+    """Allocation with equal shares of every type.
+
+    The objective is the minimum normalized throughput of the jobs that can run, as in max-min fairness.
+    """
     found = _plain(snapshot)
     if found is not None:
         return found
@@ -37,9 +40,10 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 
 def _plain(snapshot: Snapshot) -> Allocation | None:
-    """The allocation where each type has one column, with room for every job: in closed form; None where not.
+    """Closed-form allocation; None if it does not apply.
 
-    What a job does in its part of all workers W is W / n of what is due, by its weight: whatever its throughputs are.
+    It applies if each type has one column and enough workers for every job. With W workers, a job's normalized
+    throughput is W / n over its weight, for any throughputs.
     """
     jobs, steps = snapshot.jobs, snapshot.throughputs
     each = [own.workers for own in snapshot.types]
@@ -47,7 +51,7 @@ def _plain(snapshot: Snapshot) -> Allocation | None:
         return None
     n, total = len(jobs), sum(each)
     everywhere = snapshot.everywhere
-    # Mostly there is a type that all run on, and that is quicker to see than that each of them runs somewhere.
+    # Usually all jobs run on some type, which is faster to test than all columns.
     if not everywhere and np.count_nonzero(steps[:, -1]) < n and not steps.any(axis=1).all():
         return None
     scales, due = snapshot.scale_factors, [active.job.weight for active in jobs]
@@ -59,7 +63,7 @@ def _plain(snapshot: Snapshot) -> Allocation | None:
     else:
         scale = np.array(scales, dtype=float)
         np.divide(np.array(each, dtype=float), np.maximum(n * scale, total)[:, None], out=fraction)
-    if alike or total / n <= smallest:  # all have as much
+    if alike or total / n <= smallest:  # all jobs have the same share
         least = min(total / n, smallest) / max(due)
     else:
         least = float(np.minimum.reduce(np.minimum(total / n, scale) / due))
@@ -85,16 +89,24 @@ _grid = lru_cache(maxsize=64)(_made)
 
 
 def _reasons(times: np.ndarray, among: int) -> list[Reason]:
-    """Of all jobs, by their times on columns; among how many workers are divided."""
-    part = Reason(f"it has its part, one of {among}, of every type", "more workers, or fewer jobs")
+    """Reason for each job, from its times on columns.
+
+    Arguments:
+        times: fractions of time; shape (jobs, columns).
+        among: number of jobs that share the workers.
+    """
+    part = Reason(f"it has its share, 1/{among}, of every type", "more workers, or fewer jobs")
     busy = Reason("it runs all the time", "a policy that gives it more of the workers it is fastest on")
     return [busy if always else part for always in (times.sum(axis=1) >= 1 - 1e-9).tolist()]
 
 
 def isolated_times(snapshot: Snapshot) -> np.ndarray:
-    """Time of each job on each column with its n-th of every type; shape (jobs, columns); 0 where it does not run.
+    """Time of each job on each column with one n-th of every type.
 
-    On a type with two columns it stands in the one where it is faster. Jobs that can run nowhere do not count among the n.
+    On a type with two columns, a job uses the faster one. Jobs that cannot run do not count in n.
+
+    Returns:
+        Shape (jobs, columns); 0 where the job cannot run.
     """
     refused = np.isin(np.arange(len(snapshot.jobs)), list(refusals(snapshot)))
     jobs, columns = snapshot.throughputs.shape
@@ -113,7 +125,7 @@ def isolated_times(snapshot: Snapshot) -> np.ndarray:
 
 
 def least_share(snapshot: Snapshot, found: Allocation) -> float:
-    """The least normalised throughput of any job that can run; 0 without such."""
+    """Minimum normalized throughput of the jobs that can run; 0 without any."""
     due = equal_share(snapshot) * snapshot.weights / snapshot.scale
     counts = due > 0
     counts[list(found.refused)] = False

@@ -1,6 +1,7 @@
-"""Makespan: all jobs are finished as early as can be, and what is left of workers goes where it does most.
+"""Makespan: minimize the completion time of the last job.
 
-The public policy looks for the makespan by halving, down to 5 %; this one is the optimum.
+Remaining capacity goes where it adds most throughput. The public policy finds the makespan by bisection to 5 %; this
+policy is exact.
 """
 
 import numpy as np
@@ -18,11 +19,14 @@ __all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.2"
 _PLACE = "makespan"
-_SAME = 1e-6  # relative: a job that ends so little before the last one ends with it
+_SAME = 1e-6  # relative: completion times this close count as equal
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the seconds until the last job that can run is finished."""
+    """Allocation with the minimum makespan.
+
+    The objective is the number of seconds until the last job that can run completes.
+    """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
@@ -49,7 +53,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
-    """Steps a second that each job needs, to be finished by the objective."""
+    """Steps per second that each job needs to complete within the objective."""
     return snapshot.remaining_steps / objective
 
 
@@ -59,14 +63,14 @@ def _reasons(found: MinPace, pace: DemandAtPace, ends_s: np.ndarray) -> tuple[Re
     types = shares.snapshot.types
     full = [types[k].name for k in np.flatnonzero(np.abs(found.found.duals[shares.groups :]) > 1e-9).tolist()]
     names = " and ".join(full) or "workers"
-    together = Reason(f"all jobs are to end together, and {names} are full", f"more workers of {names}")
+    together = Reason(f"all jobs end together, and {names} are full", f"more workers of {names}")
     told = []
     for j, (group, end_s) in enumerate(zip(shares.group.tolist(), ends_s.tolist(), strict=True)):
         if group < 0:
             told.append(refusal(shares.refused[j]))
         elif end_s < last_s * (1 - _SAME):
             ends = f"it is finished in {end_s:.0f} s, before the last one"
-            told.append(Reason(ends, "more workers: those that the last one leaves go where they add most"))
+            told.append(Reason(ends, "more workers: spare capacity goes where it adds the most throughput"))
         elif own_s[j] >= last_s * (1 - _SAME):
             told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
         else:

@@ -1,14 +1,14 @@
-"""Makespan within a budget: all jobs are finished as early as the money allows.
+"""Makespan within a budget: the earliest completion that the budget allows.
 
-At a makespan of M seconds job m has a throughput of at least remaining / M, and what is used in M seconds costs no more than
-the budget. The dissertation halves the range of M until it is small. Here the least M without a budget comes first; then, as
-long as M is too dear, the duals of the cheapest way to keep M bound the cost of every longer one, and the next M is the least
-at which that bound is within the budget. So every M on the way is below the answer, and the last one is it.
-Without a budget it is the makespan policy. All that runs is paid for until the end, as in the dissertation's formula.
+At a makespan of M seconds, job m has a throughput of at least remaining / M, and the cost of M seconds is within the
+budget. The dissertation bisects M. Here the minimum M without a budget comes first. While M is too expensive, the
+duals of the cheapest way to reach M bound the cost of every longer makespan, and the next M is the smallest with a
+bound within the budget. Every M on the way is thus below the answer, and the last M is the answer. Without a budget,
+this is the makespan policy. All workers in use are paid for until the end, as in the dissertation's formula.
 
-What was spent before is no longer there: a scheduler that asks again has what is left. Where that has become less than what the rest
-costs at least, by work that was lost or jobs that came, all goes on where it costs least, and the allocation says so. Workers that
-are left free are not given to anybody: they cost, too.
+Money spent earlier reduces the budget of the next call. If lost work or new jobs raise the minimum cost above the
+remaining budget, all jobs run where they cost least, and the allocation has a note. Free workers are not filled,
+because they would cost money.
 """
 
 import numpy as np
@@ -31,15 +31,17 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation section 6.4.3"
 _PLACE = "makespan within a budget"
 _STEPS = 100
-_CLOSE = 1e-9  # relative: money that does not matter
-_LITTLE = 1e-12  # of what all costs
+_CLOSE = 1e-9  # relative tolerance of costs
+_LITTLE = 1e-12  # part of the total cost
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the seconds until the last job that can run is finished.
+    """Allocation with the minimum makespan within the budget.
+
+    The objective is the number of seconds until the last job that can run completes.
 
     Raises:
-        InputError: nothing is spent, and no time is long enough to finish all jobs within the budget.
+        InputError: nothing is spent yet, and no makespan completes all jobs within the budget.
     """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
@@ -73,10 +75,10 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def _left(lines: GroupLines, snapshot: Snapshot) -> tuple[float | None, str]:
-    """What may be spent, and what is wrong with it.
+    """Remaining budget in dollars, and a note if it is too small.
 
     Raises:
-        InputError: nothing is spent yet, and it is not enough.
+        InputError: nothing is spent yet, and the budget is below the minimum cost.
     """
     if snapshot.budget_usd is None:
         return None, ""
@@ -87,20 +89,24 @@ def _left(lines: GroupLines, snapshot: Snapshot) -> tuple[float | None, str]:
     if snapshot.spent_usd > 0:
         return (
             dearest,
-            "what is left of the budget is less than what the jobs cost at least: they run where they cost least",
+            "the remaining budget is below the minimum cost of the jobs: they run where they cost least",
         )
-    wanted = f"{dearest:.2f} or more, which the jobs cost at least"
-    raise InputError("budget_usd", f"{snapshot.budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
+    wanted = f"{dearest:.2f} or more, the minimum cost of the jobs"
+    raise InputError("budget_usd", f"{snapshot.budget_usd:.2f}", wanted, "Raise the budget or remove jobs.")
 
 
 def _within(
     lines: GroupLines, found: LeastPace, pace: DemandAtPace, budget_usd: float | None, session: Session | None
 ) -> tuple[Kept, float, bool]:
-    """What costs least at the least makespan that is within the budget, that makespan, and whether the budget made it longer."""
+    """Cheapest solution at the minimum makespan within the budget.
+
+    Returns:
+        The solution; a proven lower bound of the makespan; True if the budget made the makespan longer.
+    """
     cost = cost_per_hour(lines.shares) / HOUR_S
     unit = float(cost.max()) or 1.0
     now = found.pace
-    # What workers were worth for the pace alone says little of what they are worth in money: the basis is a better beginning.
+    # Prices of workers for the makespan say little about costs; the basis is the better warm start.
     served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis)
     demand = np.where(lines.shares.group >= 0, pace.demand(now), 0.0)
     before = served.known(demand)
@@ -114,23 +120,23 @@ def _within(
         paid_usd = float(cost @ kept.solution.x) * now
         if budget_usd is None or paid_usd <= budget_usd * (1 + _CLOSE):
             return kept, proved, now > found.pace
-        # Half of the tolerance: where a longer makespan is no cheaper, the bound is all rounding.
+        # Half of the tolerance: if a longer makespan is not cheaper, the bound is only rounding.
         rest = kept.solution.bound - float(kept.prices @ kept.cuts.asked(kept.demand))
         later = _affordable(kept.cuts, kept.prices, rest, pace, now, budget_usd * (1 + _CLOSE / 2) / unit)
         if later > now:
             proved = later
-        # An answer may cost a little more than its bound shows: then a little more time.
+        # A solution may cost slightly more than its bound; then the makespan grows slightly.
         now = max(later, now * (1 + _CLOSE))
-    raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
+    raise SolverTrouble(f"{_PLACE}: no solution after {_STEPS} steps")
 
 
 def _affordable(
     cuts: LineCuts, prices: np.ndarray, rest: float, pace: DemandAtPace, now: float, budget: float
 ) -> float:
-    """The least makespan at which these prices of rows do not show that it costs more than the budget.
+    """Smallest makespan that the row prices do not prove too expensive.
 
     Arguments:
-        rest: what a second costs by them besides what rows ask for.
+        rest: cost of a second at these prices, in addition to the row demands.
     """
     runs = cuts.lines.shares.group >= 0
 
@@ -143,14 +149,17 @@ def _affordable(
 
 
 def _least_cost_usd(lines: GroupLines, cost: np.ndarray) -> float:
-    """What all jobs cost if there is no hurry: every group's work is done where it is cheapest."""
+    """Minimum cost of all jobs without a time limit, in dollars.
+
+    Every group's work is done where it is cheapest.
+    """
     shares = lines.shares
     runs = shares.group >= 0
     work = np.bincount(shares.group[runs], shares.snapshot.remaining_steps[runs], shares.groups)
     rows = lines.group
-    if len(rows) == shares.variables:  # nobody shares: each by itself
+    if len(rows) == shares.variables:  # no space sharing: groups are independent
         return float(work @ np.minimum.reduceat(cost[lines.variable] / lines.steps, lines.begins[:-1]))
-    # Jobs that cost next to nothing are left out: beside others of days their figures are out of the solver's range.
+    # Jobs of negligible cost are omitted: next to jobs of days, their coefficients exceed the solver's range.
     cheapest = work * np.minimum.reduceat(cost[lines.variable] / lines.steps, lines.begins[:-1])
     dear = (cheapest > _LITTLE * cheapest.sum())[rows]
     rows, variable = rows[dear], lines.variable[dear]
@@ -158,7 +167,7 @@ def _least_cost_usd(lines: GroupLines, cost: np.ndarray) -> float:
     longest = np.zeros(shares.variables)
     np.maximum.at(longest, variable, 1 / values)
     unit = float((cost * longest).max()) or 1.0
-    # In units of the longest that any of it can take, so that figures are near 1.
+    # In units of the longest possible time, so that coefficients are near 1.
     program = LinearProgram(
         cost * longest / unit,
         np.zeros(shares.variables),
@@ -187,12 +196,12 @@ def _reasons(
         elif ends_s[j] < last_s * (1 - 1e-6):
             told.append(Reason(f"it is finished in {ends_s[j]:.0f} s, before the last one", sooner))
         elif dear:
-            told.append(Reason("the budget: sooner would cost more", "a larger budget"))
+            told.append(Reason("the budget: an earlier end would cost more", "a larger budget"))
         elif own_s[j] >= last_s * (1 - 1e-6):
             told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
         elif not full:
-            told.append(Reason("it need not end before the last one, and sooner would cost no less", sooner))
+            told.append(Reason("it need not end before the last one, and an earlier end would not cost less", sooner))
         else:
             names = " and ".join(full)
-            told.append(Reason(f"all jobs are to end together, and {names} are full", f"more workers of {names}"))
+            told.append(Reason(f"all jobs end together, and {names} are full", f"more workers of {names}"))
     return tuple(told)

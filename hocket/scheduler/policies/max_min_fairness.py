@@ -1,7 +1,7 @@
-"""Max-min fairness, or least attained service: the job that gets least, relative to its due, gets as much as it can.
+"""Max-min fairness (least attained service): maximize the minimum share.
 
-A job's due is its throughput with an equal share of time on every worker. What it gets is divided by its due and by its weight,
-and multiplied by its scale factor.
+A job's normalized throughput is its throughput over its throughput with an equal share of time on every worker,
+divided by its weight and multiplied by its scale factor.
 """
 
 from dataclasses import replace
@@ -20,12 +20,15 @@ __all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
 _PLACE = "max-min fairness"
-_LEAST = 1e-6  # relative: as little as the least
+_LEAST = 1e-6  # relative: shares this close to the minimum count as minimal
 _NAMED = 2  # jobs
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the least normalised throughput of any job that can run."""
+    """Allocation with the maximum of the minimum normalized throughput.
+
+    The objective is the minimum over the jobs that can run.
+    """
     return answered(session, snapshot, lambda: _explained(snapshot, _allocate(snapshot, session)))
 
 
@@ -55,7 +58,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def _by_prices(shares: AllocationVariables, due: np.ndarray, session: Session | None) -> Allocation | None:
-    """The same, where groups are many; None where it is not found so."""
+    """Solve with dual decomposition for many groups; None if it fails."""
     rows = unlike.GroupRows(due, np.zeros(shares.groups), np.full(shares.groups, -1.0))
     most = float((np.bincount(shares.first, shares.steps_first, shares.groups) / due).max())
     start = None if session is None else session.prices(shares.snapshot, _PLACE)
@@ -69,12 +72,15 @@ def _by_prices(shares: AllocationVariables, due: np.ndarray, session: Session | 
 
 
 def _explained(snapshot: Snapshot, found: Allocation) -> Allocation:
-    """The same, where jobs that have what is asked for them are told who has least."""
+    """Replace the generic reasons of satisfied jobs: name the limiting jobs."""
     return replace(found, reasons=Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found)))
 
 
 def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
-    """Of all jobs; who has least and is held back by time or by workers sets the limit."""
+    """Reasons of all jobs; jobs with the minimum share set the limit.
+
+    A limiting job is held back by time or by workers.
+    """
     plain = [found.reasons[j] for j in range(len(snapshot.jobs))]
     if ENOUGH not in plain:
         return plain
@@ -84,19 +90,19 @@ def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
         return plain
     who = ", ".join(name if not name.isdecimal() else f"job {name}" for name in names[:_NAMED])
     who += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    has = "has least and can have no more" if len(names) == 1 else "have least and can have no more"
-    change = f"whatever helps {who}; or water_filling, which goes on from here"
-    enough = Reason(f"it has what is asked for it: {who} {has}", change)
+    has = "has the least and cannot get more" if len(names) == 1 else "have the least and cannot get more"
+    change = f"any change that helps {who}; or the water_filling policy, which continues from here"
+    enough = Reason(f"it has its required share: {who} {has}", change)
     return [enough if own is ENOUGH else own for own in plain]
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
-    """Steps a second that each job needs, for none to have less than the objective."""
+    """Steps per second that each job needs to reach the objective."""
     return objective * equal_share(snapshot) * snapshot.weights / snapshot.scale
 
 
 def _by_roles(snapshot: Snapshot, shares: AllocationVariables) -> Allocation:
-    """The same, where there are too many pairs to write them all down."""
+    """Solve with column generation for too many pairs."""
     assert snapshot.pairs is not None
     due = equal_share(snapshot) * snapshot.weights / snapshot.scale
     found = Roles(shares, snapshot.pairs, ColumnObjective(np.zeros(shares.groups), due[shares.member])).best(_PLACE)
@@ -107,9 +113,12 @@ def _by_roles(snapshot: Snapshot, shares: AllocationVariables) -> Allocation:
 
 
 def equal_share(snapshot: Snapshot) -> np.ndarray:
-    """Steps a second of each job with an equal share of time on every worker, as it runs best on each; shape (jobs,).
+    """Throughput of each job with an equal share of time on every worker.
 
-    Types with fewer workers than it asks for count as such where it does not run.
+    A job uses its faster column on each type. Types with too few workers for the job contribute 0.
+
+    Returns:
+        Steps per second; shape (jobs,).
     """
     steps = snapshot.able
     best = np.zeros((len(snapshot.jobs), len(snapshot.types)))

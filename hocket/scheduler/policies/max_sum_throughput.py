@@ -1,6 +1,7 @@
-"""Maximum total throughput: as many steps a second as there can be, whoever's they are.
+"""Maximum total throughput: maximize the sum of steps per second.
 
-Steps of unlike jobs are added up as they are, as in the dissertation: jobs of short steps come first.
+Steps of different job types are added without normalization, as in the dissertation. Jobs with short steps are
+therefore preferred.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ _PLACE = "maximum total throughput"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the sum of all throughputs, in steps a second."""
+    """Allocation with the maximum total throughput, in steps per second."""
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 

@@ -1,10 +1,10 @@
-"""Least cost: as much throughput for a dollar as there can be.
+"""Minimum cost: maximize throughput per dollar.
 
-The dissertation's objective is a sum over jobs of throughput over cost; read so, a moment on its cheapest type makes a job's
-term as large as it gets, whatever its share. The public policy adds up throughput on each type over the type's price, and this
-does the same: every worker is to be where its price buys most steps. A price is that of one worker, whatever the scale factor;
-workers that cost nothing are taken before all others (hourly_cost.py).
-A program that is linear over linear, all throughput over all cost, is in min_cost_slo.py: it makes sense only with deadlines.
+The dissertation's objective is a sum over jobs of throughput over cost. Taken literally, a job's term is maximal
+after any moment on its cheapest type, whatever its share. The public policy instead adds throughput on each type over
+the type's price, and so does this one: each worker is used where its price buys most steps. A price is of one worker,
+independent of the scale factor. Free workers are used before all others (hourly_cost.py). A linear-fractional
+objective, total throughput over total cost, is in min_cost_slo.py; it is meaningful only with deadlines.
 """
 
 import numpy as np
@@ -24,7 +24,9 @@ _PLACE = "least cost"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the sum of throughputs over prices, steps a second for a dollar an hour.
+    """Allocation with the maximum throughput per dollar.
+
+    The objective is the sum of throughputs over prices, in steps per second per dollar per hour.
 
     Raises:
         InputError: no type has a price.

@@ -1,11 +1,12 @@
-"""Least cost with deadlines: as much throughput for a dollar as there can be while every job that has a deadline meets it.
+"""Minimum cost with deadlines: maximize throughput per dollar, meet all SLOs.
 
-Objective and prices are those of min_cost.py; a job of remaining steps whose deadline is in t seconds has a throughput of at
-least remaining / t. In rounds the deadline is taken to be a round sooner, which makes up for what rounds are behind an allocation;
-where not all deadlines can be met so, it is taken as it is. Where deadlines conflict, the jobs that are given up are told why and take part without (deadlines.py).
-With `ratio` the objective is all throughput over all that is paid, a program linear over linear, solved as a sequence of linear
-ones: cheap workers only, beyond what deadlines need.
-The public policy takes seconds from now as they are given, and drops all deadlines if it cannot meet them all.
+Objective and prices are as in min_cost.py. A job with `remaining` steps and t seconds to its deadline has a
+throughput of at least remaining / t. In a simulation with rounds, the deadline is one round earlier, which
+compensates for the lag of rounds behind the allocation. If not all deadlines can be met this way, the exact deadlines
+are used. If deadlines conflict, some are given up: these jobs run without a deadline and get a reason (deadlines.py).
+With `ratio`, the objective is total throughput over total cost. This linear-fractional program is solved as a
+sequence of linear programs; it uses only cheap workers beyond the needs of deadlines. The public policy takes an SLO
+as seconds from now, and drops all deadlines if it cannot meet all of them.
 """
 
 from collections.abc import Sequence
@@ -32,15 +33,17 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation sections 6.4.2 and 6.4.3; ratio: Dinkelbach 1967"
 _PLACE = "least cost with deadlines"
 _STEPS = 100
-_ENOUGH = 1e-9  # relative: what lacks so little is there
-_CONFLICT = "deadlines of others leave it too little"
+_ENOUGH = 1e-9  # relative tolerance of demands
+_CONFLICT = "deadlines of other jobs leave it too few workers"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = False) -> Allocation:
-    """The allocation; its objective is the sum of throughputs over prices, steps a second for a dollar an hour.
+    """Allocation with the maximum throughput per dollar under deadlines.
+
+    The objective is the sum of throughputs over prices, in steps per second per dollar per hour.
 
     Arguments:
-        ratio: the objective is to be the sum of throughputs over the sum of what is paid; its gap is that of the last program.
+        ratio: True to maximize total throughput over total cost; the gap is then of the last linear program.
 
     Raises:
         InputError: no type has a price.
@@ -61,7 +64,7 @@ def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Alloc
             found = _by_lines(snapshot, prices, demand, late, firm, ratio, session)
         if found is not None:
             break
-    assert found is not None  # the last one gives up deadlines
+    assert found is not None  # the last iteration gives up deadlines
     return found
 
 
@@ -74,7 +77,12 @@ def _by_lines(
     ratio: bool,
     session: Session | None,
 ) -> Allocation | None:
-    """The allocation that meets demands; None where they are not firm and conflict."""
+    """Allocation that meets the demands; None if flexible demands conflict.
+
+    Arguments:
+        late: reasons of given-up deadlines, by job; updated.
+        firm: False to return None on a conflict, True to give up deadlines.
+    """
     apart, floor = np.zeros(len(snapshot.jobs)), 0
     for _ in range(_STEPS):
         shares = AllocationVariables(snapshot, (apart,))
@@ -91,7 +99,7 @@ def _by_lines(
                 return None
             gone, least = together(lines, demand, _PLACE)
             if not gone.any():
-                demand *= 1 - 1e-9  # they fit to the solver's tolerance, and it needs a little room
+                demand *= 1 - 1e-9  # feasible within the solver's tolerance, so leave a little slack
             floor = max(floor, least)
             late |= dict.fromkeys(np.flatnonzero(gone).tolist(), _CONFLICT)
             demand[gone] = 0.0
@@ -111,7 +119,10 @@ def _by_lines(
 def _by_roles(
     snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: dict[int, str], firm: bool
 ) -> Allocation | None:
-    """The same where many unlike jobs share: of deadlines in conflict the dearest go, and none is asked again."""
+    """Solve with column generation, for many distinct jobs that share workers.
+
+    The most expensive of conflicting deadlines are given up and not reconsidered.
+    """
     assert snapshot.pairs is not None
     floor = 0
     while True:
@@ -163,7 +174,7 @@ def _told(
 
 
 def _dearest(found: ColumnSolution, asked: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Groups without which the answer's prices no longer show that the others ask for too much."""
+    """Groups to give up, so that prices no longer prove the rest infeasible."""
     each = found.prices * asked * count
     order = np.argsort(-each, kind="stable")
     over = each.sum() - np.cumsum(each[order]) > -found.bound * each.sum()
@@ -179,7 +190,10 @@ def _sum(lines: GroupLines, demand: np.ndarray, worth: np.ndarray, session: Sess
 
 
 def _ratio(lines: GroupLines, demand: np.ndarray, prices: np.ndarray) -> tuple[Solution, float]:
-    """All throughput over all cost: the number r at which the most of throughput - r cost is 0."""
+    """Maximum ratio of total throughput to total cost, by Dinkelbach's method.
+
+    The optimum is the r at which the maximum of throughput - r cost is 0.
+    """
     shares = lines.shares
     steps, cost = shares.steps_first + shares.steps_second, cost_per_hour(shares, prices)
     unit = float(steps.max(initial=0.0)) or 1.0
@@ -200,7 +214,7 @@ def _reasons(
 ) -> tuple[Reason, ...]:
     told = list(plain)
     for j in np.flatnonzero(demand > 0).tolist():
-        told[j] = Reason(f"its deadline asks for {demand[j]:.4g} steps a second; {plain[j].binding}", plain[j].change)
+        told[j] = Reason(f"its deadline needs {demand[j]:.4g} steps per second; {plain[j].binding}", plain[j].change)
     for j, why in late.items():
         if shares.group[j] >= 0:
             told[j] = Reason(f"its deadline is given up: {why}", "a later deadline, or more workers")
@@ -211,7 +225,7 @@ def _note(late: list[str], floor: int) -> str:
     conflicts = late.count(_CONFLICT)
     told = []
     if len(late) > conflicts:
-        told.append(f"{len(late) - conflicts} that nothing can meet")
+        told.append(f"{len(late) - conflicts} that cannot be met at all")
     if conflicts:
-        told.append(f"{conflicts} for those of others, of which at least {floor} had to go")
+        told.append(f"{conflicts} in conflict with other deadlines, of which at least {floor} could not be kept")
     return f"deadlines are given up: {'; '.join(told)}" if told else ""

@@ -1,8 +1,9 @@
-"""Shortest job first: who can be finished soonest goes first.
+"""Shortest job first: the job with the earliest possible completion goes first.
 
-The dissertation asks only that the shortest job be finished as soon as it can be, which says nothing about the others. Here all
-stand in a queue, in the order of how long each would need on its fastest workers; each has the fastest that are left all the
-time, and where one fits nowhere, longer ones that fit go on. Nobody joins the first one's workers.
+The dissertation only requires that the shortest job completes as early as possible; it does not constrain the other
+jobs. Here all jobs form a queue, ordered by their time on their fastest workers. Each job gets the fastest remaining
+workers all the time. If a job does not fit, longer jobs that fit may pass it. No job shares the workers of the first
+job.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ PAPER = "Dissertation section 5.4.2"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the seconds until the first job is finished."""
+    """Allocation by queue; its objective is the first completion, in seconds."""
     steps = fastest(snapshot)
     needs_s = np.full(len(steps), np.inf)
     np.divide(snapshot.remaining_steps, steps, out=needs_s, where=steps > 0)

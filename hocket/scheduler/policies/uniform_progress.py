@@ -1,20 +1,21 @@
-"""Uniform progress: deadlines at the price of spot workers, which may be gone at any time.
+"""Uniform progress: meet deadlines at spot prices (Can't Be Late).
 
-A job with a deadline is to be as far on as the time until it: half of its steps in half of the time. Its rules, as published, where
-C is the time that the rest of its work takes on demand, R the time until the deadline and d what a change of workers costs:
+A job with a deadline should progress in proportion to time: half of its steps in half of the time. The published
+rules follow. C is the time of the remaining work on demand, R is the time until the deadline, and d is the cost of a
+move in seconds.
 
-- uniform progress: a job that is idle and behind goes on workers on demand when no spot workers are there;
-- taking risks: a job that is idle goes on spot workers when they are there, ahead or behind, and stays until they are gone;
-- hysteresis: a job on workers on demand goes on spot workers only once it is as far as it is to be in 2 d, and stays as long as there
-  are none: the authors' program does not let it wait again, which would cost one more change. Where changing costs nothing (d = 0)
-  it goes when they are there;
-- safety net: with R < C + 2 d a job that is idle goes on demand to its end.
+- uniform progress: an idle job that is behind moves to on-demand workers if no spot workers are available;
+- taking risks: an idle job moves to available spot workers, ahead or behind, and stays until they are reclaimed;
+- hysteresis: a job on on-demand workers moves to spot workers only when its progress is what is due in 2 d. It stays
+  while there are no spot workers: the authors' program does not return it to waiting, which would cost one more move.
+  If moves are free (d = 0), it moves as soon as spot workers are available;
+- safety net: with R < C + 2 d, an idle job runs on demand until it completes.
 
-What is ours: decisions are made when rounds begin, so that the safety net has the length of one more; a spot worker that is lost takes
-what was done since then along. Jobs of one cluster compete: who has least time to spare comes first, and of those that have as much
-who came first. Jobs without a deadline take spot workers that are left, and wait otherwise; one that runs on no type of spot workers,
-or in a cluster without any, takes workers on demand that are left. A job that gets nothing is to wait: workers that are left free are
-not given to it.
+Our additions: decisions are made when rounds begin, so the safety net is one round longer. A lost spot worker loses
+the work of the current round. Jobs of one cluster compete: the least slack goes first, then the earliest arrival.
+Jobs without a deadline use remaining spot workers, and wait otherwise. A job without a deadline that cannot run on
+any spot type, or in a cluster without spot workers, uses remaining on-demand workers. A job without an allocation
+waits: free workers are not filled.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,10 @@ _OFF_SPOT = "a sooner deadline, or fewer spot workers"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation, all the time or none for each job, until the next round; its objective is what it costs, in dollars an hour."""
+    """Allocation for one round: each job runs all the time or not at all.
+
+    The objective is the cost in dollars per hour.
+    """
     refused = refusals(snapshot)
     choice = _Choice(snapshot)
     cases = [_Case(snapshot, j, choice) for j in range(len(snapshot.jobs)) if j not in refused]
@@ -45,13 +49,13 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     jobs = np.flatnonzero(column >= 0)
     paid = float((snapshot.prices[column[jobs]] * snapshot.scale[jobs]).sum())
     entries = jobs, np.full(len(jobs), ALONE), column[jobs], np.ones(len(jobs))
-    # Time alone changes a decision only where there is a deadline: without one the answer holds until something happens.
+    # Time alone changes a decision only if there is a deadline; without one, the allocation does not expire.
     holds_s = 0.0 if any(case.left_s < float("inf") for case in cases) else float("inf")
     return Allocation(*entries, paid, 0.0, tuple(told), refused, holds_s=holds_s, fill=False)
 
 
 class _Choice:
-    """Workers that are left, and which of them a job takes."""
+    """Free workers, and the choice of workers for each job."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -61,7 +65,7 @@ class _Choice:
             self.dollars = snapshot.prices * snapshot.scale[:, None] / snapshot.throughputs
 
     def room(self, job: int, spot: bool) -> np.ndarray:
-        """Columns that the job could take now."""
+        """Columns with enough free workers for the job."""
         there = self.free[self.snapshot.type_of] >= self.snapshot.scale[job]
         return np.flatnonzero(there & (self.spot == spot) & (self.snapshot.throughputs[job] > 0))
 
@@ -70,13 +74,23 @@ class _Choice:
         return not (self.spot & (self.snapshot.throughputs[job] > 0)).any()
 
     def demand_steps(self, job: int) -> float:
-        """Steps a second on the fastest workers on demand; on any, where there are none."""
+        """Steps per second on the fastest on-demand workers.
+
+        Without on-demand workers, the fastest workers of any kind count.
+        """
         fits = self.snapshot.workers[self.snapshot.type_of] >= self.snapshot.scale[job]
         steps = np.where(fits, self.snapshot.throughputs[job], 0.0)
         return float(steps[~self.spot].max(initial=0.0)) or float(steps.max())
 
     def take(self, job: int, columns: np.ndarray, within_s: float | None, now: int) -> int:
-        """The cheapest for a step of these columns, of those that end in time if there is a time and one does; or none."""
+        """Take the column with the lowest cost per step, or return _NOWHERE.
+
+        Arguments:
+            columns: candidates.
+            within_s: time limit in seconds; if some candidate completes within it, others are ignored. If none does,
+                the fastest is taken. None for no limit.
+            now: current column of the job.
+        """
         if not len(columns):
             return _NOWHERE
         if within_s is not None:
@@ -91,13 +105,13 @@ class _Choice:
         return found
 
     def keep(self, job: int, column: int) -> None:
-        """It has these."""
+        """Mark the workers of a column as taken by a job."""
         self.free[self.snapshot.type_of[column]] -= self.snapshot.scale[job]
 
 
 @dataclass(frozen=True)
 class _Case:
-    """One job, and where it is now."""
+    """One job and its current column."""
 
     snapshot: Snapshot
     job: int
@@ -105,18 +119,18 @@ class _Case:
 
     @property
     def now(self) -> int:
-        """Its column, or none."""
+        """Current column, or _NOWHERE."""
         return self.snapshot.placed.get(self.snapshot.jobs[self.job].job.id, _NOWHERE)
 
     @property
     def left_s(self) -> float:
-        """Until the deadline."""
+        """Seconds until the deadline."""
         active = self.snapshot.jobs[self.job]
         return float("inf") if active.job.slo_s is None else active.job.slo_s - active.elapsed_s
 
     @property
     def needs_s(self) -> float:
-        """On demand."""
+        """Seconds of remaining work on demand."""
         return float(self.snapshot.remaining_steps[self.job]) / self.choice.demand_steps(self.job)
 
     @property
@@ -125,7 +139,10 @@ class _Case:
 
     @property
     def turn(self) -> tuple[bool, float, float, str]:
-        """What is less goes first; no two jobs are alike, so that it is no matter in which order they are told."""
+        """Sort key; smaller goes first.
+
+        Keys are unique, so the order of jobs in the snapshot does not matter.
+        """
         job = self.snapshot.jobs[self.job].job
         return not self.stays, self.spare_s, job.arrived_s, job.id
 
@@ -135,12 +152,15 @@ class _Case:
 
     @property
     def on_demand(self) -> bool:
-        """It is, and has a deadline to be there for."""
+        """True if the job has a deadline and is on on-demand workers."""
         return self.now >= 0 and not self.on_spot and self.left_s < float("inf")
 
     @property
     def stays(self) -> bool:
-        """Whether it is on spot workers and loses no time there against workers on demand, with enough to spare to go on."""
+        """True if the job should stay on its spot workers.
+
+        This holds if they are as fast as on-demand workers and the slack is sufficient.
+        """
         as_fast = self.on_spot and self.snapshot.throughputs[self.job, self.now] >= self.choice.demand_steps(self.job)
         enough = self.spare_s >= self.snapshot.changeover_s + self.snapshot.round_s if as_fast else not self.pressed
         return self.on_spot and enough and self.snapshot.throughputs[self.job, self.now] > 0
@@ -150,34 +170,36 @@ class _Case:
         return self.spare_s < 2 * self.snapshot.changeover_s + self.snapshot.round_s
 
     def ahead_s(self) -> float:
-        """How far its progress is ahead of the deadline's."""
+        """Seconds by which the job is ahead of uniform progress."""
         active = self.snapshot.jobs[self.job]
         if active.job.slo_s is None:
             return float("inf")
         return (1 - active.remaining_steps / active.job.steps) * active.job.slo_s - active.elapsed_s
 
     def decide(self, choice: _Choice) -> tuple[int, Reason]:
-        """Its column, and why."""
+        """Choose the job's column, with the reason."""
         spot = choice.room(self.job, True)
         if self.stays and self.now in spot:
             choice.keep(self.job, self.now)
-            return self.now, Reason(f"it stays on {self._name(self.now)} as long as that is there", _OFF_SPOT)
+            return self.now, Reason(f"it stays on {self._name(self.now)} while that is available", _OFF_SPOT)
         if self.pressed:
             return self._on_demand(choice, "its deadline leaves no time to wait for spot workers")
         ahead_s, changes_s = self.ahead_s(), 2 * self.snapshot.changeover_s
         if self.on_demand and not len(spot):
-            return self._on_demand(choice, "no spot workers are there, and it stays until they are")
+            return self._on_demand(choice, "no spot workers are available, and it stays until they are")
         if self.on_demand and ahead_s < changes_s and changes_s > 0:
-            return self._on_demand(choice, f"it stays until it is {changes_s:.0f} s ahead, and it is {ahead_s:.0f} s")
+            return self._on_demand(
+                choice, f"it stays until it is {changes_s:.0f} s ahead, and it is {ahead_s:.0f} s ahead"
+            )
         found = choice.take(self.job, spot, None, self.now)
         if found >= 0:
-            return found, Reason(f"{self._name(found)} is there, and {self._spare()}", _OFF_SPOT)
+            return found, Reason(f"{self._name(found)} is available, and {self._spare()}", _OFF_SPOT)
         if self.left_s == float("inf") and choice.waits_in_vain(self.job):
             return self._on_demand(choice, "it has no deadline, and no spot workers to wait for")
         if self.left_s == float("inf"):
             return _NOWHERE, Reason("it has no deadline, and waits for spot workers", "a deadline, or spot workers")
         if ahead_s < 0:
-            return self._on_demand(choice, f"no spot workers are there, and it is {-ahead_s:.0f} s behind")
+            return self._on_demand(choice, f"no spot workers are available, and it is {-ahead_s:.0f} s behind")
         why = f"it waits for spot workers: it is {ahead_s:.0f} s ahead, and {self._spare()}"
         return _NOWHERE, Reason(why, "spot workers, or a sooner deadline")
 

@@ -1,11 +1,12 @@
-"""Max-min fairness with water filling: the job that gets least gets as much as it can, then the next one, and so on.
+"""Max-min fairness with water filling: maximize the minimum, then the next one.
 
-What a job gets is measured as in max-min fairness: relative to its due, its weight and its scale factor. Where that policy
-stops, the jobs that can have more without taking from others still rise, at equal rates, until each is stuck. The answer is
-the lexicographically greatest: no job gets more in any allocation where all that get less, or as much, keep theirs. It is
-Pareto efficient.
+Normalized throughput is as in max-min fairness: relative to the equal share, weight and scale factor. Where max-min
+fairness stops, jobs that can get more without taking from others rise further, at equal rates, until each is
+saturated. The result is the lexicographic maximum: a job can only get more if a job with less, or as much, loses. It
+is Pareto efficient.
 
-The public policy takes a job for stuck when it cannot rise by 1e-4 of its level; here it is stuck when it cannot rise at all.
+The public policy treats a job as saturated when it cannot rise by 1e-4 of its level; here a job is saturated when it
+cannot rise at all.
 """
 
 import numpy as np
@@ -26,13 +27,16 @@ PAPER = "Dissertation section 5.4.3, water filling for a single level"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """The allocation; its objective is the least normalised throughput of any job that can run, as in max-min fairness."""
+    """Allocation by water filling.
+
+    The objective is the minimum normalized throughput of the jobs that can run, as in max-min fairness.
+    """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     shares = AllocationVariables(snapshot, (snapshot.weights,))
-    # Weights are in what is due, so that all levels are of one size: solvers' tolerances are absolute.
+    # Weights scale the shares, so that all levels have similar size: solver tolerances are absolute.
     weights = snapshot.weights[shares.member] / shares.scale
     due = dues(shares) * weights
     levels = Levels(shares, due, _PLACE)

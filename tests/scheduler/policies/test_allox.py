@@ -60,7 +60,7 @@ def test_jobs_that_run_stay_and_the_oldest_are_looked_at() -> None:
     found = allox.allocate(given, alpha=0.5, placed={"job0": 0})
     assert found.dense(given) == pytest.approx(np.array([[1.0, 0], [0, 0], [0, 1.0]]))
     assert found.objective == pytest.approx(20 + 400)
-    assert found.reasons[1].binding == "older jobs are looked at first"
+    assert found.reasons[1].binding == "older jobs are considered first"
     two = allox.allocate(given, alpha=0.5, placed={"job0": 0, "job1": 0})
     assert two.dense(given)[:2].tolist() == [[1.0, 0.0], [0.0, 0.0]]  # there is one V100: the second waits again
 
@@ -71,7 +71,7 @@ def test_jobs_of_several_workers_are_refused_and_told() -> None:
     given = Snapshot((WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((2, 1)))
     found = allox.allocate(given)
     assert found.dense(given)[:, 0] == pytest.approx([0.0, 1.0])
-    assert "AlloX places jobs of one" in found.refused[0]
+    assert "AlloX supports single-worker jobs only" in found.refused[0]
 
 
 def test_a_job_runs_only_where_it_can() -> None:

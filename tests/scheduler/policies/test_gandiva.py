@@ -46,7 +46,7 @@ def test_four_jobs_by_hand() -> None:
     assert found.pairs.all()
     assert found.dense(given) == pytest.approx(np.full((4, 2), 0.5))
     assert found.throughput(given) == pytest.approx(np.full(4, 0.8 * 2.5))
-    assert "drawn by chance" in found.reasons[0].binding
+    assert "drawn at random" in found.reasons[0].binding
 
 
 def test_pairs_that_do_not_help_are_not_kept() -> None:

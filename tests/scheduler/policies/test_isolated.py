@@ -44,7 +44,7 @@ def test_two_jobs_by_hand() -> None:
     found = isolated.allocate(given)
     assert found.dense(given) == pytest.approx(np.array([[0.75, 0.25], [0.75, 0.0]]))
     assert found.reasons[0].binding == "it runs all the time"
-    assert found.reasons[1].binding == "it has its part, one of 2, of every type"
+    assert found.reasons[1].binding == "it has its share, 1/2, of every type"
 
 
 def test_of_two_columns_it_takes_the_faster_one() -> None:

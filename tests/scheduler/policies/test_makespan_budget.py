@@ -58,7 +58,7 @@ def test_what_was_spent_is_not_there() -> None:
     short = makespan_budget.allocate(replace(_one(0.3), spent_usd=0.25))
     assert short.objective == pytest.approx(1000.0)
     assert short.reasons[0].change == "a larger budget"
-    assert "less than what the jobs cost at least" in short.note
+    assert "below the minimum cost of the jobs" in short.note
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 1.0])

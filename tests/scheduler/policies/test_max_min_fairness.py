@@ -68,8 +68,8 @@ def test_who_has_what_is_asked_for_it_is_told_who_has_least() -> None:
     types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Placement(0), Placement(1))
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0], [1.0, 1.0]])))
     first, second = found.reasons[0], found.reasons[1]
-    assert first.binding == "it has what is asked for it: b has least and can have no more"
-    assert first.change == "whatever helps b; or water_filling, which goes on from here"
+    assert first.binding == "it has its required share: b has the least and cannot get more"
+    assert first.change == "any change that helps b; or the water_filling policy, which continues from here"
     assert second.binding == "it runs all the time"
 
 
@@ -78,7 +78,7 @@ def test_of_many_that_have_least_some_are_named() -> None:
     jobs = tuple(Active(Job(str(k), "m", 9.0), 9.0) for k in range(5))
     types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Placement(0), Placement(1))
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0]] + [[1.0, 1.0]] * 4)))
-    told = "it has what is asked for it: job 1, job 2 and 2 more have least and can have no more"
+    told = "it has its required share: job 1, job 2 and 2 more have the least and cannot get more"
     assert found.reasons[0].binding == told
 
 
@@ -89,5 +89,5 @@ def test_who_runs_nowhere_has_not_least() -> None:
     steps = np.array([[9.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, steps))
     told = [reason.binding for reason in found.reasons]
-    assert told[0] == "it has what is asked for it: b has least and can have no more"
+    assert told[0] == "it has its required share: b has the least and cannot get more"
     assert told[2] == "m runs on no type of worker here"

@@ -101,7 +101,7 @@ def test_a_deadline_by_hand() -> None:
     found = min_cost_slo.allocate(given)
     assert found.dense(given) == pytest.approx(np.array([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]))
     assert found.objective == pytest.approx((20 / 3 + 4 / 3) / 0.8 + 1 / 0.1)
-    assert "asks for 2 steps a second" in found.reasons[1].binding
+    assert "needs 2 steps per second" in found.reasons[1].binding
 
 
 def test_all_throughput_over_all_cost() -> None:
@@ -123,7 +123,7 @@ def test_a_deadline_that_is_over_and_one_that_is_too_soon() -> None:
     assert found.objective == pytest.approx(min_cost.allocate(given).objective)
     assert "needs 10 s, and its deadline is in 5 s" in found.reasons[0].binding
     assert "its deadline was 0 s ago" in found.reasons[1].binding
-    assert found.note == "deadlines are given up: 2 that nothing can meet"
+    assert found.note == "deadlines are given up: 2 that cannot be met at all"
 
 
 def test_of_two_that_conflict_one_is_kept() -> None:
@@ -132,7 +132,10 @@ def test_of_two_that_conflict_one_is_kept() -> None:
     found = min_cost_slo.allocate(given)
     late = [reason.binding.startswith("its deadline is given up") for reason in found.reasons]
     assert sum(late) == 1
-    assert found.note == "deadlines are given up: 1 for those of others, of which at least 1 had to go"
+    assert (
+        found.note
+        == "deadlines are given up: 1 in conflict with other deadlines, of which at least 1 could not be kept"
+    )
     kept = late.index(False)
     left_s = (14.0, 35.0)[kept]
     assert found.throughput(given)[kept] * left_s >= 100.0 * (1 - 1e-9)
