@@ -16,8 +16,8 @@ import numpy as np
 
 from bench import harmony_profiles
 from hocket.strategies.swapping.costs import GIB, LayerProfile, Server
-from hocket.strategies.swapping.search import PackTables
-from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode, plan_harmony
+from hocket.strategies.swapping.search import PackTables, plan_harmony
+from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 
 GOALS_S = {"bert_large_seqlen512": 1.0, "gpt2_xl": 1.0, "resnet1026": 10.0}
 ROOMS_GIB = (4, 6, 8, 10, 12, 16, 24)

@@ -18,7 +18,8 @@ from typing import ClassVar
 
 from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.hardware import catalog
-from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.device_type import DeviceType
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace, Source
 from hocket.planning.mesh.simulated import SimulatedLayout, simulated

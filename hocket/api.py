@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InputError
-from hocket.hardware.catalog import device_type_of
-from hocket.hardware.cluster import Cluster, DeviceType
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.device_type import DeviceType
+from hocket.hardware.resolve import device_type_of
 from hocket.planning.load import LoadedPlan, open_plan, opened, validate
 from hocket.planning.plan import Plan
 from hocket.planning.search.result import Search

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from hocket.errors import InputError
-from hocket.hardware.cluster import DeviceType
+from hocket.hardware.device_type import DeviceType
 from hocket.hardware.kernels import Kernels
 from hocket.profiling.analytic.operators import Operator, Product
 

@@ -9,7 +9,8 @@ from math import prod
 
 from hocket.errors import InputError, nearest
 from hocket.hardware.catalog import device_type
-from hocket.hardware.cluster import Cluster, DeviceType, Level, Link, Node
+from hocket.hardware.cluster import Cluster, Level, Link, Node
+from hocket.hardware.device_type import DeviceType
 
 
 @dataclass(frozen=True)

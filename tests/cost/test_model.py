@@ -7,7 +7,8 @@ import pytest
 from hocket.cost.model import CostModel
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
-from hocket.hardware.cluster import Cluster, DeviceType, Level, Node
+from hocket.hardware.cluster import Cluster, Level, Node
+from hocket.hardware.device_type import DeviceType
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.passes.borders import StageCut, stage_shapes

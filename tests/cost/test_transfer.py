@@ -6,7 +6,8 @@ import pytest
 
 from hocket.cost.transfer import collective, message, ring_bytes, ring_hops, swap
 from hocket.errors import InputError
-from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.device_type import DeviceType
 from hocket.hardware.links import ring_all_reduce_s
 from hocket.program.instruction import Kind
 

@@ -7,7 +7,8 @@ import torch
 
 import hocket
 from hocket import models
-from hocket.hardware.cluster import Cluster, DeviceType, Level
+from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.device_type import DeviceType
 from hocket.profiling.measure.measure import measure
 from hocket.runtime.stage.device_type import known_type
 from tests.system.tiny import write_job

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type, names
-from hocket.hardware.cluster import Cluster, DeviceType, Level, Link, Node
+from hocket.hardware.cluster import Cluster, Level, Link, Node
+from hocket.hardware.device_type import DeviceType
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "clusters").glob("*.yaml"))
 

@@ -141,7 +141,7 @@ def calibrate(
     """
     from hocket.cost.analytic.calibration import learned
     from hocket.errors import InputError
-    from hocket.hardware.catalog import device_type_of
+    from hocket.hardware.resolve import device_type_of
     from hocket.profiling.job.job import check_job_file
     from hocket.profiling.profile import ModelProfile
 
@@ -242,7 +242,7 @@ def _work_out(
 ) -> None:
     """The profile of a job on a device that need not be here."""
     from hocket.errors import InputError
-    from hocket.hardware.catalog import device_type_of
+    from hocket.hardware.resolve import device_type_of
     from hocket.profiling.job.job import check_job_file
 
     alone = "nothing, where --device-type says that nothing is measured"

@@ -14,7 +14,7 @@ import numpy as np
 
 from hocket.cost.kernels import operator_s
 from hocket.errors import InputError
-from hocket.hardware.cluster import DeviceType
+from hocket.hardware.device_type import DeviceType
 from hocket.profiling.analytic.operators import KINDS, Operator
 from hocket.profiling.operators_only import Sketch
 from hocket.profiling.profile import ModelProfile

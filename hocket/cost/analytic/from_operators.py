@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hocket.cost.analytic.calibration import Calibration, calibrated_s
 from hocket.cost.kernels import check_rate, moving_s
-from hocket.hardware.cluster import DeviceType
+from hocket.hardware.device_type import DeviceType
 from hocket.profiling.layer import Layer
 from hocket.profiling.operators_only import LayerOperators, Sketch
 from hocket.profiling.profile import WORKED_OUT, ModelProfile

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from hocket.cost.analytic.calibration import Calibration, calibrated_s
 from hocket.cost.kernels import check_rate, moving_s
 from hocket.errors import InputError
-from hocket.hardware.cluster import DeviceType
+from hocket.hardware.device_type import DeviceType
 from hocket.profiling.analytic.operators import MemoryPass, flops_of
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.analytic.transformer_blocks import BlockCost, blocks_of

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from hocket.errors import PRODUCTS, InputError, nearest
-from hocket.hardware.cluster import Cluster, DeviceType
+from hocket.hardware.device_type import DeviceType
 from hocket.util.files import read_bytes
 from hocket.util.schema import read_as
 
@@ -59,20 +59,3 @@ def type_of_card(card: str) -> str:
         if card in data.get(_CARDS, ()):
             return name
     return card
-
-
-def device_type_of(name: str) -> DeviceType:
-    """A type of the catalogue by name, or the one that all devices of a cluster file are of.
-
-    Raises:
-        InputError: neither; devices of several types.
-    """
-    if not name.endswith((".yaml", ".yml")):
-        return device_type(name)
-    cluster = Cluster.read(name)
-    kinds = sorted({cluster.node_of(device).device_type for device in range(cluster.devices)})
-    if len(kinds) > 1:
-        raise InputError(
-            name, f"devices of {len(kinds)} types ({', '.join(kinds)})", "devices of one type, or a type's name"
-        )
-    return cluster.type_of(0)

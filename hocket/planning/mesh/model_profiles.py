@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from hocket.cost.analytic.calibration import Calibration
 from hocket.cost.analytic.transformer import RECOMPUTE, Precision, analytic
-from hocket.hardware.cluster import Cluster, DeviceType
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.device_type import DeviceType
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
 from hocket.planning.mesh.layout_space import LayoutSpace, planes
 from hocket.planning.mesh.recompute_cut import woven

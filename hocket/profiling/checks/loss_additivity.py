@@ -17,8 +17,8 @@ from hocket.errors import InputError
 from hocket.profiling.capture.record_forward import all_modules, untouched
 from hocket.profiling.checks.mean_draws import Means
 from hocket.profiling.checks.suggest_weight import Suggestion, suggestions
-from hocket.profiling.job.job import Batch, Job
-from hocket.profiling.job.loss_weight import loss_weight, whole_loss
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.loss_weight import Batch, loss_weight, whole_loss
 
 _SCANNED = 32  # samples that are looked at, to find unlike ones
 _SPLITS = 2

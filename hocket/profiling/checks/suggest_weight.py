@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hocket.profiling.job.job import Batch, Job
-from hocket.profiling.job.loss_weight import Tokens
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.loss_weight import Batch, Tokens
 
 _IGNORED = (-100, 0, -1)
 _SHIFTS = (0, 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hocket.errors import InputError, nearest
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.samples import read_samples
-from hocket.profiling.job.loss_weight import LossWeight, check_loss_weight
+from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
 from hocket.util.files import digest
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-Batch = dict[str, Any]
+
 # What compute may work in, besides the model's own type.
 PRECISIONS = ("bfloat16",)
 # Our own files, which as Python would fail with an error about Python.

@@ -11,16 +11,31 @@ A loss that averages over samples is averaged over microbatches by their numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hocket.errors import InputError
 
-if TYPE_CHECKING:
-    from hocket.profiling.job.job import Batch, Job
-
+Batch = dict[str, Any]
+"""A batch or a microbatch: tensors by name."""
 SUM = "sum"
 """The loss is a sum over samples, and not a mean."""
-LossWeight = Callable[[dict[str, Any]], Any] | str
+LossWeight = Callable[[Batch], Any] | str
+
+
+class Weighted(Protocol):
+    """A job, as far as the weight of its loss goes."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one optimizer update."""
+
+    @property
+    def loss_weight(self) -> LossWeight | None:
+        """By what the loss of a microbatch counts."""
+
+    @property
+    def own(self) -> Any:
+        """The shorter precision in which the job computes, or None."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,7 @@ class Tokens:
     ignore: int = -100
     shift: int = 0
 
-    def __call__(self, batch: "Batch") -> int:
+    def __call__(self, batch: Batch) -> int:
         """Count the tokens of a batch.
 
         Raises:
@@ -71,7 +86,7 @@ def check_loss_weight(given: Any) -> None:
         raise InputError("Job.loss_weight", repr(given), 'a function of a batch, "sum" or None', hint)
 
 
-def loss_weight(job: "Job", batch: "Batch", samples: int) -> float:
+def loss_weight(job: Weighted, batch: Batch, samples: int) -> float:
     """Compute by what the loss of a microbatch counts in the mean of its batch: its samples, if the job says nothing else.
 
     Arguments:
@@ -95,7 +110,7 @@ def loss_weight(job: "Job", batch: "Batch", samples: int) -> float:
     return weight
 
 
-def whole_loss(job: "Job", loss: Any, samples: int) -> Any:
+def whole_loss(job: Weighted, loss: Any, samples: int) -> Any:
     """The loss of a microbatch as that of a whole batch of such samples: a sum grows with the samples, a mean does not.
 
     Arguments:

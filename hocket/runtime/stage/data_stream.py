@@ -12,7 +12,8 @@ from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.seeding import mixed
-from hocket.profiling.job.job import Batch, Job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.loss_weight import Batch
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hocket.errors import InternalError
 from hocket.profiling.checks.index_errors import refusal
-from hocket.profiling.job.job import Batch
-from hocket.profiling.job.loss_weight import whole_loss
+from hocket.profiling.job.loss_weight import Batch, whole_loss
 from hocket.program.instruction import Instruction, Value, ValueKind
 from hocket.runtime.nan_guard.inspector import Inspector
 from hocket.runtime.stage.borders import Borders, by_stage

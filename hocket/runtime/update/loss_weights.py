@@ -3,8 +3,7 @@
 Rules of this file: only a device that computes losses has any; every microbatch is counted once, however often its forward runs.
 """
 
-from hocket.profiling.job.job import Batch
-from hocket.profiling.job.loss_weight import loss_weight
+from hocket.profiling.job.loss_weight import Batch, loss_weight
 from hocket.program.rule import Rule
 from hocket.runtime.stage.data_stream import Stream
 

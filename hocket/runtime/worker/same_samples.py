@@ -7,7 +7,8 @@ of the first samples of a segment: about 50 microseconds a load there, and nothi
 from hocket.profiling.data.checksums import Sums, sums_of
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.repeatable import check_alike, check_reads, reads_of
-from hocket.profiling.job.job import Batch, Job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.loss_weight import Batch
 from hocket.runtime.worker.kv_exchange import KVExchange
 
 SAMPLES = 512

@@ -1,0 +1,46 @@
+"""A device type: capacity, peak rates, and how well its kernels reach them. The catalogue has one file for each type."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hocket.errors import InputError
+from hocket.hardware.kernels import Kernels
+
+
+@dataclass(frozen=True)
+class DeviceType:
+    """One kind of device. Rates are peaks from the maker; `source` says where they stand.
+
+    Attributes:
+        memory_bytes: capacity.
+        flops_per_s: peak dense rate by data type, such as {"float32": 15.7e12}.
+        memory_bandwidth_bytes_per_s: of the device's own memory.
+        host_bandwidth_bytes_per_s: device to host, per direction; host_shared: several devices share that link.
+        launch_s: seconds that a kernel launch costs at least.
+        kernels: how well its kernels use it.
+    """
+
+    name: str
+    memory_bytes: float
+    flops_per_s: dict[str, float]
+    memory_bandwidth_bytes_per_s: float
+    host_bandwidth_bytes_per_s: float = 12e9
+    host_latency_s: float = 10e-6
+    host_shared: bool = False
+    launch_s: float = 5e-6
+    price_usd_per_hour: float | None = None
+    kernels: Kernels = field(default_factory=Kernels)
+    source: str = ""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for key in ("memory_bytes", "memory_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s"):
+            if not getattr(self, key) > 0:
+                raise InputError(f"device {self.name}.{key}", str(getattr(self, key)), "> 0")
+        for key, value in (("host_latency_s", self.host_latency_s), ("launch_s", self.launch_s)):
+            if not value >= 0:
+                raise InputError(f"device {self.name}.{key}", str(value), ">= 0")
+        for dtype, rate in self.flops_per_s.items():
+            if not rate > 0:
+                raise InputError(f"device {self.name}.flops_per_s.{dtype}", str(rate), "> 0")
