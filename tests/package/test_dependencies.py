@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -70,6 +71,14 @@ def test_every_dependency_is_imported() -> None:
     """Nothing is installed for everybody that the package does not use."""
     used = {name for path in (TOP / "hocket").rglob("*.py") for name in third_party(tree_of(path))}
     assert sorted(NEEDED - used) == []
+
+
+def test_lowest_versions_are_listed() -> None:
+    """The constraints for a test of the lower bounds have each dependency once, but those that are kept."""
+    script = [sys.executable, str(TOP / "tools" / "lowest_versions.py"), "--keep", "torch"]
+    lines = subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines()
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]
+    assert lines == [one.replace(">=", "==") for one in wanted if not one.startswith("torch")]
 
 
 @pytest.mark.parametrize(
