@@ -32,7 +32,7 @@ from hocket.planning.swapping.search import SWAPPING, plans_of_packs
 from hocket.profiling.profile import ModelProfile
 from hocket.program.program import SHARDS
 from hocket.strategies.base.search_space import MAX_FORWARDS, PlanRequest
-from hocket.strategies.base.strategy import members, searched
+from hocket.strategies.base.strategy import members, merges_microbatches, searched
 from hocket.util.compatibility import Feature, check_together
 
 
@@ -113,7 +113,7 @@ def search(
         hunt.offer(name)
     hunt.run(progress)
     found = ordered(_of_groups(hunt.candidates, profile, cluster))
-    notes = list(_notes(profile, situation, cluster))
+    notes = [*_notes(profile, situation, cluster), *note_of_extrapolation(profile, found[:1])]
     at = progress or (lambda done, total, what: None)
     if profile.compiled is not None:
         at(0, 0, "stages that are worth compiling")
@@ -231,6 +231,20 @@ def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
         names = ", ".join(others)
         made = "worked out for" if profile.worked_out else "measured on"
         yield f"{made} {here}, scaled to {names} by their peak rates: rough; measure where it matters"
+
+
+def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> Iterator[str]:
+    """Note where the best plan runs a forward of fewer or more samples than any measured one: its seconds are extrapolated."""
+    known = profile.microbatch_sizes
+    for one in best:
+        batches = one.plan.batches
+        if not profile.worked_out and merges_microbatches(one.strategy):
+            sizes = {batches.samples(0, batches.count // len(stage.devices)) for stage in one.plan.stages}
+            if outside := sorted(size for size in sizes if not known[0] <= size <= known[-1]):
+                yield (
+                    f"the best plan runs {', '.join(map(str, outside))} samples at once, and the profile has "
+                    f"{', '.join(map(str, known))}: its seconds are extrapolated; measure these sizes with `hocket profile -b`"
+                )
 
 
 def _notes(profile: ModelProfile, situation: PlanRequest, cluster: Cluster) -> Iterator[str]:

@@ -117,15 +117,17 @@ def _holders(captured: "Captured", parameter: str) -> list[int]:
     return [k for k, layer in enumerate(captured.layers) if parameter in layer.parameters]
 
 
-def not_finite(step: int, text: str, where: str, checkpoint: str | None) -> NotFinite:
+def not_finite(step: int, text: str, where: str, checkpoint: str | None, can_skip: bool = True) -> NotFinite:
     """The error that ends a run.
 
     Arguments:
         step: counted from 0. text: what was seen first. where: it arose. checkpoint: the newest of the run.
+        can_skip: whether the strategy supports `--on-nan skip`.
     """
     kept = f"The newest checkpoint is from before: {checkpoint}. " if checkpoint else ""
+    skip = "--on-nan skip leaves updates with such gradients out, " if can_skip else ""
     hint = (
-        f"{kept}Look at these samples and this layer, take a smaller learning rate, or clip_grad_norm; --on-nan skip leaves "
-        "updates with such gradients out, --on-nan go continues."
+        f"{kept}Look at these samples and this layer, take a smaller learning rate, or clip_grad_norm; "
+        f"{skip}--on-nan go continues."
     )
     return NotFinite(f"step {step + 1}", f"{text}; {where}", "finite losses, gradients and weights", hint)

@@ -47,7 +47,7 @@ def check_guards(
         raise
     except Exception as error:  # the model's own code may not bear such numbers
         where = f"looking for where it arose failed: {type(error).__name__}: {error}"
-    raise not_finite(first.step, first.text, where, checkpoint)
+    raise not_finite(first.step, first.text, where, checkpoint, can_skip=engine.program.rule.synchronous)
 
 
 def _where(

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 import hocket
 from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.burst.amplification import alone_s, amplification_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict_choice, proven_peaks
 from hocket.planning.search.branch_and_bound import make_plan
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search, search_widths
+from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import strategy
 from hocket.strategies.burst.planner import plan_burst
@@ -134,3 +136,12 @@ def test_groups_are_counted_by_their_devices() -> None:
 
     assert used(1.0) == {(1, 1.0)}
     assert (2, 2.0) in used(2.0)
+
+
+@pytest.mark.parametrize(("sizes", "told"), [((32,), True), ((1, 2, 4, 8, 16, 32), False)])
+def test_seconds_of_sizes_outside_of_what_was_measured_are_noted(sizes: tuple[int, ...], told: bool) -> None:
+    """A burst-parallel plan may run a share of a batch that no measurement is near; then the search says so."""
+    profile = chain(4, forward_s=0.004, weights_bytes=1e3, activation_bytes=1e3, microbatch_sizes=sizes)
+    cluster = Cluster("eight", (Level("server", 8, 1e12),), device_type="a100-80gb")
+    found = search(profile, cluster, 32, strategies=("burst_parallel",))
+    assert any("samples at once" in note for note in found.notes) is told

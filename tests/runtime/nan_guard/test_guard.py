@@ -15,7 +15,7 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
 from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.nan_guard.guard import MOST_SKIPS, Finding, Guard, faults, judged_together
-from hocket.runtime.nan_guard.not_finite import origin
+from hocket.runtime.nan_guard.not_finite import not_finite, origin
 from hocket.runtime.stage.data_stream import Stream
 from hocket.strategies.base.strategy import members
 from hocket.util.compatibility import REFUSED, Feature
@@ -246,3 +246,11 @@ def test_a_mask_of_infinities_is_not_where_it_arose() -> None:
     said = origin(captured, facts)
     assert said is not None
     assert "'cube'" in said
+
+
+@pytest.mark.parametrize("can_skip", [True, False])
+def test_the_error_offers_only_what_the_strategy_supports(can_skip: bool) -> None:
+    """`--on-nan skip` is refused for asynchronous strategies, and is no advice there; `go` always is."""
+    advice = not_finite(3, "the loss is nan", "in layer 0", None, can_skip).next_step
+    assert ("--on-nan skip" in advice) is can_skip
+    assert "--on-nan go" in advice
