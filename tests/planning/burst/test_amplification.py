@@ -141,7 +141,9 @@ def test_groups_are_counted_by_their_devices() -> None:
 @pytest.mark.parametrize(("sizes", "told"), [((32,), True), ((1, 2, 4, 8, 16, 32), False)])
 def test_seconds_of_sizes_outside_of_what_was_measured_are_noted(sizes: tuple[int, ...], told: bool) -> None:
     """A burst-parallel plan may run a share of a batch that no measurement is near; then the search says so."""
-    profile = chain(4, forward_s=0.004, weights_bytes=1e3, activation_bytes=1e3, microbatch_sizes=sizes)
+    profile = chain(
+        4, forward_s=0.004, weights_bytes=1e3, activation_bytes=1e3, microbatch_sizes=sizes, device_type="a100-80gb"
+    )
     cluster = Cluster("eight", (Level("server", 8, 1e12),), device_type="a100-80gb")
     found = search(profile, cluster, 32, strategies=("burst_parallel",))
     assert any("samples at once" in note for note in found.notes) is told
