@@ -63,7 +63,7 @@ def what_if(
     for word in batch or ():
         if word.lstrip("+-").isdecimal():
             at_least_one("--batch", int(word))
-    asked = _Asked(model, cluster, planned, replan)
+    asked = _WhatIfOptions(model, cluster, planned, replan)
     answers = asked.changes(bandwidth, latency, memory, host_link, rate, batch, devices, device_type)
     questions = [_joined(answers)] if combined and answers else answers or list(usual(asked.cluster, asked.swaps))
     found = [asked.answer(question) for question in questions]
@@ -85,7 +85,7 @@ def what_if(
     print_answers(found, "what if: samples per second, against now")
 
 
-class _Asked:
+class _WhatIfOptions:
     """What questions are about: a plan as it stands, or the best that a search finds."""
 
     def __init__(self, model: str, cluster: Path | None, batch: int | None, replan: bool) -> None:

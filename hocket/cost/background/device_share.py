@@ -9,16 +9,15 @@ Source: Park et al., DeepPool (MLSys 2022), sections 2 and 5; that the share fol
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from hocket.cost.compute import Columns
+from hocket.hardware.cluster import Cluster
 from hocket.profiling.profile import CPU
 from hocket.program.instruction import Instruction, Kind
-
-if TYPE_CHECKING:
-    from hocket.cost.model import CostModel
+from hocket.program.passes.borders import StageCut
 
 
 class LayerDemand(NamedTuple):
@@ -34,6 +33,28 @@ class LayerDemand(NamedTuple):
 
 
 WHOLE = (LayerDemand(1.0, 1.0),)
+
+
+class LayerCosts(Protocol):
+    """A cost model, as far as shares of devices go: costs of layers by device, and which layers a stage has."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Devices and their types."""
+
+    @property
+    def cuts(self) -> Sequence[StageCut]:
+        """Layers by stage."""
+
+    @property
+    def samples(self) -> Sequence[int]:
+        """Samples of each microbatch."""
+
+    def columns_on(self, device: int) -> Columns:
+        """Costs of all layers on a device."""
+
+    def ready_fractions(self, stage: int, samples: int) -> Sequence[float]:
+        """When each bucket of a backward is ready, as a fraction of its time."""
 
 
 def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +76,7 @@ def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float)
 
 
 def works(
-    costs: "CostModel", instruction: Instruction, samples: int, first: int = -1, last: int = -1
+    costs: LayerCosts, instruction: Instruction, samples: int, first: int = -1, last: int = -1
 ) -> tuple[LayerDemand, ...]:
     """A compute instruction layer by layer, in the order of time; fractions sum to 1.
 
@@ -78,7 +99,7 @@ def works(
     return _between(layers[::-1], figures.backward_s, shares[1], begin, end)
 
 
-def mean_demand(costs: "CostModel", instruction: Instruction) -> float:
+def mean_demand(costs: LayerCosts, instruction: Instruction) -> float:
     """The share of its device that a compute instruction needs, on average over its time."""
     return sum(work.fraction * work.demand for work in works(costs, instruction, max(costs.samples)))
 

@@ -54,12 +54,12 @@ def blocks_of(
         InputError: the width does not divide the model.
     """
     model.check_tensor(tensor)
-    sizes = _Sizes(model, samples, tensor, sequence_parallel)
+    sizes = _BlockSizes(model, samples, tensor, sequence_parallel)
     return (_embedding(sizes), *(_block(sizes),) * model.layers, _output(sizes))
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class _BlockSizes:
     """Elements of a microbatch's tensors on one device: hidden states whole, outside of divided parts, and inside."""
 
     model: Transformer
@@ -108,7 +108,7 @@ def _passes(of: Transformer, elements: float, *each: Sequence[float]) -> tuple[M
     return tuple(MemoryPass(elements * sum(one)) for one in each)
 
 
-def _block(of: _Sizes) -> BlockCost:
+def _block(of: _BlockSizes) -> BlockCost:
     model, rows, h, t = of.model, of.rows, of.model.hidden, of.tensor
     e = _ELEMENT
     query = Product(rows, h, (h + 2 * model.key_heads * model.head) / t)
@@ -158,7 +158,7 @@ def _block(of: _Sizes) -> BlockCost:
     )
 
 
-def _attention(of: _Sizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], tuple[Operator, ...], float]:
+def _attention(of: _BlockSizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], tuple[Operator, ...], float]:
     """From queries, keys and values to what they make: forward, backward, what recomputation repeats, bytes kept."""
     model, s, head, e = of.model, of.model.sequence, of.model.head, _ELEMENT
     batch = of.samples * model.heads / of.tensor
@@ -178,7 +178,7 @@ def _attention(of: _Sizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], 
     return (score, *soft, *drop, value), backward, again, kept
 
 
-def _embedding(of: _Sizes) -> BlockCost:
+def _embedding(of: _BlockSizes) -> BlockCost:
     model, e = of.model, _ELEMENT
     added = model.learned_positions + (model.token_types > 0)
     forward = (MemoryPass(of.hidden * 2 * e), *(MemoryPass(of.hidden * 3 * e),) * added)
@@ -199,7 +199,7 @@ def _embedding(of: _Sizes) -> BlockCost:
     )
 
 
-def _output(of: _Sizes) -> BlockCost:
+def _output(of: _BlockSizes) -> BlockCost:
     model, e, words = of.model, _ELEMENT, of.rows * of.model.vocabulary / of.tensor
     product = Product(of.rows, model.hidden, model.vocabulary / of.tensor)
     norms = (MemoryPass(2 * e * of.hidden),) * (model.last_norm + model.head_transform)

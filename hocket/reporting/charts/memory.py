@@ -47,7 +47,7 @@ class DrawnTrace:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _MemoryFrame:
     """What all drawings share: their size in units, the seconds of their width and the bytes of their height."""
 
     width: float
@@ -78,7 +78,7 @@ def memory_curves(
     highest = max(*peaks.values(), *known.values(), *real.values(), 1.0)
     near = [capacity_bytes[d] for d in shown if d in capacity_bytes and highest >= NEAR * capacity_bytes[d]]
     size = (536.0, 120.0) if len(shown) <= 4 else (262.0, 72.0)
-    frame = _Frame(*size, span_s, max([highest, *near]) * 1.08)
+    frame = _MemoryFrame(*size, span_s, max([highest, *near]) * 1.08)
     curves = []
     for device in shown:
         limit = capacity_bytes.get(device)
@@ -93,7 +93,7 @@ def memory_curves(
 def _drawing(
     predicted: DrawnTrace,
     measured: DrawnTrace | None,
-    frame: _Frame,
+    frame: _MemoryFrame,
     device: int,
     limit: float | None,
     peak: float,

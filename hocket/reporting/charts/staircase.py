@@ -93,7 +93,7 @@ def staircase(
     drawn = [f for k, f in enumerate(FAMILIES) if any(stairs.counts[k].any() for _, stairs in both)]
     span_s = max(float(stairs.edges_s[-1]) for _, stairs in both)
     return Staircase(
-        tuple((name, _drawing(name, stairs, _Frame(span_s, used * 1.06), used)) for name, stairs in both),
+        tuple((name, _drawing(name, stairs, _StaircaseFrame(span_s, used * 1.06), used)) for name, stairs in both),
         f"{sentence}.",
         tuple((_class(family), MEANINGS[family]) for family in drawn),
         _table(found, real),
@@ -166,7 +166,7 @@ def _class(family: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _StaircaseFrame:
     """The axes: seconds of their width, devices of their height."""
 
     span_s: float
@@ -196,7 +196,7 @@ class _Frame:
         return f"M{num(LEFT)} {num(there[0][2])}{line}" + "".join(f"V{num(y)}H{num(left)}" for left, _, y in back) + "z"
 
 
-def _drawing(name: str, found: Stairs, frame: _Frame, used: int) -> Markup:
+def _drawing(name: str, found: Stairs, frame: _StaircaseFrame, used: int) -> Markup:
     size, unit = (1.0, "s") if frame.span_s >= 10 else (1e-3, "ms")
     parts = [text(4, 9, "devices", "tick")]
     for tick in ticks(0.0, float(used), min(used, 5)):
@@ -221,7 +221,7 @@ def _drawing(name: str, found: Stairs, frame: _Frame, used: int) -> Markup:
     return svg(WIDTH, BOTTOM + 38, parts, f"{name}: devices that compute over one iteration", told)
 
 
-def _names(found: Stairs, frame: _Frame) -> list[str]:
+def _names(found: Stairs, frame: _StaircaseFrame) -> list[str]:
     """The stage on each plateau that is wide enough, where one stage alone computes."""
     total, kinds = found.counts.sum(axis=0), np.argmax(found.counts, axis=0)
     same = (np.diff(found.stage) == 0) & (np.diff(kinds) == 0) & (np.diff(total) == 0)

@@ -69,7 +69,9 @@ def usage_panel(
     limit = max((capacity_bytes.get(device, 0.0) for device in shown), default=0.0)
     top = max(highest, limit if highest >= NEAR * limit else 0.0) * 1.05 or 1.0
     span_s = max(course.usage.period_s for course in columns) or 1.0
-    frame = _Frame((WIDTH - _LEFT - _GAP * (len(columns) - 1)) / len(columns), span_s, top, dict(capacity_bytes), peaks)
+    frame = _UsageFrame(
+        (WIDTH - _LEFT - _GAP * (len(columns) - 1)) / len(columns), span_s, top, dict(capacity_bytes), peaks
+    )
     height = 16 + _ROW * len(shown) + 16
     parts = []
     for k, course in enumerate(columns):
@@ -101,7 +103,7 @@ def _peak(one: Usage, device: int, peaks: Mapping[int, float]) -> float | None:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _UsageFrame:
     """The scales that all cells share."""
 
     width: float

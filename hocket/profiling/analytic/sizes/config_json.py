@@ -35,7 +35,7 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
         raise InputError(f"{place}: model_type", found, f"one of {known}", step)
     if experts := _experts(config):
         raise InputError(place, experts, "a model without experts: they are not worked out from sizes", _PROFILE)
-    read = _Reader(config, place)
+    read = _ConfigReader(config, place)
     if config.get("add_cross_attention"):
         raise InputError(f"{place}: add_cross_attention", "true", "false: cross-attention is not worked out")
     fused = config.get("attn_implementation", config.get("_attn_implementation", "sdpa")) != "eager"
@@ -67,7 +67,7 @@ def _experts(config: _Config) -> str:
     return ""
 
 
-class _Reader:
+class _ConfigReader:
     """Values of one file."""
 
     def __init__(self, config: _Config, place: str) -> None:
@@ -110,7 +110,7 @@ class _Reader:
             )
 
 
-def _gpt2(read: _Reader) -> dict[str, Any]:
+def _gpt2(read: _ConfigReader) -> dict[str, Any]:
     positions = read.whole("n_positions", 1024)
     return {
         "layers": read.whole("n_layer"),
@@ -125,7 +125,7 @@ def _gpt2(read: _Reader) -> dict[str, Any]:
     }
 
 
-def _bert(read: _Reader) -> dict[str, Any]:
+def _bert(read: _ConfigReader) -> dict[str, Any]:
     read.must_be("position_embedding_type", "absolute")
     positions = read.whole("max_position_embeddings", 512)
     return {
@@ -146,7 +146,7 @@ def _bert(read: _Reader) -> dict[str, Any]:
     }
 
 
-def _llama(read: _Reader) -> dict[str, Any]:
+def _llama(read: _ConfigReader) -> dict[str, Any]:
     for key in ("attention_bias", "mlp_bias"):
         read.must_be(key, False)
     hidden, heads = read.whole("hidden_size"), read.whole("num_attention_heads")
@@ -168,19 +168,19 @@ def _llama(read: _Reader) -> dict[str, Any]:
     }
 
 
-def _mistral(read: _Reader) -> dict[str, Any]:
+def _mistral(read: _ConfigReader) -> dict[str, Any]:
     found = _llama(read)
     window = read.whole("sliding_window", 0)
     # Attention over longer samples than its window is not worked out as less than whole.
     return {**found, "sequence": min(found["sequence"], window or found["sequence"])}
 
 
-def _qwen2(read: _Reader) -> dict[str, Any]:
+def _qwen2(read: _ConfigReader) -> dict[str, Any]:
     read.must_be("use_sliding_window", False)
     return {**_llama(read), "query_biases": True}
 
 
-_KINDS: dict[str, Callable[[_Reader], dict[str, Any]]] = {
+_KINDS: dict[str, Callable[[_ConfigReader], dict[str, Any]]] = {
     "bert": _bert,
     "gpt2": _gpt2,
     "llama": _llama,

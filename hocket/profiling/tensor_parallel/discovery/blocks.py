@@ -53,7 +53,7 @@ def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> Te
             same.append(path)
     blocks, reasons = [], []
     for paths in kinds:
-        found = _Search(model.get_submodule(paths[0]), paths[0], calls[paths[0]], width).split()
+        found = _BlockSearch(model.get_submodule(paths[0]), paths[0], calls[paths[0]], width).split()
         if found.parts:
             blocks.append(replace(found, paths=tuple(paths)))
         reasons += [f"{paths[0]}.{path} {why}" for path, why in found.undivided.items()]
@@ -86,7 +86,7 @@ class _Linear:
     sources: tuple[str, ...]
 
 
-class _Search:
+class _BlockSearch:
     """The search in one block."""
 
     def __init__(self, block: nn.Module, name: str, call: BlockCall, width: int) -> None:

@@ -34,7 +34,7 @@ def with_slices(model: nn.Module, split: TensorSplit, /, *args: Any, **kwargs: A
     for kind in split.blocks:
         path = kind.paths[-1]  # into which a gradient goes, though it may not into the first
         handed = {leaf for one in kind.paths for leaf in links.inputs(one)}
-        search = _Search(model.get_submodule(path), calls[path], kind, split.width, handed)
+        search = _SequenceSearch(model.get_submodule(path), calls[path], kind, split.width, handed)
         sliced, reason = search.sliced(_shapes(fewer[path]) if path in fewer else {})
         if any(links.order.count(one) > 1 for one in kind.paths):
             sliced, reason = None, "it runs more than once per forward"
@@ -152,7 +152,7 @@ def _hands_on(before: str, given: Sliced, path: str, taken: Sliced, links: _Link
 # -- what a block does on slices
 
 
-class _Search:
+class _SequenceSearch:
     """The search in one block; `handed`: leaves of its arguments that other blocks make."""
 
     def __init__(self, block: nn.Module, call: BlockCall, split: BlockSplit, width: int, handed: set[int]) -> None:
