@@ -1,9 +1,10 @@
-"""Metrics: what a run was worth, from what became of each job.
+"""Metrics of a cluster run, from the record of each job.
 
     JCT         seconds from a job's arrival to its last step
-    rho         JCT by what it would have been with one n-th of every type of workers, n the jobs that were there at each moment
+    rho         JCT over the JCT with one n-th of every worker type, n the number of jobs present at each moment
     queueing    seconds from a job's arrival to its first start
-    makespan    seconds from the first arrival to the last step of all
+    makespan    seconds from the first arrival to the last step of all jobs
+
 Source: sections 5.4.2 (finish-time fairness) and 5.7.3; Jain's index: Jain, Chiu and Hawe 1984.
 """
 
@@ -19,15 +20,15 @@ from hocket.scheduler.model.worker_types import WorkerType
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What became of a job.
+    """Outcome of a job.
 
     Attributes:
-        throughputs: steps a second alone, by type of workers, on as few servers as there can be.
-        started_s, finished_s: first start and last step; None if it did not come to that.
-        worker_s: seconds times workers that it held, by type; of a pair each job has half.
-        cost_usd: of those, at the prices of the moment.
-        preemptions: how often it had to leave its workers before it was finished.
-        refused: why it could not run, if so.
+        throughputs: steps per second alone, by worker type, on as few servers as possible.
+        started_s, finished_s: first start and last step; None if it did not happen.
+        worker_s: worker-seconds held, by type; each job of a pair counts half.
+        cost_usd: cost of these worker-seconds, at the prices of each moment.
+        preemptions: number of times the job left its workers before completion.
+        refused: reason why the job could not run, if any.
     """
 
     job: Job
@@ -41,7 +42,11 @@ class JobRecord:
 
 
 class Span(NamedTuple):
-    """A lease that was: places of its jobs among the records, type, number of workers, from when to when, what it cost."""
+    """Ended lease.
+
+    The fields are the record indices of its jobs, the worker type, the number of workers, the start, the end and the
+    cost.
+    """
 
     jobs: tuple[int, ...]
     type: int
@@ -53,16 +58,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClusterRun:
-    """A simulation, or what a service did.
+    """Result of a simulation or of a service run.
 
     Attributes:
-        records: of jobs, in the order in which they came; jobs that came after the end are left out.
+        records: outcomes in order of arrival; jobs that arrived after the end are omitted.
         spans: leases, in the order in which they ended.
-        ended_s: when it was over.
-        rounds, allocations: how many were made.
-        capacity_s: seconds times workers that were up, by type.
-        notes: what was out of the ordinary.
-        prices: that changed: when, of which type, dollars an hour of one worker from then on; at 0 they are those of `types`.
+        ended_s: end of the run.
+        rounds, allocations: number of rounds and of allocations.
+        capacity_s: available worker-seconds, by type.
+        notes: unusual occurrences.
+        prices: price changes as (time, type, new dollars per hour of one worker); prices at time 0 are in `types`.
     """
 
     types: tuple[WorkerType, ...]
@@ -78,7 +83,10 @@ class ClusterRun:
 
 @dataclass(frozen=True)
 class ClusterSummary:
-    """The figures of a run; of those jobs that were asked for, but utilisation, cost and capacity are of all."""
+    """Metrics of a run.
+
+    Job metrics cover the selected jobs; utilization, cost and capacity cover all jobs.
+    """
 
     jobs: int
     finished: int
@@ -101,10 +109,11 @@ class ClusterSummary:
 
 
 def summary(run: ClusterRun, first: int = 0, last: int | None = None) -> ClusterSummary:
-    """All figures.
+    """Compute all metrics.
 
     Arguments:
-        first, last: the jobs that count, by place: steady state, for instance, is jobs 4000 to 5000 in section 5.7.1.
+        first, last: range of record indices to count; steady state, for example, is jobs 4000 to 5000 in section
+            5.7.1.
     """
     chosen = run.records[first:last]
     jct, rho = jct_s(chosen), rhos(run, first, last)
@@ -138,29 +147,29 @@ def _mean(values: np.ndarray) -> float:
 
 
 def jct_s(records: Sequence[JobRecord]) -> np.ndarray:
-    """Of jobs that are finished."""
+    """JCTs of the finished jobs, in seconds."""
     return np.array([r.finished_s - r.job.arrived_s for r in records if r.finished_s is not None])
 
 
 def queueing_s(records: Sequence[JobRecord]) -> np.ndarray:
-    """Of jobs that were started."""
+    """Queueing times of the started jobs, in seconds."""
     return np.array([r.started_s - r.job.arrived_s for r in records if r.started_s is not None])
 
 
 def makespan_s(records: Sequence[JobRecord]) -> float:
-    """From the first arrival to the last finish; 0 where nothing is finished."""
+    """Seconds from first arrival to last completion; 0 if no job completed."""
     ends = [r.finished_s for r in records if r.finished_s is not None]
     return max(ends) - min(r.job.arrived_s for r in records) if ends else 0.0
 
 
 def cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values in rising order, and the part of all that is not above each."""
+    """Sorted values, and the fraction of values at or below each."""
     rising = np.sort(values)
     return rising, np.arange(1, len(rising) + 1) / max(1, len(rising))
 
 
 def violates(record: JobRecord, now_s: float) -> bool:
-    """Whether a job was late for its SLO, or is by now."""
+    """True if a job missed its SLO or is already late."""
     if record.job.slo_s is None:
         return False
     ended_s = now_s if record.finished_s is None else record.finished_s
@@ -168,7 +177,7 @@ def violates(record: JobRecord, now_s: float) -> bool:
 
 
 def worker_seconds(run: ClusterRun) -> np.ndarray:
-    """Seconds times workers that were held, by type."""
+    """Worker-seconds held, by type."""
     found = np.zeros(len(run.types))
     for span in run.spans:
         found[span.type] += (span.ended_s - span.began_s) * span.workers
@@ -176,10 +185,11 @@ def worker_seconds(run: ClusterRun) -> np.ndarray:
 
 
 def rhos(run: ClusterRun, first: int = 0, last: int | None = None) -> np.ndarray:
-    """Finish-time fairness of each finished job: below 1 it did better than on its own n-th of the cluster.
+    """Finish-time fairness of each finished job; below 1 is better than isolated.
 
-    The share of a job of s workers, one of n, is N / (n s) of its time on each type of N workers, all of it at most. Where the
-    run ends before a job would have finished alone, the number of jobs stays what it was.
+    The isolated share of a job of s workers, among n jobs, is N / (n s) of its time on each type of N workers, capped
+    at all of its time. If the run ends before a job would have completed alone, the number of jobs stays constant
+    after the end.
     """
     times, counts = population(run)
     workers = np.array([t.workers for t in run.types], dtype=float)
@@ -200,7 +210,7 @@ def rhos(run: ClusterRun, first: int = 0, last: int | None = None) -> np.ndarray
 
 
 def population(run: ClusterRun) -> tuple[np.ndarray, np.ndarray]:
-    """Moments at which the number of jobs that are there changes, and the number from each on; at least 1."""
+    """Times at which the number of present jobs changes, and the number (>= 1)."""
     came = np.array([r.job.arrived_s for r in run.records if not r.refused])
     left = np.array([r.finished_s for r in run.records if r.finished_s is not None])
     times = np.unique(np.concatenate([came, left, [0.0]]))
@@ -209,7 +219,15 @@ def population(run: ClusterRun) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reach(times: np.ndarray, rate: np.ndarray, total: np.ndarray, start_s: float, amount: float) -> float:
-    """When so much has come together since a start, at rates that change at `times`; total is what came up to each."""
+    """Time at which an amount has accumulated since a start.
+
+    Arguments:
+        times: times at which the rate changes.
+        rate: rate from each of these times on.
+        total: accumulated amount at each of these times.
+        start_s: start of the accumulation.
+        amount: amount to accumulate.
+    """
     at = int(np.searchsorted(times, start_s, "right")) - 1
     goal = total[at] + (start_s - times[at]) * rate[at] + amount
     at = int(np.searchsorted(total, goal, "right")) - 1
@@ -217,9 +235,12 @@ def _reach(times: np.ndarray, rate: np.ndarray, total: np.ndarray, start_s: floa
 
 
 def held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Seconds times workers that each job held between one edge and the next; shape (edges - 1, records, types).
+    """Worker-seconds that each job held between consecutive edges.
 
-    Jobs that share workers have half of them each. For figures such as 5.12 and 5.13.
+    Each job of a pair counts half. For figures such as 5.12 and 5.13.
+
+    Returns:
+        Shape (edges - 1, records, types).
     """
     found = np.zeros((len(edges_s) - 1, len(run.records), len(run.types)))
     for sharing in (1, 2):
@@ -230,7 +251,10 @@ def held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
 
 
 def _add_held(found: np.ndarray, spans: Sequence[Span], edges_s: np.ndarray) -> None:
-    """What leases of equally many jobs add to what was held: each lease is cut where an edge is, all of them at once."""
+    """Add the worker-seconds of leases with equally many jobs.
+
+    All leases are cut at the edges in one vectorized step.
+    """
     began_s, ended_s = np.array([s.began_s for s in spans]), np.array([s.ended_s for s in spans])
     low = np.clip(np.searchsorted(edges_s, began_s, "right") - 1, 0, None)
     high = np.minimum(len(edges_s) - 1, np.searchsorted(edges_s, ended_s, "left"))
@@ -246,9 +270,13 @@ def _add_held(found: np.ndarray, spans: Sequence[Span], edges_s: np.ndarray) -> 
 
 
 def fairness(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Jain's index of service attained by weight, between one edge and the next, among jobs that were there all along.
+    """Jain's index of attained service over weight, between consecutive edges.
 
-    1 if all had the same, 1 / n if one of n had all; 1 where fewer than two jobs were there. Shape (edges - 1,).
+    Only jobs present in the whole interval count. The index is 1 if all had the same service, 1 / n if one of n jobs
+    had everything, and 1 with fewer than two jobs.
+
+    Returns:
+        Shape (edges - 1,).
     """
     service = held(run, edges_s).sum(axis=2) / np.array([r.job.weight for r in run.records])
     came = np.array([r.job.arrived_s for r in run.records])

@@ -1,7 +1,8 @@
-"""Machine: what jobs do on the workers that they are given; the world around the core, in a simulation.
+"""Simulated workers: progress of jobs under leases.
 
-Rules of this file: figures of all jobs are arrays by place in the workload. A job's steps are counted when something happens to
-it, at the speed that a throughput table says; beside another job it is the pair's speed, until the round ends.
+Rules of this file: values of all jobs are arrays, by index in the workload. A job's steps are counted when an event
+concerns the job, at the throughput in the table. A job that shares its workers runs at the pair's throughput until
+the round ends.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,24 +16,27 @@ from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.simulation.metrics import JobRecord
 
-_LEAST = 1e-9  # steps: what is left to a job that is not finished
+_LEAST = 1e-9  # minimum remaining steps of an unfinished job
 _PER_HOUR = 3600.0
 
 
-Held = tuple[tuple[int, ...], Lease]  # places of a lease's jobs, and the lease
+Held = tuple[tuple[int, ...], Lease]  # indices of a lease's jobs, and the lease
 
 
 class SimulatedWorkers:
-    """Jobs, and the leases that hold.
+    """Jobs and active leases.
 
     Attributes:
-        running: jobs that hold workers, with the number of their lease, in the order in which they started.
-        held: leases that hold, by number.
-        remaining: steps, by job. finished_s: by job, None before. busy_s: by job, at work when its steps were counted last.
-        finishes: (when, job) of those that finish in this round, the latest first.
-        ends_s: when the last job of this round has nothing more to do in it. moves: somebody does steps in this round.
-        price_changes: when, of which type, dollars an hour.
-        spans: leases that are over, as Span has them; plain tuples, of which the garbage collector looks at none for long.
+        running: lease number of each running job, in order of start.
+        held: active leases by number.
+        remaining: remaining steps, by job.
+        finished_s: completion time, by job; None before.
+        busy_s: running time in the last count of steps, by job.
+        finishes: (time, job) of completions in this round, latest first.
+        ends_s: time at which no job has work left in this round.
+        moves: True if some job makes progress in this round.
+        price_changes: (time, type, dollars per hour).
+        spans: ended leases, with the fields of Span; plain tuples, because the garbage collector stops tracking them.
     """
 
     def __init__(
@@ -46,7 +50,7 @@ class SimulatedWorkers:
         count = len(jobs)
         self.jobs, self.types, self.columns, self.whole_steps = jobs, types, columns, whole_steps
         self.place = {job.id: k for k, job in enumerate(jobs)}
-        self._own: list[tuple[int, ...]] = [(k,) for k in range(count)]  # what every lease of a job alone holds
+        self._own: list[tuple[int, ...]] = [(k,) for k in range(count)]  # index tuple of each single-job lease
         self.rows = table.rows(jobs)
         self.alone: list[list[float]] = table.throughputs(self.rows, types, columns).tolist()
         at = table.places_of(types, columns)
@@ -62,9 +66,9 @@ class SimulatedWorkers:
         self.prices = [t.price_usd_per_hour for t in types]
         self.running: dict[int, int] = {}
         self.held: dict[int, Held] = {}
-        self._paid: dict[int, tuple[float, float]] = {}  # of leases that are paid in part: until when, and how much
+        self._paid: dict[int, tuple[float, float]] = {}  # partly charged leases: time and amount so far
         self.finishes: list[tuple[float, int]] = []
-        self._jobs: np.ndarray | None = None  # that run; None since some came or went
+        self._jobs: np.ndarray | None = None  # running jobs; None after a change
         self._starting: list[int] = []
         self._speeds: list[float] = []
         self._from_s: list[float] = []
@@ -74,7 +78,7 @@ class SimulatedWorkers:
         self.price_changes: list[tuple[float, int, float]] = []
 
     def start(self, starts: Iterable[Start], now_s: float) -> None:
-        """Jobs begin on workers; the overhead goes by before their first step."""
+        """Start jobs on workers; the overhead passes before the first step."""
         place, running, held, alone = self.place, self.running, self.held, self.alone
         starting, speeds, from_s, self._jobs = self._starting, self._speeds, self._from_s, None
         own, first = self._own, len(starting)
@@ -100,21 +104,21 @@ class SimulatedWorkers:
                 self.refused.pop(j, None)
 
     def _begin(self) -> None:
-        """Put what started since the last time into the arrays, all at once."""
+        """Write the jobs started since the last call to the arrays, in one batch."""
         if self._starting:
             started = np.array(self._starting)
             self.speed[started], self.since_s[started] = self._speeds, self._from_s
             self._starting, self._speeds, self._from_s = [], [], []
 
     def speeds(self, jobs: tuple[int, ...], column: int) -> tuple[float, ...]:
-        """Steps a second of one job, or of two side by side."""
+        """Steps per second of one job, or of two that share workers."""
         if len(jobs) == 1:
             return (self.alone[jobs[0]][column],)
         a, b = self.rows[jobs[0]], self.rows[jobs[1]]
         return float(self._beside[a, b, column]), float(self._beside[b, a, column])
 
     def settle(self, now_s: float) -> np.ndarray:
-        """Count the steps up to now of all jobs that run; the jobs."""
+        """Count the steps of all running jobs up to now, and return the jobs."""
         found = self._jobs_running()
         self._count(found, now_s)
         self.settled_s = now_s
@@ -134,14 +138,17 @@ class SimulatedWorkers:
         self.since_s[jobs] = np.maximum(since_s, now_s)
 
     def _steps(self, amount: np.ndarray) -> np.ndarray:
-        """What of an amount of steps counts: whole ones, if asked for; a job too slow for one a round is not held up."""
+        """Steps that count: all, or whole steps only if requested.
+
+        A job too slow for one whole step per round keeps its partial step.
+        """
         if not self.whole_steps:
             return amount
         whole = np.floor(amount + 1e-6)
         return np.where(whole < 1, amount, whole)
 
     def plan(self, until_s: float) -> None:
-        """Find out who finishes in this round, which ends then at the latest."""
+        """Compute the completions in this round, which ends at `until_s` at the latest."""
         self._begin()
         self.finishes, self.ends_s, self.moves = [], until_s, False
         if not self.running:
@@ -151,7 +158,7 @@ class SimulatedWorkers:
         able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
         done = remaining <= able
         self.moves = bool(np.maximum.reduce(speed) > 0)
-        if np.minimum.reduce(speed) <= 0:  # who does nothing is busy until the end
+        if np.minimum.reduce(speed) <= 0:  # a job without progress is busy until the end
             speed = np.where(speed > 0, speed, np.inf)
             since_s = np.where(speed < np.inf, since_s, until_s)
         if self.whole_steps:
@@ -164,7 +171,7 @@ class SimulatedWorkers:
                 self.ends_s = min(until_s, float(ends_s.max()))
 
     def finish(self, job: int, now_s: float) -> None:
-        """A job did its last step; with the last one of it the lease is over."""
+        """Record a job's completion; its lease ends with the last of its jobs."""
         self.remaining[job], self.finished_s[job] = 0.0, now_s
         number, self._jobs = self.running.pop(job), None
         held = self.held[number]
@@ -172,14 +179,18 @@ class SimulatedWorkers:
             self._over([self.held.pop(number)], now_s)
 
     def stop_one(self, job: int, now_s: float) -> None:
-        """A job that is not finished runs no more, while the one beside it does; the lease goes on."""
+        """Stop an unfinished job; its lease continues for the job beside it."""
         if job in self.running:
             self._count(np.array([job], dtype=np.int64), now_s)
             del self.running[job]
             self._jobs = None
 
     def leave(self, leases: Iterable[Lease], now_s: float, saved: bool) -> None:
-        """Leases end; saved: what their jobs did up to now counts."""
+        """End leases.
+
+        Arguments:
+            saved: True to count the steps up to now.
+        """
         running, preemptions, every, ended, self._jobs = self.running, self.preemptions, self.held, [], None
         count = saved and now_s > self.settled_s
         for lease in leases:
@@ -208,7 +219,7 @@ class SimulatedWorkers:
                 self._paid.pop(lease.number, None)
 
     def _pay(self, leases: Iterable[Held], now_s: float) -> list[float]:
-        """Pay up to now; what each lease has cost in all."""
+        """Charge leases up to now and return the total cost of each."""
         worker_s, cost_usd, prices, type_of, paid = self.worker_s, self.cost_usd, self.prices, self._type_of, self._paid
         found = []
         for jobs, (number, _, column, workers, paid_s) in leases:
@@ -224,7 +235,7 @@ class SimulatedWorkers:
         return found
 
     def price(self, kind: int, usd_per_hour: float, now_s: float) -> None:
-        """A type costs something else from now on."""
+        """Change the price of a type."""
         held = [own for own in self.held.values() if self._type_of[own[1].column] == kind]
         for (_, lease), cost_usd in zip(held, self._pay(held, now_s), strict=True):
             self._paid[lease.number] = now_s, cost_usd
@@ -232,13 +243,13 @@ class SimulatedWorkers:
         self.price_changes.append((now_s, kind, usd_per_hour))
 
     def close(self, now_s: float) -> None:
-        """The simulation is over: what runs is counted and paid up to now."""
+        """End the simulation: count and charge running leases up to now."""
         self.settle(now_s)
         self._over(list(reversed(self.held.values())), now_s)
         self.held.clear()
 
     def records(self, count: int, table: ThroughputTable) -> tuple[JobRecord, ...]:
-        """What became of the first so many jobs."""
+        """Outcomes of the first `count` jobs."""
         at = [table.column[t.table_name, True] for t in self.types]
         alone = table.alone[self.rows[:count]][:, at].tolist()
         return tuple(

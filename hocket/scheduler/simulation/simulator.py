@@ -1,8 +1,8 @@
-"""Simulator: drives the core with a workload. Time is in the events: between two of them nothing is looked at.
+"""Discrete-event simulator: drives the core with a workload.
 
-It tells the core what a service would tell it (arrivals, progress, finishes, ends of rounds), and carries out its commands on a
-machine whose jobs do what a throughput table says.
-Source: sections 5.5 and 5.7.1; simulator_options.py says what they leave open.
+The simulator sends the core the events of a real service (arrivals, progress, completions, ends of rounds). It
+carries out the core's commands on simulated workers, where jobs run at the throughputs of a table.
+Source: sections 5.5 and 5.7.1; simulator_options.py lists the choices that these sections leave open.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ __all__ = ["Watch", "simulate"]
 
 Watch = Callable[[Core], Callable[[Event, float], None]]
 
-_LATEST_S = 10 * LATEST_S  # the last job has come long before
+_LATEST_S = 10 * LATEST_S  # far beyond the last arrival
 
 
 def simulate(
@@ -63,25 +63,26 @@ def simulate(
     given: Sequence[tuple[float, Event]] = (),
     watch: Watch | None = None,
 ) -> ClusterRun:
-    """What becomes of a workload on some workers.
+    """Simulate a workload on a cluster.
 
     Arguments:
-        table: the truth about throughputs.
-        given: what else happens, in the order of time: prices that change, workers that come and go.
-        watch: given the new core, says who is told each event after the core was, such as a journal.
+        table: true throughputs.
+        given: external events in time order: price changes, workers joined or lost.
+        watch: function from the new core to an observer; the observer gets each event after the core, such as a
+            journal.
 
     Raises:
-        InputError: jobs or types that the table does not have, or events that cannot be; or jobs that count will never be
-            finished, however long it goes on: with their names, and why.
+        InputError: jobs or types that the table does not have, invalid events, or counted jobs that can never
+            complete, with names and reasons.
     """
     if not types:
-        raise InputError("worker types", "none", "one or more")
+        raise InputError("worker types", "none", "at least one")
     with paused():
         return _Simulation(workload, tuple(types), table, policy, options or SimulatorOptions(), given, watch).run()
 
 
 class _Simulation:
-    """One run; the loop, and how each command is carried out."""
+    """One simulation run: the event loop and the execution of commands."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class _Simulation:
             self._stalled.told = snapshot, found.reasons
             return found
 
-        update_wrapper(asked, policy, (), ())  # so that the state of the core has the policy's memory
+        update_wrapper(asked, policy, (), ())  # so that the core state includes the policy's memory
         entities = options.entities or workload.entities
         self.core = Core(types, columns, asked, options.settings, kept, entities, options.budget_usd)
         self._watcher = watch(self.core) if watch else None
@@ -146,14 +147,20 @@ class _Simulation:
         )
 
     def _goes_on(self) -> bool:
-        """Whether any of the jobs that count can still finish: those that are refused, if something is to happen."""
+        """True if a counted job can still complete.
+
+        Refused jobs count only if external events are to come.
+        """
         refused = self.machine.refused
         if not refused or self.gone < len(self.given) or (self.given and self.round_s < inf):
             return bool(self.waiting)
         return any(k not in refused for k in self.waiting)
 
     def step(self) -> bool:
-        """The next event; False if nothing is to come. Of one time: finishes, what is given, arrivals, the round's end."""
+        """Process the next event; return False if there is none.
+
+        Order at equal times: completions, external events, arrivals, end of the round.
+        """
         machine = self.machine
         finish_s = machine.finishes[-1][0] if machine.finishes else inf
         given_s = self.given[self.gone][0] if self.gone < len(self.given) else inf
@@ -212,7 +219,7 @@ class _Simulation:
         raise self._stalled.error(self.waiting, self.core, machine)
 
     def _progress(self) -> None:
-        """Tell how far everything is that runs."""
+        """Report the progress of all running jobs."""
         ran = self.machine.settle(self.now_s)
         if len(ran):
             names = tuple(map(self._names.__getitem__, ran.tolist()))
@@ -220,7 +227,7 @@ class _Simulation:
             self._tell(Progressed(names, tuple(self.machine.remaining[ran].tolist()), busy_s))
 
     def _measure(self, known: set[tuple[int, int, int]]) -> None:
-        """What pairs that ran in this round kept, once for each pair of classes on a column."""
+        """Report measured sharing, once per pair of classes on a column."""
         machine = self.machine
         for jobs, lease in list(machine.held.values()):
             if len(jobs) < 2:
@@ -236,7 +243,7 @@ class _Simulation:
             self._tell(SharingMeasured(*key, *kept.tolist()))
 
     def _learn(self, learner: Learner) -> None:
-        """What pairs that ran in this round say about themselves and others."""
+        """Update sharing estimates from the pairs of this round, and report changes."""
         rows, speeds = self._rows, self.machine.speeds
         ran = [(jobs, lease.column) for jobs, lease in self.machine.held.values() if len(jobs) == 2]
         for event in learner.learn((int(rows[a]), int(rows[b]), c, speeds((a, b), c)) for (a, b), c in ran):
@@ -276,7 +283,7 @@ class _Simulation:
                 started.append(command)
             elif isinstance(command, Stop):
                 stopped.append(command.lease)
-            elif not isinstance(command, Renew):  # renewed leases go on as they are
+            elif not isinstance(command, Renew):  # renewed leases continue unchanged
                 others.append(command)
         if preempted:
             machine.leave(preempted, now_s, True)
@@ -307,6 +314,6 @@ def _learner(
     if options.estimating is None:
         return None
     if not options.space_sharing or options.known is not None:
-        found = "space sharing is off" if not options.space_sharing else "throughputs are told by `known`"
-        raise InputError("options: estimating", found, "jobs that share workers, whose throughputs nobody told")
+        found = "space sharing is off" if not options.space_sharing else "throughputs are given by `known`"
+        raise InputError("options: estimating", found, "space sharing without known throughputs")
     return Learner(table, types, columns, options.estimating)

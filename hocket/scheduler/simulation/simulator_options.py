@@ -1,13 +1,16 @@
-"""Options: what a simulation does besides the core's settings, and the ways of the public simulator.
+"""Simulator options, and the options of the public simulator.
 
-Where the paper does not say what happens, a setting does, here or in settings.py; PUBLIC and `public` are the ways of the public
-simulator (stanford-futuredata/gavel, simulate() at commit c4fa400), found out from what it does:
-    a round of 360 s ends as soon as nothing of it runs any more; workers of a job that finishes wait for that end;
-    a job does whole steps in a round; its JCT counts from when it came;
-    allocations are made anew when a job came or went, but at least 1,920 s after the last time, and who came waits for that;
-    types of workers have queues of their own, one after the other; policies blind to types shuffle them;
-    workers that are left over go to who had least of such before;
-    where an objective leaves open who gets what, the policies' solver ends in the middle (interior_allocation.py, and `rest` of policy_by_name.py);
+Where the paper does not specify a behavior, an option here or in settings.py selects it. PUBLIC and `public`
+reproduce the public simulator (stanford-futuredata/gavel, simulate() at commit c4fa400), as observed from
+its behavior:
+    a round of 360 s ends as soon as no job of the round runs any more; workers of a completed job wait for that end;
+    a job does whole steps in a round; its JCT counts from its arrival;
+    allocations are recomputed after an arrival or a departure, but at least 1,920 s after the last time, and new jobs
+        wait for that;
+    worker types have separate queues, served in turn; heterogeneity-agnostic policies shuffle them;
+    leftover workers go to the jobs that had the least of such time before;
+    where an objective is indifferent, the policies' solver ends at an interior point (interior_allocation.py, and
+        `rest` of policy_by_name.py);
     moving a job costs nothing.
 Source: sections 5.5 and 5.7.1.
 """
@@ -22,19 +25,20 @@ from hocket.scheduler.model.throughputs import ThroughputTable
 
 @dataclass(frozen=True)
 class SimulatorOptions:
-    """What a simulation does besides the core's settings.
+    """Simulation options, besides the settings of the core.
 
     Attributes:
-        settings: of the core.
-        space_sharing: jobs may share workers, two at a time.
-        spread: jobs of several workers may stand on separate servers, at what the table says for that.
-        whole_steps: a job does whole steps in a round, and waits with what is left of the round.
-        cut_rounds: a round ends as soon as nothing of it runs any more.
-        last: stop when the jobs before this place are finished, from `first` on; None for all.
-        known: what the core is told about throughputs, if not the truth; what it is told about pairs is put right as soon as
-            they ran.
-        estimating: what pairs do is not known but estimated, and learned as they run; for space sharing.
-        entities, budget_usd: for policies that want them; no entities for those of the workload.
+        settings: settings of the core.
+        space_sharing: True if jobs may share workers, two at a time.
+        spread: True if multi-worker jobs may use separate servers, at the spread throughputs of the table.
+        whole_steps: True if a job does only whole steps in a round and idles for the rest of the round.
+        cut_rounds: True if a round ends as soon as no job of the round runs any more.
+        first, last: range of job indices to complete; the simulation stops after that. None for all.
+        known: throughputs given to the core, if not the true ones; values for pairs are corrected as soon as the
+            pairs have run.
+        estimating: settings for estimated pair throughputs, refined as pairs run; for space sharing.
+        entities: owners for policies that need them; empty for those of the workload.
+        budget_usd: budget for policies that need one.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -61,5 +65,9 @@ PUBLIC = Settings(
 
 
 def public(blind: bool = False, seed: int = 0) -> SimulatorOptions:
-    """Options as the public simulator has them; blind: for policies that do not tell types apart."""
+    """Options of the public simulator.
+
+    Arguments:
+        blind: True for heterogeneity-agnostic policies.
+    """
     return SimulatorOptions(replace(PUBLIC, shuffle=blind, seed=seed), whole_steps=True)

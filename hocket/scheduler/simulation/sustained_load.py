@@ -1,6 +1,6 @@
-"""sustained: how much load one policy sustains at the average JCT that another has at less, or at more.
+"""Sustained load: arrival rate of two policies at equal average JCT.
 
-Source: section 5.7.3, which says by how much load may grow at the same average JCT.
+Source: section 5.7.3, which reports the increase in load at equal average JCT.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,16 +8,16 @@ from itertools import pairwise
 from math import isfinite, nan
 from typing import NamedTuple
 
-Course = Sequence[tuple[float, float]]  # jobs an hour, rising; average JCT in seconds, nan where it is not known
+Course = Sequence[tuple[float, float]]  # ascending jobs per hour; average JCT in seconds, nan if unknown
 
 
 class Sustained(NamedTuple):
-    """What a policy sustains.
+    """Load that a policy sustains.
 
     Attributes:
-        per_hour: jobs, where its average JCT is that of the other policy.
-        as_at_per_hour: jobs of the other policy.
-        at_least: it is shorter at every load that was run, the greatest of which is `per_hour`.
+        per_hour: jobs per hour at which its average JCT equals the other policy's.
+        as_at_per_hour: jobs per hour of the other policy.
+        at_least: True if its average JCT is shorter at every simulated load, the largest of which is `per_hour`.
     """
 
     per_hour: float
@@ -26,11 +26,11 @@ class Sustained(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """By which the load may be greater."""
+        """Ratio of the sustained loads."""
         return self.per_hour / self.as_at_per_hour
 
     def sentence(self, policy: str, other: str) -> str:
-        """For people, of the two policies by name."""
+        """Comparison of the two policies by name, as text."""
         takes, more = ("less time than", "more than ") if self.at_least else ("as long as", "")
         return (
             f"{policy} at {self.per_hour:.3g} jobs an hour takes {takes} {other} at {self.as_at_per_hour:.3g}: "
@@ -39,10 +39,10 @@ class Sustained(NamedTuple):
 
 
 def course(runs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """By rising load, the mean of the times that are known; nan where none is.
+    """Mean JCT by ascending load; nan without a known JCT.
 
     Arguments:
-        runs: jobs an hour and average JCT in seconds, such as of several seeds.
+        runs: jobs per hour and average JCT in seconds, such as from several seeds.
     """
     found: dict[float, list[float]] = {}
     for per_hour, jct_s in runs:
@@ -53,16 +53,18 @@ def course(runs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def sustained(own: Course, other: Course) -> Sustained | None:
-    """The load at which a policy takes as long as another, at the other's greatest load for which that can be told.
+    """Load at which a policy reaches the average JCT of another policy.
 
-    Between two loads that were run average JCT is taken to grow evenly. Where it is shorter at all of them, the load is told that
-    it sustains at least, as long as that is more.
+    The result is for the largest load of the other policy with a known answer. Between simulated loads, average JCT
+    is interpolated linearly. If the policy's JCT is shorter at all its loads, the result is a lower bound, if it
+    exceeds the other load.
 
     Arguments:
-        own: of the policy. other: of the one that it is measured by.
+        own: course of the policy.
+        other: course of the reference policy.
 
     Returns:
-        None where the loads that were run tell nothing: it takes longer at the least of them, or there is none.
+        None if the simulated loads give no answer: the JCT is longer at the smallest load, or no load was simulated.
     """
     own, levels = ([point for point in course if isfinite(point[1])] for course in (own, other))
     for per_hour, level_s in reversed(levels):
@@ -76,7 +78,10 @@ def sustained(own: Course, other: Course) -> Sustained | None:
 
 
 def _reached(own: Course, level_s: float) -> float | None:
-    """The least load at which a time is reached; None where it is longer from the first, and shorter later by chance, or never."""
+    """Smallest load at which an average JCT is reached.
+
+    None if the JCT is longer at the first load (shorter ones later are noise), or if it is never reached.
+    """
     if not own or own[0][1] >= level_s:
         return own[0][0] if own and own[0][1] == level_s else None
     for (low, before_s), (high, after_s) in pairwise(own):

@@ -1,10 +1,10 @@
-"""Generators: the traces of the paper's simulations, continuous or static, of jobs of one worker or of several.
+"""Trace generator: continuous and static traces of the paper's simulations.
 
-Job types are drawn evenly from the table. A job would take 10^x minutes on one worker of the reference type (or on as many as
-it asks for), x even in [1.5, 3] with 80 % probability and in [3, 4] with 20 %; steps follow from throughputs. With `multiple`,
-70 % of jobs ask for one worker, 25 % for 2 to 4 and 5 % for 8. Arrivals are a Poisson process.
-The draws come in the order in which the authors' generators make them, so that a seed names the same trace there and here; the
-paper leaves open how the 25 % are divided: 10 % of all jobs ask for 2, 15 % for 4, as there.
+Job types are drawn uniformly from the table. A job takes 10^x minutes on one worker of the reference type (or on its
+scale factor). x is uniform in [1.5, 3] with probability 80 % and in [3, 4] with 20 %; steps follow from throughputs.
+With `multiple`, 70 % of the jobs need one worker, 25 % need 2 to 4, and 5 % need 8. Arrivals are a Poisson process.
+Draws follow the order of the authors' generators, so a seed gives the same trace as theirs. The paper does not divide
+the 25 %; as in the authors' generators, 10 % of all jobs need 2 workers and 15 % need 4.
 Source: section 5.7.1; SLOs and priorities from section 5.7.3.
 """
 
@@ -18,23 +18,23 @@ from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.scheduler.simulation.workload import MOST_JOBS, Workload
 
-_SLOS = ((0.33, 1.2), (0.67, 2.0), (1.0, 10.0))  # up to which draw; times the duration
+_SLOS = ((0.33, 1.2), (0.67, 2.0), (1.0, 10.0))  # upper limit of the draw; multiple of the duration
 _HIGH_PRIORITY = 5.0
-_SCALES = (1, 2, 4, 8)  # numbers of workers that _scale draws
+_SCALES = (1, 2, 4, 8)  # numbers of workers drawn by _scale
 DAYS_S = tuple(86400.0 * days for days in (0.5, 1.0, 2.0, 4.0, 8.0))
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What is drawn for each job.
+    """Distributions of the drawn jobs.
 
     Attributes:
-        multiple: jobs of several workers among them.
-        priorities: a fifth of the jobs have five times the weight.
-        slos: each job has an SLO of 1.2, 2 or 10 times its duration.
-        job_types: to draw from; all of the table if empty.
-        durations_s: to draw from evenly, instead of the distribution above.
-        reference: type of worker that durations are on.
+        multiple: True to include multi-worker jobs.
+        priorities: True to give a fifth of the jobs five times the weight.
+        slos: True to give each job an SLO of 1.2, 2 or 10 times its duration.
+        job_types: job types to draw from; empty for all of the table.
+        durations_s: durations to draw from uniformly, instead of the distribution above.
+        reference: worker type of the durations.
     """
 
     multiple: bool = False
@@ -45,18 +45,18 @@ class Draws:
     reference: str = "v100"
 
 
-# The workload of the cost policies: ResNet-50 is best for its money on a V100, A3C on a K80.
+# Workload of the cost policies: ResNet-50 has the most throughput per dollar on a V100, A3C on a K80.
 COST = Draws(slos=True, job_types=("ResNet-50 (batch size 64)", "A3C"), durations_s=DAYS_S)
 
 
 def continuous(table: ThroughputTable, count: int, per_hour: float, seed: int, draws: Draws | None = None) -> Workload:
-    """Jobs that come as a Poisson process, the first at 0.
+    """Jobs that arrive as a Poisson process, the first at time 0.
 
     Arguments:
-        per_hour: jobs, on average.
+        per_hour: average jobs per hour.
 
     Raises:
-        InputError: a rate that is not > 0, a count out of bounds, an unknown job type, a table without what is to be drawn.
+        InputError: a rate <= 0, a count out of range, an unknown job type, or a table without the drawn kinds.
     """
     if not (isfinite(per_hour) and per_hour > 0):
         raise InputError("per_hour", str(per_hour), "a number > 0")
@@ -64,10 +64,10 @@ def continuous(table: ThroughputTable, count: int, per_hour: float, seed: int, d
 
 
 def static(table: ThroughputTable, count: int, seed: int, draws: Draws | None = None) -> Workload:
-    """Jobs that are all there at 0.
+    """Jobs that all arrive at time 0.
 
     Raises:
-        InputError: a count out of bounds, an unknown job type, a table without what is to be drawn.
+        InputError: a count out of range, an unknown job type, or a table without the drawn kinds.
     """
     return _jobs(table, count, None, seed, draws or Draws(), "static")
 
@@ -97,7 +97,7 @@ def _jobs(table: ThroughputTable, count: int, per_s: float | None, seed: int, dr
 
 
 def _check(table: ThroughputTable, job_types: Sequence[str], draws: Draws) -> None:
-    """Refuse a table that leaves out what is to be drawn: a draw would be made anew without end."""
+    """Reject a table without a drawn kind, which would be redrawn forever."""
     for job_type in job_types:
         scales = table.scale_factors(job_type) if (job_type, 1) not in table.row else ()
         if scales:
@@ -106,7 +106,7 @@ def _check(table: ThroughputTable, job_types: Sequence[str], draws: Draws) -> No
         table.steps_per_s(job_type, 1, draws.reference, "draws")
     for scale in _SCALES if draws.multiple and not draws.durations_s else ():
         if not any((job_type, scale) in table.row for job_type in job_types):
-            expected = f"job types on {', '.join(map(str, _SCALES))} workers, of which jobs of several are drawn"
+            expected = f"job types on {', '.join(map(str, _SCALES))} workers, as drawn for multi-worker jobs"
             raise InputError("throughputs", f"no job type on {scale} workers", expected)
 
 

@@ -1,6 +1,6 @@
-"""Workload: the jobs that a simulation is about.
+"""Workload: the jobs of a simulation.
 
-as_text(workload) and parse(text, place) are inverses; readers/ knows the formats of others.
+as_text(workload) and parse(text, place) are inverses. Other formats are in readers/.
 """
 
 import json
@@ -23,12 +23,12 @@ _KEYS = ("format", "origin", "entities", "jobs")
 
 @dataclass(frozen=True)
 class Workload:
-    """Jobs in the order in which they come.
+    """Jobs in order of arrival.
 
     Attributes:
-        jobs: of unique names, sorted by arrival.
-        origin: where they are from, such as a file or a generator with its seed.
-        entities: whom jobs belong to, for policies that look at that; of unique names.
+        jobs: jobs with unique names, sorted by arrival.
+        origin: source of the jobs, such as a file or a generator with its seed.
+        entities: owners of jobs, for hierarchical policies; unique names.
     """
 
     jobs: tuple[Job, ...]
@@ -45,25 +45,27 @@ class Workload:
         before_s = 0.0
         for k, job in enumerate(self.jobs):
             if job.arrived_s < before_s:
-                found = f"{job.arrived_s:g}, after one that came at {before_s:g}"
-                raise InputError(f"jobs.{k}.arrived_s", found, "jobs in the order in which they come")
+                found = f"{job.arrived_s:g}, after a job that arrived at {before_s:g}"
+                raise InputError(f"jobs.{k}.arrived_s", found, "jobs in order of arrival")
             before_s = job.arrived_s
 
     def part(self, count: int) -> "Workload":
-        """The first so many jobs."""
+        """Workload of the first `count` jobs."""
         return replace(self, jobs=self.jobs[:count])
 
 
 def check_ids(
     ids: Iterable[str], place_of: Callable[[int], str], what: str = "job of this id", which: str = "ids"
 ) -> None:
-    """Refuse an id that stands twice.
+    """Reject duplicate ids.
 
     Arguments:
-        place_of: where the k-th id stands. what: has the id, and which: they are, for the message.
+        place_of: function from an index to the location of its id.
+        what: noun for the owner of the id, for the message.
+        which: plural noun for the ids, for the message.
 
     Raises:
-        InputError: at the second of two.
+        InputError: at the second occurrence.
     """
     seen: set[str] = set()
     for k, name in enumerate(ids):
@@ -73,12 +75,12 @@ def check_ids(
 
 
 def in_order(jobs: Sequence[Job], origin: str = "") -> Workload:
-    """A workload of jobs in any order; of those that come together the order stays."""
+    """Workload from jobs in any order; simultaneous arrivals keep their order."""
     return Workload(tuple(sorted(jobs, key=lambda job: job.arrived_s)), origin)
 
 
 def as_text(workload: Workload) -> str:
-    """One job a line, fields left out that are as they are by default."""
+    """JSON text with one job per line; default values are omitted."""
     usual = {f.name: f.default for f in fields(Job)}
     rows = [{k: v for k, v in asdict(job).items() if v != usual[k]} for job in workload.jobs]
     lines = ",\n".join(json.dumps(row, separators=(", ", ": ")) for row in rows)
@@ -88,7 +90,7 @@ def as_text(workload: Workload) -> str:
 
 
 def parse(text: str | bytes, place: str) -> Workload:
-    """Read what `as_text` wrote.
+    """Parse the text of `as_text`.
 
     Raises:
         InputError: at `place`, with the job and the field.
@@ -98,14 +100,14 @@ def parse(text: str | bytes, place: str) -> Workload:
 
 
 def parse_data(data: Any, place: str) -> Workload:
-    """A workload from plain data: the same, after its JSON was read.
+    """Workload from parsed JSON.
 
     Raises:
         InputError: at `place`, with the job and the field.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         snapshot = isinstance(data, dict) and "worker_types" in data
-        step = "A snapshot goes with `hocket cluster solve`." if snapshot else "docs/cluster.md shows how to write one."
+        step = "Use `hocket cluster solve` for a snapshot." if snapshot else "See docs/cluster.md for the format."
         raise InputError(place, seems(data), f"a workload, of format: {FORMAT}", step)
     jobs = data.get("jobs")
     if not isinstance(jobs, list):
@@ -128,7 +130,7 @@ def parse_data(data: Any, place: str) -> Workload:
 
 @contextmanager
 def inside(place: str) -> Iterator[None]:
-    """What is wrong is told with the file that it stands in."""
+    """Prefix the place of errors, such as with the name of the file."""
     try:
         yield
     except InputError as error:
