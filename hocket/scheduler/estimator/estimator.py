@@ -1,11 +1,12 @@
-"""Estimator: what new jobs and others keep of their throughput when they share workers, from a few measured pairs.
+"""Throughput estimator: shared throughputs of new jobs from few measurements.
 
-A job that nobody has profiled is measured beside some reference jobs for a moment; low-rank completion turns that, and its
-throughputs alone, into a fingerprint: what it keeps beside every reference job, and they beside it. The nearest reference job,
-all of whose pairs are known, is the prior. An estimate lies between the two, and is replaced by what rounds measure.
-Source: section 5.6 and Figure 5.8. There the nearest reference job is the estimate; half way to the completed fingerprint was
-nearer to the held-out truth (bench/bench_estimator.py). Jobs share workers if they have the scale factor of the reference jobs
-that share, which is one in all published data.
+A new kind of job is measured briefly beside some reference jobs. Low-rank matrix completion turns these measurements
+and the throughputs alone into a fingerprint: the share of throughput kept beside every reference job, and the share
+that they keep. The nearest reference job, with all pairs measured, is the prior. An estimate lies between the two and
+is replaced by measurements from rounds.
+Source: section 5.6 and Figure 5.8. There, the estimate is the nearest reference job; halfway to the completed
+fingerprint was closer to the held-out truth (bench/bench_estimator.py). New jobs can share workers if they have a
+scale factor of the sharing reference jobs, which is 1 in all published data.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from hocket.scheduler.model.throughputs import Kind, Place, ThroughputTable, sho
 
 
 class PairMeasurement(NamedTuple):
-    """Two kinds of jobs that shared workers at a place, and what each did, in steps a second."""
+    """Measured steps per second of two kinds that shared workers at a place."""
 
     first: Kind
     second: Kind
@@ -33,12 +34,12 @@ class PairMeasurement(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Estimator:
-    """Reference jobs, jobs that are new, and what was measured of them; nothing here changes once made.
+    """Reference jobs, new jobs and measurements; immutable.
 
     Attributes:
-        fingerprints: of the reference jobs.
-        new: kinds that nobody profiled, with their throughputs alone by place.
-        measured: so far; of the same two kinds at one place the mean counts.
+        fingerprints: fingerprints of the reference jobs.
+        new: new kinds, with throughputs alone by place.
+        measured: measurements so far; repeated measurements of two kinds at one place are averaged.
     """
 
     fingerprints: Fingerprints
@@ -47,60 +48,65 @@ class Estimator:
 
     @classmethod
     def of(cls, reference: ThroughputTable, seed: int, fitting: Fitting | None = None) -> "Estimator":
-        """Without new jobs yet.
+        """Estimator without new jobs.
 
         Arguments:
-            reference: kinds that were profiled, alone and beside each other.
-            seed: of the completion's first guess.
+            reference: profiled kinds, alone and beside each other.
+            seed: seed of the initial factors of the completion.
 
         Raises:
-            InputError: no two of them share workers.
+            InputError: no two kinds share workers.
         """
         return cls(Fingerprints(reference, fitting or Fitting(), seed))
 
     @property
     def reference(self) -> ThroughputTable:
-        """The kinds that were profiled."""
+        """Profiled kinds."""
         return self.fingerprints.reference
 
     def with_kind(self, kind: Kind, alone: Iterable[float]) -> "Estimator":
-        """Add a kind that is new, with its steps a second alone at each place of the reference; 0 where it does not run.
+        """Add a new kind.
+
+        Arguments:
+            alone: steps per second alone at each place of the reference; 0 where it cannot run.
 
         Raises:
-            InputError: a kind that is known already, or throughputs that are none.
+            InputError: a known kind, or invalid throughputs.
         """
         steps = tuple(float(value) for value in alone)
         place = _show(kind)
         if kind in self._row:
-            raise InputError(place, "known already", "a new kind")
+            raise InputError(place, "a kind that is known already", "a new kind")
         if len(steps) != len(self.reference.places) or not all(isfinite(s) and s >= 0 for s in steps):
             raise InputError(f"{place}: alone", str(steps)[:60], f"{len(self.reference.places)} throughputs >= 0")
         return replace(self, new=(*self.new, (kind, steps)))
 
     def with_measured(self, measured: Iterable[PairMeasurement]) -> "Estimator":
-        """Add what was measured, of new kinds or of others.
+        """Add measurements of new or profiled kinds.
 
         Raises:
-            InputError: a kind or a place that is not known, or throughputs that are none.
+            InputError: an unknown kind or place, or invalid throughputs.
         """
         added = tuple(measured)
         for one in added:
             place = f"{_show(one.first)} beside {_show(one.second)} at {show_place(one.place)}"
             if one.first not in self._row or one.second not in self._row:
-                raise InputError(place, "a kind that is not known", "known ones", "Add it with with_kind first.")
+                raise InputError(place, "a kind that is not known", "known kinds", "Add it with with_kind first.")
             if one.place not in self.reference.column:
                 raise InputError(place, "a place that is not known", "a place of the reference")
             if not all(isfinite(s) and s >= 0 for s in (one.first_steps_per_s, one.second_steps_per_s)):
-                found = f"{one.first_steps_per_s} and {one.second_steps_per_s} steps a second"
+                found = f"{one.first_steps_per_s} and {one.second_steps_per_s} steps per second"
                 raise InputError(place, found, "numbers >= 0")
         return replace(self, measured=self.measured + added)
 
     @cached_property
     def table(self) -> ThroughputTable:
-        """All kinds, with estimates for pairs that nobody measured; its `pairs` are for a Snapshot.
+        """Throughput table of all kinds, with estimates for unmeasured pairs.
+
+        Its `pairs` method gives the input of a Snapshot.
 
         Raises:
-            InputError: through ThroughputTable, never for estimates.
+            InputError: from ThroughputTable, never for estimates.
         """
         prints, known = self.fingerprints, len(self.reference.kinds)
         kinds = tuple(self._row)
@@ -113,7 +119,7 @@ class Estimator:
             kept[np.ix_(prints.sharing, [k], prints.places)] = others[:, None]
             for copy, place in prints.copies:
                 kept[k, :, copy], kept[:, k, copy] = kept[k, :, place], kept[:, k, place]
-        for a in near:  # new beside new: as each of them beside the other's nearest, and the mean of both
+        for a in near:  # two new kinds: mean of the values of each beside the other's nearest reference
             for b in near:
                 if kinds[a][1] == kinds[b][1]:
                     kept[a, b] = (kept[a, near[b]] + kept[near[a], b]) / 2
@@ -121,26 +127,29 @@ class Estimator:
             kept[a, b, c] = value
         share = (kept > 0) & (kept.transpose(1, 0, 2) > 0)
         beside = np.where(share, kept, 0.0) * self._alone[:, None, :]
-        beside[beside.transpose(1, 0, 2) <= 0] = 0.0  # one of the two does not run there
+        beside[beside.transpose(1, 0, 2) <= 0] = 0.0  # one of the two cannot run there
         return ThroughputTable(self.reference.places, kinds, self._alone, beside)
 
     def nearest(self, kind: Kind) -> Kind:
-        """The reference job whose fingerprint is most like that of a new kind.
+        """Reference job with the fingerprint nearest to that of a new kind.
 
         Raises:
-            InputError: a kind that is not new, or one that does not share workers.
+            InputError: not a new kind, or a kind that does not share workers.
         """
         whole = self._whole[self._sharing_row(kind)]
         return self.reference.kinds[self.fingerprints.sharing[self.fingerprints.nearest(whole)]]
 
     def to_measure(self, kind: Kind, count: int) -> tuple[tuple[Kind, Place], ...]:
-        """Reference jobs and places beside which a new kind is best measured next, the most telling first.
+        """Most informative pairs to measure next for a new kind.
 
-        One after the other, the pair that leaves least of the fingerprint uncertain; that depends on what was measured, not on
-        what came out.
+        Pairs are chosen greedily: each leaves the least uncertainty in the fingerprint. The choice depends on the
+        measured pairs, not on the measured values.
+
+        Returns:
+            Reference kinds and places, most informative first.
 
         Raises:
-            InputError: a kind that is not new, or one that does not share workers.
+            InputError: not a new kind, or a kind that does not share workers.
         """
         prints = self.fingerprints
         row = self._sharing_row(kind)
@@ -158,23 +167,23 @@ class Estimator:
     def _sharing_row(self, kind: Kind) -> int:
         row = self._row.get(kind, -1)
         if row not in self._whole:
-            raise InputError(_show(kind), "not a new kind that shares workers", "one added with with_kind")
+            raise InputError(_show(kind), "not a new kind that shares workers", "a kind added with with_kind")
         return row
 
     @cached_property
     def _row(self) -> dict[Kind, int]:
-        """Of each kind, the new ones behind those of the reference."""
+        """Row of each kind; new kinds follow those of the reference."""
         return {kind: k for k, kind in enumerate((*self.reference.kinds, *(kind for kind, _ in self.new)))}
 
     @cached_property
     def _alone(self) -> np.ndarray:
-        """Steps a second by kind and place."""
+        """Steps per second alone, by kind and place."""
         added = np.array([steps for _, steps in self.new]).reshape(len(self.new), len(self.reference.places))
         return np.concatenate([self.reference.alone, added])
 
     @cached_property
     def _means(self) -> dict[tuple[int, int, int], float]:
-        """By (kind, kind beside it, place): the part of its throughput that it kept, on average over measurements."""
+        """Mean measured share of throughput, by (kind, kind beside it, place)."""
         found: dict[tuple[int, int, int], list[float]] = {}
         for one in self.measured:
             a, b, c = self._row[one.first], self._row[one.second], self.reference.column[one.place]
@@ -185,13 +194,13 @@ class Estimator:
 
     @cached_property
     def _known(self) -> dict[int, np.ndarray]:
-        """The fingerprint, as far as it is known, of each new kind that shares workers."""
+        """Known part of the fingerprint of each new kind that shares workers."""
         rows = (self._row[kind] for kind, _ in self.new if kind[1] in self.fingerprints.scale_factors)
         return {row: self.fingerprints.known(row, self._alone[row], self._means) for row in rows}
 
     @cached_property
     def _whole(self) -> dict[int, np.ndarray]:
-        """The same, completed."""
+        """Completed fingerprint of each new kind that shares workers."""
         return {row: self.fingerprints.complete(known) for row, known in self._known.items()}
 
 

@@ -1,6 +1,7 @@
-"""Fingerprints: what a job keeps beside every reference job, what they keep beside it, and its throughputs alone; as one row.
+"""Fingerprints of jobs in space sharing.
 
-Made once from the reference jobs, and used for any number of new ones.
+A fingerprint is one row: the shares of throughput kept beside every reference job, the shares that they keep, and the
+throughputs alone. The reference is processed once and serves any number of new jobs.
 Source: section 5.6 and Figure 5.8.
 """
 
@@ -17,12 +18,15 @@ from hocket.scheduler.model.throughputs import ThroughputTable
 
 @dataclass(frozen=True)
 class Fitting:
-    """How estimates are made; chosen on the public table (bench/bench_estimator.py).
+    """Parameters of the estimates, tuned on the public table.
+
+    The tuning is in bench/bench_estimator.py.
 
     Attributes:
-        rank, ridge, rounds: of the completion.
-        alone_weight: what a factor of e in throughput alone counts in a fingerprint, against all of a throughput kept.
-        nearest_share: of the nearest reference job in an estimate; 1 is the paper's, 0 the completion alone.
+        rank, ridge, rounds: parameters of the matrix completion.
+        alone_weight: weight of a factor of e in throughput alone, relative to a share of throughput of 1.
+        nearest_share: weight of the nearest reference job in an estimate; 1 is the paper's, 0 is the completion
+            alone.
     """
 
     rank: int = 12
@@ -40,10 +44,10 @@ class Fitting:
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """Of the reference jobs that share workers.
+    """Fingerprints of the reference jobs that share workers.
 
     Attributes:
-        seed: of the completion's first guess.
+        seed: seed of the initial factors of the completion.
     """
 
     reference: ThroughputTable
@@ -56,18 +60,21 @@ class Fingerprints:
 
     @cached_property
     def sharing(self) -> list[int]:
-        """Rows of the reference that share workers with any other."""
+        """Rows of the reference kinds that share workers with any kind."""
         return [int(k) for k in np.flatnonzero((self.reference.beside > 0).any(axis=(1, 2)))]
 
     @cached_property
     def places(self) -> list[int]:
-        """Columns of the reference at which any of them does, of those where the workers of a job stand together."""
+        """Consolidated columns of the reference at which any kinds share workers."""
         together = np.array([consolidated for _, consolidated in self.reference.places])
         return [int(c) for c in np.flatnonzero((self.reference.beside > 0).any(axis=(0, 1)) & together)]
 
     @cached_property
     def copies(self) -> list[tuple[int, int]]:
-        """Columns of spread workers, and the ones of the same type that stand together: a job of one worker is the same there."""
+        """Pairs of a spread column and the consolidated column of the same type.
+
+        A single-worker job has the same values on both.
+        """
         column = self.reference.column
         return [
             (c, column[name, True]) for (name, together), c in column.items() if not together and (name, True) in column
@@ -75,17 +82,20 @@ class Fingerprints:
 
     @cached_property
     def scale_factors(self) -> set[int]:
-        """With which jobs share."""
+        """Scale factors of the kinds that share workers."""
         return {self.reference.kinds[k][1] for k in self.sharing}
 
     @property
     def pairs(self) -> int:
-        """Reference jobs times places: entries e and pairs + e of a fingerprint are what two jobs keep beside each other."""
+        """Number of reference kinds times places.
+
+        Entries e and pairs + e of a fingerprint are the two shares of one pair.
+        """
         return len(self.sharing) * len(self.places)
 
     @cached_property
     def completion(self) -> Completion:
-        """Of the reference jobs' own fingerprints."""
+        """Completion of the reference jobs' own fingerprints."""
         part = self.reference.kept[np.ix_(self.sharing, self.sharing, self.places)]
         others = part.transpose(1, 0, 2)
         alone = np.stack([self._alone(row) for row in self.reference.alone[self.sharing]])
@@ -94,12 +104,12 @@ class Fingerprints:
         return complete(table, np.isfinite(table), fit.rank, fit.ridge, fit.rounds, np.random.default_rng(self.seed))
 
     def known(self, row: int, alone: np.ndarray, kept: Mapping[tuple[int, int, int], float]) -> np.ndarray:
-        """The fingerprint of a new job as far as it is known, nan elsewhere.
+        """Known part of a new job's fingerprint; nan elsewhere.
 
         Arguments:
-            row: by which `kept` calls it.
-            alone: its steps a second at each place of the reference.
-            kept: by (row, row beside it, column), as far as measured.
+            row: row of the job in `kept`.
+            alone: steps per second at each place of the reference.
+            kept: measured shares, by (row, row beside it, column).
         """
         at = [(r, c) for r in self.sharing for c in self.places]
         own = [kept.get((row, r, c), np.nan) for r, c in at]
@@ -107,29 +117,36 @@ class Fingerprints:
         return np.concatenate([own, others, self._alone(alone)])
 
     def complete(self, known: np.ndarray) -> np.ndarray:
-        """The whole fingerprint: what is known, and estimates for the rest."""
+        """Complete fingerprint: known values, and estimates for the rest."""
         have = np.isfinite(known)
         return np.where(have, known, self.completion.row(np.where(have, known, 0.0), have))
 
     def nearest(self, whole: np.ndarray) -> int:
-        """Which of the reference jobs, by index in `sharing`, has the most similar fingerprint."""
+        """Index in `sharing` of the most similar reference job."""
         return int(((self.completion.table - whole) ** 2).sum(1).argmin())
 
     def estimate(self, whole: np.ndarray) -> np.ndarray:
-        """What the new job keeps beside each reference job, and they beside it; shape (2, jobs, places)."""
+        """Estimated shares of the new job and of each reference job beside it.
+
+        Returns:
+            Shape (2, jobs, places).
+        """
         share, most = self.fitting.nearest_share, float(self.reference.kept.max(initial=1.0))
         mixed = share * self.completion.table[self.nearest(whole)] + (1 - share) * whole
         shape = (2, len(self.sharing), len(self.places))
         return np.clip(mixed[: 2 * self.pairs].reshape(shape), 0.0, most)
 
     def uncertain(self, known: np.ndarray, entry: int) -> float:
-        """What is still uncertain about all pairs once one more of them is measured, besides entries that are known."""
+        """Remaining uncertainty of all pairs after measuring one more entry."""
         then = known.copy()
         then[[entry, self.pairs + entry]] = True
         return float(self.completion.variance(then)[: 2 * self.pairs].sum())
 
     def _alone(self, steps: np.ndarray) -> np.ndarray:
-        """Logarithms of throughputs alone, and of their ratios to that at the first place; nan where the job does not run."""
+        """Weighted logarithms of throughputs alone and of ratios to the first place.
+
+        nan where the job cannot run.
+        """
         with np.errstate(divide="ignore"):
             log = np.log(steps[self.places])
         log = np.where(np.isfinite(log), log, np.nan)

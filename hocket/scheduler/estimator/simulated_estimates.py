@@ -1,8 +1,8 @@
-"""Estimating: what a simulation is told about jobs that share workers when nobody knows it, and how it learns.
+"""Estimated sharing throughputs in simulations.
 
-Some kinds of jobs were profiled beside each other before. Of every other kind a few pairs are measured when it comes, on workers
-aside; the estimator says the rest. Policies see estimates, jobs do what is true, and what a pair did in a round is measured: from
-then on it is known, and every estimate that it bears on is made anew.
+Some kinds of jobs were profiled beside each other earlier. For every other kind, a few pairs are measured on separate
+workers when it arrives; the estimator fills in the rest. Policies see estimates, while jobs run at true throughputs.
+A pair that runs in a round is measured; its value is then known, and all affected estimates are recomputed.
 Source: section 5.6 and Figure 5.8; the effect on job completion times is Figure 5.16.
 """
 
@@ -20,18 +20,19 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 __all__ = ["Estimating", "Learner", "profiled"]
 
-_SAME = 1e-9  # parts of a throughput
+_SAME = 1e-9  # tolerance of shares of throughput
 
 
 @dataclass(frozen=True)
 class Estimating:
-    """What is known before the first round, and whether more becomes known.
+    """Initial knowledge about sharing, and whether it is refined.
 
     Attributes:
-        references: kinds of jobs that were profiled beside each other, drawn from those that share workers.
-        pairs: of each other kind with reference jobs, that are measured when it comes: those that tell most.
-        refine: what pairs do in a round is measured, and estimates are made anew.
-        seed: of the draw, and of the completion's first guess.
+        references: number of kinds profiled beside each other, drawn from the kinds that share workers.
+        pairs: number of pairs with reference jobs measured for each other kind on arrival, the most informative
+            first.
+        refine: True to measure pairs in rounds and recompute the estimates.
+        seed: seed of the draw and of the initial factors of the completion.
     """
 
     references: int = 13
@@ -49,10 +50,10 @@ class Estimating:
 
 
 def profiled(truth: ThroughputTable, how: Estimating) -> Estimator:
-    """What is known before the first round: reference jobs, and a few pairs of the others.
+    """Estimator before the first round: reference jobs and a few measured pairs.
 
     Raises:
-        InputError: no two jobs of the table share workers.
+        InputError: no two kinds of the table share workers.
     """
     sharing = np.flatnonzero((truth.beside > 0).any(axis=(1, 2)))
     drawn = np.random.default_rng(how.seed).permutation(sharing)
@@ -73,12 +74,12 @@ def profiled(truth: ThroughputTable, how: Estimating) -> Estimator:
 
 
 class Learner:
-    """Between a simulation and an estimator: rows of the true table, and columns of a cluster.
+    """Connects a simulation (true table, cluster columns) with an estimator.
 
     Attributes:
-        estimator: with all that was measured so far.
-        known: the table as it is thought to be now, in the order of the true one.
-        measured: pairs at a place that rounds measured.
+        estimator: estimator with all measurements so far.
+        known: estimated table, in the order of the true table.
+        measured: pairs and places measured in rounds.
     """
 
     def __init__(
@@ -91,10 +92,10 @@ class Learner:
         self.measured: set[tuple[int, int, int]] = set()
 
     def learn(self, ran: Iterable[tuple[int, int, int, tuple[float, ...]]]) -> list[SharingMeasured]:
-        """What changes in what is thought, once pairs ran.
+        """Update the estimates with the pairs of a round, and return the changes.
 
         Arguments:
-            ran: row, row beside it, column of the cluster, and what both did, in steps a second.
+            ran: row, row beside it, cluster column, and steps per second of both.
         """
         if not self.how.refine:
             return []
@@ -120,8 +121,10 @@ class Learner:
         ]
 
     def error(self, table: ThroughputTable, rows: Iterable[int]) -> float:
-        """Mean absolute difference between what jobs are thought to keep and what they keep, over pairs of some rows; reference
-        jobs among themselves are left out, they are known."""
+        """Mean absolute error of the estimated shares, over pairs of some rows.
+
+        Pairs of two reference jobs are known and do not count.
+        """
         chosen = sorted(set(rows))
         new = np.array([self.truth.kinds[row] not in self.estimator.reference.row for row in chosen], dtype=bool)
         at = np.ix_(chosen, chosen, sorted(set(self._at)))
@@ -129,10 +132,10 @@ class Learner:
         return float(unknown.mean()) if unknown.size else 0.0
 
     def note(self, rows: Iterable[int]) -> str:
-        """How well it was known what jobs of these rows keep beside each other, for people."""
+        """Report of the estimation error for these rows, as text."""
         chosen = sorted(set(rows))
         before, after = self.error(self.first, chosen), self.error(self.known, chosen)
-        told = f"what jobs keep beside each other was {before:.3f} off on average before the first round"
+        told = f"the mean error of estimated throughput shares was {before:.3f} before the first round"
         return f"{told}, {after:.3f} at the end: rounds measured {len(self.measured)} pairs"
 
     def _table(self) -> ThroughputTable:

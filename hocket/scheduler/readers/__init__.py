@@ -1,7 +1,7 @@
-"""Readers: files of others as our nouns; one file a format. Nothing is evaluated, sizes are bounded.
+"""Readers for workload, throughput and cluster files; one module per format.
 
-What is wrong is told with the file, the line and the field. `read_workload` and `read_throughputs` pick
-the reader by the file's name or how it begins. A file is read once, so it may be a pipe.
+Nothing is evaluated, and sizes are bounded. Errors name the file, the line and the field. `read_workload` and
+`read_throughputs` choose the reader by the file's name or first bytes. A file is read once, so it may be a pipe.
 """
 
 from pathlib import Path
@@ -25,24 +25,26 @@ _CSV = {philly_csv: philly_csv.REQUIRED, sia_csv: sia_csv.REQUIRED}
 
 
 def read_workload(path: str | Path, table: ThroughputTable | None = None, seed: int = 0) -> Workload:
-    """The jobs of a file: ours or Gavel's JSON, Gavel's .trace, Sia's or a Philly-style CSV; packed with gzip or not.
+    """Read the jobs of a file.
+
+    Formats: Hocket's or Gavel's JSON, Gavel's .trace, Sia's or a Philly-style CSV; each may be gzipped.
 
     Arguments:
-        table: to know job types by; the packaged one if none is given.
-        seed: for what a format leaves open (a Philly-style CSV has no job types).
+        table: throughput table that defines the job types; the packaged one by default.
+        seed: seed for values that a format lacks (a Philly-style CSV has no job types).
 
     Raises:
-        InputError: no such file, another format, or a wrong row.
+        InputError: no such file, an unknown format, or an invalid row.
     """
     table = throughputs_json.packaged() if table is None else table
     if Path(path).is_dir() or not Path(path).exists():
-        read_bytes(path)  # tells which of the two
+        read_bytes(path)  # raises an error that says which
     name = Path(path).name.removesuffix(".gz")
     for reader, ending in _TABLES.items():
         if name.endswith(ending):
             return reader.read(path, table)
     if not name.endswith(".csv"):
-        step = "Jobs come first, workers after them." if name.endswith((".yaml", ".yml")) else ""
+        step = "Give the jobs file first, then the workers file." if name.endswith((".yaml", ".yml")) else ""
         raise InputError(
             str(path), f"the name {name!r}", "a file that ends in .json, .trace or .csv (or these and .gz)", step
         )
@@ -57,10 +59,10 @@ def read_workload(path: str | Path, table: ThroughputTable | None = None, seed: 
 
 
 def read_throughputs(path: str | Path | None) -> ThroughputTable:
-    """The throughput table of a file, ours or Gavel's; the packaged one where none is named.
+    """Read a throughput table, Hocket's or Gavel's; the packaged one by default.
 
     Raises:
-        InputError: no such file, or a wrong value, with the file and the field.
+        InputError: no such file, or an invalid value, with the file and the field.
     """
     if path is None:
         return throughputs_json.packaged()

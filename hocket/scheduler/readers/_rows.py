@@ -1,4 +1,7 @@
-"""Rows of text files: split, bounded, each number checked, with the place of what is wrong."""
+"""Rows of text files: bounded, split into fields, with checked numbers.
+
+Errors name the file, the line and the field.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,31 +16,31 @@ from hocket.util.files import read_bytes, read_text
 
 MOST_BYTES = 128 * 2**20
 _LONGEST_LINE = 4096  # characters
-_MOST_LINES = 2 * MOST_JOBS  # empty ones too, each of which takes time
+_MOST_LINES = 2 * MOST_JOBS  # including empty lines, which cost time as well
 _MOST_SHOWN = 40
 _NUMBER = re.compile(
     r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII
-)  # float() takes 1_000 and digits of other scripts, too
+)  # float() also accepts 1_000 and digits of other scripts
 
 
 @dataclass(frozen=True)
 class FileRow:
-    """One line of a file, as fields by name."""
+    """Line of a file, as fields by name."""
 
     path: str
     line: int
     cells: dict[str, str]
 
     def place(self, field: str) -> str:
-        """Where a field stands."""
+        """Location of a field."""
         return f"{self.path}, line {self.line}, {field}"
 
     def inside(self) -> AbstractContextManager[None]:
-        """What is wrong with what is made of this row is told with its line."""
+        """Context that adds the line to errors."""
         return inside(f"{self.path}, line {self.line}")
 
     def number(self, field: str, least: float = 0.0, above: bool = False) -> float:
-        """A finite number, >= `least`, or > it if `above`."""
+        """Finite number >= `least`, or > `least` if `above`."""
         text = self.cells[field].strip()
         found = float(text) if _NUMBER.fullmatch(text) else nan
         if not isfinite(found) or found < least or (above and found == least):
@@ -45,14 +48,14 @@ class FileRow:
         return found
 
     def whole(self, field: str, least: int = 0) -> int:
-        """A whole number >= `least`."""
+        """Whole number >= `least`."""
         text = self.cells[field].strip()
         if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) >= least):
             raise InputError(self.place(field), _shown(text), f"a whole number >= {least}")
         return int(text)
 
     def text(self, field: str) -> str:
-        """A text that is not empty."""
+        """Nonempty text."""
         found = self.cells[field].strip()
         if not found:
             raise InputError(self.place(field), "nothing", "a text")
@@ -64,27 +67,27 @@ def _shown(text: str) -> str:
 
 
 def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[FileRow]:
-    """Rows of a file without a header, fields apart by tabs; empty lines are passed over.
+    """Rows of a tab-separated file without a header; empty lines are skipped.
 
     Raises:
-        InputError: another number of fields, too many lines, a line too long.
+        InputError: a wrong number of fields, too many lines, or a line too long.
     """
     for line, text in _lines(read_text(path, MOST_BYTES), path):
         cells = text.split("\t")
         if len(cells) != len(names):
-            expected = f"{len(names)} fields apart by tabs: {', '.join(names)}"
+            expected = f"{len(names)} tab-separated fields: {', '.join(names)}"
             raise InputError(f"{path}, line {line}", f"{len(cells)}", expected)
         yield FileRow(str(path), line, dict(zip(names, cells, strict=True)))
 
 
 def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[FileRow]:
-    """Rows of a CSV with a header, unquoted; further columns are kept.
+    """Rows of an unquoted CSV with a header; extra columns are kept.
 
     Arguments:
-        content: of the file at `path`.
+        content: content of the file at `path`.
 
     Raises:
-        InputError: a required column is missing, another number of fields, too many lines, a line too long.
+        InputError: a missing column, a wrong number of fields, too many lines, or a line too long.
     """
     names: list[str] = []
     for line, text in _lines(content, path):
@@ -107,10 +110,12 @@ def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[F
 
 
 def json_bytes(path: str | Path, most_objects: int) -> bytes:
-    """The content of a JSON file that has a bounded number of objects, which take the time and the memory to parse.
+    """Content of a JSON file with a bounded number of objects.
+
+    The number of objects determines the time and the memory of parsing.
 
     Raises:
-        InputError: an unreadable file, too many bytes, too many objects.
+        InputError: an unreadable file, too many bytes, or too many objects.
     """
     content = read_bytes(path, MOST_BYTES)
     few_objects(content, str(path), most_objects)
@@ -118,7 +123,7 @@ def json_bytes(path: str | Path, most_objects: int) -> bytes:
 
 
 def few_objects(content: bytes | str, place: str, most: int) -> None:
-    """Refuse JSON of too many objects, before it is parsed.
+    """Reject JSON with too many objects before parsing.
 
     Raises:
         InputError: at `place`.

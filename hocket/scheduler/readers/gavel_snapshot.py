@@ -1,8 +1,8 @@
-"""Policy snapshots in JSON, as they were made from Gavel's policies: jobs, workers, throughputs, prices and entities.
+"""Policy snapshots in JSON, as exported from Gavel's policies.
 
-worker_types, cluster (workers by type), instance_costs (dollars an hour by type)
+worker_types, cluster (workers by type), instance_costs (dollars per hour by type)
 jobs: id, job_type, scale_factor, priority_weight, total_steps, num_steps_remaining, time_since_start_s, SLO_s, entity,
-    throughput (steps a second by type)
+    throughput (steps per second by type)
 entity_weights, entity_policies_fair, entity_policies_mixed: by entity
 """
 
@@ -26,7 +26,7 @@ from hocket.util.schema import read_as
 from hocket.util.source_lines import with_lines
 
 MOST_JOBS = 100_000
-_MOST_SHOWN = 12  # types, in an error about one
+_MOST_SHOWN = 12  # types in an error message
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,20 @@ class _File:
 
 
 def read(path: str | Path, table: ThroughputTable | None = None, mixed: bool = False, per_server: int = 8) -> Snapshot:
-    """The snapshot of a file.
+    """Read the snapshot of a file.
 
     Arguments:
-        table: to share workers by; None to leave every job its workers alone.
-        mixed: some entities are first in, first out.
-        per_server: workers on one server; the files do not say.
+        table: throughput table for space sharing; None for no space sharing.
+        mixed: True to use the policies of `entity_policies_mixed`, with some FIFO entities.
+        per_server: workers per server, which the files do not contain.
 
     Raises:
-        InputError: no JSON, or a wrong value, with file and field.
+        InputError: invalid JSON or an invalid value, with the file and the field.
     """
-    text = json_bytes(path, 10 + 2 * MOST_JOBS)  # each job has its throughputs
+    text = json_bytes(path, 10 + 2 * MOST_JOBS)  # each job has a throughput object
     found = parse_json(text, str(path))
     if isinstance(found, dict) and found.get("format") == WORKLOAD:
-        step = "A workload goes with `hocket cluster simulate`."
+        step = "Use `hocket cluster simulate` for a workload."
         raise InputError(str(path), seems(found), "a snapshot: worker_types, cluster, jobs", step)
     with with_lines(text, str(path)):
         return _snapshot(read_as(_File, found, str(path)), path, table, mixed, per_server)
@@ -134,7 +134,7 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
 
 
 def _check_types(values: Collection[str], known: Collection[str], place: str) -> None:
-    """Refuse a type that nobody would look at."""
+    """Reject a type that is not among the worker types."""
     name = next((name for name in values if name not in known), None)
     if name is not None:
         expected = f"one of worker_types: {', '.join(list(known)[:_MOST_SHOWN])}"
@@ -155,5 +155,5 @@ def _steps(values: dict[str, float], name: str, place: str) -> float:
 
 def _of(values: dict[str, Any], name: str, place: str) -> Any:
     if name not in values:
-        raise InputError(f"{place}: {name}", "nothing", "a value, as it is among worker_types")
+        raise InputError(f"{place}: {name}", "nothing", "a value for each of worker_types")
     return values[name]

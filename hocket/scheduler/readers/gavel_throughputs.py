@@ -1,7 +1,8 @@
-"""Gavel's throughput tables: worker type -> "('job type', scale factor)" -> "null" or another such -> steps a second.
+"""Gavel's throughput tables in JSON.
 
-Alone ("null") it is one number; beside another job two, of this one and of the other. A worker type that ends in
-_unconsolidated is the one before it with workers on separate servers.
+Nested keys: worker type -> "('job type', scale factor)" -> "null" or a second such key -> steps per second. "null"
+(alone) has one number; a second job has two numbers, for the first job and for the second. A worker type ending in
+_unconsolidated is the type without the ending, with workers on separate servers.
 Source: the tables of stanford-futuredata/gavel.
 """
 
@@ -24,23 +25,23 @@ _KIND = re.compile(r"\('([^'\n]{1,200})', ([1-9][0-9]{0,4})\)")
 _SPREAD = "_unconsolidated"
 _ALONE = "null"
 MOST_KINDS = 2000
-_MOST_OBJECTS = 100 * MOST_KINDS  # one for each kind on each place
+_MOST_OBJECTS = 100 * MOST_KINDS  # one object for each kind at each place
 
 
 def read(path: str | Path) -> ThroughputTable:
-    """The table of a file.
+    """Read the table of a file.
 
     Raises:
-        InputError: no JSON, or a wrong value, with the file and the keys that lead to it.
+        InputError: invalid JSON or an invalid value, with the file and the path of keys.
     """
     return parse(read_bytes(path, MOST_BYTES), str(path))
 
 
 def parse(text: str | bytes, place: str) -> ThroughputTable:
-    """The table of a file's content.
+    """Parse the content of a file.
 
     Raises:
-        InputError: at `place`, with the keys.
+        InputError: at `place`, with the path of keys.
     """
     few_objects(text, place, _MOST_OBJECTS)
     with with_lines(text, place):
@@ -68,7 +69,7 @@ def _table(whole: Any, path: str) -> ThroughputTable:
                     continue
                 b = kinds.get(_kind(other, place))
                 if b is None:
-                    raise InputError(place, "a job without throughputs of its own", "one that has them")
+                    raise InputError(place, "a job without throughputs of its own", "a job listed in the table")
                 if not (isinstance(value, list) and len(value) == 2):
                     raise InputError(place, repr(value)[:40], "two numbers")
                 beside[a, b, c], beside[b, a, c] = (_number(part, place) for part in value)

@@ -1,6 +1,6 @@
-"""Gavel's traces: a job a line, ten fields apart by tabs; jobs are named by their number, from 0.
+"""Gavel's traces: one job per line, ten tab-separated fields.
 
-The SLO is a multiple of the job's duration on the reference type, or -1 for none.
+Jobs are named by number, from 0. The SLO is a multiple of the job's duration on the reference type, or -1 for none.
 Source: the traces of stanford-futuredata/gavel.
 """
 
@@ -19,13 +19,14 @@ FIELDS = (
 
 
 def read(path: str | Path, table: ThroughputTable, reference: str = "v100") -> Workload:
-    """The jobs of a trace.
+    """Read the jobs of a trace.
 
     Arguments:
-        table: to know job types by. reference: type of worker that SLOs are multiples of the duration on.
+        table: throughput table that defines the job types.
+        reference: worker type of the durations in SLOs.
 
     Raises:
-        InputError: a wrong row, with file, line and field.
+        InputError: an invalid row, with the file, the line and the field.
     """
     jobs = []
     for number, row in enumerate(tabbed(path, FIELDS)):

@@ -1,9 +1,9 @@
-"""Philly-style traces: a CSV with timestamp (2017-10-09 07:01:55), duration (seconds) and num_gpus.
+"""Philly-style traces in CSV: timestamp, duration (seconds) and num_gpus.
 
-They have no models: job types are drawn evenly from the table, and the steps are those that the job would do in its duration on
-the reference type. Durations of 0, jobs that never ran, are left out.
-Source: the trace of "Analysis of large-scale multi-tenant GPU clusters" (Jeon et al. 2019), in the columns that Pollux's
-simulator uses; steps from durations as in section 5.7.1.
+A timestamp is such as 2017-10-09 07:01:55. The traces have no models: job types are drawn uniformly from the table,
+and steps are those of the duration on the reference type. Jobs that never ran, with duration 0, are omitted.
+Source: the trace of "Analysis of large-scale multi-tenant GPU clusters" (Jeon et al. 2019), in the columns of
+Pollux's simulator; steps from durations as in section 5.7.1.
 """
 
 from datetime import datetime
@@ -22,19 +22,19 @@ REQUIRED = ("timestamp", "duration", "num_gpus")
 
 
 def read(path: str | Path, table: ThroughputTable, seed: int = 0, reference: str = "v100") -> Workload:
-    """The jobs of a file; they are named by their line, and the earliest comes at 0.
+    """Read the jobs of a file, named by line; the earliest arrives at 0.
 
-    A job asks for as many workers as the largest scale factor of any job type that is not above its GPUs; its type is drawn
-    among those that run with it.
+    A job's scale factor is the largest in the table that is at most its GPUs. Its type is drawn among the types with
+    this scale factor.
 
     Raises:
-        InputError: a wrong row, with file, line and field.
+        InputError: an invalid row, with the file, the line and the field.
     """
     return parse(read_text(path, MOST_BYTES), path, table, seed, reference)
 
 
 def parse(content: str, path: str | Path, table: ThroughputTable, seed: int = 0, reference: str = "v100") -> Workload:
-    """The jobs of a file's content, otherwise as `read`."""
+    """Parse the content of a file, as in `read`."""
     rng = Random(seed)
     column = table.column.get((reference, True))
     if column is None:

@@ -1,8 +1,9 @@
-"""Sia's and Pollux's workloads: a CSV with name, time (seconds), application and num_replicas.
+"""Sia's and Pollux's workloads in CSV: name, time, application, num_replicas.
 
-They say neither how long a job is nor what it does on Gavel's workers: each application stands for a job type of the table and
-for a size, which are arguments. The sizes by default are the middles, on a logarithmic scale, of the papers' classes of GPU
-hours (small to 1, medium to 10, large to 100, extra large above); the job types, models of the same task.
+Time is in seconds. The files contain neither job lengths nor throughputs on Gavel's workers. Therefore each
+application maps to a job type of the table and to a size, both configurable. Default sizes are the logarithmic
+midpoints of the papers' classes of GPU hours (small up to 1, medium up to 10, large up to 100, extra large above);
+default job types are models of the same task.
 Source: Pollux (OSDI '21) section 5.1, Sia (SOSP '23) section 4.1.
 """
 
@@ -23,7 +24,10 @@ REQUIRED = ("name", "time", "application", "num_replicas")
 
 @dataclass(frozen=True)
 class Application:
-    """What an application stands for: a job type, and hours of work of one worker of the reference type."""
+    """Job type of an application, and its work in worker-hours.
+
+    Hours are of one worker of the reference type.
+    """
 
     job_type: str
     gpu_hours: float
@@ -45,12 +49,12 @@ def read(
     applications: Mapping[str, Application] = APPLICATIONS,
     reference: str = "v100",
 ) -> Workload:
-    """The jobs of a file.
+    """Read the jobs of a file.
 
-    A job asks for as many workers as the largest scale factor of its job type that is not above its replicas.
+    A job's scale factor is the largest of its job type that is at most its replicas.
 
     Raises:
-        InputError: a wrong row or an unknown application, with file, line and field.
+        InputError: an invalid row or an unknown application, with the file, the line and the field.
     """
     return parse(read_text(path, MOST_BYTES), path, table, applications, reference)
 
@@ -62,7 +66,7 @@ def parse(
     applications: Mapping[str, Application] = APPLICATIONS,
     reference: str = "v100",
 ) -> Workload:
-    """The jobs of a file's content, otherwise as `read`."""
+    """Parse the content of a file, as in `read`."""
     jobs, places = [], []
     for row in rows_of(content, path, REQUIRED):
         name = row.text("application")

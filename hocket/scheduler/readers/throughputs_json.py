@@ -1,11 +1,11 @@
-"""Throughput tables in our own compact JSON, and the one that comes with the package.
+"""Throughput tables in Hocket's compact JSON, and the packaged table.
 
     format, origin, license     texts
     places                      [worker type, consolidated]
     kinds                       [job type, scale factor]
-    alone                       steps a second: a row a kind, a number a place
-    pairs                       [kind, kind, place, steps a second of the first, of the second]; those that are left out
-                                cannot share their workers
+    alone                       steps per second: one row per kind, one number per place
+    pairs                       [kind, kind, place, steps per second of the first, of the second];
+                                pairs that are missing cannot share workers
 
 as_text(table, ...) and parse(text, place) are inverses.
 """
@@ -46,22 +46,22 @@ class _Table:
 
 
 def read(path: str | Path) -> ThroughputTable:
-    """The table of a file in our format.
+    """Read a table in Hocket's format.
 
     Raises:
-        InputError: no JSON, or a wrong value, with file and field.
+        InputError: invalid JSON or an invalid value, with the file and the field.
     """
     return parse(read_bytes(path, MOST_BYTES), str(path))
 
 
 @cache
 def packaged() -> ThroughputTable:
-    """What Gavel's authors measured on V100, P100 and K80; see data/README.md."""
+    """Measurements of Gavel's authors on V100, P100 and K80; see data/README.md."""
     return read(_PACKAGED)
 
 
 def parse(text: str | bytes, place: str) -> ThroughputTable:
-    """Read what `as_text` wrote.
+    """Parse the text of `as_text`.
 
     Raises:
         InputError: at `place`, with the field.
@@ -78,10 +78,10 @@ def _table(data: _Table, place: str) -> ThroughputTable:
         raise InputError(f"{place}: kinds", f"{len(data.kinds)}", f"at most {MOST_KINDS}")
     count, width = len(data.kinds), len(data.places)
     if len(data.alone) != count:
-        raise InputError(f"{place}: alone", f"{len(data.alone)} rows", f"{count}, one a kind")
+        raise InputError(f"{place}: alone", f"{len(data.alone)} rows", f"{count}, one for each kind")
     for k, row in enumerate(data.alone):
         if len(row) != width:
-            raise InputError(f"{place}: alone.{k}", f"{len(row)} numbers", f"{width}, one a place")
+            raise InputError(f"{place}: alone.{k}", f"{len(row)} numbers", f"{width}, one for each place")
         wrong = next((c for c, number in enumerate(row) if not can_be(number)), None)
         if wrong is not None:
             raise InputError(f"{place}: alone.{k}.{wrong}", str(row[wrong]), STEPS_PER_S)
@@ -89,7 +89,7 @@ def _table(data: _Table, place: str) -> ThroughputTable:
     for k, (a, b, c, first, second) in enumerate(data.pairs):
         there = 0 <= a < count and 0 <= b < count and 0 <= c < width
         if not (there and can_be(first) and can_be(second) and first > 0 and second > 0):
-            expected = f"kinds from 0 to {count - 1}, a place from 0 to {width - 1}, steps a second > 0"
+            expected = f"kinds from 0 to {count - 1}, a place from 0 to {width - 1}, steps per second > 0"
             raise InputError(f"{place}: pairs.{k}", f"{[a, b, c, first, second]}", expected)
         beside[a, b, c], beside[b, a, c] = first, second
     with inside(place):
@@ -97,7 +97,7 @@ def _table(data: _Table, place: str) -> ThroughputTable:
 
 
 def as_text(table: ThroughputTable, origin: str = "", license: str = "") -> str:
-    """A table as compact JSON, one section a line."""
+    """Table as compact JSON, one section per line."""
     pairs = [
         [a, b, c, float(table.beside[a, b, c]), float(table.beside[b, a, c])]
         for a, b, c in np.argwhere(table.beside > 0).tolist()

@@ -1,11 +1,11 @@
-"""Workers of a shared cluster from YAML: a list of types, or a cluster file as plans have it.
+"""Workers of a cluster in YAML: a list of types, or a cluster file of plans.
 
     workers:
       - {name: v100, workers: 36, per_server: 4, price_usd_per_hour: 2.48}
       - {name: k80, workers: 36}
 
-Of a cluster file the runs of devices of one type count; a server is its innermost level. A throughput table may know a type by
-the first word of its name only (v100 for v100-16gb).
+In a cluster file, devices are counted by type; a server is the innermost level. If the throughput table does not have
+a type, the first word of its name is used (v100 for v100-16gb).
 """
 
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class _File:
 
 
 def read(path: str | Path, table: ThroughputTable | None = None) -> tuple[WorkerType, ...]:
-    """The types of a file, in its order.
+    """Read the worker types of a file, in file order.
 
     Arguments:
-        table: whose names of types are to be used, where it knows them.
+        table: throughput table with the preferred names of types.
 
     Raises:
-        InputError: no such file, neither of the two forms, a wrong value, or two types of one name.
+        InputError: no such file, an unknown form, an invalid value, or two types with one name.
     """
     text = read_bytes(path, _MOST_BYTES)
     data = parse_yaml(text, str(path))
@@ -49,17 +49,17 @@ def read(path: str | Path, table: ThroughputTable | None = None) -> tuple[Worker
     elif isinstance(data, dict) and "levels" in data:
         found = _of_cluster(Cluster.from_yaml(text, str(path)), table)
     else:
-        step = "Jobs come first, workers after them." if isinstance(data, dict) and "jobs" in data else ""
+        step = "Give the jobs file first, then the workers file." if isinstance(data, dict) and "jobs" in data else ""
         raise InputError(str(path), seems(data), "`workers`, a list of types, or a cluster file with `levels`", step)
     if not found:
-        raise InputError(f"{path}: workers", "none", "one type or more")
+        raise InputError(f"{path}: workers", "none", "at least one type")
     return found
 
 
 def _check_names(names: list[str], path: str | Path) -> None:
     for k, name in enumerate(names):
         if name in names[:k]:
-            raise InputError(f"{path}: workers.{k}.name", f"{name!r}, a second type of this name", "unique names")
+            raise InputError(f"{path}: workers.{k}.name", f"{name!r}, a second type with this name", "unique names")
 
 
 def _of_cluster(cluster: Cluster, table: ThroughputTable | None) -> tuple[WorkerType, ...]:

@@ -1,6 +1,7 @@
-"""Workloads in JSON: ours (see workload.py), and lists of jobs as generators of others leave them.
+"""Workloads in JSON: Hocket's format (see workload.py), and plain job lists.
 
-A job of such a list has id, arrival_s, job_type, scale_factor, total_steps, and an SLO that is a multiple of duration_v100_s.
+A plain list is the output of other generators. Its jobs have id, arrival_s, job_type, scale_factor, total_steps, and
+an SLO as a multiple of duration_v100_s.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class _Listed:
 
     def job(self) -> Job:
         if self.SLO is not None and self.duration_v100_s is None:
-            raise InputError("duration_v100_s", "nothing", "a duration, as there is an SLO")
+            raise InputError("duration_v100_s", "nothing", "a duration, because SLO is a multiple of it")
         slo_s = None if self.SLO is None or self.duration_v100_s is None else self.SLO * self.duration_v100_s
         return Job(
             str(self.id),
@@ -46,10 +47,10 @@ class _Listed:
 
 
 def read(path: str | Path, table: ThroughputTable) -> Workload:
-    """The jobs of a file.
+    """Read the jobs of a file.
 
     Raises:
-        InputError: no JSON, or a wrong or unknown value, with file, job and field.
+        InputError: invalid JSON, or an invalid or unknown value, with the file, the job and the field.
     """
     text = json_bytes(path, 1 + MOST_JOBS)
     data = parse_json(text, str(path))

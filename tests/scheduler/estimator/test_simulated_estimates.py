@@ -133,7 +133,7 @@ def test_policies_see_estimates_that_rounds_refine_and_jobs_do_what_is_true() ->
     found, seen = run(Estimating(8, 2))
     assert wrong(seen[0]) > 0.01
     assert wrong(seen[-1]) < 0.9 * wrong(seen[0])
-    assert any("off on average before the first round" in note for note in found.notes)
+    assert any("the mean error of estimated throughput shares" in note for note in found.notes)
     for record in found.records:
         assert record.finished_s is not None
         assert record.finished_s - record.job.arrived_s >= record.job.steps / max(record.throughputs) * (1 - 1e-9)

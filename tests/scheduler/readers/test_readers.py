@@ -67,7 +67,7 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         (ROW.replace("\t1\t1\t", "\t3\t1\t"), "line 2: scale_factor: found 3; expected 1 for A3C"),
         (ROW.replace("\t1\t1\t", "\t1e9\t1\t"), "line 2, scale_factor: found '1e9'; expected a whole number >= 1"),
         (ROW.replace("\t1\t1\t", "\t1\t0\t"), "line 2, weight: found '0'"),
-        (ROW + "\t7", "line 2: found 11; expected 10 fields"),
+        (ROW + "\t7", "line 2: found 11; expected 10 tab-separated fields"),
         ("x" * 5000, "line 2: found 5000 characters"),
     ],
 )
