@@ -167,7 +167,9 @@ def papers(json: Json = False) -> None:
         ]
         print_json({"ideas": ideas, "strategies": [{"strategy": a, "paper": b, "home": c} for a, b, c in sources]})
         return
-    print("ideas of the papers: code, page, test (docs/ and tests/ are in the repository, not in the installed package)")
+    print(
+        "ideas of the papers: code, page, test (docs/ and tests/ are in the repository, not in the installed package)"
+    )
     for idea in IDEAS:
         print(f"\n  {idea.name} ({idea.paper})")
         for place in (*(f"hocket/{place}" for place in idea.places), f"docs/{idea.docs}", f"tests/{idea.test}"):

@@ -108,7 +108,7 @@ def _numbers_alone(schema: Any) -> None:
     """Numbers are to be numbers: true, and texts such as "12", would be taken for some otherwise. 2.0 is a whole number, and keys
     are always texts in JSON.
 
-    pydantic's strict mode takes a list for a tuple, and a mapping for a dataclass, only in JSON text: it takes 2 to 3 times as long
+    pydantic's strict mode takes a list for a tuple, and a mapping for a dataclass, only in JSON text, which takes twice as long
     (docs/design.md, "Libraries").
     """
     from pydantic_core.core_schema import no_info_before_validator_function
