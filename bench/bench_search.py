@@ -1,4 +1,4 @@
-"""How long the planner searches: models by their sizes on up to 3,072 devices, alike and unlike, and all strategies for a profile of
+"""How long the planner searches: analytic models on up to 3,072 devices, alike and unlike, and all strategies for a profile of
 64 layers.
 
     python bench/bench_search.py
@@ -47,7 +47,7 @@ def _say(model: Transformer, cluster: Cluster, batch_size: int, synchronous: boo
 
 def by_sizes(synchronous: bool | None = None) -> None:
     """Search all ways to divide A100s, eight a server with a card each, for published models; False: 2BW as well."""
-    print(f"by sizes{', --stale' if synchronous is False else ''}")
+    print(f"analytic models{', --stale' if synchronous is False else ''}")
     print(f"{'model':>10} {'devices':>8} {'ways':>8} {'simulated':>10} {'seconds':>8} {'again':>8}  best")
     for name, devices, batch_size in SIZED:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
@@ -56,7 +56,7 @@ def by_sizes(synchronous: bool | None = None) -> None:
 
 
 def main() -> None:
-    """Search by sizes, on devices alike and unlike; then on ever more servers of eight devices."""
+    """Search for analytic models, on homogeneous and heterogeneous devices; then on ever more servers of eight devices."""
     by_sizes()
     by_sizes(synchronous=False)
     on_unlike_devices()

@@ -1,6 +1,6 @@
-"""The public face in Python: five names. Everything that they return can be saved, shown, edited and handed on.
+"""Public Python interface: `Job`, `profile`, `plan`, `simulate`, `train`, and `tokens` for jobs with token-mean losses.
 
-Where a profile, a cluster or a plan is asked for, the path of its file will do. `tokens` helps to write a job.
+Each function takes a profile, a cluster or a plan either as an object or as the path of its file. Results can be saved and edited.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,18 +40,21 @@ def profile(
     calibration: "Calibration | str | Path | None" = None,
     **options: Any,
 ) -> ModelProfile:
-    """Measure a job, or the job of a job file, layer by layer. See `hocket.profiling.measure.measure.measure` for the options.
-
-    With `tensor` it is one of so many tensor-parallel devices that is measured. The job of a job file is measured among as many busy
-    neighbours as usual, if nothing else is said.
+    """Measure seconds and bytes of each layer of a job.
 
     Arguments:
-        for_type: measure nothing, but work out what the job takes on this device type (of the catalogue, or of a cluster
-            file); the model of a job file may be larger than memory. See `hocket.profiling.analytic.sketch.sketch` for the options.
-        calibration: of that device type, from `hocket calibrate`.
+        job: a job, or the path of a job file. A job file is measured while other processes keep the remaining cores busy, as in
+            training; set `neighbours` to change their number.
+        microbatch_sizes: samples per microbatch to measure, such as (1, 2, 4).
+        tensor: measure one rank of a tensor-parallel group of this size.
+        for_type: device type, from the catalog or a cluster file. Estimate layer costs on this type with an analytic model instead
+            of measuring; the model of a job file may then be larger than memory.
+        calibration: correction of the analytic model for that device type, from `hocket calibrate`.
+        options: of `hocket.profiling.measure.measure.measure`; with `for_type`, of `hocket.profiling.analytic.sketch.sketch`.
 
     Raises:
-        CaptureError: the model cannot be captured; names the module and the reason.
+        CaptureError: the model cannot be captured; the message names the module and the reason.
+        InputError: `calibration` or `tensor` does not go with the other arguments.
     """
     refuse_in_job_file("hocket.profile")
     if for_type is not None:
@@ -60,13 +63,15 @@ def profile(
         from hocket.profiling.analytic.sketch import sketch
 
         if tensor != 1:
-            raise InputError("tensor", str(tensor), "1, where nothing is measured")
+            raise InputError("tensor", str(tensor), "1, because `for_type` estimates costs and measures nothing")
         kind = for_type if isinstance(for_type, DeviceType) else device_type_of(for_type)
         taught = Calibration.read(calibration) if isinstance(calibration, str | Path) else calibration
         options.setdefault("foreach", kind.name != CPU)
         return costed(sketch(job, microbatch_sizes or (), **options), kind, taught)
     if calibration is not None:
-        raise InputError("calibration", "given", "nothing, where the job is measured", "Give for_type as well.")
+        raise InputError(
+            "calibration", "given without for_type", "a device type to calibrate", "Pass for_type as well."
+        )
     from hocket.runtime.tensor_parallel.measure_rank import measure_member
 
     loaded = job if isinstance(job, Job) else load_job(job)
@@ -89,23 +94,26 @@ def plan(
     deadline_s: float | None = None,
     **options: Any,
 ) -> Any:
-    """Search for the best plan of a profiled job, or of a model that is known by its sizes.
-
-    Of a profile `.best.plan` is it, `.candidates` are all, `.refused` says why not; a plan made from the path of a profile names
-    that path, so that it can be opened wherever it is saved. Of sizes (a `Transformer`, a file of them, a published model's name)
-    `.best` is it, `.save(path)` writes it with its profile.
+    """Find the best plan for a profiled job, or for an analytic model.
 
     Arguments:
-        objective: "time", "cost" (most samples for a dollar) or "devices" (the fewest that meet the deadline, the default where
-            there is one): hocket/planning/goals/goal.py. samples, tokens: to train on; tokens of sizes only. deadline_s: for all of them.
-        options: of `hocket.planning.search.search.search`, or of `hocket.planning.mesh.plan_model.search_sizes`.
+        profile: a profile or its path; or an analytic model: a `Transformer`, a file of its sizes, or the name of a published model.
+        batch_size: samples of one optimizer update.
+        strategies: names to consider; all synchronous strategies if empty.
+        objective: "time", "cost" (most samples per dollar) or "devices" (fewest devices that meet the deadline; the default if a
+            deadline is given). See hocket/planning/goals/goal.py.
+        samples, tokens: length of the training. Tokens are for analytic models only.
+        deadline_s: seconds for the whole training.
+        options: of `hocket.planning.search.search.search`; for analytic models, of `hocket.planning.mesh.plan_model.search_sizes`.
 
     Returns:
-        The search, a `Search` or a `SizedSearch`; where one of the goals is given a `Planned`: `.found` is the search on the
-        part of the cluster that was chosen, `.worth` what its best plan means for the goal, `.parting` what was asked of others.
+        For a profile, a `Search`: `.best.plan` is the best plan, `.candidates` are all plans, `.refused` lists refusals with reasons.
+        A plan made from the path of a profile stores that path. For an analytic model, a `SizedSearch`: `.best` is the best
+        layout, `.save(path)` writes the plan and its profile. With an objective, a length or a deadline, a `Planned`: `.found` is
+        the search on the chosen part of the cluster, `.worth` the time and cost of its best plan, `.parting` the other parts.
 
     Raises:
-        InputError: tokens with a profile; see the searches.
+        InputError: an argument that does not fit, such as tokens with a profile.
     """
     from hocket.planning.goals.for_model import plan_sizes
     from hocket.planning.goals.for_profile import plan_profile
@@ -129,14 +137,15 @@ def plan(
 
 
 def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None = None) -> tuple[Trace, Summary]:
-    """Predict what a plan does: the trace of every instruction, and a summary.
+    """Predict the trace of every instruction of a plan, and a summary.
 
-    Without a profile it is the one that the plan names: seen from the plan's folder, or for a plan that was not read from
-    a file, from the folder that one works in.
+    Arguments:
+        profile: by default the profile that the plan names, relative to the plan's folder; for a `Plan` object, relative to the
+            working directory.
 
     Raises:
-        InputError: plan and profile do not belong together, or the plan names no profile and none is given.
-        ProgramError: `hocket check` refuses it, for example because it may need more memory than its devices have.
+        InputError: plan and profile do not belong together, or there is no profile.
+        ProgramError: `hocket check` refuses the plan, for example because a device has too little memory.
     """
     known = _with_profile(plan, profile)
     validate(known)
@@ -151,7 +160,9 @@ def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | 
     if not isinstance(plan, Plan):
         return open_plan(plan)
     if not plan.profile:
-        raise InputError("simulate: profile", "nothing", "the profile that the plan was made for, or its path")
+        raise InputError(
+            "simulate: profile", "nothing", "the profile that the plan was made for, or its path", "Pass profile=."
+        )
     return opened(plan, Path(), "plan")
 
 
@@ -163,7 +174,13 @@ def train(
     on_step: Callable[[dict[str, Any]], None] | None = None,
     **options: Any,
 ) -> "Trained":
-    """Train for real. See `hocket.runtime.train.train` for the options."""
+    """Train a job with a plan on local workers; under `torchrun`, as one of its workers.
+
+    Arguments:
+        steps: optimizer updates in all, including updates before a resume.
+        on_step: callback for each step, with its number, loss and samples.
+        options: of `hocket.runtime.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or `trace`.
+    """
     from hocket.runtime.train import train as run
 
     return run(job, plan, steps=steps, on_step=on_step, **options)

@@ -207,7 +207,7 @@ def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
 
 
 def explained_sizes(found: Any, options: Mapping[str, Any], progress: Report | None = None) -> Explained:
-    """Of the best plan of a model by its sizes."""
+    """Explanation of the best plan of an analytic model."""
     from hocket.planning.explain.baseline_comparison import of_sizes
     from hocket.planning.explain.what_if import ask_sizes, fewer, usual
 
@@ -257,7 +257,7 @@ def explained_profile(
 
 
 def _runner_up(found: Any) -> str:
-    """The best, and the next candidate and by how much it is behind; by sizes the table's lines say it."""
+    """Best candidate, and the runner-up with its distance; for analytic models the table shows both."""
     best, *rest = found.candidates
     if not rest:
         if found.considered == 1:

@@ -19,7 +19,7 @@ Objective = Annotated[
         "The last two may use a part of the cluster.",
     ),
 ]
-Tokens = Annotated[float | None, typer.Option("--tokens", help="By sizes: train on so many tokens, such as 300e9.")]
+Tokens = Annotated[float | None, typer.Option("--tokens", help="Analytic model: tokens to train on, such as 300e9.")]
 Samples = Annotated[float | None, typer.Option("--samples", help="Train on so many samples.")]
 Deadline = Annotated[
     str | None,

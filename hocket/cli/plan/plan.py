@@ -1,4 +1,4 @@
-"""hocket plan: the best way to train a profiled job, or a model known by its sizes, on a cluster."""
+"""Command `hocket plan`: search for the best plan of a profiled job or an analytic model."""
 
 import sys
 from collections.abc import Mapping
@@ -31,24 +31,28 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="A profile, from `hocket profile` or `hocket import`; or a model's sizes: a YAML file, a config.json, or a "
-            "published model's name such as gpt3-175b."
+            help="A profile (from `hocket profile` or `hocket import`), or an analytic model: a YAML file of sizes, a "
+            "config.json, or the name of a published model such as gpt3-175b."
         ),
     ],
     cluster: Annotated[Path, typer.Argument(help="A cluster file (YAML), from `hocket links` or by hand.")],
     batch: Annotated[int, typer.Option("--batch", "-B", help="Samples of one optimizer update.")],
     strategy: Annotated[
         list[str] | None,
-        typer.Option("--strategy", "-s", help="Only this strategy; repeat. By sizes gpipe is considered only so."),
+        typer.Option(
+            "--strategy",
+            "-s",
+            help="Consider only this strategy; repeatable. For analytic models, GPipe is tried only when named here.",
+        ),
     ] = None,
     microbatch: Annotated[
-        list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")
+        list[int] | None, typer.Option("--microbatch", "-b", help="Consider only this microbatch size; repeatable.")
     ] = None,
     max_batch: Annotated[
         int | None,
         typer.Option(
-            help="The largest batch that is safe for the job: doublings of --batch up to it are planned, too, and the smallest of "
-            "the best is taken.",
+            help="Largest batch at which the job still converges. Doublings of --batch up to this size are planned as well; "
+            "among the fastest, the smallest is taken.",
             show_default=False,
         ),
     ] = None,
@@ -57,25 +61,24 @@ def plan(
         bool | None,
         typer.Option(
             "--synchronous/--stale",
-            help="Only strategies with the mathematics of one process, or those that compute with old weights, too (by sizes: "
-            "two_bw). The first, where -s names no other.",
+            help="--synchronous: only strategies with the losses of a single process (default without -s). --stale: also strategies "
+            "that compute with older weights (for analytic models: two_bw).",
             show_default=False,
         ),
     ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
-            help="Only replicas that divide none, optimizer (state and step) or full (weights, too); all are considered by default."
+            help="State sharding among replicas: none, optimizer (ZeRO-1) or full (ZeRO-3). All are considered by default."
         ),
     ] = None,
     amplification_limit: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Of a profile: how inefficient a plan may be. The seconds that all its devices spend on an iteration, by those that "
-            "one device alone would take for the same batch, are X at most; plans above it are refused. 1 is one device alone, 2 "
-            "twice its work for the same; begin with 1.5. Burst-parallel plans, which give each layer as many devices as it is "
-            "worth and leave the others to other jobs, are found under it, and use only what is not left to others.",
+            help="For profiles: refuse plans with an amplification above X. Amplification is device-seconds per iteration divided by "
+            "the seconds of one device for the same batch: 1 is a single device, 2 is twice its work; begin with 1.5. "
+            "Burst-parallel plans are searched under this limit; devices that they yield to other jobs do not count.",
             show_default=False,
         ),
     ] = None,
@@ -83,44 +86,52 @@ def plan(
         str | None,
         typer.Option(
             metavar="lru|next_use",
-            help="Of a profile, to compare with: only plans whose memory each device makes larger by itself, with the host's. "
-            "lru: what was used least recently is written there, as virtual memory does; next_use: what is used last of all, and only "
-            "what has changed. Of the strategies that -s names, or data_parallel, gpipe, flush and model_parallel. Without it plans "
-            "that swap are Harmony's, considered where a choice does not fit. Needs host_memory_bytes in the cluster file.",
+            help="For profiles. Baseline: per-device virtual memory (paging to the host). lru evicts the least recently used value; "
+            "next_use evicts the value that is used last, and writes only changed values. Strategies: those of -s, or data_parallel, "
+            "gpipe, flush and model_parallel. Without --swap, Harmony's plans are considered where a choice does not fit into "
+            "memory. Needs host_memory_bytes in the cluster file.",
             show_default=False,
         ),
     ] = None,
     buckets: Annotated[
         str,
         typer.Option(
-            help="Of gradients: auto (sizes and, where the cluster file has `overlap`, threads that make the best plans quickest), "
-            "default (25 MiB), or bytes, such as 4MB. By sizes auto chooses for the plan that is written."
+            help="Gradient buckets: auto (fastest sizes; with `overlap` in the cluster file also communication threads), default "
+            "(25 MiB), or a size such as 4MB. For analytic models, auto applies to the plan that is written."
         ),
     ] = "auto",
     sequence: Annotated[
-        int | None, typer.Option(min=1, help="By sizes: tokens of a sample; the model's own by default.")
+        int | None,
+        typer.Option(min=1, help="Analytic model: tokens per sample; by default the sequence length of the model."),
     ] = None,
     recompute: Annotated[
-        list[str] | None, typer.Option(help="By sizes: only none, selective or full inside blocks; repeat.")
+        list[str] | None,
+        typer.Option(
+            help="Analytic model: only this recomputation inside blocks (none, selective or full); repeatable."
+        ),
     ] = None,
     tensor: Annotated[
         list[int] | None,
-        typer.Option("--tensor", "-t", help="By sizes: only this width of tensor-parallel groups; repeat."),
+        typer.Option("--tensor", "-t", help="Analytic model: only this tensor-parallel size; repeatable."),
     ] = None,
     sequence_parallel: Annotated[
         bool | None,
         typer.Option(
             "--sequence-parallel/--no-sequence-parallel",
-            help="By sizes: only groups that work on slices of the sequence, or none; both are considered by default.",
+            help="Analytic model: with or without sequence parallelism; both are considered by default.",
         ),
     ] = None,
     tensor_profile: Annotated[
         list[Path] | None,
-        typer.Option(help="Of the same job, from `hocket profile --tensor`: considers groups of so many, too; repeat."),
+        typer.Option(
+            help="Profile of the same job from `hocket profile --tensor`: consider this tensor-parallel size as well; repeatable."
+        ),
     ] = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="By sizes: what `hocket calibrate` has learned of the device type.", show_default=False),
+        typer.Option(
+            help="Analytic model: calibration of the device type, from `hocket calibrate`.", show_default=False
+        ),
     ] = None,
     feedback: Annotated[
         bool,
@@ -135,7 +146,7 @@ def plan(
     rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
-    """Search for the best way to train a profiled job, or a model known by its sizes, on a cluster.
+    """Find the fastest plan of a profiled job, or of an analytic model, on a cluster.
 
     Example: hocket plan profile.json cluster.yaml --batch 32 -o plan.yaml
 
@@ -165,7 +176,7 @@ def plan(
         of_sizes["--sequence-parallel"] = sequence_parallel
         for name, value in of_sizes.items():
             if value or value is False:
-                expected = "a model by its sizes: a profile's layers are measured as they are"
+                expected = "an analytic model: layers of a profile are measured as they are"
                 raise InputError(name, "a profile", expected, _GROUPS if name in _OF_GROUPS else "")
         members = {path: ModelProfile.read(path) for path in tensor_profile or ()}
         for path, one in members.items():
@@ -209,9 +220,13 @@ def plan(
         _report(of_batches.best, output, rows, json, why, profiles if past else {})
         return
     if swap is not None:
-        raise InputError("--swap", "a model by its sizes", "a profile: by sizes nothing is swapped")
+        raise InputError("--swap", "an analytic model", "a profile: plans of analytic models never swap")
     if tensor_profile:
-        raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
+        raise InputError(
+            "--tensor-profile",
+            "an analytic model",
+            "a profile: for analytic models all tensor-parallel sizes are considered",
+        )
 
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`hocket plan` for a model by its sizes: what it prints, and the two files that it writes."""
+"""Output of `hocket plan` for analytic models: tables, the plan and its profile."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Refusals: ways to divide devices for a model by its sizes that are no candidates, each with its reason.
+"""Refused layouts of analytic models, each with its reason.
 
 Rules of this file: asked for only where somebody wants to see them; the search itself counts them. Of what is alike the nearest misses
 stand for all: with the least memory that lacks, or the least time that they lose.

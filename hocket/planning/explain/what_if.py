@@ -114,7 +114,7 @@ def fewer(cluster: Cluster, bubble: float) -> tuple[Scenario, ...]:
 def ask_sizes(
     found: SizedSearch, question: Scenario, options: Mapping[str, Any], search: bool = True
 ) -> ScenarioResult:
-    """A question about the best plan of a model by its sizes.
+    """Answer a what-if question about the best plan of an analytic model.
 
     Arguments:
         options: of the search that found it. search: whether to search anew; else memory is answered by a bound.
@@ -227,7 +227,7 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool
 
 
 def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, question: Scenario) -> ScenarioResult:
-    """The same with a search, of a plan that was made by sizes: which searches by sizes."""
+    """Answer with a new search of the analytic model that the plan was made from."""
     same = ask_plan(plan, profile, question)
     try:
         now = predict_iteration(plan, profile).samples_per_s
@@ -244,14 +244,14 @@ def _admits(plan: Plan) -> bool | None:
 
 
 def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
-    """The published model that a plan by sizes was made of.
+    """Published model that the plan of an analytic model was made from.
 
     Raises:
         InputError: it is of another, or worked out otherwise (with a calibration, say).
     """
     step = f"Ask of the model: hocket what-if MODEL CLUSTER -B {plan.batch_size}"
     refusal = InputError(
-        "--replan", f"a plan of {plan.model} by sizes", "a plan of a profile, or a published model", step
+        "--replan", f"a plan of the analytic model {plan.model}", "a plan of a profile, or a published model", step
     )
     if plan.model not in names():
         raise refusal

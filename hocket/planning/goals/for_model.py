@@ -1,4 +1,4 @@
-"""A model by its sizes, planned for a goal: on the whole cluster, or on the part of it that serves best.
+"""Goals for analytic models: plan on the whole cluster, or on its best part.
 
 Rules of this file: deterministic. What no plan on a part can be below is worked out first: its devices' seconds without any waiting,
 and their memory beside the model's state; only then is the part searched.
@@ -38,7 +38,7 @@ def plan_sizes(
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> Planned[SizedSearch]:
-    """Plan a model by its sizes for a goal.
+    """Plan an analytic model for a goal.
 
     Arguments:
         options: of `search_sizes`.
@@ -50,7 +50,7 @@ def plan_sizes(
     if options.pop("amplification_limit", None) is not None:
         raise InputError(
             "amplification_limit",
-            "a model by its sizes, whose plans are for all devices and keep them",
+            "an analytic model: its plans use all devices all the time",
             "a profile, whose layers may have unlike numbers of devices",
             "Profile the model, on no device with `hocket profile job.py --device-type`; or ask for few devices with --objective cost.",
         )

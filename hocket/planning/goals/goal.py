@@ -63,7 +63,7 @@ def goal_of(
     """
     if tokens is not None:
         if not sequence:
-            expected = "a model by its sizes: samples of a profile have no tokens"
+            expected = "an analytic model: samples of a profile have no token count"
             raise InputError("tokens", "a profile", expected, "Say how many samples.")
         if samples is not None:
             raise InputError("tokens", "samples as well", "one of the two")

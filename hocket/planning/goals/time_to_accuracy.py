@@ -191,7 +191,7 @@ def data_parallel(profile: ModelProfile) -> Iteration:
 
 
 def any_mesh(model: Transformer, **options: Any) -> Iteration:
-    """The best way to divide devices for a model by its sizes; options of `search_sizes`."""
+    """Best layout of an analytic model; options of `search_sizes`."""
     last: list[SizedSearch] = []
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:

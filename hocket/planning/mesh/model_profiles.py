@@ -1,4 +1,4 @@
-"""A model by its sizes on a cluster: its profiles, worked out for the cluster's device types, and the planes of meshes that there are.
+"""An analytic model on a cluster: estimated profiles for its device types, and the layout spaces to search.
 
 Rules of this file: nothing is searched, measured or allocated; each profile is worked out once.
 """
@@ -114,7 +114,7 @@ class SizedSpace:
 
 def considered_meshes(strategies: Sequence[str], synchronous: bool | None) -> tuple[str, ...]:
     """Which strategies are considered; arguments as of `search_sizes`."""
-    return considered(strategies, synchronous, STRATEGIES, (*USUAL, *STALE), "by sizes ")
+    return considered(strategies, synchronous, STRATEGIES, (*USUAL, *STALE), "for an analytic model ")
 
 
 def divisors(devices: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Planning a model by its sizes: profiles are worked out for the cluster's device type, meshes searched, the best one made a plan.
+"""Planning of analytic models: estimate profiles for the cluster's device types, search parallel layouts, write the best plan.
 
 Rules of this file: nothing is measured and nothing allocated; deterministic. Operations are the model's, three times those of the
 forward, without what recomputation repeats.
@@ -36,7 +36,7 @@ IN_16_BITS = Precision()
 
 
 class SizedSearch(SizedSpace):
-    """What a search for a model by its sizes has found.
+    """Result of a search for an analytic model.
 
     Attributes:
         buckets: what was asked. meshes: found ones, the best first. search_s: that it took.
@@ -226,7 +226,7 @@ def search_sizes(
         grouped(cluster, width)
     check_buckets(buckets)
     if not isinstance(buckets, str):
-        raise InputError("buckets", f"{buckets:g}", f"{AUTO} or {DEFAULT}, where a model is planned by its sizes")
+        raise InputError("buckets", f"{buckets:g}", f"{AUTO} or {DEFAULT}, for an analytic model")
     found = SizedSearch(model, cluster, batch_size, precision, calibration, buckets)
     if like is not None:
         found.share(like)

@@ -1,4 +1,4 @@
-"""Transformer: a model of the GPT, BERT or Llama family by its sizes, and what each of its layers asks of a device.
+"""Analytic transformer: sizes of a GPT, BERT or Llama model, and the operations and bytes of each layer.
 
 Rules of this file: no device, no seconds, and nothing is allocated. With a tensor-parallel width of t every figure is that of
 one of t devices, after sections 4.2.3 and 4.3.2: heads and feed-forward columns are divided, what lies between (normalisations,

@@ -110,7 +110,7 @@ def test_why_waves_are_not_taken(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, by sizes as well."""
+    """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, for analytic models as well."""
     Cluster("a100", (Level("server", 2, 1e9, 1e-6),), "a100-80gb").save("a100.yaml")
     asked = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "data_parallel", "-b", "2", "-o", "shared.yaml"]
     none, shared = (document(capsys, *asked, "--shard", shard) for shard in ("none", "optimizer"))
@@ -295,7 +295,7 @@ def test_the_wrong_file_is_told_what_it_seems_to_be(
 
 
 def test_groups_of_a_profile_are_those_of_its_members(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A profile of one device is no member's; and who asks for groups as by sizes is told which option considers them."""
+    """A profile of one device is no member's; and who asks for groups as for an analytic model is told which option considers them."""
     words = ("plan", "profile.json", "cluster.yaml", "-B", "4")
     error = document(capsys, *words, "--tensor-profile", "profile.json", code=2)["error"]
     assert (error["place"], error["found"]) == ("--tensor-profile", "profile.json, a profile of 1 device")

@@ -1,4 +1,4 @@
-"""`hocket plan` for a model by its sizes, from the command line to a plan file and back."""
+"""`hocket plan` for an analytic model, from the command line to a plan file and back."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -188,7 +188,7 @@ def test_it_is_the_same_each_time(folder: Path) -> None:
 
 
 def test_what_blocks_make_again_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a plan by sizes it stands in its profile; its rows are groups where it has groups."""
+    """Of a plan of an analytic model it stands in its profile; its rows are groups where it has groups."""
     words = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-t", "2", "--recompute")
     for word, cell in (("full", " full in "), ("none", " no")):
         said(capsys, *words, word, "-o", "own.yaml")

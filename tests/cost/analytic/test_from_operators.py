@@ -48,7 +48,7 @@ def sketched(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyp
 
 
 def by_sizes(causal: bool) -> ModelProfile:
-    """The same model, as the planner by sizes knows it; gradients are added to those of earlier microbatches: two read, one written."""
+    """The same model, as the analytic planner knows it; gradients are added to those of earlier microbatches: two read, one written."""
     sizes = Transformer(
         "gpt",
         LAYERS,
@@ -74,7 +74,7 @@ def test_a_gpt_is_what_its_sizes_say(sketched) -> None:  # type: ignore[no-untyp
     of the products, whose gradients are sums.
     """
     found, known = costed(sketched, A100), by_sizes(causal=True)
-    # The field counts what lies ahead of a position, too; the planner by sizes leaves it out.
+    # The field counts what lies ahead of a position, too; the analytic planner leaves it out.
     assert sum(x.flops[1] for x in found.layers) == sum(x.flops[1] for x in by_sizes(causal=False).layers)
     tied = WORDS * HIDDEN * 2
     assert sum(x.weights_bytes for x in found.layers) - tied == sum(x.weights_bytes for x in known.layers) - tied

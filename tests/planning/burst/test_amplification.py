@@ -119,10 +119,10 @@ def test_shares_that_were_not_measured_are_left_out() -> None:
 
 @pytest.mark.parametrize("limit", [0.5, -1.0, float("nan")])
 def test_a_limit_below_one_device_is_refused(limit: float) -> None:
-    """As is one for a model by its sizes, whose plans are for all devices."""
+    """As is one for an analytic model: its plans use all devices all the time."""
     with pytest.raises(InputError, match="expected >= 1: one device alone has 1"):
         search(UNLIKE, FAST, 8, amplification_limit=limit)
-    with pytest.raises(InputError, match="a model by its sizes, whose plans are for all devices"):
+    with pytest.raises(InputError, match="an analytic model: its plans use all devices all the time"):
         hocket.plan("gpt2-xl", FAST, 8, amplification_limit=1.5)
 
 

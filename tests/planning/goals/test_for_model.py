@@ -1,4 +1,4 @@
-"""Goals of models by their sizes, and of profiles: the part that is chosen, as searching each part alone has it."""
+"""Goals of analytic models, and of profiles: the part that is chosen, as searching each part alone has it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_widths_that_fit_some_parts() -> None:
 
 
 def test_in_python(tmp_path: Path) -> None:
-    """By sizes and from a profile, with goals and without."""
+    """For analytic models and profiles, with goals and without."""
     found = hocket.plan(GPT, PRICED, 16)
     assert isinstance(found, SizedSearch)
     found.save(tmp_path / "plan.yaml")

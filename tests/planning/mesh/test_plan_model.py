@@ -1,4 +1,4 @@
-"""Planning by sizes: what is asked wrongly, what does not fit, and that the plan is what was found."""
+"""Planning of analytic models: what is asked wrongly, what does not fit, and that the plan is what was found."""
 
 from dataclasses import replace
 from typing import Any

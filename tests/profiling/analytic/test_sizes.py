@@ -1,4 +1,4 @@
-"""Models by their sizes: files, published names, and the parameters of the models that they describe."""
+"""Analytic models: files, published names, and the parameters of the models that they describe."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Models by their sizes: from a file, or by the name of one that was published.
+"""Analytic models: sizes from a file, or of a published model by name.
 
 Rules of this file: a YAML file holds the fields of `Transformer`, its name the file's where it gives none; a `config.json` is read
 by `config_json.py`. Published models are YAML files of this folder, sizes only, each with its source. Nothing is allocated.
