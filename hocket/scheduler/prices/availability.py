@@ -1,4 +1,4 @@
-"""Availability: when an instance was to be had, when it was taken away, and the notice of that.
+"""Availability of instances, preemptions and preemption notices.
 
 Source: section 6.3.2 (Figure 6.2: times granted and preempted) and 6.5 (time to preemption).
 """
@@ -13,13 +13,16 @@ from hocket.errors import InputError
 from hocket.scheduler.prices.market import PriceKey
 from hocket.scheduler.prices.series import Series
 
-# Seconds between the notice and the end: AWS says two minutes before, Google and Azure half a minute.
+# Seconds between notice and preemption: two minutes on AWS, half a minute on Google and Azure.
 NOTICE_S = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}
 
 
 @dataclass(frozen=True)
 class InstanceLifetime:
-    """One instance from when it was granted; `preempted`, or still there when nobody looked any more."""
+    """Lifetime of one instance.
+
+    `preempted` is False if the instance was still there at the end of the observation.
+    """
 
     begin_s: float
     end_s: float
@@ -28,13 +31,15 @@ class InstanceLifetime:
 
 @dataclass(frozen=True)
 class Availability:
-    """Of one type of instance in one place, as somebody found it who always wanted one.
+    """Availability of an instance type in one place, under continuous requests.
 
     Attributes:
-        held: in order, never two at once.
-        refused_s: moments at which none was granted.
-        begin_s, end_s: between which somebody looked.
-        accelerator: and how many `accelerators` in the instance; empty where it was never granted and so nobody can tell.
+        key: place and instance type.
+        accelerator: accelerator name; empty if unknown because no instance was granted.
+        accelerators: number of accelerators in the instance.
+        held: lifetimes in order; they never overlap.
+        refused_s: times of refused requests.
+        begin_s, end_s: start and end of the observation.
     """
 
     key: PriceKey
@@ -49,10 +54,10 @@ class Availability:
         place = f"availability of {self.key}"
         moments = [self.begin_s, *(t for h in self.held for t in (h.begin_s, h.end_s)), self.end_s]
         if any(b < a for a, b in pairwise(moments)):
-            raise InputError(place, "times out of order", "instances one after the other, between begin_s and end_s")
+            raise InputError(place, "times out of order", "consecutive instances between begin_s and end_s")
 
     def available(self, now_s: float) -> bool | None:
-        """Whether there was one at a moment; None when nobody looked."""
+        """True if an instance was available at a time; None outside the observation."""
         if not self.begin_s <= now_s <= self.end_s:
             return None
         index = bisect_right([h.begin_s for h in self.held], now_s) - 1
@@ -60,7 +65,7 @@ class Availability:
 
     @property
     def series(self) -> Series:
-        """1 while there was one, 0 while not, nan when nobody looked."""
+        """1 while an instance was available, 0 otherwise, nan outside the observation."""
         steps = {self.begin_s: 0.0}
         for held in self.held:
             steps[held.begin_s] = 1.0
@@ -75,33 +80,35 @@ class Availability:
 
     @property
     def fraction(self) -> float:
-        """Of the time in which somebody looked, with an instance; nan if that is no time."""
+        """Fraction of the observation with an instance; nan for an empty one."""
         looked = self.end_s - self.begin_s
         return self.held_s / looked if looked else nan
 
     @property
     def preemptions(self) -> int:
-        """Instances that were taken away."""
+        """Number of preempted instances."""
         return sum(h.preempted for h in self.held)
 
     @property
     def mean_s_to_preemption(self) -> float:
-        """Time with an instance by preemptions: the likeliest mean if they come at random; inf without any.
+        """Seconds with an instance over preemptions; inf without preemptions.
 
-        Instances that were still there at the end count with their time, as they should: leaving them out would favour
-        the short-lived.
+        This is the maximum-likelihood mean for random preemptions. Instances still there at the end count with their
+        time; omitting them would bias the mean toward short lifetimes.
         """
         return self.held_s / self.preemptions if self.preemptions else inf
 
     def notices(self, notice_s: float | None = None) -> tuple["Notice", ...]:
-        """Of every preemption, so many seconds before it (by default the cloud's own), but not before the grant.
+        """Preemption notices, by default with the cloud's notice period.
+
+        A notice is never before the grant.
 
         Raises:
-            InputError: a cloud whose notice is not known, and none given.
+            InputError: `notice_s` is missing and the cloud's notice period is unknown.
         """
         if notice_s is None:
             if self.key.cloud not in NOTICE_S:
-                raise InputError("notice_s", f"none known for {self.key.cloud!r}", "seconds, >= 0")
+                raise InputError("notice_s", f"no known notice period for {self.key.cloud!r}", "seconds, >= 0")
             notice_s = NOTICE_S[self.key.cloud]
         if not 0 <= notice_s < inf:
             raise InputError("notice_s", str(notice_s), "seconds, >= 0")
@@ -111,17 +118,17 @@ class Availability:
 
 @dataclass(frozen=True)
 class Notice:
-    """At `at_s` the cloud says that an instance goes at `deadline_s`."""
+    """Preemption notice at `at_s`: the instance goes away at `deadline_s`."""
 
     key: PriceKey
     at_s: float
     deadline_s: float
 
     def enough_for(self, checkpoint_s: float) -> bool:
-        """Whether a checkpoint that takes so long is written in time."""
+        """True if a checkpoint of this duration fits before the deadline."""
         return checkpoint_s <= self.deadline_s - self.at_s
 
 
 def notices(all_of: Iterable[Availability], notice_s: float | None = None) -> tuple[Notice, ...]:
-    """Of all instances, in the order in which they come."""
+    """Notices of all instances, in time order."""
     return tuple(sorted((n for a in all_of for n in a.notices(notice_s)), key=lambda n: (n.at_s, n.key)))

@@ -1,4 +1,7 @@
-"""Bill: what a lease cost, with the prices that were paid; it is stored with the run, because prices change."""
+"""Bill: cost of a lease with the prices paid.
+
+Bills are stored with the run, because prices change.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Paid:
-    """From this moment on, dollars an hour of one instance."""
+    """Dollars per hour of one instance, from a time on."""
 
     from_s: float
     usd_per_hour: float
@@ -20,15 +23,15 @@ class Paid:
 
 @dataclass(frozen=True)
 class Bill:
-    """One lease of some instances.
+    """Bill for a lease of instances.
 
     Attributes:
-        cloud, region, zone, instance_type: what was leased.
-        begin_s, end_s: of the lease.
-        instances: leased at once; a part of one where a job has only some of its accelerators.
-        spot: or on demand.
-        cost_usd: the integral of the price over the lease, of all instances.
-        paid: the prices that held, in order.
+        cloud, region, zone, instance_type: the leased instance type.
+        begin_s, end_s: start and end of the lease.
+        instances: number of instances; a fraction if a job uses only some accelerators of one.
+        spot: True for spot, False for on-demand.
+        cost_usd: integral of the price over the lease, for all instances.
+        paid: prices in effect, in time order.
     """
 
     cloud: str
@@ -44,7 +47,7 @@ class Bill:
 
     @property
     def mean_usd_per_hour(self) -> float:
-        """Of one instance, over the lease; 0 for a lease of no time."""
+        """Mean price of one instance over the lease; 0 for an empty lease."""
         hours = (self.end_s - self.begin_s) / HOUR_S * self.instances
         return self.cost_usd / hours if hours else 0.0
 
@@ -52,14 +55,14 @@ class Bill:
 def bill(
     market: Market, key: PriceKey, begin_s: float, end_s: float, instances: float = 1.0, spot: bool = True
 ) -> Bill:
-    """What a lease costs: each second at the price of that second.
+    """Compute the bill of a lease, with the price of each second.
 
     Raises:
-        InputError: an unknown key, a lease that ends before it begins, or one at a time when it was not on sale.
+        InputError: an unknown key, a lease that ends before it begins, or a time without a price.
     """
     place = f"lease of {key}"
     if not begin_s <= end_s:
-        raise InputError(f"{place}: end_s", str(end_s), f"at or after its beginning, {begin_s}")
+        raise InputError(f"{place}: end_s", str(end_s), f"at or after the start of the lease, {begin_s}")
     if not 0 < instances < float("inf"):
         raise InputError(f"{place}: instances", str(instances), "a number > 0")
     market.price_at(key, begin_s, spot)
@@ -68,11 +71,11 @@ def bill(
     assert series is not None
     cost_usd = series.integral(begin_s, end_s) / HOUR_S * instances
     if isnan(cost_usd):
-        raise InputError(place, "a time without a price", "a lease at times when it is on sale")
+        raise InputError(place, "a time without a price", "a lease while the instance is on sale")
     paid = tuple(Paid(t, price) for t, price in series.between(begin_s, end_s))
     return Bill(*key, begin_s, end_s, instances, spot, cost_usd, paid)
 
 
 def total_usd(bills: Iterable[Bill]) -> float:
-    """Of all leases of a run."""
+    """Total cost of bills, in dollars."""
     return sum(one.cost_usd for one in bills)

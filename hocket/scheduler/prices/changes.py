@@ -1,6 +1,6 @@
-"""What happens on a market as events for the core: prices that change, spot workers that go and come back.
+"""Market events for the core: price changes, spot workers lost and joined.
 
-Moments of events are counted from the beginning. `priced` (market.py) says what the types cost then.
+Event times are relative to the start. `priced` (market.py) gives the prices at the start.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,12 @@ Timed = tuple[float, Event]
 
 
 def price_changes(types: Sequence[WorkerType], market: Market, begin_s: float, end_s: float) -> tuple[Timed, ...]:
-    """Every change of price between two moments, in order.
+    """Price changes between two times, in order.
 
-    A type keeps its last price while it is not on sale: that it is gone is for `comings` to tell.
+    A type keeps its last price while it is not on sale; `comings` reports its absence.
 
     Raises:
-        InputError: an offer that the market does not have.
+        InputError: an offer is not in the market.
     """
     found: list[Timed] = []
     for kind, own in enumerate(types):
@@ -41,17 +41,17 @@ def comings(
     checkpoint_s: float = 0.0,
     notice_s: float | None = None,
 ) -> tuple[Timed, ...]:
-    """When spot workers go and come back, of types whose offer somebody looked after; all workers of a type at once.
+    """Losses and returns of spot workers, for types with observed offers.
 
-    Where nobody looked they are taken to be there. A cloud gives notice before it takes an instance: where that is long enough for
-    a checkpoint the workers go with the notice, and nothing of what they did is lost.
+    All workers of a type come and go together. Workers are assumed available outside the observation. If the
+    preemption notice is long enough for a checkpoint, workers leave at the notice and no work is lost.
 
     Arguments:
-        checkpoint_s: that it takes to save a job.
-        notice_s: between notice and end; by default the cloud's own.
+        checkpoint_s: seconds to save a job.
+        notice_s: seconds of notice; by default the cloud's.
 
     Raises:
-        InputError: a cloud whose notice is not known, and none given.
+        InputError: `notice_s` is missing and the cloud's notice period is unknown.
     """
     looked = tuple(availabilities)
     found: list[Timed] = []
@@ -71,7 +71,7 @@ def comings(
 
 
 def _steps(one: Availability, checkpoint_s: float, notice_s: float | None) -> list[tuple[float, bool, bool]]:
-    """From when on there are workers, or none, and whether what they did can be saved."""
+    """Changes of availability: time, whether workers are there, whether work is saved."""
     warnings = {n.deadline_s: n for n in one.notices(notice_s)}
     steps = [(one.begin_s, False, False)]
     for held in one.held:
@@ -84,5 +84,5 @@ def _steps(one: Availability, checkpoint_s: float, notice_s: float | None) -> li
 
 
 def happenings(*parts: Iterable[Timed]) -> tuple[Timed, ...]:
-    """All together, in the order of time; of one moment in the order of the parts."""
+    """Merge event lists by time; at equal times the order of the lists decides."""
     return tuple(sorted((one for part in parts for one in part), key=lambda one: one[0]))

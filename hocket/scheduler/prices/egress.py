@@ -1,8 +1,8 @@
-"""What it costs to move bytes out of a cloud, between its regions or between its zones; coming in is free.
+"""Egress costs: transfers out of a cloud, between regions and between zones.
 
-The tariffs are list prices of early 2020 for North America and Europe, as the authors of chapter 6 took them down
-(stanford-futuredata/training_on_a_dime, commit 8b71dc4); that of traffic between Google's zones is Google's of that time. Other
-places and times have others: make a Tariff.
+Transfers into a cloud are free. Tariffs are list prices of early 2020 for North America and Europe, as recorded by
+the authors of chapter 6 (stanford-futuredata/training_on_a_dime, commit 8b71dc4). The tariff between Google's zones
+is Google's of that time. For other places and times, create a Tariff.
 Source: section 6.3.2 and Table 6.2.
 """
 
@@ -19,11 +19,12 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Tariff:
-    """Of one cloud.
+    """Egress tariff of a cloud.
 
     Attributes:
-        out: bands of (up to so many GB a month, dollars a GB) for what leaves the cloud; the last band has no end.
-        between_regions, between_zones: dollars a GB inside it.
+        out: bands (upper limit in GB per month, dollars per GB) for traffic out of the cloud; the last band is
+            unlimited.
+        between_regions, between_zones: dollars per GB inside the cloud.
     """
 
     out: tuple[tuple[float, float], ...]
@@ -33,13 +34,13 @@ class Tariff:
     def __post_init__(self) -> None:
         ends = [end for end, _ in self.out]
         if not ends or ends[-1] != inf or any(b <= a for a, b in zip([0.0, *ends], ends, strict=False)):
-            raise InputError("tariff: out", str(self.out), "bands that end ever later, the last never")
+            raise InputError("tariff: out", str(self.out), "bands with ascending limits, the last one inf")
         prices = [price for _, price in self.out] + [self.between_regions, self.between_zones]
         if not all(isfinite(price) and price >= 0 for price in prices):
-            raise InputError("tariff", str(prices), "dollars a GB, >= 0")
+            raise InputError("tariff", str(prices), "dollars per GB, >= 0")
 
     def out_usd(self, size_bytes: float, before_bytes: float = 0.0) -> float:
-        """Of bytes that leave the cloud, after others have in the same month."""
+        """Cost of bytes that leave the cloud after earlier bytes of the same month."""
         return self._up_to((before_bytes + size_bytes) / GB) - self._up_to(before_bytes / GB)
 
     def _up_to(self, gb: float) -> float:
@@ -63,10 +64,13 @@ def move_usd(
     before_bytes: float = 0.0,
     tariffs: Mapping[str, Tariff] = TARIFFS,
 ) -> float:
-    """What it costs to move a checkpoint or a data set of so many bytes from where one instance is to where another is.
+    """Cost of moving bytes from one instance's place to another's.
+
+    Arguments:
+        before_bytes: bytes that left the source cloud earlier in the month.
 
     Raises:
-        InputError: a size below 0, or something to move out of a cloud without a tariff.
+        InputError: a negative size, or a source cloud without a tariff.
     """
     if not 0 <= size_bytes < inf:
         raise InputError("bytes to move", str(size_bytes), "a number >= 0")
@@ -85,13 +89,16 @@ def move_usd(
 
 @dataclass
 class Egress:
-    """What somebody's moves cost, one after the other: bands of a tariff count all that left a cloud in a month (UTC)."""
+    """Accumulated cost of moves.
+
+    Tariff bands count all bytes that left a cloud in a month (UTC).
+    """
 
     tariffs: Mapping[str, Tariff] = field(default_factory=lambda: TARIFFS)
     _left_bytes: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
     def quote_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
-        """What a move would cost at a moment, in seconds since 1970.
+        """Cost that a move would have at a time, in seconds since 1970.
 
         Raises:
             InputError: as `move_usd`.
@@ -99,7 +106,7 @@ class Egress:
         return move_usd(size_bytes, source, target, self._left_bytes.get(_month(source, now_s), 0.0), self.tariffs)
 
     def move_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
-        """What a move costs, which is made: later ones in the month come after it.
+        """Record a move and return its cost; it counts toward the month's bands.
 
         Raises:
             InputError: as `move_usd`.

@@ -1,4 +1,7 @@
-"""Paid: what each job of a run paid, lease by lease, with the prices that held; plain data, stored with the run."""
+"""Job bills: cost of each job of a run, by lease, with the prices paid.
+
+Bills are plain data, stored with the run.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +18,17 @@ FORMAT = "hocket-bills-1"
 
 @dataclass(frozen=True)
 class PaidLease:
-    """One lease, as far as a job pays for it.
+    """One lease, as billed to one job.
 
     Attributes:
-        on: name of the type of workers. offer: where its price is from; empty where it was given with the type.
-        workers: that were leased.
-        jobs: that shared them, of which each pays the same.
-        began_s, ended_s: since the run began.
-        cost_usd: that the job paid.
-        paid: dollars an hour of one worker, and from when on.
+        on: name of the worker type.
+        offer: offer with the price; empty if the price was given with the type.
+        spot: True for spot workers.
+        workers: number of leased workers.
+        jobs: number of jobs that shared them; each pays the same.
+        began_s, ended_s: seconds since the start of the run.
+        cost_usd: cost for this job.
+        paid: dollars per hour of one worker, from a time on.
     """
 
     on: str
@@ -39,10 +44,13 @@ class PaidLease:
 
 @dataclass(frozen=True)
 class JobBill:
-    """What a job paid, for leases and for moving its checkpoint between them.
+    """Bill of a job for leases and checkpoint transfers.
 
     Attributes:
-        cost_usd: of the leases. transfer_usd: besides.
+        job: name of the job.
+        cost_usd: cost of the leases.
+        leases: the leases.
+        transfer_usd: cost of checkpoint transfers, in addition.
     """
 
     job: str
@@ -53,10 +61,10 @@ class JobBill:
 
 @dataclass(frozen=True)
 class Bills:
-    """What a run paid.
+    """Bills of a run.
 
     Attributes:
-        begin_s: seconds since 1970 at which the run began, where prices are those of a market.
+        begin_s: start of the run in seconds since 1970, if prices are from a market.
     """
 
     policy: str
@@ -74,15 +82,15 @@ def bills(
     places: Mapping[str, PriceKey] | None = None,
     checkpoint_bytes: float = 0.0,
 ) -> Bills:
-    """Of all jobs of a run, in the order in which they came.
+    """Bills of all jobs of a run, in order of arrival.
 
     Arguments:
-        places: where the workers of types are, by the types' names; moving to or from others is free. What leaves a cloud in a
-            month, of all jobs, is charged as one: months are those of `begin_s`, or of 1970.
-        checkpoint_bytes: that a job takes along when it moves.
+        places: place of each worker type, by name; moves to or from other types are free. Egress of all jobs in a
+            month counts together; months are relative to `begin_s`, or to 1970.
+        checkpoint_bytes: bytes that a job moves.
 
     Raises:
-        InputError: a cloud without a tariff for what leaves it.
+        InputError: a cloud without an egress tariff.
     """
     prices = [_prices(run, kind, own) for kind, own in enumerate(run.types)]
     leases: list[list[PaidLease]] = [[] for _ in run.records]
@@ -101,7 +109,10 @@ def bills(
 def _moves(
     leases: Sequence[Sequence[PaidLease]], places: Mapping[str, PriceKey], checkpoint_bytes: float, begin_s: float
 ) -> list[float]:
-    """What the moves of each job cost, in dollars; all jobs' count together, in the order of time."""
+    """Transfer cost of each job, in dollars.
+
+    Moves of all jobs count together, in time order.
+    """
     moves = [
         (after.began_s, job, places[before.on], places[after.on])
         for job, own in enumerate(leases)

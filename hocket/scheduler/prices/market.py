@@ -1,7 +1,8 @@
-"""Market: offers of instances with accelerators, by cloud, region, zone and type, and what each costs at a moment.
+"""Market: offers of accelerator instances by cloud, region, zone and type.
 
-Prices are dollars an hour of a whole instance; a worker is one accelerator, and costs its part of it.
-Source: section 6.3.2 (prices change with place and time; instances of several accelerators may be cheaper for each).
+Prices are dollars per hour of a whole instance. A worker is one accelerator and pays its share.
+Source: section 6.3.2 (prices vary by place and time; instances with several accelerators may be cheaper per
+accelerator).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from hocket.scheduler.prices.series import Series
 
 
 class PriceKey(NamedTuple):
-    """Where, and what; the zone is empty where a whole region has one price."""
+    """Place and instance type; the zone is empty for a regional price."""
 
     cloud: str
     region: str
@@ -29,13 +30,13 @@ class PriceKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Offer:
-    """One type of instance in one place.
+    """Offer of one instance type in one place.
 
     Attributes:
-        accelerator: such as "v100".
-        accelerators: in one instance; a part of one on clouds that divide them.
-        spot: dollars an hour of an instance that may be taken away; None where there is no such market.
-        on_demand: dollars an hour of one that is kept; None where nobody told.
+        accelerator: name, such as "v100".
+        accelerators: number per instance; a fraction on clouds that divide accelerators.
+        spot: dollars per hour of a preemptible instance; None without a spot market.
+        on_demand: dollars per hour of an on-demand instance; None if unknown.
     """
 
     key: PriceKey
@@ -51,14 +52,14 @@ class Offer:
             raise InputError(f"{self.key}: accelerator", "nothing", "a name such as v100")
 
     def price(self, now_s: float, spot: bool = True) -> float:
-        """Dollars an hour of one accelerator; nan where it is not on sale."""
+        """Dollars per hour of one accelerator; nan if not on sale."""
         series = self.spot if spot else self.on_demand
         return series.at(now_s) / self.accelerators if series is not None else nan
 
 
 @dataclass(frozen=True)
 class Market:
-    """All offers, one for each key."""
+    """All offers, one per key."""
 
     offers: tuple[Offer, ...]
 
@@ -66,14 +67,14 @@ class Market:
         if len(self._by_key) != len(self.offers):
             seen = [offer.key for offer in self.offers]
             twice = next(key for k, key in enumerate(seen) if key in seen[:k])
-            raise InputError(f"market: {twice}", "two offers", "one", "Join them with Market.of.")
+            raise InputError(f"market: {twice}", "two offers", "one offer per key", "Merge them with Market.of.")
 
     @classmethod
     def of(cls, offers: Iterable[Offer]) -> "Market":
-        """Join offers of one key that come from several files: of each series, the changes together.
+        """Market from offers; series of the same key are merged.
 
         Raises:
-            InputError: they contradict each other.
+            InputError: two offers contradict each other.
         """
         groups: dict[PriceKey, list[Offer]] = {}
         for offer in offers:
@@ -91,10 +92,10 @@ class Market:
         return self._by_key[key]
 
     def offer_of(self, own: WorkerType) -> Offer | None:
-        """What workers of a type are, by the offer that it names; None where it names none.
+        """Offer named by a worker type; None if the type names no offer.
 
         Raises:
-            InputError: no offer is written so, or the market does not know what it costs as this type wants it.
+            InputError: no offer has this name, or the market lacks the type's kind of price.
         """
         if not own.offer:
             return None
@@ -105,8 +106,10 @@ class Market:
             raise InputError(place, repr(own.offer), "an offer of the market, such as aws/us-east-1a/p3.2xlarge", step)
         if (found.spot if own.spot else found.on_demand) is None:
             what = "spot prices" if own.spot else "prices on demand"
-            step = "Leave `offer` out and give price_usd_per_hour, or say `spot: true`."
-            raise InputError(place, f"{own.offer}, without {what}", f"one with {what}", step if not own.spot else "")
+            step = "Replace `offer` by price_usd_per_hour, or set `spot: true`."
+            raise InputError(
+                place, f"{own.offer}, without {what}", f"an offer with {what}", step if not own.spot else ""
+            )
         return found
 
     def __iter__(self) -> Iterator[Offer]:
@@ -114,35 +117,38 @@ class Market:
 
     @property
     def first_s(self) -> float:
-        """The first moment of which a spot price is known, or any price where no offer has one."""
+        """Time of the first known spot price, or of any price without spot offers."""
         spot = [offer.spot.times_s[0] for offer in self.offers if offer.spot]
         return min(spot or [o.on_demand.times_s[0] for o in self.offers if o.on_demand])
 
     @property
     def last_s(self) -> float:
-        """The last moment at which a spot price changed, or any price where no offer has one."""
+        """Time of the last spot price change, or of any price without spot offers."""
         spot = [offer.spot.times_s[-1] for offer in self.offers if offer.spot]
         return max(spot or [o.on_demand.times_s[-1] for o in self.offers if o.on_demand])
 
     def where(self, wanted: Callable[[Offer], bool]) -> "Market":
-        """The offers that are wanted."""
+        """Market of the offers that satisfy a predicate."""
         return Market(tuple(offer for offer in self.offers if wanted(offer)))
 
     def price_at(self, key: PriceKey, now_s: float, spot: bool = True) -> float:
-        """Dollars an hour of one instance at a moment.
+        """Dollars per hour of one instance at a time.
 
         Raises:
-            InputError: an unknown key, or an instance that is not on sale then.
+            InputError: an unknown key, or an instance that is not on sale.
         """
         offer = self[key]
         price = offer.price(now_s, spot) * offer.accelerators
         if isnan(price):
             kind = "spot price" if spot else "price on demand"
-            raise InputError(f"{key}: {kind}", f"none at {now_s:.0f} s", "a moment at which it is on sale")
+            raise InputError(f"{key}: {kind}", f"none at {now_s:.0f} s", "a time at which it is on sale")
         return price
 
     def cheapest(self, now_s: float, accelerator: str, spot: bool = True) -> Offer | None:
-        """The offer whose accelerator costs least at a moment; the first by key among equals; None if none is on sale."""
+        """Cheapest offer of an accelerator at a time; None if none is on sale.
+
+        Ties go to the first key.
+        """
         found = [o for o in self.offers if o.accelerator == accelerator and not isnan(o.price(now_s, spot))]
         return min(found, key=lambda o: (o.price(now_s, spot), o.key), default=None)
 
@@ -166,12 +172,12 @@ def _together(parts: Sequence[Series], place: str) -> Series | None:
 
 
 def priced(types: Iterable[WorkerType], market: Market, now_s: float) -> tuple[WorkerType, ...]:
-    """Types of workers with the prices of the moment, for a Snapshot; types without an offer keep the price that they have.
+    """Worker types with current prices, for a Snapshot.
 
-    A spot type pays the spot price, any other the price on demand.
+    Spot types pay the spot price, other types the on-demand price. Types without an offer keep their price.
 
     Raises:
-        InputError: an offer that the market does not have, or one that is not on sale.
+        InputError: an offer is not in the market or not on sale.
     """
     return tuple(
         replace(t, price_usd_per_hour=market.price_at(found.key, now_s, t.spot) / found.accelerators)

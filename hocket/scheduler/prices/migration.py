@@ -1,7 +1,8 @@
-"""Journey: where one job trains, and what that costs, when it takes the cheapest place and may move as prices change.
+"""Migration of one job between spot instances as prices change.
 
-Source: section 6.3.2, "End-to-End Cost Reduction". A job has one accelerator (one of several, where instances have more and
-others use the rest) and wants the lowest price for a step of training. Without moves it stays where it began.
+The job uses one accelerator (on a larger instance, other jobs use the rest) and takes the lowest price per training
+step. Without moves it stays where it started.
+Source: section 6.3.2, "End-to-End Cost Reduction".
 """
 
 from collections.abc import Mapping
@@ -15,17 +16,17 @@ from hocket.scheduler.prices.market import Market, Offer
 
 DAY_S = 86400.0
 _MOST_LEGS = 100_000
-_INSTANT_S = 1e-5  # moments since 1970 are known to some 1e-7 s
+_INSTANT_S = 1e-5  # seconds since 1970 have a precision of about 1e-7 s
 
 
 @dataclass(frozen=True)
 class Moving:
-    """When and how a job may move.
+    """Settings for moves of a job.
 
     Attributes:
-        every_s: how often it looks for a better place; inf to stay where it begins (section 6.3.2: once a day is enough).
-        checkpoint_bytes: that go along.
-        restart_s: for which it pays and does not train, after each move.
+        every_s: seconds between checks for a better place; inf to stay (section 6.3.2: once a day is enough).
+        checkpoint_bytes: bytes to transfer per move.
+        restart_s: paid seconds without training after each move.
     """
 
     every_s: float = inf
@@ -42,12 +43,12 @@ class Moving:
 
 @dataclass(frozen=True)
 class Migration:
-    """What a job paid where.
+    """Bills and moves of a job.
 
     Attributes:
-        bills: of its legs, in order.
-        transfer_usd: for the checkpoints that moved.
-        end_s: when it was done.
+        bills: bills of the stays, in order.
+        transfer_usd: cost of checkpoint transfers.
+        end_s: completion time.
     """
 
     bills: tuple[Bill, ...]
@@ -56,12 +57,12 @@ class Migration:
 
     @property
     def cost_usd(self) -> float:
-        """All of it."""
+        """Total cost."""
         return total_usd(self.bills) + self.transfer_usd
 
     @property
     def moves(self) -> int:
-        """How often it changed its place."""
+        """Number of moves."""
         return len(self.bills) - 1
 
 
@@ -73,19 +74,19 @@ def travel(
     moving: Moving | None = None,
     tariffs: Mapping[str, Tariff] = TARIFFS,
 ) -> Migration:
-    """Train so many steps from a moment on, on spot instances.
+    """Train a number of steps on spot instances from a start time.
 
-    It moves when a step costs less elsewhere and what is saved until it next looks pays for the move, or when its instance is
-    no longer on sale.
+    The job moves if the savings until the next check exceed the cost of the move, or if its instance is no longer on
+    sale.
 
     Arguments:
-        speed: steps a second of the job by accelerator; others are of no use to it.
+        speed: steps per second by accelerator; other accelerators are not used.
 
     Raises:
-        InputError: no steps, or a moment at which nothing that it can use is on sale.
+        InputError: no steps, or a time without a usable offer.
     """
     if not (isfinite(steps) and steps > 0):
-        raise InputError("journey: steps", str(steps), "a number > 0")
+        raise InputError("migration: steps", str(steps), "a number > 0")
     moving = moving or Moving()
     offers = [o for o in market if speed.get(o.accelerator, 0.0) > 0 and o.spot is not None]
     now, left, transfer = begin_s, steps, 0.0
@@ -104,9 +105,9 @@ def travel(
         other = _best(offers, speed, now)
         if other.key != place.key and _pays(place, other, speed, moving, now, left, egress):
             transfer += egress.move_usd(moving.checkpoint_bytes, place.key, other.key, now)
-            left += moving.restart_s * speed[other.accelerator]  # time that is paid for, told in steps
+            left += moving.restart_s * speed[other.accelerator]  # paid restart time, as steps
             place = other
-    raise InputError("journey", f"more than {_MOST_LEGS} looks", "a shorter job, or a longer time between looks")
+    raise InputError("migration", f"more than {_MOST_LEGS} checks", "a shorter job, or a larger every_s")
 
 
 def _best(offers: list[Offer], speed: Mapping[str, float], now_s: float) -> Offer:
@@ -126,7 +127,10 @@ def _pays(
     left: float,
     egress: Egress,
 ) -> bool:
-    """Whether moving costs less than what it saves on the steps up to the next look, at the prices of now."""
+    """True if a move costs less than it saves until the next check.
+
+    Prices are assumed constant until the next check.
+    """
     if isnan(place.price(now_s)):
         return True
     steps = min(left, moving.every_s * speed[place.accelerator])

@@ -1,4 +1,4 @@
-"""Offers at a moment, by accelerator: what the cheapest and the dearest of them cost, and what spot prices save."""
+"""Best offers by accelerator: cheapest, most expensive and on-demand price."""
 
 from dataclasses import dataclass
 from math import isnan
@@ -8,12 +8,13 @@ from hocket.scheduler.prices.market import Market
 
 @dataclass(frozen=True)
 class BestOffer:
-    """One accelerator at one moment; dollars an hour of one of it.
+    """Offers of one accelerator at one time; prices are per accelerator-hour.
 
     Attributes:
-        offers: spot offers that are on sale.
-        cheapest, dearest: of those; cheapest is where.
-        on_demand_usd_per_hour: the least price on demand; None where none is known.
+        offers: number of spot offers on sale.
+        cheapest: key of the cheapest spot offer.
+        cheapest_usd_per_hour, dearest_usd_per_hour: lowest and highest spot price.
+        on_demand_usd_per_hour: lowest on-demand price; None if unknown.
     """
 
     accelerator: str
@@ -25,14 +26,14 @@ class BestOffer:
 
     @property
     def reduction(self) -> float | None:
-        """The price on demand by the cheapest spot price."""
+        """On-demand price over the cheapest spot price."""
         if self.on_demand_usd_per_hour is None or not self.cheapest_usd_per_hour:
             return None
         return self.on_demand_usd_per_hour / self.cheapest_usd_per_hour
 
 
 def best_offers(market: Market, now_s: float) -> tuple[BestOffer, ...]:
-    """Of each accelerator that has a spot price at that moment, in the order of their names."""
+    """Best offers of each accelerator with a spot price, sorted by name."""
     found = []
     for accelerator in sorted({offer.accelerator for offer in market}):
         own = [o for o in market if o.accelerator == accelerator]

@@ -1,4 +1,4 @@
-"""Series: a figure that changes at known moments and stays as it is between them, such as a price."""
+"""Time series that is constant between changes, such as a price."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -14,12 +14,13 @@ from hocket.errors import InputError
 
 @dataclass(frozen=True)
 class Series:
-    """Steps: from times_s[i] on the value is values[i]; nan where there is none, such as an instance that is not on sale.
+    """Step function: the value is values[i] from times_s[i] on.
 
-    Before the first moment nothing is known (nan); after the last the value stays, for nobody says when a price ends.
+    nan means no value, such as an instance that is not on sale. Before the first time the value is nan. After the
+    last time the last value continues, because the end of a price is not recorded.
 
     Attributes:
-        times_s: ascending.
+        times_s: ascending times.
         values: >= 0 or nan.
     """
 
@@ -29,22 +30,22 @@ class Series:
     def __post_init__(self) -> None:
         if not self.times_s or len(self.times_s) != len(self.values):
             found = f"{len(self.times_s)} moments and {len(self.values)} values"
-            raise InputError("series", found, "as many of one as of the other, and at least one")
+            raise InputError("series", found, "equally many of both, at least one")
         wrong = next((t for t in self.times_s if not isfinite(t)), None)
         if wrong is not None:
             raise InputError("series: moment", str(wrong), "a finite number of seconds")
         if any(b <= a for a, b in pairwise(self.times_s)):
-            raise InputError("series", "moments out of order, or one twice", "moments in ascending order")
+            raise InputError("series", "moments out of order or duplicate", "strictly ascending moments")
         bad = next((v for v in self.values if not isnan(v) and not 0 <= v < inf), None)
         if bad is not None:
             raise InputError("series: value", str(bad), "a number >= 0")
 
     @classmethod
     def of(cls, changes: Iterable[tuple[float, float]], place: str) -> "Series":
-        """From (moment, value) in any order; the same one twice counts once.
+        """Series from (time, value) pairs in any order; duplicates count once.
 
         Raises:
-            InputError: at `place`, two values for one moment, or none at all.
+            InputError: at `place`, two values for one time, or no values.
         """
         found: dict[float, float] = {}
         for moment, value in changes:
@@ -58,23 +59,23 @@ class Series:
 
     @classmethod
     def constant(cls, value: float, begin_s: float = 0.0) -> "Series":
-        """That never changes."""
+        """Constant series."""
         return cls((begin_s,), (value,))
 
     def at(self, now_s: float) -> float:
-        """The value at a moment; nan where there is none."""
+        """Value at a time; nan if there is none."""
         index = bisect_right(self.times_s, now_s) - 1
         return self.values[index] if index >= 0 else nan
 
     def on(self, times_s: np.ndarray) -> np.ndarray:
-        """The values at many moments; same shape."""
+        """Values at many times; same shape."""
         index = np.searchsorted(self.times_s, times_s, side="right") - 1
         return np.where(index >= 0, np.array(self.values)[index], nan)
 
     def integral(self, begin_s: float, end_s: float) -> float:
-        """Value times seconds between two moments; nan if there is no value at some time between them."""
+        """Integral over time; nan if the value is missing at any time."""
         if not begin_s <= end_s:
-            raise InputError("series: end", f"{end_s} s", f"at or after the beginning, {begin_s} s")
+            raise InputError("series: end", f"{end_s} s", f"at or after the start, {begin_s} s")
         if begin_s == end_s:
             return 0.0
         if begin_s < self.times_s[0] or self._gaps_between(begin_s, end_s):
@@ -82,32 +83,35 @@ class Series:
         return self._area(end_s) - self._area(begin_s)
 
     def between(self, begin_s: float, end_s: float) -> tuple[tuple[float, float], ...]:
-        """The steps that hold between two moments: (from when on, value), the first at `begin_s`."""
+        """Steps (start, value) between two times, the first at `begin_s`."""
         first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
         inside = [(self.times_s[i], self.values[i]) for i in range(first, last) if self.times_s[i] < end_s]
         found = [(begin_s, self.at(begin_s)), *inside]
         return tuple(step for k, step in enumerate(found) if k == 0 or step[1] != found[k - 1][1])
 
     def until(self, now_s: float) -> float:
-        """The first moment after this one at which there is no value any more; inf if it stays."""
+        """Next time without a value; inf if there is none."""
         first = bisect_right(self.times_s, now_s)
         return next((self.times_s[i] for i in range(first, len(self.times_s)) if isnan(self.values[i])), inf)
 
     @cached_property
     def _areas(self) -> np.ndarray:
-        """Value times seconds from the first moment to each; what is not known counts 0 and is found by `_gaps_between`."""
+        """Integral from the first time to each time; missing values count 0.
+
+        `_gaps_between` detects missing values.
+        """
         known = np.nan_to_num(np.array(self.values))
         return np.concatenate([[0.0], np.cumsum(known[:-1] * np.diff(self.times_s))])
 
     @cached_property
     def _gaps(self) -> np.ndarray:
-        """How many of the steps before each have no value."""
+        """Number of steps without a value before each step."""
         return np.concatenate([[0], np.cumsum(np.isnan(self.values))])
 
     def _gaps_between(self, begin_s: float, end_s: float) -> bool:
         first = bisect_right(self.times_s, begin_s) - 1
         last = bisect_right(self.times_s, end_s) - 1
-        last -= self.times_s[last] == end_s  # a step that begins at the end has no part in it
+        last -= self.times_s[last] == end_s  # a step that starts at the end is outside
         return bool(self._gaps[last + 1] - self._gaps[first])
 
     def _area(self, now_s: float) -> float:

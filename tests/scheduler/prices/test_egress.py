@@ -58,5 +58,5 @@ def test_what_has_no_price_is_refused() -> None:
     for bands in (((10.0, 0.1),), ((10.0, 0.1), (5.0, 0.1), (inf, 0.1)), ()):
         with pytest.raises(InputError, match="tariff: out"):
             Tariff(bands, 0.0, 0.0)
-    with pytest.raises(InputError, match="dollars a GB"):
+    with pytest.raises(InputError, match="dollars per GB"):
         Tariff(((inf, -0.1),), 0.0, 0.0)

@@ -1,6 +1,7 @@
-"""Prices as they are: Tables 6.1 to 6.3 and Figures 6.2 to 6.4 of chapter 6, recomputed from a market.
+"""Price figures: Tables 6.1 to 6.3 and Figures 6.2 to 6.4 of chapter 6.
 
-Each function answers rows; what differs from the published figures, and why, is told in docs/prices.md.
+The figures are recomputed from a market. Each function returns rows; docs/prices.md explains the differences from the
+published figures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ from hocket.scheduler.prices.availability import Availability
 from hocket.scheduler.prices.egress import GB, move_usd
 from hocket.scheduler.prices.market import Market, Offer, PriceKey
 
-# Dollars an hour of an instance with one accelerator, on demand, in February 2020: AWS's are where its spot prices in the eastern US
-# are capped, Azure's are list prices, Google's those of the public analysis, with the cores and the memory that it attached.
+# On-demand dollars per hour of an instance with one accelerator, in February 2020. AWS: the cap of its spot prices in
+# the eastern US. Azure: list prices. Google: prices of the public analysis, with the attached cores and memory.
 ON_DEMAND = {
     ("aws", "us-east-1"): {"k80": 0.90, "v100": 3.06},
     ("azure", "us-east"): {"k80": 0.90, "p100": 2.07, "v100": 3.06},
@@ -36,7 +37,7 @@ _NORMALISED = {
 def normalised_throughput(
     throughputs: Mapping[str, Mapping[str, float]], on_demand: Mapping[str, float] = ON_DEMAND["gcp", "us-west1"]
 ) -> tuple[PriceFigure, ...]:
-    """Table 6.1: throughput, and throughput for a dollar, on P100 and V100 relative to K80."""
+    """Table 6.1: throughput, and throughput per dollar, relative to K80."""
     rows = []
     for model, (published, published_dollar) in _NORMALISED.items():
         steps = throughputs.get(model, {})
@@ -51,13 +52,16 @@ def normalised_throughput(
 
 
 def transfer_share(spot_v100_usd_per_hour: float, hours: float = 160.0) -> tuple[PriceFigure, ...]:
-    """Table 6.2: what it costs to move a data set or a model once, as percent of training for 160 hours on a V100."""
+    """Table 6.2: cost of one transfer, in percent of the training cost.
+
+    Transfers are of a data set or a model; training is 160 hours on a V100.
+    """
     compute = spot_v100_usd_per_hour * hours
     here, there = PriceKey("aws", "us-east-1", "", ""), PriceKey("azure", "us-east", "", "")
     known = (("ResNet-50", 150.0, 0.098, 9.13, 0.006), ("BERT-Base", 17.0, 0.408, 0.98, 0.025))
     rows = []
     for name, data_gb, model_gb, data_share, model_share in known:
-        many = 10_000  # as the authors did: the first gigabyte of a month is free, and models are smaller than that
+        many = 10_000  # as the authors did, because the first gigabyte of a month is free and models are smaller
         data = move_usd(data_gb * GB, here, there) / compute * 100
         model = move_usd(model_gb * GB * many, here, there) / many / compute * 100
         rows.append(PriceFigure("Table 6.2", (name, "data set", "percent"), data, data_share))
@@ -68,7 +72,10 @@ def transfer_share(spot_v100_usd_per_hour: float, hours: float = 160.0) -> tuple
 def spot_reduction(
     market: Market, on_demand: Mapping[tuple[str, str], Mapping[str, float]] = ON_DEMAND
 ) -> tuple[PriceFigure, ...]:
-    """Table 6.3: the price on demand by the lowest spot price ever, of instances with one accelerator."""
+    """Table 6.3: on-demand price over the lowest spot price.
+
+    Only instances with one accelerator count.
+    """
     rows = []
     for (cloud, region), prices in on_demand.items():
         for kind, price in prices.items():
@@ -84,7 +91,7 @@ def spot_reduction(
 
 
 def availability(logs: Iterable[tuple[str, Sequence[Availability]]]) -> tuple[PriceFigure, ...]:
-    """Figure 6.2 in numbers: the part of the time with an instance, and hours until one is preempted."""
+    """Figure 6.2 in numbers: fraction of time available, hours to preemption."""
     rows = []
     for _, found in logs:
         for one in found:
@@ -99,9 +106,10 @@ def availability(logs: Iterable[tuple[str, Sequence[Availability]]]) -> tuple[Pr
 
 
 def price_ranges(market: Market, begin_s: float, end_s: float, every_s: float = 86400.0) -> tuple[PriceFigure, ...]:
-    """Figure 6.3: the lowest and the highest spot price of an instance in the US, by cloud, accelerator and their number.
+    """Figure 6.3: lowest and highest US spot price of an instance.
 
-    Means over the days of each day's lowest and highest; for single clouds the part of the days on which it was the cheapest.
+    Rows are by cloud, accelerator and number of accelerators. Values are means over days of the daily minimum and
+    maximum. A note gives the percentage of days on which the cloud was the cheapest.
     """
     days = np.arange(begin_s, end_s, every_s)
     groups: dict[tuple[str, float], dict[str, list[Offer]]] = {}
@@ -129,9 +137,10 @@ def price_ranges(market: Market, begin_s: float, end_s: float, every_s: float = 
 
 
 def per_accelerator(market: Market, region: str, begin_s: float, end_s: float) -> tuple[PriceFigure, ...]:
-    """Figure 6.4: dollars an hour of one accelerator on instances with few and many, and how much that varies.
+    """Figure 6.4: price per accelerator-hour by instance size, and its variation.
 
-    Of each type the mean over zones and days, and its variation: the mean over zones of deviation by mean in time.
+    Prices are means over zones and days. Variation is the mean over zones of the standard deviation over the mean in
+    time.
     """
     days = np.arange(begin_s, end_s, 86400.0)
     groups: dict[tuple[str, float], list[np.ndarray]] = {}

@@ -1,8 +1,8 @@
-"""What dynamic pricing saves: Figures 6.5 and 6.6 of chapter 6, for one job with one accelerator that begins on any of some days.
+"""Savings of dynamic pricing: Figures 6.5 and 6.6 of chapter 6.
 
-A job is as long as it would take on a V100, in days. Sources of variation are added one after the other: the type of
-accelerator, instances with several, (beyond the paper) regions, clouds, and moving once a day. Costs are means over the days on
-which the job may begin; reductions are by the cost of the first stage.
+The analysis is for one job with one accelerator. Job lengths are in days on a V100. Sources of variation are added
+cumulatively: accelerator type, multi-accelerator instances, (beyond the paper) regions, clouds, and moving once a
+day. Costs are means over possible start days. Reductions are relative to the cost of the first stage.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +21,8 @@ MODELS = (
     "Transformer (batch size 16)", "Transformer (batch size 256)",
 )  # fmt: skip
 FIRST_BEGIN_S, BEGINS = 1581984000.0, 30  # 18 February 2020, and the 29 days after it: as in the public analysis
-AZURE_BEGINS_S = 1582502400.0  # 24 February 2020: before it nobody took down Azure's prices
-# Of A3C in the public analysis (notebooks/single_job_cost_analysis.ipynb, commit 85f6595): dollars of each stage.
+AZURE_BEGINS_S = 1582502400.0  # 24 February 2020: first day with Azure's prices
+# Dollars of each stage for A3C in the public analysis (notebooks/single_job_cost_analysis.ipynb, commit 85f6595).
 PUBLISHED_A3C_USD = (95.52, 72.20, 55.73, 30.78, 27.08)
 
 
@@ -32,7 +32,7 @@ ONCE_A_DAY = Moving(every_s=DAY_S)
 
 @dataclass(frozen=True)
 class VariationSource:
-    """One more source of variation: which offers a job may take, and when it may move."""
+    """Source of price variation: allowed offers, and moves of the job."""
 
     name: str
     takes: Callable[[Offer], bool]
@@ -54,7 +54,7 @@ PAPER = (
     VariationSource("+ multi-cloud", lambda o: _aws(o) or o.key.cloud == "azure"),
     VariationSource("+ dynamic", lambda o: _aws(o) or o.key.cloud == "azure", ONCE_A_DAY),
 )
-# Beyond the paper: zones and regions as sources of their own, all of the US, and Google, whose prices stay.
+# Beyond the paper: zones and regions as separate sources, all of the US, and Google, where prices are constant.
 WIDE = (
     VariationSource(
         "1 v100 in us-east-1d", lambda o: o.key.zone == "us-east-1d" and (o.accelerator, o.accelerators) == ("v100", 1)
@@ -70,14 +70,18 @@ WIDE = (
 
 
 def begins(first_s: float = FIRST_BEGIN_S, count: int = BEGINS) -> tuple[float, ...]:
-    """Days on which a job may begin."""
+    """Start days of a job, in seconds since 1970."""
     return tuple(first_s + DAY_S * day for day in range(count))
 
 
 def journeys(
     market: Market, speed: Mapping[str, float], days: float, stage: VariationSource, begins_s: Iterable[float]
 ) -> tuple[Migration, ...]:
-    """Of a job that would take so many days on a V100, from each beginning."""
+    """Migrations of a job from each start day.
+
+    Arguments:
+        days: length of the job, in days on a V100.
+    """
     own = market.where(stage.takes)
     steps = days * DAY_S * speed["v100"]
     return tuple(travel(own, speed, steps, begin, stage.moving) for begin in begins_s)
@@ -91,7 +95,11 @@ def cost_reduction(
     days: float = 4.0,
     models: Sequence[str] = MODELS,
 ) -> tuple[PriceFigure, ...]:
-    """Figure 6.5: by how much each source of variation reduces the cost of the first stage; 4 V100-days by default."""
+    """Figure 6.5: cost reduction of each stage relative to the first stage.
+
+    Arguments:
+        days: length of the job, in V100-days; 4 by default.
+    """
     rows = []
     for model in models:
         first = 0.0
@@ -116,7 +124,10 @@ def duration_effect(
     days: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0),
     models: Sequence[str] = MODELS,
 ) -> tuple[PriceFigure, ...]:
-    """Figure 6.6: what moving saves against the best place at the beginning, by the job's length in V100-days."""
+    """Figure 6.6: savings of moving against staying, by job length.
+
+    The job stays at the best place at the start. Lengths are in V100-days.
+    """
     rows = []
     for model in models:
         for length in days:
@@ -131,5 +142,5 @@ def duration_effect(
 
 
 def with_moving(stage: VariationSource, moving: Moving) -> VariationSource:
-    """The same offers, another way to move: with checkpoints that cost something, or looks that are rarer."""
+    """Same offers with other moves: costly checkpoints, or rarer checks."""
     return replace(stage, moving=moving)

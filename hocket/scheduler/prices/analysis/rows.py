@@ -1,4 +1,4 @@
-"""Row: one figure of the analysis of chapter 6, as recomputed, beside the published one where it is known."""
+"""Rows of the price analysis: recomputed and published figures of chapter 6."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ US = ("us-", "us_")
 
 @dataclass(frozen=True)
 class PriceFigure:
-    """One figure.
+    """Recomputed figure, with the published one if known.
 
     Attributes:
         source: table or figure of chapter 6.
-        what: which of its figures, such as ("aws", "us-east-1", "v100").
-        value: recomputed.
-        published: in the dissertation, or in the public analysis where `note` says so; None where only a drawing shows it.
-        note: what to know about it.
+        what: labels of the figure, such as ("aws", "us-east-1", "v100").
+        value: recomputed value.
+        published: value in the dissertation, or in the public analysis where `note` says so; None if only a plot
+            shows it.
+        note: remark.
     """
 
     source: str
@@ -26,7 +27,7 @@ class PriceFigure:
 
 
 def text(rows: Iterable[PriceFigure]) -> str:
-    """As lines, one for each row, under a line for each source."""
+    """Text table: one line per row, with a heading per source."""
     lines: list[str] = []
     source = ""
     for row in rows:

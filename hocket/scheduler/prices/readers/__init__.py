@@ -1,7 +1,7 @@
-"""Readers of what clouds and others publish about prices: files in, Offers and Availabilities out.
+"""Readers for published prices and availability: files to Offers and Availability.
 
-aws.py and azure.py read price histories, gcp.py prices that were found, catalogue.py SkyPilot's catalogues, log.py logs of
-instances that came and went, spot_trace.py their numbers at equal steps of time, throughputs.py the throughputs that chapter 6
-divides by prices, public.py a whole folder laid out as the published data are. All are strict and bounded: one error names the
-file, the line and the field.
+aws.py and azure.py read price histories. gcp.py reads observed prices. catalogue.py reads SkyPilot's catalogs. log.py
+reads instance logs. spot_trace.py reads availability at fixed time steps. throughputs.py reads the throughputs of
+chapter 6. public.py reads a folder with the layout of the published data. All readers are strict and bounded; an
+error names the file, the line and the field.
 """

@@ -1,4 +1,4 @@
-"""Fields that several formats have: moments, dollars, counts, names of accelerators, zones."""
+"""Shared field parsers: times, dollars, counts, accelerator names, zones."""
 
 import csv
 import re
@@ -17,10 +17,12 @@ _ACCELERATOR = re.compile(r"[a-z0-9][a-z0-9 ._+-]{0,39}")
 
 
 def moment(text: str, place: str) -> float:
-    """Seconds since 1970 of an ISO 8601 date and time that names its zone, such as 2020-02-20T23:21:08.000Z.
+    """Seconds since 1970 of an ISO 8601 time with a time zone.
+
+    Example: 2020-02-20T23:21:08.000Z.
 
     Raises:
-        InputError: anything else.
+        InputError: any other text.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -33,10 +35,10 @@ def moment(text: str, place: str) -> float:
 
 
 def day(text: str, place: str) -> float:
-    """Seconds since 1970 at which a day begins in UTC, from month/day/year.
+    """Seconds since 1970 of the start of a day in UTC, from month/day/year.
 
     Raises:
-        InputError: anything else.
+        InputError: any other text.
     """
     try:
         found = datetime.strptime(text, "%m/%d/%Y").replace(tzinfo=UTC).timestamp()
@@ -48,23 +50,23 @@ def day(text: str, place: str) -> float:
 
 
 def dollars(text: str, place: str) -> float:
-    """A price > 0, with or without a dollar sign, and no less than a millionth.
+    """Price of at least a millionth of a dollar, with or without a dollar sign.
 
     Raises:
-        InputError: anything else.
+        InputError: any other text.
     """
     bare = text.strip().removeprefix("$")
     value = float(bare) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?|\.[0-9]{1,20}", bare) else 0.0
     if value < _LEAST_USD:
-        raise InputError(place, repr(text[:40]), "dollars an hour, > 0")
+        raise InputError(place, repr(text[:40]), "dollars per hour, > 0")
     return value
 
 
 def count(text: str, place: str) -> float:
-    """How many accelerators: a number > 0; some clouds sell parts of one.
+    """Number of accelerators, > 0; some clouds sell fractions.
 
     Raises:
-        InputError: anything else.
+        InputError: any other text.
     """
     value = float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) else 0.0
     if not 0 < value < inf:
@@ -73,10 +75,10 @@ def count(text: str, place: str) -> float:
 
 
 def accelerator(text: str, place: str) -> str:
-    """A name in the form that is used here, such as v100 for 'nvidia-tesla-v100' and 'V100'.
+    """Normalized name, such as v100 for 'nvidia-tesla-v100' and 'V100'.
 
     Raises:
-        InputError: no name.
+        InputError: not a name.
     """
     name = text.strip().lower().removeprefix("nvidia-").removeprefix("tesla-")
     if not _ACCELERATOR.fullmatch(name):
@@ -85,10 +87,12 @@ def accelerator(text: str, place: str) -> str:
 
 
 def region_of(zone: str, cloud: str, place: str) -> str:
-    """The region of a zone: us-east-1 of AWS's us-east-1b, us-west1 of Google's us-west1-b.
+    """Region of a zone.
+
+    Examples: us-east-1 for us-east-1b (AWS), us-west1 for us-west1-b (Google).
 
     Raises:
-        InputError: no zone of this cloud.
+        InputError: not a zone of this cloud.
     """
     form = {"aws": r"([a-z]{2}(?:-[a-z]+)+-\d+)[a-z]", "gcp": r"([a-z]+-[a-z]+\d+)-[a-z]"}.get(cloud)
     if form is None:
@@ -100,15 +104,15 @@ def region_of(zone: str, cloud: str, place: str) -> str:
 
 
 def attached(accelerators: float, name: str) -> str:
-    """What stands for a type of instance where accelerators are attached to any machine, such as 4xv100."""
+    """Instance type where accelerators attach to any machine, such as 4xv100."""
     return f"{accelerators:g}x{name}"
 
 
 def table(path: str | Path, needed: Sequence[str]) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header of a CSV file, and its rows with their line numbers.
+    """Header of a CSV file, and its rows with line numbers.
 
     Raises:
-        InputError: an unreadable file, a needed column that is missing, a column twice, a row of another length.
+        InputError: an unreadable file, a missing or duplicate column, or a row of another length.
     """
     rows = _rows(path)
     header = [name.strip() for name in next(rows, (1, []))[1]]

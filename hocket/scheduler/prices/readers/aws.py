@@ -1,7 +1,7 @@
-"""AWS: what `aws ec2 describe-spot-price-history` prints, a JSON document of price changes.
+"""AWS spot price history: JSON of `aws ec2 describe-spot-price-history`.
 
-Each change holds from its moment until the next one of the same zone and type. The command gives pages: `NextToken` tells of
-older changes that are on the next page, so that a series may begin later than was asked for.
+A price is valid until the next change of the same zone and type. The command returns pages: `NextToken` points to
+older changes on the next page, so a series may start later than requested.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from hocket.util.files import read_text
 from hocket.util.schema import read_as
 from hocket.util.source_lines import with_lines
 
-# Accelerators of AWS's instances for training; others are given by whoever reads them.
+# Accelerators of AWS's training instances; callers can pass others.
 INSTANCES = {
     "p2.xlarge": ("k80", 1),
     "p2.8xlarge": ("k80", 8),
@@ -34,7 +34,7 @@ INSTANCES = {
 
 
 def instance_of(cloud: str, accelerator: str, accelerators: float) -> str:
-    """What a cloud calls an instance with so many accelerators; where it has no name for it, such as 4xv100."""
+    """Instance type with this many accelerators; a form such as 4xv100 if unnamed."""
     names = {(kind, float(held)): name for name, (kind, held) in INSTANCES.items()} if cloud == "aws" else {}
     found = names.get((accelerator, accelerators))
     return found or (attached(accelerators, accelerator) if accelerator else "unknown")
@@ -65,14 +65,14 @@ def read(
     product: str = "Linux/UNIX",
     instances: Mapping[str, tuple[str, float]] = INSTANCES,
 ) -> tuple[Offer, ...]:
-    """Offers from any number of files, which may overlap; changes of other products are left out.
+    """Offers from files, which may overlap; other products are ignored.
 
     Arguments:
-        product: the operating system that the price is for.
-        instances: of each type its accelerator and how many of them.
+        product: operating system of the price.
+        instances: accelerator and number of accelerators, by instance type.
 
     Raises:
-        InputError: a file that is no such document, or contradicts another one; a type that `instances` does not tell.
+        InputError: an invalid file, contradicting files, or a type missing in `instances`.
     """
     changes: dict[PriceKey, dict[float, float]] = {}
     for path in paths:
@@ -92,7 +92,7 @@ def _take(
     instances: Mapping[str, tuple[str, float]],
     changes: dict[PriceKey, dict[float, float]],
 ) -> None:
-    """Put the changes of one file to those of others."""
+    """Add the changes of one file."""
     for number, change in enumerate(history.SpotPriceHistory):
         if change.ProductDescription != product:
             continue
@@ -107,4 +107,6 @@ def _take(
         price = dollars(change.SpotPrice, f"{place}.SpotPrice")
         before = changes.setdefault(key, {}).setdefault(when, price)
         if before != price:
-            raise InputError(f"{place}.SpotPrice", change.SpotPrice, f"{before:g}, as told before for this moment")
+            raise InputError(
+                f"{place}.SpotPrice", change.SpotPrice, f"{before:g}, the price given earlier for this moment"
+            )

@@ -1,10 +1,10 @@
-"""Azure: a price list by day, one CSV file a region, and one CSV file of the accelerators of each type of instance.
+"""Azure price lists: one CSV per region by day, and one CSV of instance types.
 
     Date,NC6,NC12,...                    Instance,GPU type,# GPUs
     2/24/2020,$0.12276,$0.24552,...      NC6,K80,1
 
-A price holds from the beginning of its day (UTC) until the next day that is in the file; an empty field is an instance that the
-region did not sell that day.
+A price is valid from the start of its day (UTC) until the next day in the file. An empty field means that the region
+did not sell the instance that day.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from hocket.scheduler.prices.series import Series
 
 
 def read_instances(path: str | Path) -> dict[str, tuple[str, float]]:
-    """Of each type its accelerator and how many of them.
+    """Accelerator and number of accelerators, by instance type.
 
     Raises:
         InputError: with the line of the first mistake.
@@ -29,13 +29,13 @@ def read_instances(path: str | Path) -> dict[str, tuple[str, float]]:
     for line, row in rows:
         place = f"{path}, line {line}"
         if not row[name] or row[name] in found:
-            raise InputError(f"{place}: Instance", repr(row[name]), "a name, each once")
+            raise InputError(f"{place}: Instance", repr(row[name]), "a unique name")
         found[row[name]] = (accelerator(row[kind], f"{place}: GPU type"), count(row[number], f"{place}: # GPUs"))
     return found
 
 
 def read(paths: Iterable[str | Path], instances: Mapping[str, tuple[str, float]]) -> tuple[Offer, ...]:
-    """Offers of the regions whose files these are; the region is the file's name, with '-' for '_'.
+    """Offers of regions; the region is the file name, with '-' for '_'.
 
     Raises:
         InputError: with the file, the line and the field of the first mistake.
@@ -48,10 +48,10 @@ def _read_region(path: Path, instances: Mapping[str, tuple[str, float]]) -> list
     date = header.index("Date")
     types = [name for name in header if name != "Date"]
     if not types:
-        raise InputError(f"{path}, line 1", "no column but Date", "a column for each type of instance")
+        raise InputError(f"{path}, line 1", "no column besides Date", "a column for each type of instance")
     unknown = next((name for name in types if name not in instances), None)
     if unknown is not None:
-        step = nearest(unknown, instances) or "Name its accelerators in the file of instances."
+        step = nearest(unknown, instances) or "Add its accelerators to the file of instances."
         raise InputError(f"{path} line 1", f"a column {unknown!r}", "a type of instance", step)
     changes: dict[str, list[tuple[float, float]]] = {name: [] for name in types}
     days: set[float] = set()

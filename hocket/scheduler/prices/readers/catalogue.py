@@ -1,9 +1,9 @@
-"""SkyPilot's catalogues: CSV files of what a cloud sells, a new version every few hours; several versions make series.
+"""SkyPilot's catalogs: CSV price lists by cloud; several versions form series.
 
-Columns (in any order, others are ignored): InstanceType, AcceleratorName, AcceleratorCount, Price, SpotPrice, Region, and
-AvailabilityZone where the cloud has zones. A SpotPrice that is empty, or 0.00 as in Vast's, is no spot market. Rows without an
-accelerator are left out. Some clouds attach accelerators to any machine: their rows have no InstanceType, and get one such as
-4xv100.
+New versions appear every few hours. Columns (any order, others are ignored): InstanceType, AcceleratorName,
+AcceleratorCount, Price, SpotPrice, Region, and AvailabilityZone for clouds with zones. An empty SpotPrice, or 0.00 as
+in Vast's, means no spot market. Rows without an accelerator are ignored. Some clouds attach accelerators to any
+machine; such rows have no InstanceType and get a name such as 4xv100.
 """
 
 from collections.abc import Iterable
@@ -19,12 +19,12 @@ _NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Spot
 
 
 def read(versions: Iterable[tuple[str | Path, float]], cloud: str) -> tuple[Offer, ...]:
-    """Offers from versions of one cloud's catalogue, each with the moment of which it tells.
+    """Offers from versions of one cloud's catalog, each with its time.
 
-    What a later version no longer lists is not on sale from then on.
+    An offer that a later version does not list is not on sale from then on.
 
     Raises:
-        InputError: with the file, the line and the field of the first mistake; two versions of one moment.
+        InputError: with the file, the line and the field of the first mistake; or two versions with one time.
     """
     kinds: dict[PriceKey, tuple[str, float]] = {}
     found: dict[PriceKey, tuple[dict[float, float], dict[float, float]]] = {}
@@ -48,12 +48,12 @@ def read(versions: Iterable[tuple[str | Path, float]], cloud: str) -> tuple[Offe
 
 
 def _series(values: dict[float, float], key: PriceKey) -> Series | None:
-    """None where there never was a price."""
+    """Series of prices; None if there was never a price."""
     return Series.of(values.items(), str(key)) if any(v == v for v in values.values()) else None
 
 
 def _read_version(path: str | Path, cloud: str) -> dict[PriceKey, tuple[str, float, float, float]]:
-    """By key: accelerator, how many, the price on demand, the spot price (nan for none)."""
+    """Accelerator, number, on-demand price and spot price, by key; nan for no price."""
     header, rows = table(path, _NEEDED)
     at = {name: header.index(name) for name in (*_NEEDED, "AvailabilityZone") if name in header}
     found: dict[PriceKey, tuple[str, float, float, float]] = {}
@@ -73,6 +73,6 @@ def _read_version(path: str | Path, cloud: str) -> dict[PriceKey, tuple[str, flo
         )
         key = PriceKey(cloud, field["Region"], field.get("AvailabilityZone", ""), name)
         told = (kind, held, price, spot)
-        if repr(found.setdefault(key, told)) != repr(told):  # repr: nan is not equal to itself
-            raise InputError(place, f"another offer of {key}", "one row for each, or the same again")
+        if repr(found.setdefault(key, told)) != repr(told):  # repr, because nan != nan
+            raise InputError(place, f"another offer of {key}", "one row per offer, or identical rows")
     return found

@@ -1,9 +1,9 @@
-"""Google: what one look at the preemptible instances found, a text file named after its moment.
+"""Google: observed prices of preemptible instances, one text file per time.
 
     Zone: us-west1-b, GPU type: nvidia-tesla-v100, Number of GPUs: 1, Price per hour: $0.851
 
-A line stands for what could be started at that moment; what could not has no line, but keeps its price: log.py reads how often
-instances are to be had.
+The file name is the time. A line is an instance that could be started at that time. An instance that could not be
+started has no line but keeps its price; log.py reads availability.
 """
 
 import re
@@ -28,10 +28,12 @@ _LINE = re.compile(r"Zone: (\S+), GPU type: (\S+), Number of GPUs: (\S+), Price 
 
 
 def read(paths: Iterable[str | Path]) -> tuple[Offer, ...]:
-    """Offers from any number of files; accelerators are attached to any machine, so that the type is such as 4xv100.
+    """Offers from files.
+
+    Accelerators attach to any machine, so types have names such as 4xv100.
 
     Raises:
-        InputError: with the file and the line of the first mistake; a file whose name is no moment.
+        InputError: with the file and the line of the first mistake; or a file name that is not a time.
     """
     return Market.of(offer for path in paths for offer in _read_look(Path(path))).offers
 

@@ -1,15 +1,15 @@
-"""Logs of somebody who always wants an instance of each kind, asks for it, looks after it, and asks again when it is gone.
+"""Instance logs of a client that keeps requesting one instance of each kind.
 
     [2020-03-15T10:07:33.000Z] Created instance i-0ad1 with 1 GPU(s) of type v100 in zone us-east-1b
     [2020-03-15T10:21:22.000Z] Instance i-0ad1 running in zone us-east-1b
     [2020-03-15T15:11:45.000Z] Instance i-0ad1 not running in zone us-east-1b
     [2020-03-15T15:11:46.000Z] Successfully deleted instance i-0ad1
     [2020-03-15T15:12:20.000Z] Instance with 8 GPU(s) of type k80 creation failed          (AWS)
-    [2020-03-15T15:12:20.000Z] Instance instance3 creation failed                          (Google: names stand for kinds)
+    [2020-03-15T15:12:20.000Z] Instance instance3 creation failed                          (Google: one name per kind)
 
-An instance is gone when it is first found not running: that is up to one look (ten minutes here) after the preemption. A failure
-on AWS names no zone: it counts where just one instance of that kind is missing, otherwise for all that are missing. A kind that
-was never granted on Google is not named anywhere: its accelerator stays empty.
+The end of an instance is the first time that it is found not running, which is up to one polling interval (ten
+minutes here) after the preemption. A failure on AWS names no zone; it counts for all missing instances of its kind. A
+kind that was never granted on Google is not described; its accelerator stays empty.
 """
 
 import re
@@ -42,12 +42,12 @@ class _Line(NamedTuple):
     what: str
     id: str
     zone: str
-    kind: tuple[str, float]  # accelerator and how many; ("", 0) where the line does not tell
+    kind: tuple[str, float]  # accelerator and number; ("", 0) if the line has none
 
 
 @dataclass
 class _Slot:
-    """One kind of instance in one zone, while the log is read."""
+    """State of one instance kind in one zone while reading."""
 
     zone: str
     kind: tuple[str, float]
@@ -62,10 +62,11 @@ class _Slot:
 
 
 def read(path: str | Path, cloud: str) -> tuple[Availability, ...]:
-    """How each kind of instance in each zone was to be had, in the order of their keys.
+    """Availability of each instance kind in each zone, sorted by key.
 
     Raises:
-        InputError: with the line of the first mistake: no such line, times that run backwards, an instance that nobody created.
+        InputError: with the line of the first mistake: an unknown line, decreasing times, or an instance without a
+            creation.
     """
     lines = list(_lines(path, cloud))
     if not lines:
@@ -95,7 +96,7 @@ def _lines(path: str | Path, cloud: str) -> Iterator[_Line]:
             raise InputError(place, repr(text[:60]), "[moment] Created instance ..., Instance ... running in zone ...")
         when = moment(stamp[1], f"{place}: moment")
         if when < before:
-            raise InputError(f"{place}: moment", stamp[1], "no earlier than the line before")
+            raise InputError(f"{place}: moment", stamp[1], "a time not before the previous line")
         before, told = when, match.groupdict()
         zone = told.get("zone", "")
         if zone:
@@ -107,7 +108,10 @@ def _lines(path: str | Path, cloud: str) -> Iterator[_Line]:
 
 
 def _slots(lines: list[_Line]) -> dict[str, _Slot]:
-    """By instance: AWS gives each a new name, and those of one zone and kind follow one another; Google's names stay."""
+    """Slot of each instance id.
+
+    AWS gives each instance a new id, and instances of one zone and kind share a slot. Google reuses ids.
+    """
     by_kind: dict[tuple[str, tuple[str, float]], _Slot] = {}
     slots: dict[str, _Slot] = {}
     for line in lines:
@@ -118,7 +122,7 @@ def _slots(lines: list[_Line]) -> dict[str, _Slot]:
                 found = f"{line.kind[1]:g} {line.kind[0]} in {line.zone}"
                 raise InputError(line.place, found, f"{known.kind[1]:g} {known.kind[0]} in {known.zone}, as before")
     for line in lines:
-        if line.what == "gone" and line.id not in slots:  # asked for again and again, and never granted
+        if line.what == "gone" and line.id not in slots:  # requested repeatedly, never granted
             slots[line.id] = _Slot(line.zone, ("", 1.0))
     return slots
 
@@ -129,7 +133,9 @@ def _take(line: _Line, slots: dict[str, _Slot]) -> None:
             slot.refused_s.append(line.when)
         return
     if line.id not in slots:
-        raise InputError(f"{line.place}: instance", repr(line.id[:40]), "one that the log says was created")
+        raise InputError(
+            f"{line.place}: instance", repr(line.id[:40]), "an instance that was created earlier in the log"
+        )
     slot = slots[line.id]
     if line.what == "created":
         slot.end(line.when, preempted=True)
@@ -139,4 +145,4 @@ def _take(line: _Line, slots: dict[str, _Slot]) -> None:
     elif line.what == "refused":
         slot.refused_s.append(line.when)
     elif line.what == "running" and slot.since_s is None:
-        raise InputError(f"{line.place}: instance", f"{line.id} running", "one that was granted and is not gone")
+        raise InputError(f"{line.place}: instance", f"{line.id} running", "an instance that was granted and not lost")

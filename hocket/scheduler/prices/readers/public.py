@@ -1,12 +1,14 @@
-"""A folder laid out as the published data of chapter 6 are (stanford-futuredata/training_on_a_dime, logs/).
+"""Folder with the layout of the published data of chapter 6.
 
-aws/cost/REGION/*.json    aws/availability/*.out    azure/cost/*.csv    azure/instance_mapping.csv
-gcp/spin_up_and_shut_down/*.out                     gcp/availability/*.out
+The published data are stanford-futuredata/training_on_a_dime, logs/:
 
-and beside them, where somebody has them, versions of SkyPilot's catalogues by cloud, each named for its moment, and a copy of
+    aws/cost/REGION/*.json    aws/availability/*.out    azure/cost/*.csv    azure/instance_mapping.csv
+    gcp/spin_up_and_shut_down/*.out                     gcp/availability/*.out
+
+Optional additions are versions of SkyPilot's catalogs by cloud, each named by its time, and a copy of
 skypilot-org/spot-traces:
 
-skypilot/CLOUD/2023-05-01T00:00:00Z.csv             spot-traces/availability/1-node/CLOUD-DAY/*.json
+    skypilot/CLOUD/2023-05-01T00:00:00Z.csv             spot-traces/availability/1-node/CLOUD-DAY/*.json
 """
 
 from pathlib import Path
@@ -21,10 +23,10 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def read_market(folder: str | Path) -> Market:
-    """All offers of the three clouds, as far as the folder has them.
+    """All offers found in the folder.
 
     Raises:
-        InputError: a folder without any prices, or a mistake in one of its files.
+        InputError: a folder without prices, or an invalid file.
     """
     top = Path(folder)
     offers = [
@@ -46,10 +48,10 @@ def read_market(folder: str | Path) -> Market:
 
 
 def read_availability(folder: str | Path) -> tuple[tuple[str, tuple[Availability, ...]], ...]:
-    """Of each log, or each place of which there are traces, its name and what it says; empty where the folder has none.
+    """Name and availability of each log and trace; empty without such files.
 
     Raises:
-        InputError: a mistake in one of its files.
+        InputError: an invalid file.
     """
     logs = [
         (cloud, path) for cloud in ("aws", "gcp") for path in sorted(Path(folder).glob(f"{cloud}/availability/*.out"))

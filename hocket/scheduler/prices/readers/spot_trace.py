@@ -1,9 +1,10 @@
-"""Spot traces: how many instances were to be had, at equal steps of time, as skypilot-org/spot-traces has them.
+"""Spot traces: number of available instances at fixed time steps.
 
     {"metadata": {"gap_seconds": 600}, "data": [1, 0, 0, 1, ...]}
 
-A file is named for its zone, accelerator and accelerators of an instance, such as us-west-2a_v100_1.json, and its folder for the cloud
-and the day on which it begins, such as aws-10-26-2022. Those data have no licence: they are read where somebody has them.
+The format is that of skypilot-org/spot-traces. A file name gives the zone, accelerator and accelerators per instance,
+such as us-west-2a_v100_1.json. Its folder gives the cloud and the first day, such as aws-10-26-2022. The data have no
+license, so they are not packaged.
 """
 
 import re
@@ -42,10 +43,10 @@ class _Trace:
 
 
 def read(path: str | Path, instances: int = 1) -> Availability:
-    """When so many instances were to be had at once.
+    """Times at which at least `instances` instances were available.
 
     Raises:
-        InputError: a name that does not tell what it is of, or a file of another form.
+        InputError: a file name or content in another form.
     """
     path = Path(path)
     name, folder = _NAME.fullmatch(path.name), _FOLDER.fullmatch(path.absolute().parent.name)
@@ -60,7 +61,7 @@ def read(path: str | Path, instances: int = 1) -> Availability:
     if not (isfinite(gap_s) and gap_s > 0):
         raise InputError(f"{path}: metadata.gap_seconds", str(gap_s), "seconds, > 0")
     if not trace.data or min(trace.data) < 0:
-        raise InputError(f"{path}: data", str(trace.data[:8]), "numbers of instances, one at least")
+        raise InputError(f"{path}: data", str(trace.data[:8]), "numbers of instances >= 0, at least one")
     there = [n >= instances for n in trace.data]
     key = PriceKey(cloud, region_of(zone, cloud, f"{path}: name"), zone, instance_of(cloud, kind, held))
     refused = tuple(begin_s + k * gap_s for k, is_there in enumerate(there) if not is_there)

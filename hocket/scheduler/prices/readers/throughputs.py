@@ -1,8 +1,8 @@
-"""Throughputs of models on types of accelerators, as published beside the prices of chapter 6.
+"""Throughputs of models by accelerator type, as published with chapter 6.
 
     {"v100": {"ResNet-50 (batch size 16)": {"null": 17.4, "A3C": [...], ...}, ...}, ...}
 
-"null" is the model alone, in steps a second; what it does beside another model is left out here.
+"null" is the model alone, in steps per second; throughputs beside other models are ignored.
 """
 
 from math import inf
@@ -16,10 +16,12 @@ from hocket.util.files import read_text
 
 
 def read(path: str | Path) -> dict[str, dict[str, float]]:
-    """Steps a second of each model alone, by model and then by type; types on which it does not run are left out.
+    """Steps per second of each model alone, by model and type.
+
+    Types that cannot run the model are omitted.
 
     Raises:
-        InputError: with the path of the first wrong key.
+        InputError: with the path of the first invalid key.
     """
     found: dict[str, dict[str, float]] = {}
     for kind, models in _mapping(parse_json(read_text(path, MAX_TEXT_BYTES), str(path)), str(path)).items():
@@ -27,7 +29,7 @@ def read(path: str | Path) -> dict[str, dict[str, float]]:
             place = f"{path}: {kind}.{model}"
             steps = _mapping(row, place).get("null")
             if isinstance(steps, bool) or not isinstance(steps, int | float) or not 0 <= steps < inf:
-                raise InputError(f"{place}.null", repr(steps)[:40], "steps a second, >= 0")
+                raise InputError(f"{place}.null", repr(steps)[:40], "steps per second, >= 0")
             if steps:
                 found.setdefault(model, {})[kind] = float(steps)
     return found
@@ -35,5 +37,5 @@ def read(path: str | Path) -> dict[str, dict[str, float]]:
 
 def _mapping(data: Any, place: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not data:
-        raise InputError(place, seems(data), "a mapping that is not empty")
+        raise InputError(place, seems(data), "a nonempty mapping")
     return data

@@ -61,7 +61,7 @@ def test_names_of_google_stand_for_kinds(tmp_path: Path) -> None:
     [
         ((700, "Instance i-9 running in zone us-east-1b"), "instance: found 'i-9'"),
         ((700, "Instance i-2 running in zone us-east-1c"), "i-2 running"),
-        ((500, "Successfully deleted instance i-1"), "no earlier than the line before"),
+        ((500, "Successfully deleted instance i-1"), "a time not before the previous line"),
         ((700, "Instance i-1 exploded"), "found .*exploded"),
         ((700, "Created instance i-1 with 8 GPU(s) of type v100 in zone us-east-1b"), "8 v100 in us-east-1b"),
         ((700, "Created instance i-5 with 0 GPU(s) of type v100 in zone us-east-1b"), r"GPU\(s\)"),
