@@ -20,30 +20,28 @@ Estimate = Annotated[
         "--estimate",
         min=0,
         metavar="PAIRS",
-        help="What jobs do beside each other is estimated from so many measured pairs of each kind, and learned as they run.",
+        help="Estimate throughputs of colocated jobs from this many measured pairs per job kind, refined while jobs run.",
     ),
 ]
-References = Annotated[
-    int, typer.Option(min=1, help="With --estimate: kinds of jobs that were measured beside each other before.")
-]
+References = Annotated[int, typer.Option(min=1, help="With --estimate: job kinds with known colocated throughputs.")]
 Prices = Annotated[
     Path | None,
     typer.Option(
         "--prices",
-        help="Folder of prices (docs/prices.md): types of workers with an `offer` pay them, spot ones come and go.",
+        help="Folder of price series (docs/prices.md) for worker types with an `offer`; spot workers come and go.",
     ),
 ]
 From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="With --prices: when the workload begins, such as 2020-03-01T12:00; by default, when all have a price.",
+        help="With --prices: start of the workload, such as 2020-03-01T12:00; default: when all offers have a price.",
     ),
 ]
-Bills = Annotated[Path | None, typer.Option("--bills", help="Write what each job paid, lease by lease (JSON).")]
+Bills = Annotated[Path | None, typer.Option("--bills", help="Write the cost of each job, lease by lease (JSON).")]
 
 Checkpoint = Annotated[
-    float, typer.Option("--checkpoint-gb", min=0, help="With --bills: gigabytes that go along when a job moves.")
+    float, typer.Option("--checkpoint-gb", min=0, help="With --bills: checkpoint size in GB that moves with a job.")
 ]
 
 

@@ -58,13 +58,13 @@ def generate(
         float | None,
         typer.Option("--rate", help=f"Jobs an hour, if they come one after the other; {_RATE:g} by default."),
     ] = None,
-    priorities: Annotated[bool, typer.Option(help="A fifth of the jobs have five times the weight.")] = False,
-    slos: Annotated[bool, typer.Option(help="Each job has an SLO of 1.2, 2 or 10 times its duration.")] = False,
+    priorities: Annotated[bool, typer.Option(help="Give a fifth of the jobs five times the weight.")] = False,
+    slos: Annotated[bool, typer.Option(help="Give each job an SLO of 1.2, 2 or 10 times its duration.")] = False,
     throughputs: Table = None,
-    seed: Annotated[int, typer.Option(help="Seed of all that is drawn by chance.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: Json = False,
 ) -> None:
-    """Draw a workload by chance. Jobs are as in section 5.7.1 of the dissertation (Gavel).
+    """Generate a random workload. Jobs as in section 5.7.1 of the dissertation (Gavel).
 
     Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
     """

@@ -32,22 +32,18 @@ class Conditions:
     """Options, as they were given."""
 
     space_sharing: Sharing = False
-    spread: Annotated[bool, typer.Option("--spread", help="Jobs of several workers may stand on separate servers.")] = (
-        False
-    )
-    round_s: Annotated[float, typer.Option("--round", help="Seconds of a round.")] = 360.0
+    spread: Annotated[bool, typer.Option("--spread", help="Allow jobs with several workers to span servers.")] = False
+    round_s: Annotated[float, typer.Option("--round", help="Round length in seconds.")] = 360.0
     overhead_s: Annotated[
         float,
-        typer.Option(
-            "--overhead-s", help="Seconds to save a job and load it again when it moves; by default moving is free."
-        ),
+        typer.Option("--overhead-s", help="Seconds to checkpoint and restore a job that moves; default: free."),
     ] = 0.0
     as_published: Published = False
     first: Annotated[
-        int, typer.Option("--first", min=0, help="Figures count jobs from this place on; 0 is the first.")
+        int, typer.Option("--first", min=0, help="First job counted in the metrics; 0 is the first arrival.")
     ] = 0
     last: Annotated[
-        int | None, typer.Option("--last", min=1, help="Figures count jobs before this place; then stop.")
+        int | None, typer.Option("--last", min=1, help="Stop after this job; metrics count jobs before it.")
     ] = None
     budget_usd: Budget = None
     estimate: Estimate = None
@@ -55,7 +51,7 @@ class Conditions:
     prices: Prices = None
     begins: From = None
     throughputs: Table = None
-    seed: Annotated[int, typer.Option("--seed", help="Seed of all that is drawn by chance.")] = 0
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0
 
     def policy(self, text: str, agnostic: bool = False) -> "PolicyChoice":
         """The policy of NAME or NAME:WAY with a memory of its own, and with the options of its simulation.

@@ -15,20 +15,19 @@ if TYPE_CHECKING:
 Policy = Annotated[
     str, typer.Option("--policy", "-p", help="NAME of `hocket cluster policies`, or NAME:agnostic and the like.")
 ]
-Agnostic = Annotated[bool, typer.Option("--agnostic", help="As if all types of workers were alike.")]
-Sharing = Annotated[bool, typer.Option("--space-sharing", help="Jobs may share workers, two at a time.")]
+Agnostic = Annotated[bool, typer.Option("--agnostic", help="Heterogeneity-agnostic: treat all worker types as equal.")]
+Sharing = Annotated[bool, typer.Option("--space-sharing", help="Allow space sharing: two jobs on the same workers.")]
 Published = Annotated[
-    bool, typer.Option("--as-published", help="As the authors' public simulator does what the text leaves open.")
+    bool,
+    typer.Option("--as-published", help="Follow the authors' public simulator where the paper leaves a choice open."),
 ]
-Budget = Annotated[float | None, typer.Option("--budget-usd", help="Dollars, for policies that keep within a budget.")]
+Budget = Annotated[float | None, typer.Option("--budget-usd", help="Budget in dollars, for policies with one.")]
 Table = Annotated[
     Path | None,
-    typer.Option(
-        "--throughputs", help="Throughput table (JSON, see docs/cluster.md); that of V100, P100 and K80 by default."
-    ),
+    typer.Option("--throughputs", help="Throughput table (JSON, see docs/cluster.md); default: V100, P100 and K80."),
 ]
 Times = Annotated[
-    bool, typer.Option("--times", help="Also say how long computing took; in all else two runs are identical.")
+    bool, typer.Option("--times", help="Report solver and wall times, too; all other output is deterministic.")
 ]
 
 # Places of errors in rooms that know no options, and the options that they are about.

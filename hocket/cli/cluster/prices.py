@@ -10,14 +10,13 @@ from hocket.cli.output.options import Json
 
 def prices(
     folder: Annotated[
-        Path | None, typer.Argument(help="Prices as clouds publish them, see docs/prices.md; a sample by default.")
+        Path | None,
+        typer.Argument(help="Folder of published price files, see docs/prices.md; default: the packaged sample."),
     ] = None,
-    at: Annotated[
-        str | None, typer.Option("--at", help="A day, such as 2020-03-01; by default the last one that is known.")
-    ] = None,
+    at: Annotated[str | None, typer.Option("--at", help="Date, such as 2020-03-01; default: the last known.")] = None,
     json: Json = False,
 ) -> None:
-    """What accelerators cost at a moment. Shown are the cheapest and the dearest offer, and what spot prices save.
+    """Show accelerator prices at a date: cheapest and most expensive offers, and spot discounts.
 
     Example: hocket cluster prices --at 2020-03-01
     """

@@ -64,10 +64,10 @@ def watching(
 
 def replay(
     journal: Annotated[Path, typer.Argument(help="A journal, such as `hocket cluster simulate --journal` writes.")],
-    rows: Annotated[int, typer.Option(min=1, help="How many leases to show.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Number of leases to show.")] = 12,
     json: Json = False,
 ) -> None:
-    """The scheduler's state at the end of a journal. It is told all events, and comes to the state of whoever wrote it.
+    """Show the scheduler's state at the end of a journal, by replaying its events.
 
     Example: hocket cluster replay journal.log
     """

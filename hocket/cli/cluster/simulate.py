@@ -17,7 +17,7 @@ Workload = Annotated[
         help="Jobs: JSON from `hocket cluster generate`, a .trace of Gavel's, Sia's or a Philly CSV; or written by hand, see docs/cluster.md."
     ),
 ]
-Count = Annotated[int | None, typer.Option("--jobs", min=1, help="Only the first so many jobs.")]
+Count = Annotated[int | None, typer.Option("--jobs", min=1, help="Use only the first jobs of the workload.")]
 
 
 def simulate(
@@ -32,12 +32,12 @@ def simulate(
     bills: Bills = None,
     checkpoint_gb: Checkpoint = 0.0,
     journal: Annotated[
-        Path | None, typer.Option("--journal", help="Write every event into a new file, for `hocket cluster replay`.")
+        Path | None, typer.Option("--journal", help="Write a journal of all events, for `hocket cluster replay`.")
     ] = None,
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """A workload under one policy: time, fairness, cost. A report, bills and a journal are written where they are asked for.
+    """Simulate a workload under one policy: completion times, fairness, cost; optional report, bills and journal.
 
     Example: hocket cluster simulate jobs.json workers.yaml --policy max_min_fairness --report report.html
     """
@@ -78,7 +78,7 @@ def compare(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """Several policies on one workload, side by side.
+    """Compare several policies on one workload.
 
     Example: hocket cluster compare jobs.json workers.yaml -p fifo -p max_min_fairness:agnostic -p max_min_fairness
     """

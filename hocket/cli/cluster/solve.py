@@ -24,7 +24,7 @@ _REMARKS = (
 
 
 def policies(json: Json = False) -> None:
-    """The policies, what each is for, and where it comes from."""
+    """List the scheduling policies: purpose and source."""
     from hocket.cli.output.table import line_width, print_table
     from hocket.cli.output.tables import print_json
     from hocket.util.registry import load, names
@@ -52,14 +52,16 @@ def solve(
     policy: Policy = "max_min_fairness",
     agnostic: Agnostic = False,
     space_sharing: Sharing = False,
-    mixed: Annotated[bool, typer.Option("--mixed", help="Entities share as the file's mixed policies say.")] = False,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Share among entities by the snapshot's hierarchical policies.")
+    ] = False,
     budget_usd: Budget = None,
     throughputs: Table = None,
-    rows: Annotated[int, typer.Option(min=1, help="How many jobs to show.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Number of jobs to show.")] = 12,
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """One allocation, and why each job got what it got. Parts are of the time that a job spends on each type of worker.
+    """Compute one allocation and explain each job's share. Shares are fractions of time on each worker type.
 
     Example: hocket cluster solve examples/snapshots/three-jobs.json --policy finish_time_fairness
     """

@@ -20,14 +20,16 @@ _LEAST = 5000
 def sweep(
     workers: Workers,
     policy: Policies,
-    rates: Annotated[str, typer.Option("--rates", help="Jobs an hour, apart by commas, such as 2,3.5,5.")],
+    rates: Annotated[
+        str, typer.Option("--rates", help="Arrival rates in jobs per hour, separated by commas, such as 2,3.5,5.")
+    ],
     kind: Annotated[
         str, typer.Option("--kind", help=f"Of workload: {TraceKind.SINGLE} or {TraceKind.MULTIPLE}.")
     ] = TraceKind.SINGLE.value,
-    seeds: Annotated[int, typer.Option("--seeds", help="Workloads at each rate, each of a seed of its own.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", help="Workloads per rate, each with its own seed.")] = 1,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", help="Jobs of a workload; by default 1000, or with --last as many as keep the load up."),
+        typer.Option("--jobs", help="Jobs per workload; default 1000, or with --last enough to keep the load up."),
     ] = None,
     *,
     conditions: Conditions,
@@ -35,8 +37,7 @@ def sweep(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """Average job completion time against load. Workloads are made at each rate as `generate` does, under each policy, and what
-    load each sustains is said.
+    """Average job completion time against load, and the load that each policy sustains. Workloads as from `generate`.
 
     Example: hocket cluster sweep workers.yaml -p max_min_fairness:agnostic -p max_min_fairness --rates 2,3,4 --last 200
     """

@@ -11,14 +11,14 @@ def overlap(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
     plan: Annotated[Path, typer.Argument(help="A data-parallel plan, from `hocket plan --strategy data_parallel`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
-    draws: Annotated[int, typer.Option(min=1, help="Buckets and threads are drawn at random so often.")] = 16,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to train and measure under each draw.")] = 12,
+    draws: Annotated[int, typer.Option(min=1, help="Random draws of buckets and threads.")] = 16,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps per draw.")] = 12,
     communication: Annotated[
         list[int] | None,
         typer.Option(
             "--communication-threads",
             "-r",
-            help="A number of threads that may move a bucket (on a GPU: CTAs of NCCL); repeat. By default 1 to 4.",
+            help="Communication threads per bucket to try (on a GPU: NCCL CTAs); repeatable; default 1 to 4.",
             show_default=False,
         ),
     ] = None,
@@ -27,10 +27,10 @@ def overlap(
     threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")] = False,
 ) -> None:
-    """Measure what computation and all-reduces of gradients take from each other, and write the plan's cluster with it.
+    """Measure how computation and gradient all-reduces slow each other down; write a cluster file with the result.
 
-    The job is trained with buckets and threads drawn at random, and first with one bucket for each number of threads; a model of
-    contention is fitted to what was seen (LIBRA, section III). It takes (draws + numbers of threads) x (steps + 2) steps. The machine
+    The job is trained with random buckets and threads, after one run with a single bucket for each number of threads. A contention
+    model is fitted to the measurements (LIBRA, section III). It takes (draws + numbers of threads) x (steps + 2) steps. The machine
     must have nothing else to do, and a backward should take some ten milliseconds at least: a model that does not foretell
     the backwards it has seen is not written. `hocket plan` with the new cluster file chooses buckets, and threads for each.
 

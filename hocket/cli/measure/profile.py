@@ -16,7 +16,7 @@ def profile(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
     microbatch: Annotated[
-        list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
+        list[int] | None, typer.Option("--microbatch", "-b", help="Microbatch size to measure; repeatable.")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="'cpu', the default, or 'cuda' for the current GPU.", show_default=False)
@@ -43,22 +43,22 @@ def profile(
             show_default=False,
         ),
     ] = None,
-    budget_s: Annotated[float, typer.Option(min=0.0, help="Seconds to spend at most on measuring.")] = 40.0,
+    budget_s: Annotated[float, typer.Option(min=0.0, help="Time limit for measuring, in seconds.")] = 40.0,
     tensor: Annotated[
-        int, typer.Option("--tensor", "-t", min=1, help="Measure one of so many tensor-parallel devices.")
+        int, typer.Option("--tensor", "-t", min=1, help="Measure one rank of a tensor-parallel group of this size.")
     ] = 1,
     sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="With --tensor: on slices of the sequence, where that can be.")
+        bool, typer.Option("--sequence-parallel", help="With --tensor: use sequence parallelism where possible.")
     ] = False,
     compile: Annotated[
         bool,
         typer.Option(
-            "--compile", help="Measure torch.compile as well; plans then take it for the stages that gain by it."
+            "--compile", help="Measure torch.compile as well; plans then compile the stages that become faster."
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Measure a job, layer by layer, for several microbatch sizes; or work out what it takes on a device that is not here.
+    """Measure seconds and bytes of each layer of a job; with --device-type, estimate them instead.
 
     Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
 
@@ -116,22 +116,22 @@ def profile(
 def calibrate(
     job: Annotated[Path, typer.Argument(help="The job file of the profile.")],
     profile: Annotated[Path, typer.Argument(help="A measured profile of it, from `hocket profile`.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write what was learned.")] = Path(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the calibration.")] = Path(
         "calibration.yaml"
     ),
     device_type: Annotated[
         str | None,
         typer.Option(
             "--device-type",
-            help="A type of the catalogue or a cluster file that describes it; the profile's own by default.",
+            help="Device type of the catalog, or a cluster file that describes one; by default the profile's.",
             show_default=False,
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Learn from one measured profile how much longer a device type takes than is worked out for it, by kind of operator.
+    """Calibrate the analytic model of a device type with one measured profile, by kind of operator.
 
-    Other models' profiles for that type are then nearer to measured ones:
+    Estimated profiles of other models on that device type then come closer to measured ones:
 
     hocket calibrate job.py profile.json -o calibration.yaml
 
@@ -206,7 +206,7 @@ def import_profile(
 
 
 def links(
-    workers: Annotated[int, typer.Option("-n", "--workers", help="How many local workers.")] = 2,
+    workers: Annotated[int, typer.Option("-n", "--workers", help="Number of local workers.")] = 2,
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
     json: Json = False,
 ) -> None:

@@ -15,27 +15,26 @@ if TYPE_CHECKING:
 def waves(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
     plan: Annotated[Path, typer.Argument(help="A plan of model_parallel or waves, data_parallel or tick_tock.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the plan with waves.")] = Path(
-        "waves.yaml"
-    ),
-    steps: Annotated[int, typer.Option(help="Steps to train with each number of waves.")] = 20,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the plan.")] = Path("waves.yaml"),
+    steps: Annotated[int, typer.Option(help="Training steps for each number of waves.")] = 20,
     first: Annotated[
         int | None,
         typer.Option(
-            "--first", help="The number to begin with, whatever the profile says of room.", show_default=False
+            "--first", help="First number of waves to try; by default estimated from the profile.", show_default=False
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, unrounded).")] = False,
 ) -> None:
-    """Find how many waves of a job's batches its devices have room for, by running them; writes the plan of as many.
+    """Find the best number of waves (batches in flight on the same devices) by training; write that plan.
 
-    One wave is the plan's microbatch on every device (or chain of devices). The profile says for how many waves memory, compute and
-    network have room; so many are trained for some steps, and one fewer each time (Wavelet, appendix B.2), until an iteration is hardly
-    longer than one wave's; of two waves on the same devices until more is trained. Each wave has a batch of its own, so that the plan's
-    batch is as many times larger: the job is to say so. Each number is trained in turns with one wave, so that both meet the same machine.
-    What is trained here is thrown away. Other programs should leave the cores alone.
+    A wave is one microbatch on every device, or on every chain of devices. The profile gives an upper bound of the number of waves that
+    memory, compute and network allow. This number is trained for some steps, then one wave fewer each time (Wavelet, appendix B.2). The
+    search ends at an iteration that is hardly longer than that of one wave; for two waves on the same devices, at higher throughput.
+
+    Each wave has its own batch: set the job's batch size to waves x batch. Each number takes turns with one wave on the same workers, so
+    that both see the same machine load. Trained weights are discarded. Keep other programs off the cores.
 
     Example: hocket measure-waves job.py model_parallel.yaml -o waves.yaml
     """

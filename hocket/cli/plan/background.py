@@ -20,24 +20,24 @@ _MUCH = 1.05  # times as long: worth a remark
 
 File = Annotated[
     Path | None,
-    typer.Option("--background", help="A plan for one device, or a profile: a job of low priority."),
+    typer.Option("--background", help="Background job of low priority: a plan for one device, or a profile."),
 ]
-Batch = Annotated[int | None, typer.Option("--background-batch", help="Samples of its step, of a profile.")]
+Batch = Annotated[int | None, typer.Option("--background-batch", help="Samples per step of a background profile.")]
 Gaps = Annotated[
     bool,
-    typer.Option("--idle-only", help="Launch nothing beside the foreground's layers, only in its gaps."),
+    typer.Option("--idle-only", help="Launch background work only while the foreground is idle."),
 ]
-Priority = Annotated[bool, typer.Option("--priority/--no-priority", help="Whether the foreground goes first.")]
-Outstanding = Annotated[int, typer.Option("--outstanding", help="Launches that a device is given at once.")]
+Priority = Annotated[bool, typer.Option("--priority/--no-priority", help="Give the foreground priority.")]
+Outstanding = Annotated[int, typer.Option("--outstanding", help="Background launches outstanding on a device.")]
 LaunchMs = Annotated[
     float | None,
-    typer.Option("--launch-ms", help="The longest launch; a layer's forward or backward by default."),
+    typer.Option("--launch-ms", help="Longest background launch, in ms; by default a layer's forward or backward."),
 ]
 Limit = Annotated[
     float | None,
     typer.Option(
         "--slowdown-limit",
-        help="Launch nothing beside what then takes more than so many times as long.",
+        help="Do not launch beside instructions that this slows down by more than this factor.",
     ),
 ]
 

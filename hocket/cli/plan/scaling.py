@@ -16,22 +16,29 @@ if TYPE_CHECKING:
 
 def scaling(
     model: Annotated[
-        str, typer.Argument(help="A profile, planned as plain data parallelism; or a model's sizes, in any mesh.")
+        str,
+        typer.Argument(
+            help="A profile (planned with data parallelism) or an analytic model (planned with any layout)."
+        ),
     ],
-    cluster: Annotated[Path, typer.Argument(help="A cluster file of the most devices.")],
-    curve: Annotated[Path, typer.Argument(help="Samples to an accuracy by the batch (YAML, see docs/scaling.md).")],
-    batch: Annotated[int, typer.Option("--batch", "-B", help="Samples of one device's update.")] = 256,
+    cluster: Annotated[Path, typer.Argument(help="Cluster file with the largest number of devices.")],
+    curve: Annotated[
+        Path, typer.Argument(help="Samples to reach an accuracy, by batch size (YAML, see docs/scaling.md).")
+    ],
+    batch: Annotated[int, typer.Option("--batch", "-B", help="Samples per update on one device.")] = 256,
     devices: Annotated[
-        list[int] | None, typer.Option(help="So many; repeat. Powers of two and all of them by default.")
+        list[int] | None, typer.Option(help="Number of devices; repeatable. Default: powers of two and all.")
     ] = None,
     bandwidth: Annotated[
         list[str] | None,
-        typer.Option(help="All devices with other links as well, such as cluster=0.1x; repeat, of one level."),
+        typer.Option(
+            help="Bandwidth of a cluster level, such as cluster=0.1x, as further curves; repeatable for one level."
+        ),
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
     json: Json = False,
 ) -> None:
-    """How much sooner a model is as good on more devices: weak, strong and batch-optimal scaling.
+    """Predict time to accuracy against the number of devices: weak, strong and batch-optimal scaling.
 
     Example: hocket scaling profile.json cluster.yaml curve.yaml --batch 256 --report scaling.html
     """

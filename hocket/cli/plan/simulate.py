@@ -102,7 +102,7 @@ def simulate(
         Path | None, typer.Option("--measured", help="Trace of a run (hocket train --trace), for the report.")
     ] = None,
     max_depth: Annotated[
-        bool, typer.Option("--max-depth", help="Find, too, how deep a model each strategy can train on these devices.")
+        bool, typer.Option("--max-depth", help="Find the deepest model that each strategy can train on these devices.")
     ] = False,
     json: Json = False,
     background: collocating.File = None,

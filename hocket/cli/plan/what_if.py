@@ -16,41 +16,40 @@ if TYPE_CHECKING:
 
 
 def what_if(
-    model: Annotated[str, typer.Argument(help="A plan file; or a profile or a model's sizes, as for `hocket plan`.")],
+    model: Annotated[str, typer.Argument(help="A plan file, a profile or an analytic model, as for `hocket plan`.")],
     cluster: Annotated[Path | None, typer.Argument(help="A cluster file; a plan has its own.")] = None,
     planned: Annotated[
-        int | None, typer.Option("--planned-batch", "-B", help="Samples of an update as it is; a plan has its own.")
+        int | None, typer.Option("--planned-batch", "-B", help="Current samples per update; a plan has its own.")
     ] = None,
     bandwidth: Annotated[
-        list[str] | None, typer.Option(help="Of a level of the cluster file, such as server=2x; repeat.")
+        list[str] | None, typer.Option(help="Bandwidth of a cluster level, such as server=2x; repeatable.")
     ] = None,
-    latency: Annotated[list[str] | None, typer.Option(help="Likewise, such as cluster=0.5x; repeat.")] = None,
-    memory: Annotated[list[str] | None, typer.Option(help="Of each device, such as +10%; repeat.")] = None,
+    latency: Annotated[
+        list[str] | None, typer.Option(help="Latency of a cluster level, such as cluster=0.5x; repeatable.")
+    ] = None,
+    memory: Annotated[list[str] | None, typer.Option(help="Memory of each device, such as +10%; repeatable.")] = None,
     host_link: Annotated[
-        list[str] | None, typer.Option(help="Of the bandwidth between devices and their hosts, such as 2x; repeat.")
+        list[str] | None, typer.Option(help="Bandwidth between devices and hosts, such as 2x; repeatable.")
     ] = None,
     rate: Annotated[
-        list[str] | None, typer.Option(help="Of arithmetic and memory of devices, not of links, such as 2x; repeat.")
+        list[str] | None, typer.Option(help="Speed of arithmetic and device memory, such as 2x; repeatable.")
     ] = None,
-    batch: Annotated[list[str] | None, typer.Option(help="Samples of an update, such as 2x or 3072; repeat.")] = None,
-    devices: Annotated[list[int] | None, typer.Option(help="So many devices; repeat.")] = None,
+    batch: Annotated[list[str] | None, typer.Option(help="Samples per update, such as 2x or 3072; repeatable.")] = None,
+    devices: Annotated[list[int] | None, typer.Option(help="Number of devices; repeatable.")] = None,
     device_type: Annotated[
-        list[str] | None, typer.Option(help="Devices of another type, such as h100; repeat.")
+        list[str] | None, typer.Option(help="Another device type, such as h100; repeatable.")
     ] = None,
-    replan: Annotated[
-        bool, typer.Option("--replan", help="Of a plan: search for the best one as well, with the plan's profile.")
-    ] = False,
+    replan: Annotated[bool, typer.Option("--replan", help="For a plan: search again with its profile, too.")] = False,
     combined: Annotated[bool, typer.Option("--combined", help="Answer all changes at once, as one question.")] = False,
     json: Json = False,
 ) -> None:
-    """What would come of other links, more memory, another batch, other devices. Nothing is edited, nothing written.
+    """Predict the effect of other links, memory, batch sizes or devices. No file is changed.
 
     Example: hocket what-if gpt3-175b cluster.yaml -B 1536 --bandwidth server=2x --memory +10% --devices 256
 
     Of a plan: hocket what-if plan.yaml --bandwidth server=2x --batch 2x
 
-    Without a question: twice each bandwidth (of links to hosts, too, where the plan swaps), 10 % more memory, twice the batch, devices
-    of twice the rates.
+    Without options: twice each bandwidth (host links too, if the plan swaps), 10 % more memory, twice the batch, twice the device speed.
     """
     from hocket.cli.output.tables import print_json
     from hocket.cli.plan.explain import answer_json, answered, print_answers

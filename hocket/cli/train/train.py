@@ -8,18 +8,18 @@ import typer
 
 from hocket.cli.train.resume_option import Resume, read_resume
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one a step, then the summary.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per step, then the summary.")]
 
 
 def train(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
     plan: Annotated[Path, typer.Argument(help="A plan file, from `hocket plan`.")],
-    steps: Annotated[int, typer.Option(help="Train until so many steps (batches) are done in all.")] = 100,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints; none are written without it.")] = None,
-    every: Annotated[
-        int | None, typer.Option(help="Steps between two checkpoints; a tenth of what is to do by default.")
+    steps: Annotated[int, typer.Option(help="Optimizer updates in all, including those before a resume.")] = 100,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; without it none are written.")
     ] = None,
-    keep: Annotated[int, typer.Option(help="How many of the newest checkpoints stay.")] = 3,
+    every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of the run.")] = None,
+    keep: Annotated[int, typer.Option(help="Number of checkpoints to keep.")] = 3,
     resume: Resume = None,
     on_nan: Annotated[
         str,
@@ -33,7 +33,7 @@ def train(
         bool | None,
         typer.Option(
             "--pin/--no-pin",
-            help="Keep each local worker on cores of its own; unasked where they need more than half of the cores.",
+            help="Pin each local worker to its own cores; default: if the workers need more than half of the cores.",
             show_default=False,
         ),
     ] = None,
@@ -44,17 +44,19 @@ def train(
             help="Swap as if a machine's link to its devices were so fast, each way: 2GB/s. All its workers share it."
         ),
     ] = None,
-    silence_s: Annotated[float, typer.Option(help="A worker without a sign of life for so long is lost.")] = 60.0,
+    silence_s: Annotated[
+        float, typer.Option(help="Seconds without a heartbeat after which a worker counts as lost.")
+    ] = 60.0,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show whole tracebacks, as --json does, not only your own code's part.")
+        bool, typer.Option("--debug", help="Show full tracebacks, not only the frames of your own code.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Train as a plan says. Alone it starts local workers; under torchrun it joins. Ctrl-C saves and leaves with code 130.
+    """Train a job with a plan: on local workers, or under torchrun. Ctrl-C saves a checkpoint and exits with 130.
 
     Example: hocket train job.py plan.yaml --steps 100 --checkpoint checkpoints
 
-    A plan that `hocket check` refuses is refused here in the same words, if its profile is at hand.
+    A plan that `hocket check` refuses is refused with the same message, if its profile is available.
 
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
