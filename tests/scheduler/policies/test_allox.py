@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -15,6 +15,7 @@ from hocket.scheduler.policies import allox
 from hocket.scheduler.solver.queueing.assignment import Queues
 from tests.scheduler.helpers.crowds import assert_it_can_be
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 TYPES = WorkerType("v100", 1), WorkerType("k80", 1)
 
@@ -94,7 +95,7 @@ def _mean_s(needs_s: np.ndarray, workers: list[int]) -> float:
     return best / len(needs_s)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 2), st.integers(1, 2))
 def test_no_queues_are_shorter(seed: int, jobs: int, first: int, second: int) -> None:
     """Every way to put a few jobs on workers is tried."""
@@ -110,7 +111,7 @@ def test_no_queues_are_shorter(seed: int, jobs: int, first: int, second: int) ->
     assert len(found.fraction) >= 1
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_no_places_are_cheaper(seed: int, jobs: int) -> None:
     """Every permutation of jobs over places is tried, and the bound is met; some jobs cannot be on every kind."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -16,6 +16,7 @@ from hocket.scheduler.solver.lp.linear_program import solve
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 PUBLIC = references("fifo_perf") + references("fifo_packed")
 # Where the only workers left are of a type that the next job does not run on, the public queue puts it there, to do nothing.
@@ -97,7 +98,7 @@ def test_nobody(pairs: Pairs | None) -> None:
     assert len(fifo.allocate(given, strict=True).fraction) == 0
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 14))
 def test_it_is_the_best_sum(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
     """With jobs as groups of their own it is the same."""

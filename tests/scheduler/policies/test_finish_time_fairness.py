@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -17,6 +17,7 @@ from hocket.scheduler.solver.lp.linear_program import solve
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 PUBLIC = references("finish_time_fairness_perf") + references("finish_time_fairness_packed")
 
@@ -77,7 +78,7 @@ def _needed(given: Snapshot, rho: float) -> float:
     return solve(shares.program(cost, rows, extra=((0.0, 1.0),)), "test").objective
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 14))
 def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
     """With jobs as groups of their own, the rho that was found can be kept and one of a millionth less cannot."""

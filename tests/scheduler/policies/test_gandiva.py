@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -14,6 +14,7 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import gandiva, isolated
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 
 def _crowd(jobs: int, kept: float) -> Snapshot:
@@ -87,7 +88,7 @@ def test_a_pair_is_where_it_is_whatever_the_order_of_jobs() -> None:
     assert found.throughput(given) == pytest.approx(gandiva.allocate(turned).throughput(turned)[::-1])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(0, 14), st.integers(0, 3))
 def test_it_can_be(seed: int, spread: bool, jobs: int, drawn: int) -> None:
     """On any crowd."""

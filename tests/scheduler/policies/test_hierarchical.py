@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -18,6 +18,7 @@ from hocket.scheduler.solver.dual import large_programs
 from hocket.scheduler.solver.water_filling import levels
 from tests.scheduler.helpers.filling import EXACT, NEARLY, Plain, crowd, filled
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -91,7 +92,7 @@ def by_definition(there: Snapshot) -> Callable[[np.ndarray], np.ndarray]:
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_it_is_what_its_definition_says(seed: int, shared: bool) -> None:
     """One program a job and a round, without groups, prices or entering pairs, leads to the same throughputs."""
     there = crowd(seed, shared=shared, entities=teams(seed))
@@ -144,7 +145,7 @@ def test_it_is_what_its_definition_says_where_the_public_one_stops(mixed: bool) 
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool) -> None:
     """Pareto efficiency, whatever the entities' policies."""
     there = crowd(seed, shared=shared, entities=teams(seed))
@@ -155,7 +156,7 @@ def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool)
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_groups_that_are_made_anew_change_nothing(seed: int, shared: bool) -> None:
     """With one job of each line told apart at a time, everybody gets the same."""
     there = crowd(seed, count=9, shared=shared, entities=teams(seed))
@@ -169,7 +170,7 @@ def test_groups_that_are_made_anew_change_nothing(seed: int, shared: bool) -> No
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_who_came_first_is_said_by_when_it_came(seed: int, shared: bool) -> None:
     """Each job gets the same wherever it stands in the snapshot."""
     order = np.random.default_rng(seed).permutation(6)
@@ -179,7 +180,7 @@ def test_who_came_first_is_said_by_when_it_came(seed: int, shared: bool) -> None
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_one_fair_entity_is_water_filling(seed: int, shared: bool) -> None:
     """What one entity's weight is does not matter; nor whether it has a name, or is listed."""
     there = crowd(seed, shared=shared)

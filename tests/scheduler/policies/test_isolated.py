@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -16,6 +15,7 @@ from hocket.scheduler.policies import isolated
 from hocket.scheduler.policies.max_min_fairness import equal_share
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 
 @pytest.mark.parametrize("reference", references("isolated"), ids=lambda r: r["input"])
@@ -70,7 +70,7 @@ def test_nobody_and_a_job_that_cannot_run() -> None:
     assert "4 workers" in found.reasons[0].binding
 
 
-@settings(max_examples=100)
+@examples(100)
 @drawn(st.integers(0, 2**32 - 1), st.integers(1, 9), st.floats(0.0, 0.4))
 def test_the_closed_form_is_what_it_stands_for(seed: int, jobs: int, nowhere: float) -> None:
     """The same times, objective and reasons as by adding up what every job does on every column."""

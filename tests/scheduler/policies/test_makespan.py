@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -14,6 +14,7 @@ from hocket.scheduler.policies import makespan
 from hocket.scheduler.solver.lp.linear_program import solve
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 
 def halved(makespan_s: float) -> float:
@@ -87,7 +88,7 @@ def test_what_is_left_is_not_idle() -> None:
     assert "before the last one" in found.reasons[1].binding
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_jobs_of_a_kind_together_are_as_good_as_one_by_one(seed: int, shared: bool) -> None:
     """Against one row a job, no groups: a program of its own, the same makespan; and the jobs do end by then."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -23,6 +23,7 @@ from hocket.scheduler.solver.lp.linear_program import Infeasible, solve
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 TYPES = WorkerType("v100", 1, 1, 3.6), WorkerType("k80", 1, 1, 0.36)  # 0.1 and 0.01 cents a second
 PRICES = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
@@ -110,7 +111,7 @@ def _cost_usd(given: Snapshot, makespan_s: float) -> float:
     return solve(shares.program(cost, rows), "test").objective * makespan_s
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 12), st.floats(1.001, 3.0))
 def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int, longer: float) -> None:
     """With jobs as groups of their own, the makespan that was found is within the budget and one of a millionth less is not."""

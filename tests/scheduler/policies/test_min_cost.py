@@ -76,7 +76,7 @@ def test_types_without_any_price_are_told() -> None:
     with pytest.raises(InputError) as caught:
         min_cost.allocate(given)
     assert caught.value.place == "worker type v100: price_usd_per_hour"
-    assert "as of every type" in caught.value.found
+    assert "as for every type" in caught.value.found
 
 
 @pytest.mark.parametrize(

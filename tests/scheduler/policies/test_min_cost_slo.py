@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.core.policy_by_name import policy_named
@@ -25,6 +25,7 @@ from hocket.scheduler.solver.lp.linear_program import Infeasible, solve
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 COST = "max_sum_throughput_normalized_by_cost"
 PUBLIC = references(f"{COST}_perf_SLOs") + references(f"{COST}_packed_SLOs")
@@ -157,7 +158,7 @@ def _by_itself(given: Snapshot, kept: list[bool]) -> float:
     return -solve(shares.program(-worth, rows), "test").objective
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 14))
 def test_it_is_the_best_and_nobody_is_given_up_in_vain(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
     """With jobs as groups of their own the objective is the same, and no deadline that was given up could be added."""

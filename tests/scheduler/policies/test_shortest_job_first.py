@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -12,6 +12,7 @@ from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
 from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import shortest_job_first
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
+from tests.tiers import examples
 
 TYPES = WorkerType("v100", 2), WorkerType("k80", 1)
 
@@ -49,7 +50,7 @@ def test_nobody_joins_the_first() -> None:
     assert found.throughput(given) == pytest.approx([1.0, 0.9, 0.9])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 14))
 def test_the_first_is_finished_as_soon_as_any_can_be(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
     """No job alone on any workers is sooner, and it is, with others beside or not."""

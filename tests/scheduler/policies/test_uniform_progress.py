@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from hocket.scheduler.core.events import Event, WorkersJoined, WorkersLost
@@ -24,6 +23,7 @@ from hocket.scheduler.simulation.simulator import simulate
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.workload import Workload
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
+from tests.tiers import examples
 
 SPOT, DEMAND = 0, 1
 
@@ -143,7 +143,7 @@ def test_it_is_asked_again_in_every_round_and_leaves_workers_free() -> None:
     assert not found.fill
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.floats(1.3, 4.0), st.integers(0, 3))
 def test_no_deadline_is_missed(there: list[bool], longer: float, changeover_s: int) -> None:
     """Whenever spot workers come and go, in rounds of 5 s that are lost when they go."""
@@ -168,7 +168,7 @@ def test_no_deadline_is_missed(there: list[bool], longer: float, changeover_s: i
     assert time_s <= slo_s
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(0, 14))
 def test_it_can_be(seed: int, spread: bool, jobs: int) -> None:
     """On any crowd, of which one type is spot."""
@@ -211,7 +211,7 @@ def blinking(moments: list[float], start: bool, jobs: int) -> list[tuple[float, 
     return [(when, kinds[k % 2](0, tuple(range(jobs)))) for k, when in enumerate(sorted(set(moments)))]
 
 
-@hypothesis_settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.floats(1.0, 30 * HOUR), max_size=40),
     st.booleans(),

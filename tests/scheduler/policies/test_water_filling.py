@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.snapshot import Snapshot
@@ -13,6 +13,7 @@ from hocket.scheduler.policies import max_min_fairness, water_filling
 from hocket.scheduler.policies.max_min_fairness import equal_share
 from tests.scheduler.helpers.filling import EXACT, NEARLY, Plain, crowd, filled
 from tests.scheduler.helpers.gavel import references, snapshot
+from tests.tiers import examples
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -83,7 +84,7 @@ def test_a_job_is_told_what_is_full() -> None:
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_it_is_the_lexicographic_optimum(seed: int, shared: bool) -> None:
     """Levels found by one program a job and a round, without groups, prices or entering pairs, are the same."""
     there = crowd(seed, shared=shared)
@@ -96,7 +97,7 @@ def test_it_is_the_lexicographic_optimum(seed: int, shared: bool) -> None:
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_the_water_rises_once_for_every_level(seed: int, shared: bool) -> None:
     """As many rises are told as there are levels at which jobs end, and each job is told its own."""
     there = crowd(seed, shared=shared)
@@ -110,7 +111,7 @@ def test_the_water_rises_once_for_every_level(seed: int, shared: bool) -> None:
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool) -> None:
     """Pareto efficiency: where all others keep what they have, the most that a job can get is what it has."""
     there = crowd(seed, shared=shared)
@@ -121,7 +122,7 @@ def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool)
 
 
 @given(seed=seeds)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_nobody_would_rather_have_its_share_for_itself(seed: int) -> None:
     """Sharing incentive: who gets least has no less than if workers were dealt out by weight, equally of each type."""
     there = crowd(seed)
@@ -131,7 +132,7 @@ def test_nobody_would_rather_have_its_share_for_itself(seed: int) -> None:
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_the_least_is_that_of_max_min_fairness(seed: int, shared: bool) -> None:
     """Water filling goes on where max-min fairness stops; and nobody has less than that."""
     there = crowd(seed, shared=shared)
@@ -150,7 +151,7 @@ def test_the_least_is_exact_where_weights_are_unlike(seed: int) -> None:
 
 
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_the_order_of_jobs_changes_nobodys_throughput(seed: int, shared: bool) -> None:
     """Each job gets the same wherever it stands."""
     there = crowd(seed, shared=shared)
@@ -161,7 +162,7 @@ def test_the_order_of_jobs_changes_nobodys_throughput(seed: int, shared: bool) -
 
 
 @given(seed=seeds)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_on_one_type_all_get_equal_time_or_all_of_it(seed: int) -> None:
     """Section 5.4.4: with workers of one type it is the policy for alike workers: time by weight, and at most all of it."""
     there = crowd(seed, workers=(3,), count=6)

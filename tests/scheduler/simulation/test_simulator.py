@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bench.bench_cluster_simulator import CASES, MEASURED
@@ -28,6 +27,7 @@ from hocket.scheduler.simulation.simulator import simulate
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.simulation.trace_generator import Draws, continuous, static
 from hocket.scheduler.simulation.workload import Workload
+from tests.tiers import examples
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "gavel" / "sim"
 PAPER = tuple(WorkerType(name, 36) for name in ("v100", "p100", "k80"))
@@ -221,7 +221,7 @@ def test_a_job_that_fits_nowhere_is_refused() -> None:
     """With the reason, and the others run."""
     work = Workload((Job("0", "m", 100.0, 2), Job("1", "m", 100.0)))
     run = fair(work)
-    assert "asks for 2 workers" in run.records[0].refused
+    assert "needs 2 workers" in run.records[0].refused
     assert run.records[1].finished_s == 10.0
 
 
@@ -327,7 +327,7 @@ def test_two_runs_with_one_seed_are_identical() -> None:
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 3), st.booleans())
-@hypothesis_settings(max_examples=12, deadline=None)
+@examples(12)
 def test_laws_of_any_run(seed: int, multiple: bool, sharing: bool, servers: int, whole: bool) -> None:
     """Every job finishes, after it came and not sooner than it could; workers are never held twice; shares add up."""
     table = packaged()

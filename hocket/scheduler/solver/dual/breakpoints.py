@@ -1,25 +1,29 @@
-"""Edges: where each job stands by itself at some prices of workers.
+"""Breakpoints: each job's best options at given worker prices.
 
-At prices a job's columns, and idling, are points: what it does there, and what that costs. The cheapest way to do so much lies on
-the lower edge of their convex hull, between two of them. So it is known at once for thousands of jobs, and how far prices would
-have to move before a job changes to another edge.
-Source: Lagrangian relaxation of what all jobs have in common; the hull by gift wrapping (Jarvis 1973).
+At given prices, each column of a job, and idling, is a point (throughput, cost). The cheapest way to reach a
+throughput lies on the lower edge of the points' convex hull, between two of them. This is computed at once for
+thousands of jobs, together with the price change that would move a job to another edge.
+Source: Lagrangian relaxation of the shared constraints; the hull by gift wrapping (Jarvis 1973).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-_SAME = 1e-13  # of costs: points that cost alike
+_SAME = 1e-13  # relative tolerance of equal costs
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """One edge a job, of two options: columns, and idling as the last; twice the same where it does more than it has to.
+    """Hull edge of each job, between two options.
+
+    Options are columns, with idling as the last. Both options are equal if the job exceeds its demand.
 
     Attributes:
-        low, high: options. rate: what a unit more costs. time: what a unit of time is worth. begins, length: of the edge, in
-            what is done.
+        low, high: the two options.
+        rate: cost of one more unit of throughput.
+        time: value of one unit of time.
+        begins, length: start and length of the edge, in throughput.
     """
 
     low: np.ndarray
@@ -30,17 +34,21 @@ class Edges:
     length: np.ndarray
 
     def part(self, asked: np.ndarray) -> np.ndarray:
-        """Of time on the higher option, where so much is asked; not in 0 to 1 where it lies beyond the edge."""
+        """Fraction of time on the higher option for a demand.
+
+        Outside 0 to 1 if the demand is beyond the edge.
+        """
         single = self.low == self.high
         return np.where(single, 0.0, (asked - self.begins) / np.where(single, 1.0, self.length))
 
 
 def edges(does: np.ndarray, costs: np.ndarray, asked: np.ndarray) -> Edges:
-    """The edge of each job where what is asked is cheapest.
+    """Cheapest edge of each job for its demand.
 
     Arguments:
-        does, costs: of a unit of time; shape (jobs, options), the last of them idling; infinite costs where there is none.
-        asked: of each job; what is beyond its best option counts as that.
+        does, costs: throughput and cost per unit of time; shape (jobs, options), the last option is idling; infinite
+            cost for missing options.
+        asked: demand of each job; capped at its best option.
     """
     every = np.arange(len(does))
     least = costs.min(axis=1)
@@ -65,10 +73,10 @@ def edges(does: np.ndarray, costs: np.ndarray, asked: np.ndarray) -> Edges:
 
 
 def reach(found: Edges, does: np.ndarray, costs: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """By how much prices may move before each job changes to another edge; shape (jobs,).
+    """Price change that moves each job to another edge; shape (jobs,).
 
     Arguments:
-        moves: by how much costs of options change at most where prices move by 1; shape (jobs, options).
+        moves: maximum change of option costs per unit of price change; shape (jobs, options).
     """
     every = np.arange(len(does))
     single = found.low == found.high

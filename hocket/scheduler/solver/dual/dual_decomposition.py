@@ -1,11 +1,12 @@
-"""Ties: programs of many unlike jobs and few types of workers, of which only few jobs matter.
+"""Dual decomposition for many distinct jobs and few worker types.
 
-Jobs have nothing in common but workers. At prices of these, one a type, each job stands on an edge of its own (breakpoints.py), and
-where prices are right all workers are used. Near them few jobs are tied, and can change edges; all others are known. So a small
-program of the jobs that may change, as long as prices stay in a box, says where in the box prices are best. If that is inside, it
-is the answer, as what all jobs cost is concave in prices; else the box is laid anew around it.
+Jobs share only the workers. At given worker prices, one per type, each job is on a hull edge of its own
+(breakpoints.py); at the right prices, all workers are used. Near these prices, few jobs are tied, i.e. may change
+edges; the others are fixed. A small program of the tied jobs, valid while prices stay in a box, gives the best prices
+in the box. If they are inside the box, they are optimal, because the total cost is concave in prices. Otherwise the
+box is rebuilt around them.
 
-Prices to begin with come from the same program of every fourth job, and a fourth of the workers.
+Initial prices come from the same program for every fourth job and a fourth of the workers.
 Source: the boxstep method (Marsten, Hogan and Blankenship 1975).
 """
 
@@ -20,25 +21,26 @@ from hocket.scheduler.solver.dual.separable_program import Common, Settled, Stan
 from hocket.scheduler.solver.lp.linear_program import Infeasible, SolverTrouble
 
 _TIED = 160  # jobs in a small program
-_STRIDE = 4  # of jobs, one is among those that prices come from
+_STRIDE = 4  # initial prices come from every such job
 _STEPS = 60
-_MORE = 1.15  # times as many jobs in the next small program
+_MORE = 1.15  # growth of the small program between boxes
 _TURNS = 20
-_DEAR = 30.0  # times what a job costs: prices are not sought above at once
-_FLOOR = 0.02  # of the largest price: the least that a box is as wide as
-_WIDEST = 1e3  # times prices: nobody else changes edges at all
-_SMALL = 1e-9  # relative: of what is asked or worth
+_DEAR = 30.0  # initial price limit, as a multiple of a job's cost
+_FLOOR = 0.02  # minimum box width, as a part of the largest price
+_WIDEST = 1e3  # maximum box width, as a multiple of prices: no other job changes edges
+_SMALL = 1e-9  # relative tolerance of demands and values
 
 
 def settled(common: Common, place: str, start: Stand | None = None) -> Settled:
-    """The answer.
+    """Solve the program.
 
     Arguments:
-        place: for messages. start: what is known; else it is found.
+        place: name for messages.
+        start: initial prices and level; None to compute them.
 
     Raises:
-        Infeasible: nothing keeps the constraints.
-        SolverTrouble: no answer is found so.
+        Infeasible: the constraints are infeasible.
+        SolverTrouble: the method finds no solution.
     """
     jobs = len(common.does)
     if start is None and jobs > 2 * _TIED:
@@ -49,12 +51,15 @@ def settled(common: Common, place: str, start: Stand | None = None) -> Settled:
 
 
 def stands(common: Common, prices: np.ndarray) -> Edges:
-    """Where jobs stand by themselves at prices of types and a level of 0."""
+    """Edges of the jobs at given type prices and level 0."""
     return edges(common.does_or_idles, common.dear(prices), common.asked)
 
 
 def _prices(common: Common, place: str) -> Stand:
-    """Prices of some jobs, as far as they are found; few workers may be too few for them where they are enough for all."""
+    """Prices for a subset of jobs, as far as they are found.
+
+    A fraction of the workers may be infeasible for the subset although all workers suffice for all jobs.
+    """
     jobs = len(common.does)
     if jobs > 2 * _TIED:
         search, tied = _Search(common, place, _prices(common.some(_STRIDE), place)), _TIED
@@ -70,23 +75,27 @@ def _nothing(common: Common) -> Stand:
 
 
 class _Search:
-    """For the prices of a program.
+    """Search for the optimal prices.
 
     Attributes:
-        stand: where it is.
+        stand: current prices and level.
     """
 
     def __init__(self, common: Common, place: str, start: Stand) -> None:
         self._common, self._place = common, place
         self.stand = start
         known = np.where(common.runs, common.costs, 0.0)
-        # What a worker costs: prices are of that size.
+        # Cost scale of a worker, which is the scale of prices.
         self._scale = float(np.abs(known).max(initial=0.0)) / float(common.size.min(initial=1.0)) or 1.0
         self._most = float(known.max(axis=1, initial=0.0).sum())
         self._forced = np.zeros(len(common.does), dtype=bool)
 
     def settled(self, tied: int) -> Settled:
-        """Lay boxes until the best prices are inside."""
+        """Solve boxes until the best prices are inside one.
+
+        Arguments:
+            tied: number of jobs in the first small program.
+        """
         common = self._common
         jobs = len(common.does)
         if not common.weight and (common.asked > common.does.max(axis=1) * (1 + _SMALL)).any():
@@ -97,21 +106,22 @@ class _Search:
             found, self.stand, off = Tied(common, box, at, active, self._place).best()
             if found is not None:
                 return found
-            # Jobs that the level moved off their edges: those that are off furthest are in the next program.
+            # Jobs that the level moved furthest off their edges join the next program.
             self._forced = np.zeros(jobs, dtype=bool)
             worst = np.argsort(-off)[: tied // 2]
             self._forced[worst] = off[worst] > 0
             tied = int(tied * _MORE) + 1
-        raise SolverTrouble(f"{self._place}: {_STEPS} boxes were not enough")
+        raise SolverTrouble(f"{self._place}: no solution after {_STEPS} boxes")
 
     def _lay(self) -> tuple[np.ndarray, Edges]:
-        """Costs and edges at the level that prices show there is none below.
+        """Costs and edges at the largest level proven infeasible below.
 
-        There all pay what workers are worth; what they pay is convex in the level. Where there is a level nothing else costs, so
-        prices are right but for a factor, with which the level has the price that it should.
+        At that level, the total payment of all jobs equals the value of the workers; the payment is convex in the
+        level. If there is a level, nothing else has a cost, so prices are only determined up to a factor. The factor
+        is chosen to give the level its cost.
         """
         common, prices = self._common, self.stand.prices
-        # Where a start comes from another program its level may be out of this one's bounds, by rounding or by what it means.
+        # A start from another program may have a level outside the bounds of this program.
         level = min(max(self.stand.level, common.level[0]), common.level[1])
         worth, costs = float(prices @ common.workers), common.dear(prices)
         for _ in range(_TURNS):
@@ -119,7 +129,7 @@ class _Search:
             at = edges(common.does_or_idles, costs, asked)
             falls, over = float(at.rate @ common.slope), float(at.rate @ asked - at.time.sum()) - worth
             if not common.weight:
-                # No answer costs less than `over`, and none that there is costs more than this.
+                # `over` is a lower bound of all solutions; this is an upper bound of any feasible solution.
                 if over > self._most + _SMALL * (abs(over) + self._most):
                     raise Infeasible(f"{self._place}: nothing keeps the constraints")
                 return costs, at
@@ -135,13 +145,13 @@ class _Search:
         return costs, at
 
     def _box(self, costs: np.ndarray, at: Edges, tied: int) -> tuple[np.ndarray, Box]:
-        """So many jobs, and a box so wide that no others change edges in it."""
+        """Tied jobs, and a price box in which no other job changes edges."""
         common, prices = self._common, self.stand.prices
         jobs, dearest = len(common.does), float(prices.max(initial=0.0))
         wide = np.maximum(prices, max(_FLOOR * dearest, _SMALL * self._scale))
         moves = np.append(wide, 0.0)[common.type_or_none] * common.size[:, None]
         far = np.where(self._forced, -1.0, reach(at, common.does_or_idles, costs, moves))
-        # Where jobs are tied however little prices move, there have to be some more, or the box has no inside.
+        # If some jobs are tied at any price change, more are needed, or the box has no interior.
         tied = max(tied, int((far <= _SMALL).sum()) + _TIED // 2)
         if tied >= jobs:
             most = np.full(len(prices), _DEAR * max(self._scale, dearest))

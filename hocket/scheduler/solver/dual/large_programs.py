@@ -1,4 +1,7 @@
-"""Unlike: programs of thousands of groups with a row each, which have only workers in common (dual_decomposition.py)."""
+"""Programs with thousands of groups, one row each, that share only workers.
+
+They are solved by dual decomposition (dual_decomposition.py).
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +12,7 @@ from hocket.scheduler.solver.dual.separable_program import Basic, Common, Stand
 from hocket.scheduler.solver.lp.linear_program import Basis, Infeasible, Solution, SolverTrouble
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 
-MANY = 400  # groups: programs of fewer are as soon solved in one
+MANY = 400  # minimum number of groups; smaller programs are as fast in one solve
 _MOST_COLUMNS = 16
 _GAP = 1e-7
 _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
@@ -17,10 +20,11 @@ _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
 
 @dataclass(frozen=True, eq=False)
 class GroupRows:
-    """A row a group: its throughput, in its unit, is at least asked + slope * level.
+    """One row per group: throughput in units of `unit` >= asked + slope * level.
 
     Attributes:
-        unit: steps a second that count as 1, by group. asked, slope: by group.
+        unit: steps per second that count as 1, by group.
+        asked, slope: demand at level 0, and change of the demand with the level, by group.
     """
 
     unit: np.ndarray
@@ -29,7 +33,7 @@ class GroupRows:
 
 
 def many(shares: AllocationVariables) -> bool:
-    """Whether groups are so many that this is quicker."""
+    """True if there are enough groups for dual decomposition to be faster."""
     alone = not (shares.second >= 0).any()
     return alone and shares.groups >= MANY and len(shares.snapshot.columns) <= _MOST_COLUMNS
 
@@ -42,16 +46,21 @@ def solve(
     level: tuple[float, float] | None = None,
     start: Stand | None = None,
 ) -> tuple[Solution, Stand] | None:
-    """Times of least cost, or at the least level if there is one, the last variable then; and where to begin the next time.
+    """Minimize the cost, or the level if there is one.
+
+    The level is then the last variable.
 
     Arguments:
-        place: for messages. cost: of variables. level: its least and most.
+        place: name for messages.
+        cost: cost of the variables.
+        level: lower and upper bound of the level.
 
     Returns:
-        None where it is not found so. Duals are of the limits, then of a row a group; the bound holds for any level.
+        The solution, and a start for the next call; None if the method finds no solution. Duals are of the limits,
+            then one row per group. The bound is valid for any level.
 
     Raises:
-        Infeasible: nothing keeps the constraints.
+        Infeasible: the constraints are infeasible.
     """
     common = _common(shares, rows, cost, level)
     try:
@@ -76,9 +85,9 @@ def solve(
 def shown(
     shares: AllocationVariables, rows: GroupRows, prices: np.ndarray, cost: np.ndarray | None = None
 ) -> np.ndarray:
-    """Duals, as of an answer, where all jobs stand by themselves at some prices of types; at a level of 0.
+    """Duals at given type prices and level 0.
 
-    Without costs rates add up to 1, as they do where the level is least.
+    Without costs, the rates are scaled to a sum of 1, as at a minimum level.
     """
     common = _common(shares, rows, cost, None)
     found = stands(common, prices)
@@ -100,7 +109,7 @@ def _common(
 
 
 def _basis(shares: AllocationVariables, basic: Basic, level: bool) -> Basis:
-    """States of variables, with the level as the last, and of rows."""
+    """Basis states of variables, with the level last, and of rows."""
     columns = np.where(basic.parts[shares.first, shares.column], _BASIC, _AT_LOWER)
     limits = np.where(np.concatenate([basic.time, basic.types]), _BASIC, _AT_UPPER)
     rows = np.append(limits, np.where(basic.asks, _BASIC, _AT_LOWER))

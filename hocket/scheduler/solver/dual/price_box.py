@@ -1,7 +1,7 @@
-"""Tied: the small program of the jobs that may change edges while prices stay in a box.
+"""Small program of the jobs that may change edges while prices are in a box.
 
-All other jobs stand on their edges: the workers that they take are known, and change with the level only. Prices stay in the box
-because for its upper sides there are more workers, and its lower sides are paid for those that are left over.
+The other jobs stay on their edges; their worker usage is known and changes only with the level. Prices stay in the
+box because extra workers are available at the upper prices and idle workers are paid the lower prices.
 Source: as dual_decomposition.py.
 """
 
@@ -13,15 +13,15 @@ from hocket.scheduler.solver.dual.breakpoints import Edges
 from hocket.scheduler.solver.dual.separable_program import Basic, Common, Settled, Stand
 from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, solve
 
-_SMALL = 1e-9  # of workers: so many too many are none; of an edge: so far off it is on it
-_NOTHING = 2e-9  # of what all is worth
-_NO_END = 1e12  # workers: more than there ever are
+_SMALL = 1e-9  # tolerance of surplus workers and of distances from an edge
+_NOTHING = 2e-9  # part of the total value
+_NO_END = 1e12  # workers: larger than any cluster
 _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """The least and most prices of types, and the level at which jobs stand where they do."""
+    """Lower and upper prices of types, and the level of the current edges."""
 
     least: np.ndarray
     most: np.ndarray
@@ -29,12 +29,13 @@ class Box:
 
 
 class Tied:
-    """The program, for jobs that stand on edges."""
+    """Small program of the tied jobs."""
 
     def __init__(self, common: Common, box: Box, at: Edges, active: np.ndarray, place: str) -> None:
         """
         Arguments:
-            at: edges of all jobs. active: jobs that are in the program, in order.
+            at: edges of all jobs.
+            active: jobs in the program, in order.
         """
         self._common, self._box, self._at, self._active, self._place = common, box, at, active, place
         self._others = np.ones(len(common.does), dtype=bool)
@@ -44,7 +45,12 @@ class Tied:
         self._asked = common.asked + common.slope * box.level
 
     def best(self) -> tuple[Settled | None, Stand, np.ndarray]:
-        """The answer, if no other price is better and all jobs are on their edges; the best prices; how far jobs are off."""
+        """Solve the program.
+
+        Returns:
+            The solution, if no other prices are better and all jobs are on their edges, else None; the best prices
+                and level; the distance of each job from its edge.
+        """
         common, box = self._common, self._box
         count, types, width = len(self._active), len(common.workers), len(self._own)
         answer = self._solved()
@@ -59,7 +65,7 @@ class Tied:
         inside = (over <= _SMALL * np.maximum(common.workers, 1.0)).all() and under @ box.least <= _NOTHING * worth
         now = common.asked + common.slope * level
         part = self._at.part(now)
-        # Of what the edge is long; by how much more is asked than is done where there is no edge.
+        # Distance relative to the edge length; without an edge, the unmet demand.
         off = np.where(self._at.low == self._at.high, now - self._at.begins, np.maximum(-part, part - 1))
         off = np.where(self._others & (off > _SMALL), off, 0.0)
         stand = Stand(prices, level)
@@ -71,14 +77,14 @@ class Tied:
         every, of_types, index = np.arange(count), np.arange(types), np.arange(width)
         load, more = self._loads()
         room = common.workers - load
-        # Variables: parts of time; workers too many and too few; the level up and down.
+        # Variables: fractions of time; surplus and missing workers; the level up and down.
         type_rows = 2 * count + of_types
         rows = [self._own, count + self._own, 2 * count + common.type_of[column], type_rows, type_rows]
         columns = [index, index, index, width + of_types, width + types + of_types]
         size = common.size[self._job]
         values = [common.does[self._job, column], np.ones(width), size, -np.ones(types), np.ones(types)]
         cost = [common.costs[self._job, column], self._box.most, -self._box.least]
-        upper = [np.full(width, 2.0), np.full(2 * types, _NO_END)]  # 2: rows of time bind before
+        upper = [np.full(width, 2.0), np.full(2 * types, _NO_END)]  # 2: the time rows bind first
         if common.weight:
             level, (least, most) = self._box.level, common.level
             cost.append(np.array([common.weight, -common.weight]))
@@ -101,7 +107,7 @@ class Tied:
         return solve(program, self._place, self._began(len(costs), room), primal=True)
 
     def _loads(self) -> tuple[np.ndarray, np.ndarray]:
-        """Workers of each type that other jobs take, and by how much that changes with the level."""
+        """Workers of each type used by the other jobs, and the change with the level."""
         common, at, rest = self._common, self._at, np.flatnonzero(self._others)
         low, high, part = at.low[rest], at.high[rest], at.part(self._asked)[rest]
         step = np.zeros(len(rest))
@@ -110,7 +116,7 @@ class Tied:
         return load, common.load(rest, high, step) - common.load(rest, low, step)
 
     def _began(self, columns: int, room: np.ndarray) -> Basis:
-        """Each job on its edge; workers that are too many or too few make up for the rest."""
+        """Initial basis: each job on its edge, with slack for surplus or missing workers."""
         common, active, at = self._common, self._active, self._at
         types, width = len(room), len(self._own)
         low, high, part = at.low[active], at.high[active], at.part(self._asked)[active]
@@ -124,7 +130,7 @@ class Tied:
         return states, np.concatenate([asks, time, np.full(types, _AT_LOWER)]).astype(np.int8)
 
     def _settled(self, answer: Solution, stand: Stand, part: np.ndarray) -> Settled:
-        """The answer of all jobs, and its basis, from those of the program and of edges."""
+        """Solution and basis of all jobs, from the small program and the edges."""
         common, at, active = self._common, self._at, self._active
         count, types, width = len(active), len(common.workers), len(self._own)
         rest, every = np.flatnonzero(self._others), np.arange(len(common.does))

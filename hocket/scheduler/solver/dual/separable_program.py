@@ -1,4 +1,7 @@
-"""Common: a program of many jobs that have only workers in common, a row of its own each, and perhaps a level."""
+"""Separable program: jobs with one row each that share only workers.
+
+The program may have a common level.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,14 +11,20 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Common:
-    """minimize costs . y + weight * level subject to does . y >= asked + slope * level, sum of y <= 1, by job, and all workers.
+    """Separable program in arrays.
+
+        minimize costs . y + weight * level
+        subject to, for each job, does . y >= asked + slope * level and sum of y <= 1, and the workers of each type
 
     Attributes:
-        does, costs: of a unit of a job's time; shape (jobs, columns), infinite costs where it does not run. Where there is a level
-            it alone costs something.
-        asked, slope: by job. size: workers that all of a job's time takes.
-        type_of: of each column. workers: by type.
-        weight: of the level; 0 where there is none. level: its least and most.
+        does, costs: throughput and cost per unit of a job's time; shape (jobs, columns), infinite cost where it
+            cannot run. With a level, only the level has a cost.
+        asked, slope: demand at level 0, and change with the level, by job.
+        size: workers used by all of a job's time.
+        type_of: type of each column.
+        workers: workers by type.
+        weight: cost of the level; 0 without a level.
+        level: lower and upper bound of the level.
     """
 
     does: np.ndarray
@@ -29,7 +38,7 @@ class Common:
     level: tuple[float, float] = (0.0, 0.0)
 
     def some(self, stride: int) -> "Common":
-        """Of every so manieth job."""
+        """Program of every `stride`-th job."""
         own = slice(None, None, stride)
         jobs = self.does[own], self.costs[own], self.asked[own], self.slope[own], self.size[own]
         scale = len(jobs[0]) / len(self.does)
@@ -37,26 +46,26 @@ class Common:
 
     @cached_property
     def runs(self) -> np.ndarray:
-        """Whether a job runs on a column."""
+        """Mask of the columns where each job can run."""
         return np.isfinite(self.costs)
 
     @cached_property
     def does_or_idles(self) -> np.ndarray:
-        """What is done, with idling as the last option; shape (jobs, options)."""
+        """Throughput with idling as the last option; shape (jobs, options)."""
         return np.hstack([self.does, np.zeros((len(self.does), 1))])
 
     @cached_property
     def type_or_none(self) -> np.ndarray:
-        """Of options: a type behind the last one for idling."""
+        """Type of each option; idling has one past the last type."""
         return np.append(self.type_of, len(self.workers))
 
     def dear(self, prices: np.ndarray) -> np.ndarray:
-        """What a unit of a job's time costs with workers at so much a type; shape (jobs, options)."""
+        """Cost per unit of a job's time at given type prices; shape (jobs, options)."""
         paid = self.costs + self.size[:, None] * prices[self.type_of]
         return np.hstack([paid, np.zeros((len(paid), 1))])
 
     def load(self, jobs: np.ndarray, option: np.ndarray, part: np.ndarray) -> np.ndarray:
-        """Workers by type that these jobs take, each for a part of its time on one option."""
+        """Workers by type used by jobs with a fraction of time on one option each."""
         types = len(self.workers)
         return np.bincount(self.type_or_none[option], self.size[jobs] * part, types + 1)[:types]
 
@@ -71,7 +80,10 @@ class Stand:
 
 @dataclass(frozen=True, eq=False)
 class Basic:
-    """What is in the basis of an answer besides the level: parts of time, rows of what is asked, of time, of types."""
+    """Basis of a solution, without the level.
+
+    Masks of basic time fractions, demand rows, time rows and type rows.
+    """
 
     parts: np.ndarray
     asks: np.ndarray
@@ -81,7 +93,11 @@ class Basic:
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """An answer: parts of time, shape (jobs, columns), the level, and prices of types, of what is asked, and of time."""
+    """Solution of the program.
+
+    Fractions of time with shape (jobs, columns), the level, the prices of types, of demands and of time, and the
+    basis.
+    """
 
     parts: np.ndarray
     level: float

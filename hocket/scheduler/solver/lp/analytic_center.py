@@ -1,9 +1,10 @@
-"""The analytic centre: of all that limits allow, the point where the product of all that is left of them is largest.
+"""Analytic center: the point with the largest product of all slacks.
 
     maximize   sum of weight * log(x)  +  sum of weight * log(most - A x)
 
-Newton's method on the point and the prices of its limits together: at the centre a price times what is left of its limit is its
-weight. From close to a limit that takes a few steps, where Newton's method on the point alone doubles what is left in each.
+Primal-dual Newton method on the point and the prices of its limits. At the center, a price times the slack of its
+limit equals its weight. From a point close to a limit this takes a few steps, while the primal Newton method only
+doubles the slack in each step.
 Source: Boyd and Vandenberghe 2004, sections 8.5.3 and 11.7.
 """
 
@@ -14,31 +15,33 @@ import numpy as np
 __all__ = ["IndependentLimits", "LimitMatrix", "centre"]
 
 _STEPS = 100
-_DONE = 1e-3  # of the Newton decrement, squared; what is left after one more step is its square
-_NEAR = 0.8  # of the way to the next limit, or to a price of nothing: no step goes further
-_GUESS = (
-    0.3  # of a limit, for each of those that it holds: what will be left of it, if that is more than there is at first
-)
+_DONE = 1e-3  # squared Newton decrement; one more step squares the error
+_NEAR = 0.8  # maximum part of the way to the next limit or to a zero price
+_GUESS = 0.3  # expected slack per weight of a limit, if larger than the initial slack
 
 
 class LimitMatrix:
-    """The limits' matrix A, (limits, variables); as a variable stands in a few limits only, by place in those of the variable.
+    """Sparse matrix A of the limits, shape (limits, variables).
 
-    Sums over so few entries are quicker than products of matrices, and the same however many threads those would be given.
+    A variable has few limits, so the entries are stored by position among the variable's limits. Sums over so few
+    entries are faster than matrix products, and independent of the number of threads.
     """
 
     def __init__(self, rows: np.ndarray, values: np.ndarray, count: int) -> None:
         """
         Arguments:
-            rows, values: limits of each variable, and what it is to them; shape (places, variables).
-            count: of the limits.
+            rows, values: limits of each variable and the coefficients; shape (positions, variables).
+            count: number of limits.
         """
         self.count, self._rows, self._values = count, rows, values
         self._flat = rows.ravel()
 
     @staticmethod
     def of_entries(rows: np.ndarray, variables: np.ndarray, values: np.ndarray, count: int) -> "LimitMatrix":
-        """From entries (row, variable, value) in any order; all variables have some."""
+        """Matrix from entries (row, variable, value) in any order.
+
+        Every variable needs an entry.
+        """
         order = np.argsort(variables, kind="stable")
         often = np.bincount(variables)
         place = np.arange(len(order)) - np.repeat(np.cumsum(often) - often, often)
@@ -48,72 +51,75 @@ class LimitMatrix:
         return LimitMatrix(by_place, of_variable, count)
 
     def of(self, x: np.ndarray) -> np.ndarray:
-        """What variables use of each limit."""
+        """Usage of each limit, A x."""
         return np.bincount(self._flat, (self._values * x).ravel(), self.count)
 
     def back(self, prices: np.ndarray) -> np.ndarray:
-        """What prices of limits are for each variable."""
+        """Price of each variable, A' times the limit prices."""
         found: np.ndarray = np.add.reduce(self._values * prices[self._rows], axis=0)
         return found
 
     def step(self, own: np.ndarray, left: np.ndarray, slope: np.ndarray) -> np.ndarray:
-        """The x for which (1 / own) x + A' (1 / left) A x = -slope, with `own` and `left` diagonal matrices.
+        """Solve (1 / own) x + A' (1 / left) A x = -slope, with diagonal `own`, `left`.
 
-        As many equations as there are limits: a diagonal and outer products, by Woodbury's formula.
+        By Woodbury's formula the system has one equation per limit: a diagonal plus outer products.
         """
         small = self.squared(own)
         small.reshape(-1)[:: self.count + 1] += left
         return own * (self.back(np.linalg.solve(small, self.of(own * slope))) - slope)
 
     def squared(self, diagonal: np.ndarray) -> np.ndarray:
-        """The matrix, a diagonal one of variables, and the matrix transposed."""
+        """A D A' for a diagonal D of the variables."""
         both, products = self._both
         half = np.bincount(both, (products * diagonal).ravel(), self.count**2).reshape(self.count, self.count)
         return half + half.T
 
     @cached_property
     def _both(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of every two places of a variable: where that is in a matrix of limits, and half of what it is there."""
+        """For each two positions of a variable: flat matrix index, and half the product."""
         one, two, half = _halves(len(self._rows))
         return (self._rows[one] * self.count + self._rows[two]).ravel(), self._values[one] * self._values[two] * half
 
 
 @lru_cache(maxsize=16)
 def _halves(places: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every two places once, and of what a matrix has there one half: all of it, but on the diagonal."""
+    """Index pairs of positions, each once, with factor 1 or 1/2 on the diagonal."""
     one, two = np.triu_indices(places)
     return one, two, np.where(one == two, 0.5, 1.0)[:, None]
 
 
 class IndependentLimits(LimitMatrix):
-    """Limits of groups that have nothing but workers in common: their time, types of workers, what each does.
+    """Limits of groups that share only workers.
 
-    Of a group's own limits a step's equations are a small block, a diagonal and two outer products; types couple the blocks by
-    as many equations as there are types. So a step takes time in proportion to the variables.
+    The limits are the groups' time, the worker types, and the groups' demands. The equations of a group's own limits
+    form a small block, a diagonal plus two outer products. Types couple the blocks with one equation per type. A step
+    therefore costs time linear in the number of variables.
     """
 
     def __init__(self, group: np.ndarray, kind: np.ndarray, scale: np.ndarray, does: np.ndarray, types: int) -> None:
         """
         Arguments:
-            group, kind: of each variable, one group's together: whose it is, and of which of the types.
-            scale: workers that it takes, by variable. does: of what is asked of the group.
+            group, kind: group and type of each variable, sorted by group.
+            scale: workers used, by variable.
+            does: contribution to the group's demand, by variable.
+            types: number of types.
         """
         groups, ones = int(group[-1]) + 1, np.ones(len(group))
         rows = np.array([group, groups + kind, groups + types + group])
         super().__init__(rows, np.array([ones, scale, -does]), 2 * groups + types)
         self._group, self._begins = group, group.searchsorted(np.arange(groups))
         self._groups, self._types = groups, types
-        own = np.array([ones, does])  # in its group's block: to time, and to what is asked
+        own = np.array([ones, does])  # in the group's block: coefficients of time and of the demand
         right = np.zeros((types + 1, 1, len(group)))
         right[kind, 0, np.arange(len(group))] = scale
-        # What blocks are made of, and what they are solved for: types, and the slope, which every step writes anew.
+        # Block coefficients and right sides: types, and the slope, which every step overwrites.
         self._summed = np.concatenate([own, own[1:] * does, (right * own).reshape(-1, len(group))])
         self._own, self._right = self._summed[:2], self._summed[3::2]
-        self._slope = np.zeros(types + 1)  # which has a price of -1 beside those of types
+        self._slope = np.zeros(types + 1)  # the slope has price -1, next to the prices of types
         self._slope[types] = 1.0
 
     def step(self, own: np.ndarray, left: np.ndarray, slope: np.ndarray) -> np.ndarray:
-        """As of any limits."""
+        """Solve the equations of `LimitMatrix.step`."""
         groups, types, right = self._groups, self._types, self._right
         right[types] = slope
         np.multiply(slope, self._own[1], out=self._summed[-1])
@@ -136,11 +142,12 @@ class IndependentLimits(LimitMatrix):
 
 
 def centre(x: np.ndarray, most: np.ndarray, weights: np.ndarray, limits: LimitMatrix) -> np.ndarray:
-    """The analytic centre.
+    """Compute the analytic center.
 
     Arguments:
-        x: a point off every limit. most: of each limit.
-        weights: of the variables' own logarithms, then of those of what is left of limits.
+        x: a strictly feasible point.
+        most: upper side of each limit.
+        weights: weights of the logarithms, of variables first, then of slacks.
     """
     own = len(x)
     left = np.concatenate([x, most - limits.of(x)])
@@ -161,6 +168,6 @@ def centre(x: np.ndarray, most: np.ndarray, weights: np.ndarray, limits: LimitMa
 
 
 def _size(figures: np.ndarray, change: np.ndarray) -> float:
-    """How much of a change figures > 0 may take, to be so afterwards."""
+    """Largest step size that keeps positive values positive."""
     least = float(np.minimum.reduce(change / figures))
     return 1.0 if least > -_NEAR else _NEAR / -least

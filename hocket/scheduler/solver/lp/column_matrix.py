@@ -1,15 +1,18 @@
-"""A matrix by columns, of which some are asked for at a time."""
+"""Sparse matrix by columns, for extracting subsets of columns."""
 
 import numpy as np
 
 
 class Matrix:
-    """Entries (row, column, value) in any order; those that repeat are added up."""
+    """Sparse matrix from entries (row, column, value) in any order.
+
+    Duplicate entries are added.
+    """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: int) -> None:
         """
         Arguments:
-            count: columns that there are.
+            count: number of columns.
         """
         order = np.lexsort((rows, columns))
         rows, columns, values = rows[order], columns[order], values[order]
@@ -20,7 +23,7 @@ class Matrix:
         self._values = np.add.reduceat(values, np.flatnonzero(fresh))
 
     def part(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, rows and values of these columns; of starts, one more than columns."""
+        """Starts, rows and values of the given columns; one more start than columns."""
         sizes = self._starts[columns + 1] - self._starts[columns]
         starts = np.append(0, np.cumsum(sizes))
         at = np.repeat(self._starts[columns] - starts[:-1], sizes) + np.arange(starts[-1])

@@ -1,13 +1,16 @@
-"""The middle: of all allocations that a policy's objective calls as good, the one farthest from all limits.
+"""Interior allocation: among equally good allocations, the analytic center.
 
-An objective such as the largest finish-time fairness leaves open what those jobs get that do not hold it. Here it goes to whom
-it adds most (max-min fairness leaves it to the rounds); a solver that walks through the inside of what is allowed, as the
-public policies' does, ends at the analytic centre, where the product of all that is left of every limit is largest:
+An objective such as the largest finish-time fairness does not determine the shares of the jobs that are not at the
+maximum. By default the rest goes where it adds most (max-min fairness leaves it to the rounds). An interior-point
+solver, such as the one of the public policies, ends at the analytic center, where the product of all slacks is
+largest:
 
-    maximize   sum of log x  +  log(1 - time of a job)  +  log(workers of a type - used)  +  log(throughput of a job - asked)
+    maximize   sum of log x  +  log(1 - time of a job)  +  log(workers of a type - used)
+               +  log(throughput of a job - asked)
 
-Jobs that are alike, in what is asked for them too, have alike there, as there is one only: so a group of jobs, or two of them
-side by side, is one variable, its logarithm counted as often as there are jobs or pairs; limits of jobs as often as jobs.
+The center is unique, so identical jobs with equal demands get equal shares. A group of jobs, or two groups side by
+side, is therefore one variable. Its logarithm is weighted by the number of jobs or pairs, and the limits of jobs by
+the number of jobs.
 Source: Boyd and Vandenberghe 2004, section 8.5.3; groups: equations 5.1 to 5.3.
 """
 
@@ -23,16 +26,16 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 __all__ = ["middle"]
 
-_ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
-_NOTHING = 1e-7  # of the time
+_ROOM = 1e-3  # relaxation of demands, needed for a nonempty interior
+_NOTHING = 1e-7  # smallest fraction of time
 
 
 def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> Allocation:
-    """The allocation in the middle.
+    """Move an allocation to the analytic center.
 
     Arguments:
-        allocation: one that gives jobs what is asked.
-        asked: steps a second that the objective asks for, by job; less, by a thousandth, will do.
+        allocation: allocation that meets the demands.
+        asked: steps per second required by the objective, by job; a thousandth less is accepted.
     """
     shares, found = _grouped(allocation, snapshot, asked)
     if not shares.groups:
@@ -44,7 +47,7 @@ def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> All
 
 
 def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> tuple[AllocationVariables, np.ndarray]:
-    """Groups of jobs that are alike in what is asked for them too, and the times of their variables in an allocation."""
+    """Groups of identical jobs with equal demands, and times of their variables."""
     if allocation.grouped is not None:
         shares, times = allocation.grouped
         if shares.snapshot is snapshot and not shares.refused and (asked == asked[shares.member][shares.group]).all():
@@ -54,7 +57,7 @@ def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> t
 
 
 def _often(shares: AllocationVariables) -> np.ndarray:
-    """How many jobs, or pairs, a variable stands for."""
+    """Number of jobs, or pairs, of each variable."""
     count, both = shares.count, shares.second != ALONE
     pairs = np.where(both, count[shares.second], 1.0)
     same = both & (shares.first == shares.second)
@@ -62,7 +65,7 @@ def _often(shares: AllocationVariables) -> np.ndarray:
 
 
 def _totals(found: Allocation, shares: AllocationVariables) -> np.ndarray:
-    """Times of variables in an allocation."""
+    """Times of the variables in an allocation."""
     columns = len(shares.snapshot.columns)
 
     def key(first: np.ndarray, second: np.ndarray, column: np.ndarray) -> np.ndarray:
@@ -80,19 +83,19 @@ def _totals(found: Allocation, shares: AllocationVariables) -> np.ndarray:
 
 
 def _times(shares: AllocationVariables, often: np.ndarray, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Times of variables in the middle, from an allocation at the edge.
+    """Times of the variables at the center, from a boundary allocation.
 
     Arguments:
-        asked: steps a second, by group, of all its jobs.
+        asked: steps per second of all jobs of a group, by group.
     """
     limits, (group, variable, steps) = shares.limits, shares.throughput
     rows, count = len(limits.upper), shares.count
-    most = np.maximum(limits.upper, 1.0)  # nobody runs on a type without workers
+    most = np.maximum(limits.upper, 1.0)  # no variable uses a type without workers
     whole = steps * count[group]
     fastest = np.zeros(shares.groups)
     np.maximum.at(fastest, group, whole)
     does = whole / fastest[group]
-    if len(group) == shares.variables:  # nobody is beside anybody
+    if len(group) == shares.variables:  # no pairs
         kind = shares.snapshot.type_of[shares.column]
         used: LimitMatrix = IndependentLimits(group, kind, shares.scale[group], does, rows - shares.groups)
     else:
@@ -110,10 +113,10 @@ def _times(shares: AllocationVariables, often: np.ndarray, found: np.ndarray, as
 
 
 def _entries(shares: AllocationVariables, often: np.ndarray, times: np.ndarray) -> Entries:
-    """For every job, and every pair of jobs, what its variable has for each.
+    """Allocation entries of every job and pair from the variables.
 
     Arguments:
-        times: of variables, for all that they stand for.
+        times: times of variables, summed over their jobs or pairs.
     """
     kept = np.flatnonzero(times > _NOTHING * often)
     first, second, column = shares.first[kept], shares.second[kept], shares.column[kept]
@@ -124,7 +127,7 @@ def _entries(shares: AllocationVariables, often: np.ndarray, times: np.ndarray) 
     begins = np.cumsum(size) - size
     pairs = second != ALONE
     across = np.where(pairs, size[second], 1)
-    each = size[first] * across  # of one group with itself, each pair twice and each job with itself, to be left out
+    each = size[first] * across  # a group with itself has each pair twice and each job with itself; filtered below
     own = np.repeat(np.arange(len(kept)), each)
     row, other = np.divmod(np.arange(len(own)) - np.repeat(np.cumsum(each) - each, each), across[own])
     wanted = (first != second)[own] | (row < other)

@@ -1,9 +1,9 @@
-"""Linear programs: built from index arrays, solved by HiGHS, their answers verified here.
+"""Linear programs from index arrays, solved by HiGHS and verified here.
 
     minimize c x   subject to   row_lower <= A x <= row_upper,  lower <= x <= upper
 
-The gap is not taken from the solver: from its duals a bound is computed that holds whatever they are, and compared with
-what its x is worth.
+The gap is not the solver's. A bound that is valid for any duals is computed from the solver's duals and compared with
+the objective of its x.
 Source: weak duality; any text on linear programming.
 """
 
@@ -18,31 +18,34 @@ from hocket.errors import InternalError
 
 TOLERANCE = 1e-9
 Basis = tuple[np.ndarray, np.ndarray]
-# Where there is no basis to begin from, by entries: the primal simplex method is quickest below the first number, and where
-# rows are few and columns many; else the dual one; the interior-point method above the second number.
+# Method without a basis, by number of entries: primal simplex is fastest below the first number, and with
+# few rows and many columns; the interior-point method above the second number; else dual simplex.
 _SMALL, _LARGE = 350, 8_000
-_FEW, _WIDE = 1_000, 4  # rows; columns a row
+_FEW, _WIDE = 1_000, 4  # rows; columns per row
 _PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
-_AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # and for the states of what is in the basis, and of what is not
-# What HiGHS calls its answers.
+_AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # HiGHS's basis states
+# Model statuses of HiGHS.
 _OPTIMAL, _IMPOSSIBLE = "Optimal", ("Infeasible", "Primal infeasible or unbounded")
-# For each method, what the solver is told to be.
+# Solver options of each method.
 _METHODS = {
     "primal": (("solver", "simplex"), ("simplex_strategy", _PRIMAL)),
     "dual": (("solver", "simplex"), ("simplex_strategy", _DUAL)),
     "ipm": (("solver", "ipm"),),
 }
-# Solvers between two programs: to make one takes as long as to solve a small program.
+# Idle solvers; creating one costs as much time as solving a small program.
 _idle: list["_Engine"] = []
 
 
 class SolverTrouble(InternalError):
-    """The solver found no answer, or one that does not hold; the place says in which program."""
+    """The solver found no solution or an invalid one; the message has the program."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """A linear program in arrays; entries (row, column, value) may come in any order, and repeat: then they add up."""
+    """Linear program in arrays.
+
+    Entries (row, column, value) may come in any order; duplicates are added.
+    """
 
     cost: np.ndarray
     lower: np.ndarray
@@ -62,9 +65,10 @@ class LinearProgram:
         return np.bincount(self.columns, self.values * y[self.rows], len(self.cost))
 
     def bound(self, y: np.ndarray) -> float:
-        """No x that keeps the constraints costs less, by the duals y of the rows, whatever they are.
+        """Lower bound of the cost of any feasible x, from any row duals y.
 
-        A dual of the wrong sign counts as 0. Variables without bounds of their own make it -inf at the least error.
+        A dual of the wrong sign counts as 0. Variables without finite bounds make the bound -inf at the smallest
+        error.
         """
         sides = np.where(y > 0, self.row_lower, self.row_upper)
         known = np.isfinite(sides)
@@ -72,7 +76,7 @@ class LinearProgram:
         return float(y.dot(sides)) + _least(self.cost - self.transposed(y), self.lower, self.upper)
 
     def violation(self, x: np.ndarray) -> float:
-        """By how much x breaks a constraint at most, relative to what the constraint asks."""
+        """Largest violation of a constraint by x, relative to the constraint's side."""
         row = self.product(x)
         over = np.maximum(self.row_lower - row, row - self.row_upper)
         sides = np.where(np.isfinite(self.row_upper), np.abs(self.row_upper), np.abs(self.row_lower))
@@ -82,17 +86,20 @@ class LinearProgram:
 
 
 def _least(factors: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
-    """The least of factors @ v for lower <= v <= upper."""
+    """Minimum of factors @ v for lower <= v <= upper."""
     found = float(factors.dot(np.where(factors > 0, lower, upper)))
     if found == found:
         return found
-    at = factors.nonzero()[0]  # 0 times a bound that there is not is 0
+    at = factors.nonzero()[0]  # 0 times an infinite bound counts 0
     return float(factors[at].dot(np.where(factors > 0, lower, upper)[at]))
 
 
 @dataclass(eq=False)
 class _Engine:
-    """A solver, and how many programs it was given: who remembers its count knows whether it still has theirs."""
+    """HiGHS instance, with a counter of its programs.
+
+    A solution compares its stored counter to see whether the instance still holds its program.
+    """
 
     solver: Any
     method: str = ""
@@ -100,7 +107,7 @@ class _Engine:
     ended: "weakref.ref[_Ended] | None" = None
 
     def turn_to(self, method: str) -> None:
-        """Use this method from now on; whoever may still ask where the last program ended looks first."""
+        """Switch to a method; first saves the basis of the last program if needed."""
         ended = None if self.ended is None else self.ended()
         if ended is not None:
             ended.look()
@@ -113,7 +120,7 @@ class _Engine:
 
 @dataclass(frozen=True, eq=False)
 class _Ended:
-    """Where a solver ended: which one, after how many answers, with which program."""
+    """Final solver state of a program: instance, counter and program."""
 
     engine: _Engine
     turn: int
@@ -121,22 +128,24 @@ class _Ended:
 
     @cached_property
     def basic(self) -> tuple[np.ndarray, np.ndarray]:
-        """Columns and rows that are in the basis; the solver is asked once somebody wants to know."""
+        """Basic columns and rows, read from the solver on first access."""
         return _basic(self.engine)
 
     def look(self) -> None:
-        """Ask it now, as it is about to get another program."""
+        """Read the basis now, before the solver gets another program."""
         self.basic  # noqa: B018
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """An answer.
+    """Solution of a linear program.
 
     Attributes:
-        x: the variables; duals: of the rows, >= 0 where a lower side binds.
-        objective: c x. bound: no x costs less. gap: their distance, relative.
-        known: the basis, where no solver ended there.
+        x: values of the variables.
+        duals: duals of the rows, >= 0 where a lower side binds.
+        objective: c x.
+        bound: lower bound of the cost of any feasible x.
+        known: basis, if not from a solver.
     """
 
     x: np.ndarray
@@ -148,12 +157,12 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Relative to the objective, or to 1 where that is less."""
+        """Gap between objective and bound, relative to max(1, |objective|)."""
         return max(0.0, self.objective - self.bound) / max(1.0, abs(self.objective))
 
     @cached_property
     def basis(self) -> Basis | None:
-        """States of columns and rows where simplex ended, for a later start; None where it has none."""
+        """Final simplex states of columns and rows, for a warm start; None if unknown."""
         if self._ended is None:
             return self.known
         program = self._ended.program
@@ -166,28 +175,29 @@ class Solution:
 
 
 def _states(values: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """At which of its bounds each value is, or is nearer to."""
+    """Nearer bound of each value."""
     return np.where(upper - values < values - lower, _AT_UPPER, _AT_LOWER).astype(np.int8)
 
 
 class Infeasible(SolverTrouble):
-    """No x keeps the constraints."""
+    """The constraints are infeasible."""
 
 
 def solve(
     program: LinearProgram, place: str, basis: Basis | None = None, after: Solution | None = None, primal: bool = False
 ) -> Solution:
-    """The best x. A method that gives up is followed by the others.
+    """Solve a linear program; if a method fails, the others are tried.
 
     Arguments:
-        place: for messages.
-        basis: states of columns and rows, as a solution has them, to begin from.
-        after: of a program that differs in the sides of rows only: it goes on there if nobody had its solver since.
-        primal: the basis keeps the constraints, and it is by costs or new columns that it is not the best.
+        place: name for messages.
+        basis: initial states of columns and rows, as in a solution.
+        after: solution of a program that differs only in row sides; its solver continues if it still holds that
+            program.
+        primal: True if the basis is primal feasible, and costs or new columns make it suboptimal.
 
     Raises:
-        Infeasible: no x keeps the constraints.
-        SolverTrouble: the solver gave up.
+        Infeasible: the constraints are infeasible.
+        SolverTrouble: all methods failed.
     """
     if not len(program.cost):
         return _of_nothing(program, place)
@@ -212,14 +222,14 @@ def solve(
 
 
 def _taken(highspy: Any, method: str) -> _Engine:
-    """A solver that nobody uses."""
+    """Idle HiGHS instance."""
     engine = _idle.pop() if _idle else _Engine(_solver(highspy))
     engine.turn_to(method)
     return engine
 
 
 def _run(engine: _Engine, program: LinearProgram, place: str) -> tuple[str, Solution | None]:
-    """What the solver says of the program that it has, and its answer if there is one; then it is free for others."""
+    """Run the solver, and return its status and solution; it is then idle."""
     solver = engine.solver
     solver.run()
     engine.turn += 1
@@ -237,18 +247,18 @@ def _run(engine: _Engine, program: LinearProgram, place: str) -> tuple[str, Solu
 
 
 def _basic(engine: _Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Columns and rows that are in the basis where the solver ended; its program has entries."""
+    """Basic columns and rows of the last program, which has entries."""
     if engine.method != "ipm":
         _, basic = engine.solver.getBasicVariables()
         return basic[basic >= 0], -1 - basic[basic < 0]
-    # Only simplex leaves what that function looks at: without it the process dies.
+    # getBasicVariables needs simplex data; without it the process crashes.
     basis = engine.solver.getBasis()
     columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in (basis.col_status, basis.row_status))
     return np.flatnonzero(columns == _BASIC), np.flatnonzero(rows == _BASIC)
 
 
 def _went_on(program: LinearProgram, place: str, ended: _Ended) -> Solution | None:
-    """The answer from where a solver ended with other sides of rows; None if others have used it since, or it gives up."""
+    """Resolve with new row sides; None if the solver was reused or failed."""
     engine = ended.engine
     if engine.turn != ended.turn or engine not in _idle:
         return None
@@ -260,14 +270,14 @@ def _went_on(program: LinearProgram, place: str, ended: _Ended) -> Solution | No
 
 
 def _of_nothing(program: LinearProgram, place: str) -> Solution:
-    """The answer to a program without variables, which the solver does not take."""
+    """Solution of a program without variables, which HiGHS does not accept."""
     if (program.row_lower > 0).any() or (program.row_upper < 0).any():
         raise Infeasible(f"{place}: nothing keeps the constraints")
     return Solution(np.zeros(0), np.zeros(len(program.row_lower)), 0.0, 0.0)
 
 
 def _method(program: LinearProgram) -> str:
-    """The quickest where there is no basis to begin from."""
+    """Fastest method without an initial basis."""
     size, columns, rows = len(program.values), len(program.cost), len(program.row_lower)
     if (size < _SMALL or (rows < _FEW and columns > _WIDE * rows)) and _keeps_nothing(program):
         return "primal"
@@ -279,9 +289,9 @@ def _solver(highspy: Any) -> Any:
     for option, value in (
         ("output_flag", False),
         ("threads", 1),
-        ("presolve", "off"),  # there is little to take out of these programs
-        ("simplex_scale_strategy", 0),  # nor to be scaled
-        # Devex and Dantzig's rule: better weights take longer than the steps that they spare.
+        ("presolve", "off"),  # presolve finds little in these programs
+        ("simplex_scale_strategy", 0),  # scaling is not needed either
+        # Devex and Dantzig's rule: better weights cost more time than the steps they save.
         ("simplex_dual_edge_weight_strategy", 1),
         ("simplex_primal_edge_weight_strategy", 0),
         ("primal_feasibility_tolerance", TOLERANCE),
@@ -292,7 +302,7 @@ def _solver(highspy: Any) -> Any:
 
 
 def _keeps_nothing(program: LinearProgram) -> bool:
-    """Whether x = 0 keeps the constraints: then the primal simplex method can begin there."""
+    """True if x = 0 is feasible, as a start for the primal simplex method."""
     sides = ((program.lower, program.upper), (program.row_lower, program.row_upper))
     return all(np.maximum.reduce(least, initial=0) <= 0 <= np.minimum.reduce(most, initial=0) for least, most in sides)
 
@@ -303,13 +313,13 @@ def _began(basis: Basis, highspy: Any) -> Any:
     began.col_status = [states[code] for code in basis[0].tolist()]
     began.row_status = [states[code] for code in basis[1].tolist()]
     began.valid = True
-    # One that is as large as it has to be needs no completing; should it be singular, the solver mends it as it begins.
+    # A basis of full size needs no completion; the solver repairs a singular basis at the start.
     began.alien = int((basis[0] == _BASIC).sum() + (basis[1] == _BASIC).sum()) != len(basis[1])
     return began
 
 
 def _pass(solver: Any, program: LinearProgram, place: str) -> None:
-    """Hand the program over, row by row, repeated entries added up."""
+    """Pass the program to the solver by rows, with duplicate entries added."""
     count, width = len(program.row_lower), len(program.cost)
     at = program.rows * width + program.columns
     order = at.argsort(kind="stable")
@@ -320,9 +330,9 @@ def _pass(solver: Any, program: LinearProgram, place: str) -> None:
         at, columns, values = at[first], columns[first], np.add.reduceat(values, first)
     starts = at.searchsorted(np.arange(0, (count + 1) * width, width))
     status = solver.passModel(
-        width, count, len(at), 2, 1, 0.0,  # by rows; to be minimised; nothing added to the objective
+        width, count, len(at), 2, 1, 0.0,  # row-wise; minimize; no objective offset
         program.cost, program.lower, program.upper, program.row_lower, program.row_upper,
         starts.astype(np.int32), columns.astype(np.int32), values, np.zeros(width, dtype=np.int32),
     )  # fmt: skip
     if int(status) < 0:
-        raise SolverTrouble(f"{place}: the solver takes no such program")
+        raise SolverTrouble(f"{place}: the solver rejects the program")

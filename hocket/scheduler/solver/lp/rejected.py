@@ -1,4 +1,4 @@
-"""Refusals: jobs that can run nowhere, for policies that need no program."""
+"""Refused jobs, which cannot run anywhere, for policies without a program."""
 
 import numpy as np
 
@@ -8,15 +8,15 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 
 def refusals(snapshot: Snapshot) -> dict[int, str]:
-    """Why each of them can run nowhere, by index."""
+    """Reason for each job that cannot run, by index."""
     return {} if snapshot.all_run else AllocationVariables(snapshot).refused
 
 
 def fastest(snapshot: Snapshot) -> np.ndarray:
-    """Steps a second of each job on the fastest workers that have room for it; 0 for those that can run nowhere."""
+    """Steps per second of each job on its fastest fitting workers; 0 if none."""
     return snapshot.able.max(axis=1, initial=0.0)
 
 
 def refusal(why: str) -> Reason:
-    """Of one of them."""
+    """Reason of a refused job."""
     return Reason(why, "other workers, or a smaller scale factor")

@@ -1,9 +1,9 @@
-"""Session: what one policy keeps from one answer to the next.
+"""Solver session: state that a policy keeps between calls.
 
-Its last allocation stands when the solver fails. Where the solver ended is kept for each of the policy's programs, by what
-groups and columns mean: a group is who is in it, a variable its groups and its column, a row its group or type, and a number
-where a group has several. So the next program, of other jobs, can begin from there; a basis that does not quite fit is
-completed by the solver, and the answer is as good as from none.
+The last allocation is the fallback if the solver fails. The final basis of each of the policy's programs is kept by
+the meaning of its indices: a group by its jobs, a variable by its groups and column, a row by its group or type, plus
+a number if a group has several rows. The next program, with other jobs, can therefore start from this basis. The
+solver completes a basis that does not fit exactly, and the solution is as good as without it.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,16 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.lp.warm_start import codes_of, sought_in
 
 _LOWER, _BASIC = 0, 1
-PROVED = 1e-6  # a gap that is no more is none
-WORTH = 2_000  # entries: a smaller program is solved sooner from nothing
+PROVED = 1e-6  # largest gap that counts as optimal
+WORTH = 2_000  # entries; smaller programs are faster without a warm start
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What rows after those of all shares are about: a group, and a number that tells its rows apart."""
+    """Meaning of the rows after those of AllocationVariables.
+
+    Each row has a group, and a number that distinguishes the rows of the group.
+    """
 
     group: np.ndarray
     number: np.ndarray
@@ -33,7 +36,11 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class _Ended:
-    """A program that was solved: its jobs' groups by id, codes of its variables and their order, states of columns and rows."""
+    """Solved program, for warm starts.
+
+    Group of each job by id, codes of the variables and their order, states of columns and rows, duals, and row
+    labels.
+    """
 
     place: tuple[object, ...]
     group: dict[str, int]
@@ -48,14 +55,14 @@ class _Ended:
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """Where to begin with a program: states of its columns and rows, and what duals its rows had, 0 where it is not known."""
+    """Start of a program: basis states, and previous row duals (0 if unknown)."""
 
     basis: Basis
     duals: np.ndarray
 
 
 class Session:
-    """Of one policy, from one snapshot to the next; whoever asks the policy keeps it."""
+    """Solver state of one policy between snapshots; the caller of the policy keeps it."""
 
     def __init__(self) -> None:
         self._ended: dict[str, _Ended] = {}
@@ -63,9 +70,9 @@ class Session:
         self._last: tuple[Snapshot, Allocation] | None = None
 
     def answered(self, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
-        """What the attempt gives; or the last allocation, if the solver fails and there is one.
+        """Run an attempt; if the solver fails, return the last allocation if any.
 
-        Jobs that left are dropped from it with those beside them, new ones get nothing; its note says so.
+        Departed jobs and their pairs are removed from it, new jobs get nothing, and its note explains this.
         """
         try:
             found = attempt()
@@ -77,22 +84,22 @@ class Session:
         return found
 
     def answers(self, snapshot: Snapshot) -> bool:
-        """Whether there was an answer to this, and the last one did not have to stand for it."""
+        """True if the last call solved this snapshot without the fallback."""
         return self._last is not None and self._last[0] is snapshot
 
     def stands(self, snapshot: Snapshot, found: Allocation) -> Allocation:
-        """What was made of the answer stands in its place when the solver fails."""
+        """Store a modified allocation as the fallback."""
         self._last = snapshot, found
         return found
 
     def solve(
         self, shares: AllocationVariables, program: LinearProgram, place: str, labels: Labels | None = None
     ) -> Solution:
-        """The answer to a program of shares, from where the last one of this session ended.
+        """Solve a program, starting from the last basis of this session.
 
         Arguments:
-            place: for messages; each has an end of its own.
-            labels: of rows after those of all shares; None where each group has one, or there are none.
+            place: name of the program, for messages and for the stored basis.
+            labels: labels of the rows after those of AllocationVariables; None if each group has one row or none.
         """
         if len(program.values) < WORTH:
             return solve(program, place)
@@ -102,29 +109,30 @@ class Session:
         return found
 
     def knows(self, place: str) -> bool:
-        """Whether a program was solved under this name."""
+        """True if a program with this name was solved."""
         return place in self._ended or place in self._prices
 
     def forget(self, place: str) -> None:
-        """What was solved under this name."""
+        """Delete the state of the program with this name."""
         self._ended.pop(place, None)
         self._prices.pop(place, None)
 
     def prices(self, snapshot: Snapshot, place: str) -> Stand | None:
-        """Prices of workers to begin with, where a program of unlike jobs was solved under this name."""
+        """Initial worker prices for a program of distinct jobs; None if unknown."""
         known = self._prices.get(place)
         return known[1] if known is not None and known[0] == _place(snapshot) else None
 
     def keep_prices(self, snapshot: Snapshot, place: str, found: Stand) -> None:
-        """Remember the prices that such a program ended with."""
+        """Store the final worker prices of a program."""
         self._prices[place] = _place(snapshot), found
 
     def start(
         self, shares: AllocationVariables, rows: int, columns: int, place: str, labels: Labels | None = None
     ) -> WarmStart | None:
-        """Where to begin with a program of so many rows and columns; None where nothing is known.
+        """Start for a program with these sizes; None if unknown.
 
         Arguments:
+            rows, columns: size of the program.
             labels: as for `solve`.
         """
         ended = self._ended.get(place)
@@ -148,7 +156,7 @@ class Session:
         return WarmStart((found_columns, states), duals)
 
     def keep(self, shares: AllocationVariables, solution: Solution, place: str, labels: Labels | None = None) -> None:
-        """Remember where a program of shares ended.
+        """Store the final state of a program.
 
         Arguments:
             place, labels: as for `solve`.
@@ -166,19 +174,19 @@ class Session:
 
 
 def _place(snapshot: Snapshot) -> tuple[object, ...]:
-    """What indices of types and columns mean."""
+    """Meaning of type and column indices."""
     return snapshot.columns, tuple(own.name for own in snapshot.types)
 
 
 def _one_each(shares: AllocationVariables, rows: int) -> Labels:
-    """Of rows after those of all shares, if they are as many as groups: then they are taken to be theirs."""
+    """Labels of the extra rows, if there is one for each group."""
     others = rows - shares.groups - len(shares.snapshot.types)
     every = np.arange(shares.groups if others == shares.groups else 0)
     return Labels(every, np.zeros(len(every)))
 
 
 def _sources(ended: _Ended, group: np.ndarray, types: int, rows: int, labels: Labels) -> np.ndarray:
-    """Which row each was: of groups, of types, and those that are labelled; -1 for none."""
+    """Previous index of each row (group, type and labeled rows); -1 for none."""
     old, new = ended.groups, len(group)
     found = np.full(rows, -1)
     found[:new] = group
@@ -194,14 +202,14 @@ def _sources(ended: _Ended, group: np.ndarray, types: int, rows: int, labels: La
 
 
 def _row_codes(group: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """One for each label; complex numbers stand in the order of both parts."""
+    """Code of each label; complex numbers sort by both parts."""
     return group + 1j * number
 
 
 def _again(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str) -> Allocation:
     now = {active.job.id: j for j, active in enumerate(snapshot.jobs)}
     ids = [active.job.id for active in before.jobs]
-    index = np.array([now.get(name, -1) for name in ids] + [ALONE])  # its last entry is where ALONE points to
+    index = np.array([now.get(name, -1) for name in ids] + [ALONE])  # the last entry is for ALONE
     first, second = index[last.first], index[last.second]
     stays = (first >= 0) & ((last.second == ALONE) | (second >= 0))
     first, second, column, fraction = first[stays], second[stays], last.column[stays], last.fraction[stays]
@@ -211,12 +219,12 @@ def _again(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str)
     used = np.bincount(kind, snapshot.scale[first] * fraction, len(snapshot.types))
     there = np.minimum(1.0, snapshot.workers / np.maximum(used, snapshot.workers + (used == 0)))
     known = set(ids)
-    held = Reason("the solver failed: this is what it had before", "the next answer")
-    new = Reason("the solver failed, and it came since the last answer", "the next answer")
+    held = Reason("the solver failed: it keeps its previous share", "the next solution")
+    new = Reason("the solver failed, and it arrived after the last solution", "the next solution")
     reasons = tuple(held if active.job.id in known else new for active in snapshot.jobs)
     refused = {now[ids[j]]: why for j, why in last.refused.items() if ids[j] in now}
     entries = low, high, column, fraction * there[kind]
-    note = f"the last allocation, as the solver failed: {trouble}"
+    note = f"the last allocation, because the solver failed: {trouble}"
     return Allocation(*entries, last.objective, last.gap, reasons, refused, note)
 
 
@@ -227,14 +235,17 @@ def solved(
     place: str,
     labels: Labels | None = None,
 ) -> Solution:
-    """The answer to a program of shares, from where the session's last one ended if there is a session."""
+    """Solve a program, with the session's warm start if there is a session."""
     return solve(program, place) if session is None else session.solve(shares, program, place, labels)
 
 
 def answered(session: Session | None, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
-    """What the attempt gives, or what the session makes of it if there is one; it says so if it is not proved to be the best."""
+    """Run an attempt, with the session's fallback if there is a session.
+
+    An allocation that is not proven optimal gets a note.
+    """
     found = attempt() if session is None else session.answered(snapshot, attempt)
     if found.gap <= PROVED:
         return found
-    far = f"it is proved to within {found.gap:.0e} of the best only"
+    far = f"proven only to within {found.gap:.0e} of the optimum"
     return replace(found, note=f"{found.note}; {far}" if found.note else far)

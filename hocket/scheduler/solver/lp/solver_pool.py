@@ -1,7 +1,7 @@
-"""Solvers that are kept while the program that they have changes a little at a time.
+"""Pool of solvers for programs that change gradually.
 
-From where one answer ended the next is a few steps away, and the plainest primal method takes them soonest. A careful solver
-has all that the solver can do against trouble.
+The next optimum is a few steps from the last one, and the plainest primal simplex reaches it fastest. A careful
+solver uses all safeguards of HiGHS instead.
 """
 
 from typing import Any
@@ -18,12 +18,16 @@ _PLAIN = (
     ("primal_simplex_bound_perturbation_multiplier", 0.0),
     ("dual_simplex_cost_perturbation_multiplier", 0.0),
 )
-_PATIENCE = 50  # times the rows: steps after which a plain solver gives up
-_idle: list[Any] = []  # plain ones that nobody uses: to make one takes as long as to solve a small program
+_PATIENCE = 50  # step limit of a plain solver, per row
+_idle: list[Any] = []  # idle plain solvers; creating one costs as much time as solving a small program
 
 
 def taken(rows: int, careful: bool = False) -> Any:
-    """A solver for programs of so many rows; a plain one is to be left to others when done with."""
+    """Solver for programs with this many rows.
+
+    Arguments:
+        careful: True for a solver with all safeguards; others are to be returned with `left`.
+    """
     if careful:
         return _made()
     solver = _idle.pop() if _idle else _made(_PLAIN)
@@ -32,7 +36,7 @@ def taken(rows: int, careful: bool = False) -> Any:
 
 
 def left(solver: Any) -> None:
-    """To others."""
+    """Return a plain solver to the pool."""
     _idle.append(solver)
 
 
@@ -50,14 +54,14 @@ def _made(options: tuple[tuple[str, str | int | float], ...] = ()) -> Any:
 
 
 def states(solver: Any) -> Basis:
-    """Of columns and rows, where the solver ended."""
+    """Final basis states of columns and rows."""
     basis = solver.getBasis()
     columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in (basis.col_status, basis.row_status))
     return columns, rows
 
 
 def begin(solver: Any, basis: Basis) -> None:
-    """From these states; the solver completes them where they do not quite fit."""
+    """Start from a basis; the solver completes it if it does not fit exactly."""
     import highspy
 
     begun = highspy.HighsBasis()

@@ -1,8 +1,8 @@
-"""Answers: from a solved program to an allocation, with what holds every job back.
+"""Allocation from a solved program, with the binding constraint of each job.
 
-A type whose row has a price is full: more of its workers would help somebody. A group whose time has a price works all the
-time: only faster workers would help it. So does one that is always where it is fastest, though the price may be elsewhere, as
-time is bounded by variables as well.
+A type with a row price is full: more of its workers would help. A group with a time price runs all the time: only
+faster workers would help. A group that always runs on its fastest workers counts the same way, even if the price is
+elsewhere, because time is also bounded by the variables.
 """
 
 import numpy as np
@@ -14,19 +14,18 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 _PRICE = 1e-9
 _SAME = 1e-9  # relative
-ENOUGH = Reason(
-    "it has what the policy asks for it", "a policy that asks for more"
-)  # neither time nor workers hold it back
+ENOUGH = Reason("it has its required share", "a policy that requires more")  # neither time nor workers are binding
 
 
 def answer(
     shares: AllocationVariables, times: np.ndarray, duals: np.ndarray, objective: float, gap: float
 ) -> Allocation:
-    """The allocation of groups' times.
+    """Allocation from the times of groups.
 
     Arguments:
-        times: of the variables, more may follow. duals: of the limits' rows, more may follow.
-        objective, gap: as an allocation has them.
+        times: values of the variables; further values are ignored.
+        duals: duals of the limit rows; further values are ignored.
+        objective, gap: see Allocation.
     """
     entries = spread(shares.group, shares.first, shares.second, shares.column, times[: shares.variables])
     told = reasons(shares, duals, times[: shares.variables])
@@ -34,10 +33,11 @@ def answer(
 
 
 def reasons(shares: AllocationVariables, duals: np.ndarray, times: np.ndarray | None = None) -> Reasons:
-    """What holds every job back.
+    """Binding constraint of each job.
 
     Arguments:
-        duals: of the limits' rows; more may follow. times: of the variables, if they are all that groups have.
+        duals: duals of the limit rows; further values are ignored.
+        times: values of the variables, if they are all the time that groups get.
     """
     return Reasons(len(shares.group), lambda: _reasons(shares, duals, times))
 
@@ -65,7 +65,7 @@ def _reasons(shares: AllocationVariables, duals: np.ndarray, times: np.ndarray |
 
 
 def _always(shares: AllocationVariables, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which groups run all the time, and which do as much as always where they are fastest."""
+    """Groups that run all the time, and groups at their maximum throughput."""
     groups, variables, steps = shares.throughput
     does = np.bincount(groups, steps * times[variables], shares.groups)
     most = np.zeros(shares.groups)
@@ -75,7 +75,11 @@ def _always(shares: AllocationVariables, times: np.ndarray) -> tuple[np.ndarray,
 
 
 def _reason(code: int, types: tuple[WorkerType, ...]) -> Reason:
-    """Of a group that is at work all the time (-1), or that runs on the full types whose bits are in the code."""
+    """Reason of a group that runs all the time (-1) or is limited by full types.
+
+    Arguments:
+        code: -1, or a bit mask of the full types.
+    """
     if code < 0:
         return Reason("it runs all the time", "faster workers, or more of the fastest that it has")
     crowded = [own.name for k, own in enumerate(types) if code >> k & 1]

@@ -1,7 +1,8 @@
-"""Spread: from what groups of alike jobs get to what each job gets.
+"""Split the times of groups of identical jobs among the jobs.
 
-Alone, every job of a group gets the same. Of two groups side by side, jobs are matched one after the other, so that each has
-its equal part with as few partners as there can be; of one group with itself, each job with its two neighbours in a circle.
+Alone, every job of a group gets an equal share. For two groups side by side, jobs are matched in order, so that each
+gets its equal share with few partners. For one group with itself, each job is paired with its two neighbors in a
+circle.
 """
 
 import numpy as np
@@ -16,8 +17,8 @@ def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.
     """Entries of an allocation.
 
     Arguments:
-        group: of each job, -1 for none.
-        first, second, column, time: of variables, see Shares.
+        group: group of each job, -1 for none.
+        first, second, column, time: arrays of the variables, see AllocationVariables.
     """
     order = group.argsort(kind="stable")
     ends = np.bincount(group + 1).cumsum()
@@ -41,7 +42,7 @@ def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.
 
 
 def _circle(jobs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs within one group, and the part of the time that each has."""
+    """Pairs within one group, and the fraction of time of each."""
     n = len(jobs)
     if n == 2:
         return jobs[:1], jobs[1:], np.ones(1)
@@ -49,7 +50,10 @@ def _circle(jobs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _matched(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of two groups: where the bounds of n equal parts and of m equal parts cut a stretch of length 1."""
+    """Pairs of two groups, and the fraction of time of each.
+
+    An interval of length 1 is cut at multiples of 1/n and of 1/m.
+    """
     n, m = len(a), len(b)
     cuts = np.unique(np.concatenate([np.arange(1, n + 1) * m, np.arange(1, m + 1) * n]))
     begins = np.concatenate([[0], cuts[:-1]])

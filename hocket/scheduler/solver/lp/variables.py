@@ -1,8 +1,8 @@
-"""Shares: the variables that every policy's program has, and the constraints that every allocation keeps.
+"""Variables of every policy's program, and the constraints of every allocation.
 
-Jobs that are alike in all that a policy looks at get alike: they are one group, and its variables are sums over its jobs. For
-any allocation the mean over alike jobs is one with the same objective, so this is exact. A variable is the time that a group
-(or two groups, side by side) spends on a column, summed over its jobs.
+Identical jobs, in all that a policy considers, get identical shares: they form one group, and its variables are sums
+over its jobs. This is exact, because averaging an allocation over identical jobs keeps the objective. A variable is
+the time that a group, or two groups side by side, spends on a column, summed over its jobs.
 Source: equations 5.1 to 5.3; space sharing in section 5.3.1.
 """
 
@@ -17,13 +17,13 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.linear_program import LinearProgram
 
 _INFINITY = float("inf")
-# As arrays: to work with one costs less than to work with a number.
+# As arrays, because array operands are faster than scalars.
 _ODD, _SHIFT = np.array([0x9E3779B97F4A7C15], dtype=np.uint64), np.array([29], dtype=np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """Constraints of a program: entries (row, column, value), and what each row is at least and at most."""
+    """Constraints of a program: entries (row, column, value), and row bounds."""
 
     rows: np.ndarray
     columns: np.ndarray
@@ -33,20 +33,23 @@ class Constraints:
 
 
 class AllocationVariables:
-    """The groups of a snapshot's jobs and their variables.
+    """Groups of a snapshot's jobs, and their variables.
 
     Attributes:
-        snapshot: what it is made of.
-        refused: jobs that can run nowhere, with the reason, by index; they are in no group.
-        group: of each job, -1 for those. count: jobs in each group. member: one job of each group.
-        first, second, column: of each variable: groups (second ALONE for one) and column.
-        steps_first, steps_second: steps a second, of a job of either group.
+        snapshot: the snapshot.
+        refused: reason by job index, for jobs that cannot run; they have no group.
+        group: group of each job; -1 for refused jobs.
+        count: number of jobs in each group.
+        member: one job of each group.
+        first, second, column: groups (second is ALONE for one) and column of each variable.
+        steps_first, steps_second: steps per second of a job of each group.
     """
 
     def __init__(self, snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> None:
         """
         Arguments:
-            keys: what the policy looks at besides throughputs, scale factors and who shares with whom; each of shape (jobs,).
+            keys: further job attributes that the policy considers, besides throughputs, scale factors and sharing
+                classes; each of shape (jobs,).
         """
         self.snapshot = snapshot
         able = self._steps_alone = snapshot.able
@@ -81,7 +84,7 @@ class AllocationVariables:
         if pairs is None:
             return alone
         classes = pairs.classes[self.member]
-        kept = pairs.kept[classes[:, None], classes[None, :]]  # of the row's job beside the column's
+        kept = pairs.kept[classes[:, None], classes[None, :]]  # share kept by the row's job beside the column's job
         beside = kept * steps[:, None, :]
         able = (beside > 0) & (beside.transpose(1, 0, 2) > 0)
         able &= (self.snapshot.scale[self.member][:, None] == self.snapshot.scale[self.member][None, :])[:, :, None]
@@ -93,12 +96,12 @@ class AllocationVariables:
 
     @property
     def variables(self) -> int:
-        """How many there are."""
+        """Number of variables."""
         return len(self.first)
 
     @property
     def groups(self) -> int:
-        """How many there are."""
+        """Number of groups."""
         return len(self.count)
 
     @cached_property
@@ -112,7 +115,10 @@ class AllocationVariables:
 
     @cached_property
     def throughput(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Entries (group, variable, steps a second): what a job of each group does is the sum over its variables."""
+        """Entries (group, variable, steps per second) of the throughputs.
+
+        The throughput of a job of each group is the sum over its variables.
+        """
         both = self._pairs
         groups = np.concatenate([self.first, self.second[both]])
         steps = np.concatenate([self.steps_first, self.steps_second[both]])
@@ -120,7 +126,11 @@ class AllocationVariables:
 
     @cached_property
     def limits(self) -> Constraints:
-        """Nobody has more time than there is (5.2): a row a group; no type has more work than workers (5.3): a row a type."""
+        """Limits of every allocation.
+
+        Time rows (5.2), one per group: no job has more than all of the time. Type rows (5.3), one per type: no type
+        has more work than workers.
+        """
         both, every = self._pairs, np.arange(self.variables)
         times = len(every) + len(both)
         values = np.ones(times + len(every))
@@ -135,13 +145,13 @@ class AllocationVariables:
         )
 
     def program(self, cost: np.ndarray, *more: Constraints, extra: Sequence[tuple[float, float]] = ()) -> LinearProgram:
-        """The program of least cost, under the limits and more rows.
+        """Program of minimum cost under the limits and further rows.
 
         Arguments:
-            cost: of the variables, then of extra ones.
-            more: rows; they count from 0 each.
-            extra: least and most of the extra variables. Both are to be finite, as those of the variables are: then any duals
-                give a bound.
+            cost: cost of the variables, then of extra variables.
+            more: further rows, each block numbered from 0.
+            extra: bounds of the extra variables; finite, like those of the other variables, so that any duals give a
+                bound.
         """
         limits, width = self.limits, self.variables
         rows, columns, values = [limits.rows], [limits.columns], [limits.values]
@@ -166,10 +176,12 @@ class AllocationVariables:
 
 
 def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The group of each column of a table, one column of each group, how many are in each.
+    """Group equal columns of a table.
 
-    Columns are told apart by 64 mixed bits, which is quicker than to sort them; should two unlike ones have the same, they
-    are sorted after all.
+    Columns are compared by a 64-bit hash, which is faster than sorting. On a collision, they are sorted after all.
+
+    Returns:
+        Group of each column, one column of each group, and group sizes.
     """
     columns = table.shape[1]
     bits = (table + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
@@ -194,14 +206,14 @@ def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=64)
 def _powers(rows: int) -> np.ndarray:
-    """A factor for each row, so that equal numbers in unlike rows are told apart."""
+    """Hash factor of each row, so that equal numbers in different rows differ."""
     found = np.cumprod(np.full(rows, _ODD[0]))[:, None]
     found.setflags(write=False)
     return found
 
 
 def _refused(snapshot: Snapshot, jobs: np.ndarray) -> dict[int, str]:
-    """Why each of these jobs can run nowhere."""
+    """Reason for each of these jobs, which cannot run."""
     found: dict[int, str] = {}
     most = snapshot.workers.max(initial=0.0)
     for j in jobs.tolist():
@@ -210,5 +222,5 @@ def _refused(snapshot: Snapshot, jobs: np.ndarray) -> dict[int, str]:
             found[j] = f"{job.job_type} runs on no type of worker here"
         else:
             where = " that it runs on" if job.scale_factor <= most else ""
-            found[j] = f"it asks for {job.scale_factor} workers, and no type{where} has so many"
+            found[j] = f"it needs {job.scale_factor} workers, and no type{where} has that many"
     return found

@@ -1,7 +1,7 @@
-"""Inherited: where a solver is to begin when the same jobs are in other groups than before.
+"""Warm starts when the same jobs are regrouped.
 
-Of several groups that were one, the largest has its time and its states; the others begin without any. A basis that does not
-quite fit is completed by the solver, and the answer is as good as from none.
+If a group is split, the largest part inherits its time and states; the others start without. The solver completes a
+basis that does not fit exactly, and the solution is as good as without it.
 """
 
 import numpy as np
@@ -16,10 +16,11 @@ _AT_LOWER, _BASIC = 0, 1
 def inherited(
     shares: AllocationVariables, before: AllocationVariables, inside: np.ndarray, basis: Basis, own: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Variables that begin in the solver, and states of its columns and rows.
+    """Initial variables of the solver, and states of its columns and rows.
 
     Arguments:
-        inside: variables that were in the solver before. own: how many columns it had, and has, in front of them.
+        inside: variables that were in the solver before.
+        own: number of the solver's own columns in front of them, unchanged.
         basis: states of columns and rows: of groups, of types, and of groups again.
     """
     was = before.group[shares.member]
@@ -39,10 +40,10 @@ def inherited(
 
 
 def codes_of(shares: AllocationVariables, group: np.ndarray, groups: int) -> np.ndarray:
-    """One number for each variable, of its groups under other names and its column; -1 where a group has none.
+    """Code of each variable from its renamed groups and column; -1 without a name.
 
     Arguments:
-        group: the other name of each group, < groups; -1 for none.
+        group: new name of each group, < groups; -1 for none.
     """
     first, alone = group[shares.first], shares.second == ALONE
     second = np.where(alone, -1, group[shares.second])
@@ -52,10 +53,10 @@ def codes_of(shares: AllocationVariables, group: np.ndarray, groups: int) -> np.
 
 
 def sought_in(codes: np.ndarray, order: np.ndarray, sought: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each number stands among others, any place if it does not; and whether it does.
+    """Position of each sought code among known codes, and whether it was found.
 
     Arguments:
-        order: in which the others rise.
+        order: sorting order of the known codes.
     """
     at = order[np.searchsorted(codes[order], sought).clip(max=len(codes) - 1)]
     return at, (codes[at] == sought) & (sought >= 0)

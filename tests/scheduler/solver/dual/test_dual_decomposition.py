@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -32,6 +32,7 @@ from hocket.scheduler.solver.water_filling import levels
 from tests.scheduler.helpers.crowds import assert_it_can_be
 from tests.scheduler.solver.lp.test_warm import moments
 from tests.scheduler.solver.water_filling.test_bisection import unlike
+from tests.tiers import examples
 
 POLICIES = pytest.mark.parametrize(
     "policy",
@@ -68,7 +69,7 @@ def dear(there: Snapshot) -> Snapshot:
 
 
 @POLICIES
-@settings(max_examples=60)
+@examples(60)
 @given(seed=st.integers(0, 2**32 - 1), tied=st.integers(1, 6))
 def test_prices_find_the_same(policy: ModuleType, seed: int, tied: int) -> None:
     """The same objective, and an allocation that can be; its gap is verified."""
@@ -85,7 +86,7 @@ def test_prices_find_the_same(policy: ModuleType, seed: int, tied: int) -> None:
 
 
 @POLICIES
-@settings(max_examples=25)
+@examples(25)
 @given(seed=st.integers(0, 2**32 - 1), tied=st.integers(1, 6))
 def test_prices_of_the_last_answer_are_as_good_as_none(policy: ModuleType, seed: int, tied: int) -> None:
     """Whoever came or went, and whatever workers failed, from one answer to the next."""
@@ -99,7 +100,7 @@ def test_prices_of_the_last_answer_are_as_good_as_none(policy: ModuleType, seed:
         assert_it_can_be(there, found)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 2**32 - 1), tied=st.integers(1, 6))
 def test_a_budget_makes_it_as_long(seed: int, tied: int) -> None:
     """Where the budget makes the makespan longer."""
@@ -179,7 +180,7 @@ def test_what_cannot_be_is_refused() -> None:
             large_programs.solve(shares, large_programs.GroupRows(best, asked, none), "test", cost)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_an_edge_is_the_cheapest_way(seed: int) -> None:
     """No other two options do what is asked for less; and within its reach prices leave each job where it is."""

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.allocation import ALONE, Allocation
@@ -15,6 +14,7 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import finish_time_fairness, max_min_fairness
 from hocket.scheduler.solver.lp.analytic_center import IndependentLimits, LimitMatrix, centre
 from hocket.scheduler.solver.lp.interior_allocation import middle
+from tests.tiers import examples
 
 
 def snapshot(steps: list[list[float]], workers: list[int], scales: list[int] | None = None) -> Snapshot:
@@ -56,7 +56,7 @@ def test_who_is_refused_gets_nothing() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3))
-@hypothesis_settings(max_examples=30, deadline=None)
+@examples(30)
 def test_it_is_allowed_as_good_and_in_the_middle(seed: int, jobs: int, types: int) -> None:
     """Of finish-time fairness: no limit is passed, no rho is larger by more than a little; and no small step to another
     allocation that is allowed makes the product of all that is left larger."""
@@ -90,7 +90,7 @@ def sharing(there: Snapshot, kinds: np.ndarray, kept: np.ndarray) -> Snapshot:
 
 
 @given(st.integers(0, 10**6), st.integers(2, 14))
-@hypothesis_settings(max_examples=20, deadline=None)
+@examples(20)
 def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
     """Jobs that are alike have the same of everything, and every pair that can be has a little."""
     draw = np.random.default_rng(seed)
@@ -110,7 +110,7 @@ def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 14), st.booleans())
-@hypothesis_settings(max_examples=30, deadline=None)
+@examples(30)
 def test_groups_that_a_policy_made_change_nothing(seed: int, jobs: int, alike: bool) -> None:
     """Whether they serve or not, as where less is asked for one of a group than for the others."""
     draw = np.random.default_rng(seed)
@@ -156,7 +156,7 @@ def entries(draw: np.random.Generator, limits: int, variables: int) -> tuple[np.
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12))
-@hypothesis_settings(max_examples=30, deadline=None)
+@examples(30)
 def test_few_entries_are_summed_as_the_whole_matrix_would_be(seed: int, limits: int, variables: int) -> None:
     """Products with limits, and the equations of a step."""
     draw = np.random.default_rng(seed)
@@ -179,7 +179,7 @@ def solves(step: np.ndarray, whole: np.ndarray, own: np.ndarray, left: np.ndarra
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4))
-@hypothesis_settings(max_examples=30, deadline=None)
+@examples(30)
 def test_blocks_of_groups_are_solved_as_the_whole_matrix_would_be(seed: int, groups: int, types: int) -> None:
     """Each group on some types, twice on one of them where it may be spread."""
     draw = np.random.default_rng(seed)
@@ -200,7 +200,7 @@ def test_blocks_of_groups_are_solved_as_the_whole_matrix_would_be(seed: int, gro
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12), st.floats(1e-6, 0.5))
-@hypothesis_settings(max_examples=50, deadline=None)
+@examples(50)
 def test_the_centre_is_where_nothing_pulls(seed: int, limits: int, variables: int, close: float) -> None:
     """From however close to a limit: what is left is > 0, and the slope is nothing beside the pull of each limit for itself."""
     draw = np.random.default_rng(seed)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.solver.lp import linear_program
 from hocket.scheduler.solver.lp.linear_program import Infeasible, LinearProgram, SolverTrouble, solve
+from tests.tiers import examples
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -81,7 +82,7 @@ def test_every_method_has_the_same_answer(size: int, monkeypatch: pytest.MonkeyP
     assert found[2].objective == pytest.approx(found[0].objective, rel=1e-8)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seeds, st.integers(0, 4))
 def test_from_any_basis_the_answer_is_the_same(seed: int, kind: int) -> None:
     """From its own basis, from another program's, or from one that is none at all."""

@@ -119,7 +119,7 @@ def test_an_answer_that_is_not_proved_says_so() -> None:
     """With a session and without; one that is proved to a millionth says nothing."""
     there, none = unlike(3), np.zeros(0, dtype=np.int64)
     for session in (None, Session()):
-        for gap, note in ((1e-6, ""), (2e-3, "it is proved to within 2e-03 of the best only")):
+        for gap, note in ((1e-6, ""), (2e-3, "proven only to within 2e-03 of the optimum")):
             found = Allocation(none, none, none, np.zeros(0), 1.0, gap)
             assert answered(session, there, lambda found=found: found).note == note  # type: ignore[misc]
 

@@ -59,8 +59,8 @@ def test_who_runs_nowhere_is_refused_with_the_reason() -> None:
     shares = AllocationVariables(there)
     assert set(shares.refused) == {0, 1, 2}
     assert shares.refused[0] == "any runs on no type of worker here"
-    assert shares.refused[1] == "it asks for 9 workers, and no type has so many"
-    assert shares.refused[2] == "it asks for 4 workers, and no type that it runs on has so many"
+    assert shares.refused[1] == "it needs 9 workers, and no type has that many"
+    assert shares.refused[2] == "it needs 4 workers, and no type that it runs on has that many"
     assert shares.group.tolist() == [-1, -1, -1, 0]
 
 

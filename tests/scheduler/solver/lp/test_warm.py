@@ -5,7 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.snapshot import Snapshot
@@ -16,6 +16,7 @@ from hocket.scheduler.solver.parametric import infeasibility_prices
 from hocket.scheduler.solver.water_filling import levels
 from hocket.util import registry
 from tests.scheduler.helpers.crowds import assert_it_can_be, crowd
+from tests.tiers import examples
 
 ROOM = "hocket.scheduler.policies"
 MEMBERS = [registry.load(ROOM, name, "policy") for name in registry.names(ROOM)]
@@ -39,7 +40,7 @@ def moments(seed: int, unlike: bool, pairs: bool) -> list[Snapshot]:
 
 
 @pytest.mark.parametrize("policy", MEMBERS, ids=[m.__name__.rpartition(".")[2] for m in MEMBERS])
-@settings(max_examples=25)
+@examples(25)
 @given(seed=st.integers(0, 2**32 - 1), unlike=st.booleans(), pairs=st.booleans())
 def test_a_warm_answer_is_as_good_as_a_cold_one(policy: ModuleType, seed: int, unlike: bool, pairs: bool) -> None:
     """The same objective to 1e-7, an allocation that can be, and its gap verified, at each of a few moments."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -17,6 +17,7 @@ from hocket.scheduler.solver.lp.rejected import refusals
 from hocket.scheduler.solver.queueing import greedy_fastest
 from hocket.scheduler.solver.queueing.priority_queue import queue
 from tests.scheduler.helpers.crowds import crowd
+from tests.tiers import examples
 
 ROOT = Path(__file__).resolve().parents[4]
 NEVER = 10**18
@@ -30,7 +31,7 @@ def asked(plain_work: int, question: Any, *told: Any) -> Any:
         return question(*told)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 14), st.booleans(), st.booleans(), st.sampled_from([0, NEVER]))
 def test_each_has_the_fastest_workers_that_are_left(
     seed: int, jobs: int, spread: bool, overtake: bool, plain_work: int
@@ -83,7 +84,7 @@ def lines(draw: st.DrawFn) -> tuple[np.ndarray, list[int], list[int], list[int],
     return steps, scale, workers, kind, draw(st.booleans())
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(lines())
 def test_compiled_loops_answer_as_the_plain_ones(told: Any) -> None:
     """To the last bit, and both see whether somebody can run nowhere."""

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -14,6 +14,7 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import fifo, max_min_fairness, max_sum_throughput, min_cost
 from hocket.scheduler.solver.space_sharing import column_generation
 from tests.conformance.test_policies import keeps_what_there_is
+from tests.tiers import examples
 
 POLICIES = pytest.mark.parametrize(
     "policy", [max_min_fairness, max_sum_throughput, min_cost, fifo], ids=lambda m: m.__name__.split(".")[-1]
@@ -39,7 +40,7 @@ def unlike(seed: int, most: int = 12) -> Snapshot:
 
 
 @POLICIES
-@settings(max_examples=150)
+@examples(150)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_roles_are_as_good_as_pairs(policy: ModuleType, seed: int) -> None:
     """The same objective, by the throughputs that jobs really get; what there is is kept; the gap is verified."""

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.job import Job
@@ -14,6 +14,7 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import finish_time_fairness, makespan, min_cost_slo
 from hocket.scheduler.solver.space_sharing import column_generation
 from tests.conformance.test_policies import keeps_what_there_is
+from tests.tiers import examples
 
 
 def unlike(seed: int, slo: float | None = None) -> Snapshot:
@@ -43,7 +44,7 @@ def unlike(seed: int, slo: float | None = None) -> Snapshot:
 
 
 @pytest.mark.parametrize("policy", [makespan, finish_time_fairness], ids=lambda m: m.__name__.split(".")[-1])
-@settings(max_examples=80)
+@examples(80)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_pace_by_roles_is_that_of_pairs(policy: ModuleType, seed: int) -> None:
     """The same objective, by what jobs really get; what there is is kept; the gap is verified."""
@@ -72,7 +73,7 @@ def test_what_unlike_jobs_keep_beside_others_does_not_hold_a_pace_back(monkeypat
     assert found.gap <= 1e-6
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_deadlines_that_can_be_met_are_met_at_the_same_cost(seed: int) -> None:
     """Every job has twelve times as long as it would need on workers of a step a second: the objective is that of pairs."""
@@ -88,7 +89,7 @@ def test_deadlines_that_can_be_met_are_met_at_the_same_cost(seed: int) -> None:
         assert roles.objective == pytest.approx(pairs.objective, rel=1e-6)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(seed=st.integers(0, 2**32 - 1), slo=st.floats(0.1, 3.0))
 def test_deadlines_in_conflict_are_given_up_and_the_others_met(seed: int, slo: float) -> None:
     """Jobs whose deadlines are not given up have the throughput that they need."""

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.snapshot import Entity, Snapshot
@@ -14,6 +14,7 @@ from hocket.scheduler.solver.parametric import infeasibility_prices
 from hocket.scheduler.solver.water_filling import bisection, levels
 from hocket.scheduler.solver.water_filling.trajectory import JobGroup, Path
 from tests.scheduler.helpers.crowds import crowd
+from tests.tiers import examples
 
 POLICIES = pytest.mark.parametrize("policy", [water_filling, hierarchical], ids=lambda m: m.__name__.split(".")[-1])
 
@@ -34,7 +35,7 @@ def unlike(seed: int, lines: bool) -> Snapshot:
 
 
 @POLICIES
-@settings(max_examples=120)
+@examples(120)
 @given(seed=st.integers(0, 2**32 - 1), lines=st.booleans())
 def test_who_leaps_stands_where_others_do(policy: ModuleType, seed: int, lines: bool) -> None:
     """The same objective and the same level of every job, whether each round ends by itself or not; the gap is verified."""
