@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test quick golden lint format bench
+.PHONY: help env demo test all nightly quick golden lint format bench
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,11 +14,17 @@ env: ## make or refresh .venv
 demo: ## profile, plan, prove, simulate, train and compare a small GPT; writes report.html
 	@$(PYTHON) tools/bootstrap.py demo
 
-test: ## everything that continuous integration checks
+test: ## formatter, linter, types and a fast selection of the tests
 	@$(PYTHON) tools/bootstrap.py test
 
-quick: env ## the tests that take seconds
-	@$(BIN)/pytest -m "not slow" -q
+all: ## everything that continuous integration checks
+	@$(PYTHON) tools/bootstrap.py test --all
+
+nightly: ## properties with new random examples; prints the seed
+	@$(PYTHON) tools/bootstrap.py test --nightly
+
+quick: env ## the fast selection of the tests that need no torch and no workers
+	@$(BIN)/pytest -n auto --fast -m unit -q
 
 golden: env ## rewrite the golden files after a wanted change; read the diff before you commit it
 	@$(BIN)/pytest -q --update-golden tests

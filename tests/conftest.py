@@ -1,4 +1,4 @@
-"""What all tests share: the golden-file option, the hypothesis profile, and where public data may lie."""
+"""What all tests share: options, hypothesis profiles, and where public data may lie."""
 
 import os
 from pathlib import Path
@@ -10,26 +10,54 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hypothesis import HealthCheck, settings
 
-# The same examples in every run; a deadline would make a slow machine a failing one.
-settings.register_profile(
-    "hocket", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("hocket")
+from tests import tiers
+
+# The same examples in every run, but at night; a deadline would make a slow machine a failing one.
+for name, count in (("ci", tiers.CI_EXAMPLES), ("fast", tiers.CI_EXAMPLES // 4), ("nightly", tiers.CI_EXAMPLES * 10)):
+    settings.register_profile(
+        name,
+        derandomize=name != "nightly",
+        max_examples=count,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("ci")
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--update-golden` and `--card`."""
+    """Add `--fast`, `--update-golden` and `--card`."""
+    parser.addoption(
+        "--fast", action="store_true", help="leave out slow tests and cases, and try fewer random examples"
+    )
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files instead of comparing")
     said = "device of the tests marked gpu: cuda (they are skipped without one), or cpu to see that they run"
     parser.addoption("--card", choices=("cuda", "cpu"), default="cuda", help=said)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the hypothesis profile of the fast selection, before properties read it."""
+    if config.getoption("--fast"):
+        settings.load_profile("fast")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files unread that have no test of what is asked for."""
+    return tiers.without_workers(collection_path, config) or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call() -> None:
     """What pytest says of each test in the environment would be a reason to load torch for the workers of each anew."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.fixture(scope="session")
+def fast(request: pytest.FixtureRequest) -> bool:
+    """Whether this is the fast selection: a product inside a test may be thinned (`tiers.thinned`)."""
+    return bool(request.config.getoption("--fast"))
 
 
 @pytest.fixture
@@ -53,11 +81,13 @@ def public_data() -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` on a machine without a CUDA device; torch is only asked when there are such tests."""
+    """Mark tests by what they need and select; skip those marked `gpu` on a machine without a CUDA device."""
+    tiers.select(config, items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and config.getoption("--card") == "cuda":
-        import torch
+        import torch  # only where there are such tests
 
         if not torch.cuda.is_available():
             for item in marked:

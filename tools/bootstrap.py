@@ -1,22 +1,27 @@
 """From a bare Python 3.11 to a running Hocket. Standard library only.
 
     python3 tools/bootstrap.py demo      make the environment, run the demo
-    python3 tools/bootstrap.py test      make the environment, run every check
+    python3 tools/bootstrap.py test      make the environment, run formatter, linter, types and a fast selection of tests
+    python3 tools/bootstrap.py test --all      the same with every test; prints which took longest
+    python3 tools/bootstrap.py test --nightly  only properties, with new random examples; prints the seed
     python3 tools/bootstrap.py env       only make the environment
 
 The environment is .venv beside this folder. It is made once and kept while pyproject.toml and constraints.txt stay
-as they are. What follows the word is handed on: `python3 tools/bootstrap.py test -k cluster`.
+as they are. What follows is handed on to pytest: `python3 tools/bootstrap.py test --all -k cluster`.
 """
 
 import hashlib
 import importlib.util
 import os
+import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -26,8 +31,10 @@ STAMP = VENV / "made-from.sha256"
 CHECKS = (
     ("format", ("ruff", "format", "--check", ".")),
     ("lint", ("ruff", "check", ".")),
-    ("types", ("mypy",)),
 )
+TYPES = ("types", ("mypy",))
+SELECTIONS = ("--all", "--nightly")
+SLOWEST = "--durations=30"
 NO_TESTS = 5
 """pytest's exit code where what was asked for selects none: one of the two runs may be empty, not both."""
 
@@ -71,46 +78,92 @@ def make_environment() -> None:
 
 
 def tests(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Two runs: tests without workers on all cores, then tests with worker processes, two files at a time.
+    """Runs of pytest: tests without workers on all cores, then tests with worker processes, two files at a time.
 
-    A selection by marks (`-m`) is one plain run.
+    The fast selection is taken unless `--all` is said. A selection by marks (`-m`) is one plain run.
     """
-    if any(word.startswith("-m") for word in arguments):
-        return [("tests", ("pytest", *arguments))]
-    # A test process loads torch: more of them than this gain less than they take.
-    beside = min(os.cpu_count() or 1, 8)
-    side_by_side = ("-n", str(beside), "--dist", "worksteal") if beside > 1 else ()
+    selection = (SLOWEST,) if "--all" in arguments else ("--fast",)
+    rest = tuple(word for word in arguments if word not in SELECTIONS)
+    if any(word.startswith("-m") for word in rest):
+        return [("tests", ("pytest", *selection, *rest))]
     # Workers wait for each other much of the time: two tests of theirs on two cores take less than one after the other.
-    two_files = ("-n", "2", "--dist", "loadfile") if beside > 1 else ()
+    two_files = ("-n", "2", "--dist", "loadfile") if side_by_side() else ()
     return [
-        ("tests", ("pytest", "-m", "not workers", *side_by_side, *arguments)),
-        ("tests with workers", ("pytest", "-m", "workers", *two_files, *arguments)),
+        ("tests", ("pytest", "-m", "not workers", *side_by_side(), *selection, *rest)),
+        ("tests with workers", ("pytest", "-m", "workers", *two_files, *selection, *rest)),
     ]
 
 
+def properties(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """One run of pytest: properties only, with random examples that differ each night; the seed is in its command."""
+    rest = tuple(word for word in arguments if word not in SELECTIONS)
+    seeded = any(word.startswith("--hypothesis-seed") for word in rest)
+    seed = () if seeded else (f"--hypothesis-seed={random.SystemRandom().randrange(2**32)}",)
+    profile = ("-m", "hypothesis", "--hypothesis-profile=nightly", *seed)
+    return [("properties", ("pytest", *profile, *side_by_side(), *rest))]
+
+
+def side_by_side() -> tuple[str, ...]:
+    """Options that spread tests over all cores; a process loads torch, so more than eight gain less than they take."""
+    beside = min(os.cpu_count() or 1, 8)
+    return ("-n", str(beside), "--dist", "worksteal") if beside > 1 else ()
+
+
 def kept() -> dict[str, str]:
-    """The environment of the checks: what is compiled is kept beside what is installed, also where a person wants none among the
-    sources. They start hundreds of processes."""
+    """The environment of the checks: what Python, numba and torch compile is kept beside what is installed.
+
+    Checks start hundreds of processes, also where a person wants no compiled files among the sources.
+    """
     own = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    return own | {"PYTHONPYCACHEPREFIX": str(VENV / "compiled")}
+    folders = {"PYTHONPYCACHEPREFIX": "python", "NUMBA_CACHE_DIR": "numba", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    return own | {key: str(VENV / "compiled" / name) for key, name in folders.items()}
 
 
 def run_checks(arguments: Sequence[str]) -> int:
-    """Formatter, linter, types, tests: all of them, so that one run shows everything. Returns the exit code."""
+    """Run formatter, linter, types and tests, all of them, so that one run shows everything. Returns the exit code."""
+    nightly = "--nightly" in arguments
+    steps = properties(arguments) if nightly else tests(arguments)
     failed, empty = [], []
-    steps = tests(arguments)
-    for name, command in (*CHECKS, *steps):
+    with tempfile.TemporaryFile("w+") as said:
         start_s = time.monotonic()
-        print(f"== {name}: {' '.join(command)}", flush=True)
-        code = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, env=kept(), check=False).returncode
-        if code == NO_TESTS and command[0] == "pytest":
-            empty.append(name)
-            code = 0 if len(empty) < len(steps) else code
-        print(f"== {name}: {'ok' if code == 0 else 'FAILED'} in {time.monotonic() - start_s:.0f} s", flush=True)
-        if code:
-            failed.append(name)
+        # The type checker has one core: it runs beside the tests, and what it says comes last.
+        types = None if nightly else start(TYPES[1], said)
+        for name, command in (*(() if nightly else CHECKS), *steps):
+            code = run(name, command)
+            if code == NO_TESTS and command[0] == "pytest":
+                empty.append(name)
+                code = 0 if len(empty) < len(steps) else code
+            if code:
+                failed.append(name)
+        if types is not None:
+            code = types.wait()
+            said.seek(0)
+            print(f"== {TYPES[0]}: {' '.join(TYPES[1])}", said.read().rstrip(), sep="\n")
+            tell(TYPES[0], code, start_s)
+            failed += [TYPES[0]] if code else []
     print(f"Failed: {', '.join(failed)}." if failed else "All checks passed.", flush=True)
     return 1 if failed else 0
+
+
+def start(command: Sequence[str], out: IO[str]) -> "subprocess.Popen[str]":
+    """Start a check that writes into a file."""
+    words = [str(BIN / command[0]), *command[1:]]
+    return subprocess.Popen(words, cwd=ROOT, env=kept(), stdout=out, stderr=out, text=True)
+
+
+def run(name: str, command: Sequence[str]) -> int:
+    """Run a check and say how it ended. Returns its exit code."""
+    start_s = time.monotonic()
+    print(f"== {name}: {' '.join(command)}", flush=True)
+    code = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, env=kept(), check=False).returncode
+    tell(name, code, start_s)
+    return code
+
+
+def tell(name: str, code: int, start_s: float) -> None:
+    """Print how a check ended, and when."""
+    empty = "no test" if code == NO_TESTS else "FAILED"
+    print(f"== {name}: {'ok' if code == 0 else empty} after {time.monotonic() - start_s:.0f} s", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

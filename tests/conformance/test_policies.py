@@ -5,7 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.allocation import ALONE, Allocation
@@ -13,6 +13,7 @@ from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Entity, Pairs, Snapshot
 from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.util import registry
+from tests.tiers import examples
 
 ROOM = "hocket.scheduler.policies"
 MEMBERS = [registry.load(ROOM, name, "policy") for name in registry.names(ROOM)]
@@ -99,7 +100,7 @@ def test_a_member_has_the_shape_of_a_policy(policy: ModuleType) -> None:
 
 @each_member
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=30)
+@examples(30)
 def test_time_and_workers_are_kept(policy: ModuleType, seed: int, shared: bool) -> None:
     """Nobody has more time than there is, no type more work than workers; every answer comes with a gap of at most 1e-6 and,
     for every job, a reason and what would change it."""
@@ -113,7 +114,7 @@ def test_time_and_workers_are_kept(policy: ModuleType, seed: int, shared: bool) 
 
 @each_member
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=30)
+@examples(30)
 def test_reasons_are_true(policy: ModuleType, seed: int, shared: bool) -> None:
     """A type that is said to be full is, whoever is said to run all the time does, and who is always where it is fastest is not
     told that it lacks workers."""
@@ -133,7 +134,7 @@ def test_reasons_are_true(policy: ModuleType, seed: int, shared: bool) -> None:
 
 @each_member
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=15)
+@examples(15)
 def test_the_order_of_jobs_is_irrelevant(policy: ModuleType, seed: int, shared: bool) -> None:
     """The objective is the same in whatever order jobs are told; who came first is said by when they came."""
     there = crowd(seed, shared)
@@ -166,7 +167,7 @@ def test_no_workers_are_given_to_nobody(policy: ModuleType) -> None:
 
 @each_member
 @given(seed=seeds, shared=st.booleans())
-@settings(max_examples=15)
+@examples(15)
 def test_jobs_that_run_nowhere_are_refused_and_the_others_served(policy: ModuleType, seed: int, shared: bool) -> None:
     """With such jobs among them, the others have the objective that they have by themselves."""
     there = crowd(seed, shared, runs=0.6)
@@ -194,7 +195,7 @@ def test_jobs_that_run_nowhere_are_refused_and_the_others_served(policy: ModuleT
     ids=[name(m) for m in MEMBERS if name(m) not in NO_OPTIMUM],
 )
 @given(seed=seeds)
-@settings(max_examples=20)
+@examples(20)
 def test_colocation_is_never_worse_than_none(policy: ModuleType, seed: int) -> None:
     """What may share can also be left alone (section 5.4.4)."""
     there = crowd(seed, shared=True)

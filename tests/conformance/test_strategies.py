@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
@@ -26,6 +26,7 @@ from hocket.strategies.base.strategy import Option, compile_strategy, complete, 
 from tests.paths import GOLDEN
 from tests.program.helpers.programs import CASES, pipeline, rounds, stages_on, two_waves, waves
 from tests.program.helpers.symbolic import Run, Symbols
+from tests.tiers import examples
 
 Stages = tuple[StageShape, ...]
 
@@ -171,7 +172,7 @@ def test_a_member_compiles_legal_programs_or_refuses_with_the_reason(name: str) 
 
 
 @pytest.mark.parametrize("name", members())
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_a_member_compiles_legal_programs_on_any_shape(name: str, data: st.DataObject) -> None:
     """Random stages, replicas, skips, ties, buckets and recomputation."""

@@ -3,12 +3,13 @@
 from math import exp
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel, OverlapStage, Rate
 from tests.planning.helpers.overlaps import V100, gradients, models
+from tests.tiers import examples
 
 PLAIN = OverlapModel(1.0, 1e-4, Rate(2e9, 1e9, 0.0), Rate(4e9, 2e9, 0.0), 1e-3, 2)
 """1 GB/s beside computation and 2 alone, whatever the threads; 2 ms of startup; half of the speed is left beside 5,000 threads."""
@@ -46,7 +47,7 @@ def test_a_backward_of_three_buckets_by_hand() -> None:
     assert PLAIN.backward_s((8e6, 8e6, 8e6), (0.01, 0.01, 0.002), (5000,) * 3) == pytest.approx(0.0386)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(gradients(6), models(), st.data())
 def test_between_its_parts_and_their_sum(found, model: OverlapModel, data: st.DataObject) -> None:  # type: ignore[no-untyped-def]
     """Never quicker than computation or all all-reduces alone; never slower than one after the other (assumption 3)."""
@@ -62,7 +63,7 @@ def test_between_its_parts_and_their_sum(found, model: OverlapModel, data: st.Da
     assert all(min(stage) >= 0 and min(stage.computing_s, stage.communicating_s) <= 1e-12 for stage in stages)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(gradients(6), models())
 def test_without_contention_computation_is_not_slowed(found, model: OverlapModel) -> None:  # type: ignore[no-untyped-def]
     threads = (256,) * len(found.sizes_bytes)

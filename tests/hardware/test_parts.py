@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.hardware.parts import parts, price_of, usd_per_hour
 from tests.hardware.test_cluster import clusters
+from tests.tiers import examples
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "clusters"
 LEVELS = (Level("server", 4, 1e11, shared=False), Level("cluster", 3, 1e9))
@@ -37,7 +38,7 @@ def test_kinds_of_a_mixed_cluster() -> None:
     assert usd_per_hour(MIXED) == pytest.approx(4 * 12.29 + 8 * 2.0)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(cluster=clusters())
 def test_every_part_is_a_cluster(cluster: Cluster) -> None:
     """Of fewer devices, each another one; it reads back as it was written."""

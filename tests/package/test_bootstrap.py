@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 import pytest
 
@@ -24,17 +25,41 @@ def bootstrap() -> ModuleType:
     return module
 
 
-def test_every_test_is_in_one_run(bootstrap: ModuleType) -> None:
+@pytest.mark.parametrize("more", [[], ["--all"]])
+def test_every_test_is_in_one_run(bootstrap: ModuleType, more: list[str]) -> None:
     """What one run leaves out by its mark the other one takes; what is handed on reaches both."""
-    first, second = (command for _, command in bootstrap.tests(["-k", "cluster"]))
+    first, second = (command for _, command in bootstrap.tests(["-k", "cluster", *more]))
     assert first[:3] == ("pytest", "-m", "not workers")
     assert second[:3] == ("pytest", "-m", "workers")
-    assert first[-2:] == second[-2:]
+    assert first[-2:] == second[-2:] == ("-k", "cluster")
+
+
+def test_only_all_leaves_no_test_out(bootstrap: ModuleType) -> None:
+    """The fast selection is asked for by its option; with `--all`, which pytest is not told, what took longest is printed."""
+    for _, command in bootstrap.tests([]):
+        assert "--fast" in command
+    for _, command in bootstrap.tests(["--all"]):
+        assert not {"--fast", "--all"} & set(command)
+        assert any(word.startswith("--durations=") for word in command)
 
 
 def test_who_selects_by_marks_has_what_was_selected(bootstrap: ModuleType) -> None:
     """The last `-m` is the one that counts: two runs would be the same one twice."""
-    assert bootstrap.tests(["-m", "not slow"]) == [("tests", ("pytest", "-m", "not slow"))]
+    assert bootstrap.tests(["-m", "torch"]) == [("tests", ("pytest", "--fast", "-m", "torch"))]
+
+
+def test_each_night_has_its_own_seed(bootstrap: ModuleType) -> None:
+    """New examples each time, in one run of properties; a given seed is kept."""
+
+    def seeds(*words: str) -> list[str]:
+        ((_, command),) = bootstrap.properties(["--nightly", *words])
+        assert command[:4] == ("pytest", "-m", "hypothesis", "--hypothesis-profile=nightly")
+        assert "--nightly" not in command
+        return [word for word in command if word.startswith("--hypothesis-seed=")]
+
+    assert len(seeds()) == 1
+    assert seeds() != seeds()
+    assert seeds("--hypothesis-seed=7") == ["--hypothesis-seed=7"]
 
 
 @pytest.mark.parametrize(
@@ -54,20 +79,49 @@ def test_no_failure_is_lost(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, codes: tuple[int, int], wanted: int
 ) -> None:
     """One of the two runs may have no test of those that were asked for; both may not, and each may fail."""
-    left = list(codes)
+    fake_commands(bootstrap, monkeypatch, list(codes))
+    assert bootstrap.run_checks(["-k", "cluster"]) == wanted
 
+
+@pytest.mark.parametrize("failing", ["format", "lint", "types"])
+def test_no_failure_of_another_check_is_lost(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failing: str
+) -> None:
+    """Nor what it says, though the type checker runs beside the tests."""
+    fake_commands(bootstrap, monkeypatch, [0, 0], failing)
+    assert bootstrap.run_checks([]) == 1
+    out = capfd.readouterr().out
+    assert f"Failed: {failing}." in out
+    assert "words of the type checker" in out
+
+
+def test_properties_of_the_night_may_fail(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else is checked at night."""
+    for code in (0, 1):
+        fake_commands(bootstrap, monkeypatch, [code], "types")
+        assert bootstrap.run_checks(["--nightly"]) == code
+
+
+def fake_commands(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, codes: list[int], failing: str = "") -> None:
+    """Let runs of pytest end with these codes, one after the other, and one of the other checks fail."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
     def run(command: Sequence[str], env: dict[str, str], **options: object) -> subprocess.CompletedProcess[str]:
-        code = left.pop(0) if Path(command[0]).name == "pytest" else 0
         # What is compiled is kept, but not among the sources.
         assert "PYTHONDONTWRITEBYTECODE" not in env
-        assert Path(env["PYTHONPYCACHEPREFIX"]).parent == bootstrap.VENV
-        return subprocess.CompletedProcess(command, code)
+        for name in ("PYTHONPYCACHEPREFIX", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+            assert Path(env[name]).is_relative_to(bootstrap.VENV)
+        if Path(command[0]).name == "pytest":
+            return subprocess.CompletedProcess(command, codes.pop(0))
+        return subprocess.CompletedProcess(command, int(failing == ("format" if "format" in command else "lint")))
+
+    def start(command: Sequence[str], out: IO[str]) -> "subprocess.Popen[str]":
+        code = int(failing == "types")
+        script = f"print('words of the type checker'); raise SystemExit({code})"
+        return subprocess.Popen([sys.executable, "-c", script], stdout=out, text=True)
 
     monkeypatch.setattr(bootstrap.subprocess, "run", run)
-    assert bootstrap.run_checks(["-k", "cluster"]) == wanted
-    assert left == []
+    monkeypatch.setattr(bootstrap, "start", start)
 
 
 def test_a_break_is_no_traceback(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
@@ -15,6 +15,7 @@ from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.passes.borders import StageCut
 from hocket.util.documents import parse_yaml, write_yaml
+from tests.tiers import examples
 
 PROFILE = chain(6, device_type="cpu-core")
 CLUSTER = Cluster("four", (Level("server", 4, 1e9, 1e-5),), "cpu-core")
@@ -67,7 +68,7 @@ def test_text_and_back() -> None:
     assert Plan.from_yaml(text).to_yaml() == text
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     batch=st.integers(1, 40),
     data=st.data(),

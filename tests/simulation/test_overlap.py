@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hocket.cost.model import CostModel
@@ -19,6 +19,7 @@ from hocket.program.text.printer import print_program
 from hocket.simulation.simulator import play
 from hocket.strategies.base.strategy import compile_strategy
 from tests.planning.helpers.overlaps import gradients, models
+from tests.tiers import examples
 
 
 def profile_of(found: ReadyGradients) -> ModelProfile:
@@ -41,7 +42,7 @@ def backward_s(profile: ModelProfile, fusion: Fusion, model: OverlapModel, level
 
 
 @given(gradients(6), models(), st.data())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_the_simulator_is_the_equations(found: ReadyGradients, model: OverlapModel, data: st.DataObject) -> None:
     """For any buckets and threads, where all layers have gradients: a bucket is ready when the last of its layers that has some is."""
     assume(min(found.sizes_bytes) > 0)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cost.sizes import PlanSizes
@@ -17,6 +17,7 @@ from hocket.program.program import Program
 from hocket.simulation.engine import kernel
 from hocket.simulation.simulator import lay_out, play, simulate, summarize
 from tests.simulation.helpers.chains import Case, Chain
+from tests.tiers import examples
 
 LEVELS = (Level("server", 2, 3e6, 1e-3), Level("cluster", 4, 1e6, 1e-2))
 CHAINS = (
@@ -115,7 +116,7 @@ def test_memory_ends_where_it_began(chain: Chain) -> None:
         assert held.max() == outcome.peak_memory_bytes[device]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     strategy=st.sampled_from(["gpipe", "flush", "two_bw", "pipedream", "model_parallel"]),
     widths=st.lists(st.integers(1, 2), min_size=1, max_size=3),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hocket.cli import main
@@ -20,6 +20,7 @@ from hocket.runtime.worker.monitor.listener import RunSummary
 from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import members, strategy
 from hocket.util.documents import parse_yaml, write_yaml
+from tests.tiers import examples
 
 LAYERS = 4
 PROFILE = chain(
@@ -195,7 +196,7 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     return plan
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=plans())
 @example(data=plan_of())
 def test_check_simulate_and_train_agree(place: Path, data: dict[str, Any]) -> None:

@@ -3,12 +3,13 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hocket.cost.buckets.fit import Computed, Moved, fit
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel
 from tests.planning.helpers.overlaps import V100, models
+from tests.tiers import examples
 
 THREADS = (128, 256, 512, 1024, 2048, 4096)
 
@@ -32,7 +33,7 @@ def drawn(model: OverlapModel, noise: float, seed: int) -> tuple[list[Computed],
     return computed, moved
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(models())
 def test_without_noise_predictions_are_exact(model: OverlapModel) -> None:
     found = fit(*drawn(model, 0.0, 1), model.workers)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from hocket.cost.swapping.volumes import (
@@ -18,6 +18,7 @@ from hocket.cost.swapping.volumes import (
 )
 from hocket.errors import InputError
 from tests.cost.helpers.swap_counting import count
+from tests.tiers import examples
 
 SIZES = some.integers(0, 50).map(float)
 LAYERS = some.lists(some.builds(SwapLayer, SIZES, SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=7)
@@ -37,7 +38,7 @@ FLAGS = some.booleans()
     some.sets(some.integers(1, 6)),
     some.sets(some.integers(1, 6)),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_formulas_equal_the_count(
     layers: list[SwapLayer], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
     just_in_time: bool, peer: bool, clean: bool, packs: set[int], ahead: set[int],

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -28,6 +28,7 @@ from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from tests.planning.helpers.overlaps import V100, models
 from tests.planning.helpers.situations import clusters, profiles
+from tests.tiers import examples
 
 KNOWN = replace(V100, threads=(128, 512, 2048), own_threads=2048)
 PLAIN = Level("server", 8, 6e9, 20e-6)
@@ -64,7 +65,7 @@ def replicated(profile: ModelProfile, on: Cluster, **options: object) -> Plan:
     return plan_of(profile, on, (PlanStage(names, tuple(range(on.devices))),), **options)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     profile=profiles(most=5),
     on=clusters(),

@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -12,6 +12,7 @@ from hocket.planning.buckets.baselines import by_bytes, by_window, each_layer, m
 from hocket.planning.buckets.tensor_fusion import ReadyGradients
 from tests.planning.buckets.test_tensor_fusion import all_ways
 from tests.planning.helpers.overlaps import V100, gradients, models
+from tests.tiers import examples
 
 QUICK = V100.on(2)
 FIVE = ReadyGradients((4e6, 0.0, 4e6, 8e6, 0.0), (0.002, 0.002, 0.002, 0.002, 0.002))
@@ -37,7 +38,7 @@ def test_buckets(fusion, ends: tuple[int, ...]) -> None:  # type: ignore[no-unty
     assert fusion.threads == (128,) * len(ends)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(gradients(6), models())
 def test_merging_is_the_best_where_nothing_contends(found: ReadyGradients, model: OverlapModel) -> None:
     free = model.without_contention()
@@ -45,7 +46,7 @@ def test_merging_is_the_best_where_nothing_contends(found: ReadyGradients, model
     assert merged(found, model, 512).backward_s(found, free) == pytest.approx(best, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(gradients(6), models(), st.integers(1, 4096))
 def test_no_overlap_is_one_after_the_other(found: ReadyGradients, model: OverlapModel, threads: int) -> None:
     took = no_overlap(found, threads).backward_s(found, model)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.hardware.cluster import Cluster, Level
@@ -15,9 +15,10 @@ from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from tests.planning.helpers.situations import clusters, profiles
+from tests.tiers import examples
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(profile=profiles(most=4), on=clusters(), batch_size=st.integers(1, 6), data=st.data())
 def test_no_buckets_use_less(profile: ModelProfile, on: Cluster, batch_size: int, data: st.DataObject) -> None:
     """Of plans of several strategies, with sums that replicas divide and without."""

@@ -5,13 +5,14 @@ from itertools import combinations, product
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel
 from hocket.planning.buckets.tensor_fusion import THREADS, Fusion, ReadyGradients, allocate, joint, least_chunk
 from tests.planning.helpers.overlaps import V100, gradients, models
+from tests.tiers import examples
 
 FEW = (128, 1024, 4096)
 
@@ -63,7 +64,7 @@ def all_ways(layers: int, most: int, threads: tuple[int, ...]) -> Iterator[Fusio
                 yield Fusion((*inner, layers), lanes)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(gradients(5), models(), st.integers(1, 4), st.integers(1, 7))
 def test_the_search_is_algorithm_1(found: ReadyGradients, model: OverlapModel, most: int, chunks: int) -> None:
     fusion = joint(found, model, FEW, most, chunks)
@@ -72,7 +73,7 @@ def test_the_search_is_algorithm_1(found: ReadyGradients, model: OverlapModel, m
     assert on_edges(fusion, found, model, chunks) == pytest.approx(printed(found, model, FEW, most, chunks), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(gradients(5), models(), st.integers(1, 4), st.integers(1, 40))
 def test_within_the_bound_of_theorem_2(found: ReadyGradients, model: OverlapModel, most: int, chunks: int) -> None:
     """(1 + (K - 1) / Z) times the best of all buckets and threads there are."""
@@ -82,7 +83,7 @@ def test_within_the_bound_of_theorem_2(found: ReadyGradients, model: OverlapMode
     assert took <= best * (1 + (buckets - 1) / chunks) * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(gradients(5), models(), st.integers(1, 40), st.data())
 def test_within_the_bound_of_theorem_1(
     found: ReadyGradients, model: OverlapModel, chunks: int, data: st.DataObject

@@ -2,19 +2,20 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients, allocate, joint
 from hocket.planning.buckets.threads import WORTH, taken_buckets, taken_threads
 from tests.planning.helpers.overlaps import V100, gradients, models
+from tests.tiers import examples
 
 THREADS = (128, 512, 2048)
 SOME = ReadyGradients((2e7, 3e7, 1e7), (5e-3, 4e-3, 6e-3))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(found=gradients(5), model=models(), own=st.sampled_from(THREADS))
 def test_taken_only_where_they_gain(found: ReadyGradients, model: OverlapModel, own: int) -> None:
     """What is taken is the library's number everywhere, or what the search found and is quicker than it by more than WORTH."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hocket
@@ -20,6 +20,7 @@ from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import strategy
 from hocket.strategies.burst.planner import plan_burst
 from tests.strategies.helpers import burst_models
+from tests.tiers import examples
 
 # A wide layer that every device makes quicker, and one that none does.
 UNLIKE = burst_models.chain([[1, 2, 4, 8], [1, 2, 4, 8], [5, 5, 5, 5]], [1.0, 1.0])
@@ -46,7 +47,7 @@ def test_one_device_takes_the_batch_at_once() -> None:
         alone_s((burst_models.chain([[0, 0, 0, 0]], []),), FAST, 8)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data(), layers=st.integers(1, 4), limit=st.sampled_from([1.0, 1.25, 1.5, 2.0]))
 def test_it_is_the_planners_where_links_take_no_time(data: st.DataObject, layers: int, limit: float) -> None:
     """The simulated program uses what `plan_burst` counts, under a limit of the whole."""
@@ -65,7 +66,7 @@ def test_who_keeps_devices_pays_for_them_all_the_time() -> None:
     assert amplification_of(plan, UNLIKE).planned == pytest.approx(2.0)
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(data=st.data(), layers=st.integers(2, 3), limit=st.sampled_from([1.0, 1.2, 1.5, 2.0, 4.0]))
 def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int, limit: float) -> None:
     """Of all choices of all strategies, whose plans are accounted for one by one; and what is refused says by how much."""

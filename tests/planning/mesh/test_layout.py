@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cost.analytic.transformer import RECOMPUTE, analytic
@@ -22,6 +22,7 @@ from hocket.program.passes.borders import stage_shapes
 from hocket.program.passes.tasks import Work
 from hocket.strategies.base.strategy import strategy
 from hocket.strategies.schedules.interleaved import _one_batch
+from tests.tiers import examples
 
 GPT = Transformer("gpt", 6, 1024, 16, 8192, 512)
 A100 = catalog.device_type("a100-80gb")
@@ -255,7 +256,7 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
     assert not any(mesh.units for mesh in tied.meshes(16))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.data())
 def test_the_longest_way_through_chunks(data: st.DataObject) -> None:
     """Of any seconds: what the order of the schedule takes, instruction by instruction; of more rounds than are followed, no more."""

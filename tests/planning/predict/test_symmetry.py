@@ -5,7 +5,7 @@ from math import sqrt
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cost.stragglers import slowest
@@ -19,10 +19,11 @@ from hocket.program.passes.borders import StageCut
 from hocket.strategies.base.search_space import Candidate, PlanRequest
 from hocket.strategies.base.strategy import members, strategy
 from tests.planning.helpers.situations import clusters, profiles
+from tests.tiers import examples
 
 
 @pytest.mark.parametrize("name", members())
-@settings(max_examples=40)
+@examples(40)
 @given(profile=profiles(), cluster=clusters(), batch_size=st.integers(2, 12), data=st.data())
 def test_a_column_gives_what_the_whole_gives(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
@@ -24,6 +24,7 @@ from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanReq
 from hocket.strategies.base.strategy import members, searched, strategy
 from hocket.util.schema import as_data
 from tests.planning.helpers.situations import clusters, profiles
+from tests.tiers import examples
 
 CLUSTER = Cluster("four", (Level("server", 4, 1e9, 1e-5),), "cpu-core")
 PROFILE = chain(8, forward_s=[0.1, 0.2, 0.3, 0.1, 0.2, 0.1, 0.2, 0.3], device_type="cpu-core")
@@ -59,7 +60,7 @@ def every(situation: PlanRequest, names: Iterable[str]) -> list[tuple[float, str
     return found
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     profile=profiles(most=5),
     cluster=clusters(),
@@ -84,7 +85,7 @@ def test_nothing_that_is_offered_is_faster(
         assert found.best.iteration_s <= fastest(found).iteration_s * (1 + TIE)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     profile=profiles(most=6),
     cluster=clusters(),
@@ -202,7 +203,7 @@ def test_recomputation_only_where_memory_is_short() -> None:
     assert any(refusal.missing_bytes > 0 for refusal in tight.refused)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(profile=profiles(most=5), cluster=clusters(), share=st.floats(0.3, 1.0))
 def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cluster: Cluster, share: float) -> None:
     """However short memory is, `check` grants what the search found: no timing makes it need more than there is."""

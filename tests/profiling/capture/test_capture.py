@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -19,6 +19,7 @@ from hocket.profiling.capture.capture import Stage, capture
 from hocket.profiling.capture.segmentation import LiveGraph
 from hocket.profiling.job.job import Job
 from tests.profiling.helpers.splitting import plain, run_stages, stages_of
+from tests.tiers import examples
 
 TOLERANCE = 1e-12
 
@@ -88,7 +89,7 @@ def branching():
     return captured, batch, run_stages(captured, stages_of(captured, 1), batch)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.data())
 def test_any_cut_of_a_branching_model(data):
     """Wherever a model with branches and joins is cut, the stages compute the same."""

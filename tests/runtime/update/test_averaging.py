@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ from hocket.strategies.schedules.tick_tock import ALIGN
 from tests.program.helpers.programs import two_waves
 from tests.program.helpers.symbolic import Run, Symbols
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
+from tests.tiers import examples
 
 ONE_EACH = Case("tick_tock", (2,), batch_size=8, microbatch_size=2)  # a microbatch for each replica of a wave
 CASES = [
@@ -176,7 +177,7 @@ def _copied(thing):
     return thing.clone() if isinstance(thing, Tensor) else thing
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     count=st.integers(1, 3),
     turns=st.integers(1, 3),

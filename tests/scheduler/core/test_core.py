@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -42,6 +42,7 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.policies import max_min_fairness
 from hocket.scheduler.solver.lp.linear_program import SolverTrouble
 from tests.scheduler.helpers.drive import Driver, cluster, driver, even, fixed
+from tests.tiers import examples
 
 
 def job(name: str, scale: int = 1, steps: float = 1e6, arrived_s: float = 0.0) -> Job:
@@ -146,7 +147,7 @@ SETTINGS = [
 @pytest.mark.parametrize("policy", [even, pairing], ids=lambda policy: policy.__name__)
 @pytest.mark.parametrize("how", SETTINGS, ids=range(len(SETTINGS)))
 @given(data=st.data())
-@settings(max_examples=25)
+@examples(25)
 def test_whatever_happens_the_rules_of_leases_hold(policy: Any, how: Settings, data: st.DataObject) -> None:
     """No worker and no job in two leases, none on workers that are not there, at any moment (see Driver); time is conserved.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -34,6 +34,7 @@ from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Snapshot
 from tests.scheduler.core.test_core import Story, job, one
 from tests.scheduler.helpers.drive import Driver, cluster, driver, even
+from tests.tiers import examples
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ POLICIES: list[Callable[[], Policy]] = [
 
 @pytest.mark.parametrize("make", POLICIES, ids=range(len(POLICIES)))
 @given(data=st.data())
-@settings(max_examples=12)
+@examples(12)
 def test_cores_that_compare_equal_answer_alike_to_all_that_comes(
     make: Callable[[], Policy], data: st.DataObject
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -42,6 +42,7 @@ from hocket.scheduler.simulation.simulator import simulate
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import Draws, static
 from tests.scheduler.helpers.drive import cluster, even
+from tests.tiers import examples
 
 TYPES, COLUMNS = cluster(2, 1)
 SETUP = Setup(TYPES, COLUMNS, "even", Settings(balance_after=None), (((0.5, 0.5),),))
@@ -119,7 +120,7 @@ def test_any_beginning_of_the_file_gives_a_beginning_of_the_story(
 
 
 @given(where=st.integers(0, 10**9), bit=st.integers(0, 7))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_is_found(whole: tuple[bytes, list[str]], tmp_path: Path, where: int, bit: int) -> None:
     """Wherever it is, in a record, a checksum or the end of a line: one error, with the file and the line."""
     content = bytearray(whole[0])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -27,6 +27,7 @@ from hocket.scheduler.readers import (
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.workload import Workload, as_text, parse
 from tests.scheduler.helpers.gavel import snapshot
+from tests.tiers import examples
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "gavel"
 NEEDS = pytest.mark.skipif(not FOLDER.exists(), reason="the public data are not beside the repository")
@@ -137,7 +138,7 @@ entities = st.builds(Entity, st.text(max_size=3), st.floats(1e-3, 1e3), st.sampl
     st.text(max_size=5),
     st.lists(entities, max_size=3, unique_by=lambda entity: entity.name),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_writing_and_reading_a_workload_are_inverses(some: list[Job], origin: str, teams: list[Entity]) -> None:
     """Whatever jobs, names and entities."""
     whole = Workload(tuple(sorted(some, key=lambda job: job.arrived_s)), origin, tuple(teams))
@@ -423,7 +424,7 @@ READERS: list[Callable[[Path], object]] = [
 
 
 @given(content=st.binary(max_size=200), which=st.integers(0, len(READERS) - 1))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_whatever_a_file_holds_there_is_one_error_or_none(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, which: int
 ) -> None:

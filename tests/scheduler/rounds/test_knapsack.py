@@ -3,12 +3,13 @@
 from itertools import combinations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.allocation import ALONE
 from hocket.scheduler.rounds.knapsack import pack
 from hocket.scheduler.rounds.priorities import Entries
+from tests.tiers import examples
 
 
 def legal(entries: Entries, chosen: tuple[int, ...], workers: list[int]) -> bool:
@@ -29,7 +30,7 @@ def random_entries(seed: int, count: int) -> tuple[Entries, np.ndarray, list[int
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8))
-@settings(max_examples=40)
+@examples(40)
 def test_it_finds_the_best_there_is(seed: int, count: int) -> None:
     """Asked for what the best of all choices is worth, it finds one; asked for more, none."""
     entries, worth, workers = random_entries(seed, count)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cost.background.background import Background, Launch
@@ -26,6 +26,7 @@ from hocket.simulation.steady_state import steady_state
 from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import members, strategy
 from tests.simulation.helpers.chains import Chain
+from tests.tiers import examples
 
 GPU = "a100-40gb"
 CLUSTER = Cluster("gpus", (Level("server", 2, 5e6, latency_s=1e-3),), GPU, host_memory_bytes=1e12)
@@ -116,7 +117,7 @@ RULES = st.builds(
 JOBS = st.lists(st.builds(Launch, st.floats(0.02, 0.5), st.floats(0.1, 1.0)), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sampled_from(members()), JOBS, RULES, st.integers(0, 3))
 def test_two_jobs_do_no_more_in_any_window_than_the_better_one_alone(name, launches, rules, which):
     """Work is seconds alone times utilization alone. On a device, in any window of time, both jobs' work is at most the window times
@@ -144,7 +145,7 @@ def test_two_jobs_do_no_more_in_any_window_than_the_better_one_alone(name, launc
             assert both_s <= found.foreground.makespan_s * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.floats(0.15, 1.0), min_size=1, max_size=4),
     st.sampled_from((1, 2, 4)),

@@ -5,7 +5,7 @@ from math import pi, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cost.background.background import Background, Launch
@@ -22,6 +22,7 @@ from hocket.simulation.simulator import lay_out, play
 from hocket.simulation.steady_state import steady_state
 from tests.simulation.helpers.chains import Chain
 from tests.simulation.helpers.random_runs import mean_iteration_s, varying
+from tests.tiers import examples
 
 LINKS = (Level("server", 64, 1e7, 1e-3, shared=False),)
 SHARE = 0.06
@@ -42,7 +43,7 @@ IDS = [f"{c.strategy}-{'-'.join(map(str, c.widths))}-{c.layers}" for c in (*CHAI
 DEVIATIONS = st.floats(0.0, 3.0)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.floats(-3, 3), DEVIATIONS, DEVIATIONS)
 def test_the_later_of_two_is_what_draws_say(apart_s: float, first: float, second: float) -> None:
     """Mean and variance of the later of two independent normal times, whichever is named first."""
@@ -55,7 +56,7 @@ def test_the_later_of_two_is_what_draws_say(apart_s: float, first: float, second
     assert mean >= max(10.0, 10.0 + apart_s)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.tuples(st.sampled_from((0.0, 0.5, 2.0)), st.sampled_from((0.3, 1.0))), min_size=1, max_size=6))
 def test_the_last_of_several_is_what_draws_say(members: list[tuple[float, float]]) -> None:
     """Members of unlike means and deviations: what draws say, but for the error of joining two by two; never before the latest mean."""
@@ -120,7 +121,7 @@ def test_replicas_of_unlike_pace_wait_for_the_slow_one_alone() -> None:
 
 
 @given(st.sampled_from((*CHAINS, *PIPELINES)), st.floats(0.001, 0.2), st.floats(1.0, 3.0))
-@settings(max_examples=25)
+@examples(25)
 def test_more_variance_is_never_faster(chain: Chain, share: float, more: float) -> None:
     """Without variance the run is the mean run; with more of it every node ends later or at once."""
     case = chain.case(weights_bytes=1e6)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -23,6 +23,7 @@ from hocket.strategies.base.search_space import (
     recomputing,
     replicas,
 )
+from tests.tiers import examples
 
 PROFILE = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2), device_type="cpu-core")
 OFFERS: dict[str, Callable[[PlanRequest], Iterator[Candidate]]] = {
@@ -46,7 +47,7 @@ def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8
 
 
 @pytest.mark.parametrize("name", list(OFFERS))
-@settings(max_examples=15)
+@examples(15)
 @given(
     layers=st.integers(1, 7), widths=st.sampled_from([(1,), (2,), (5,), (2, 2), (3, 2)]), batch_size=st.integers(1, 9)
 )

@@ -4,7 +4,7 @@ from itertools import product
 from math import ceil, inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cost.transfer import collective
@@ -14,6 +14,7 @@ from hocket.program.instruction import Kind
 from hocket.strategies.burst.planner import plan_burst
 from hocket.strategies.burst.redistribution import device_order, moves_aside
 from tests.strategies.helpers.burst_models import chain, clusters, flat, seconds
+from tests.tiers import examples
 
 BATCH = 8
 
@@ -80,7 +81,7 @@ def _options(cluster, powers_of_two):
 
 
 @given(cases(), st.sampled_from((1.0, 1.3, 2.0, 4.0, None)), st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_exact_equals_brute_force(case, limit, powers_of_two):
     """Of all assignments that keep the limit in every layer none is faster, and the plan's own figures are those of its own."""
     profile, sizes_bytes, cluster = case
@@ -97,7 +98,7 @@ def test_exact_equals_brute_force(case, limit, powers_of_two):
 
 
 @given(cases(), st.sampled_from((1.0, 1.1, 1.5, 3.0)), st.sampled_from((1.0, 2.0, None)), st.integers(0, 10))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_limits_of_sums_equal_brute_force(case, whole, limit, more_bytes):
     """The same where the iteration's GPU-seconds and a device's memory are limited; what brute force cannot either is refused."""
     profile, sizes_bytes, cluster = case
@@ -118,7 +119,7 @@ def test_limits_of_sums_equal_brute_force(case, whole, limit, more_bytes):
 
 
 @given(cases(), st.sampled_from((1.0, 1.5, 2.0)))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_printed_without_a_limit_is_exact_and_with_one_is_a_plan(case, limit):
     """Algorithm 1 as printed finds the optimum where nothing is limited; otherwise its seconds are those of its plan."""
     profile, sizes_bytes, cluster = case
@@ -211,7 +212,7 @@ def test_devices_of_a_smaller_set_keep_their_first_samples():
 
 
 @given(clusters(), st.integers(1, 9), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_moves_to_other_devices_is_all(cluster, batch, powers_of_two):
     """Between sets that share no device the busiest link carries the largest shares, over the level that both span."""
     counts = tuple(c for c in _options(cluster, powers_of_two) if c <= batch)

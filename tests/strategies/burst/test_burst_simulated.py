@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import lcm
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.hardware.cluster import Link
@@ -12,6 +12,7 @@ from hocket.planning.predict.predict import predict_choice
 from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
 from hocket.strategies.burst.planner import plan_burst
 from tests.strategies.helpers.burst_models import chain, flat, seconds
+from tests.tiers import examples
 
 BATCH = 8
 
@@ -28,7 +29,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_program_takes_what_was_planned(case):
     """No longer, where devices have a link to each other; as long, where the number of devices changes at most by a factor of two,
     and only once, so that nothing that is ahead of the rest can hide a transfer."""

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise, product
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.strategies.burst import branches as _burst_ways
@@ -12,6 +12,7 @@ from hocket.strategies.burst import lagrangian
 from hocket.strategies.burst.graph import graph_of
 from hocket.strategies.burst.planner import plan_burst
 from tests.strategies.helpers.burst_models import flat, model, seconds
+from tests.tiers import examples
 
 BATCH = 8
 FLAT_S = [[1, 2, 4, 8]]
@@ -127,7 +128,7 @@ def _brute(branches, rows, size_bytes, skip, devices, limit):
 
 
 @given(diamonds(), st.sampled_from((1.0, 1.5, 3.0, inf)))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_branches_equal_brute_force(case, limit):
     """Over all counts and all sets of branches on devices of their own, none is faster."""
     branches, rows, size_bytes, skip, devices = case
@@ -163,7 +164,7 @@ def graphs(draw):
 
 
 @given(graphs(), st.sampled_from((1.0, 2.0, None)), st.sampled_from((1, 2, 4)))
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_any_graph_has_a_plan(profile, limit, devices):
     """Whatever the graph: every layer has devices, no limit is broken, without one nothing is slower than data parallelism, and the
     plan's own numbers asked for again give a plan that is no slower."""
@@ -182,7 +183,7 @@ def test_any_graph_has_a_plan(profile, limit, devices):
 
 
 @given(graphs(), st.sampled_from((1.0, 1.2, 2.0)), st.integers(0, 20))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_limits_of_sums_are_kept_in_any_graph(profile, whole, more_bytes):
     """GPU-seconds of the whole and memory: what comes out keeps both, and what fits on all devices alike is not refused for memory."""
     layers, devices = len(profile.layers), 4
@@ -194,7 +195,7 @@ def test_limits_of_sums_are_kept_in_any_graph(profile, whole, more_bytes):
 
 
 @given(graphs(), st.sampled_from((None, 2.0)), st.sampled_from((1.1, 1.5)))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_plan_is_the_same_however_many_sums_are_made_at_once(profile, limit, whole):
     """All groups of branches and all numbers of devices together, or each by itself."""
     plans = []

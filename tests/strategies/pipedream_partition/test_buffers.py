@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import RefusedError
@@ -13,6 +13,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.profiling.analytic import synthetic
 from hocket.strategies.pipedream_partition import buffers, kernel
 from hocket.strategies.pipedream_partition.partition import partition
+from tests.tiers import examples
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,7 +30,7 @@ def _answer(profile, cluster, options, plain_work):
             return str(refused)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.integers(2, 9),
     st.integers(0, 10_000),

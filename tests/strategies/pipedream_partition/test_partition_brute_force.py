@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import RefusedError
@@ -12,6 +12,7 @@ from hocket.profiling.analytic import synthetic
 from hocket.strategies.pipedream_partition.cost import evaluate
 from hocket.strategies.pipedream_partition.memory import pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import partition
+from tests.tiers import examples
 
 
 def _chains_of_downsets(profile):
@@ -118,7 +119,7 @@ def clusters(draw):
     )
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(graphs(most=4) | branches(), clusters(), st.sampled_from(["paper", "ring"]))
 def test_optimal_over_all_runs_of_devices(profile, cluster, sync):
     """No pipeline on runs of devices, gaps allowed, has a smaller bottleneck; ties go to fewer stages, then devices."""
@@ -140,7 +141,7 @@ def _rounded(cost):
     return cost * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(graphs(most=4) | branches(), st.sampled_from([1, 2, 3, 4]), bandwidths)
 def test_optimal_over_all_placements_on_one_level(profile, devices, bandwidth):
     """On one level no placement at all does better: only the counts matter."""
@@ -151,7 +152,7 @@ def test_optimal_over_all_placements_on_one_level(profile, devices, bandwidth):
     assert (len(found.stages), sum(found.replicas)) == best[1:]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     graphs(most=4),
     clusters(),
@@ -184,7 +185,7 @@ def test_optimal_under_a_memory_limit(profile, cluster, limit, recompute, versio
     assert fits(found.stages)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(graphs(most=4), clusters())
 def test_straight_and_exact_and_few_stages(profile, cluster):
     """The corners: no replication, every device used, at most two stages: each the best of its kind."""

@@ -1,7 +1,7 @@
 """Every published profile on clusters A and B against the public optimizer's answers, under the one cost model."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import pipedream_reference as reference
@@ -9,6 +9,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.strategies.pipedream_partition.cost import evaluate
 from hocket.strategies.pipedream_partition.memory import pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import partition
+from tests.tiers import examples
 
 pytestmark = pytest.mark.skipif(
     not reference.DATA.exists(), reason="the public profiles and answers are not beside this checkout"
@@ -74,7 +75,7 @@ def test_never_worse_than_the_best_flat_plan(model):
     assert placed <= flat.bottleneck_s * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.sampled_from(["alexnet", "vgg16", "gnmt"]),
     st.floats(0.1, 40),

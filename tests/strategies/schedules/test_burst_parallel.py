@@ -7,7 +7,7 @@ from math import lcm
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hocket.cost.model import CostModel
@@ -27,6 +27,7 @@ from hocket.strategies.burst.planner import plan_burst
 from hocket.strategies.schedules.burst_parallel import choices
 from tests.program.helpers.programs import bursts
 from tests.strategies.helpers import burst_models
+from tests.tiers import examples
 
 CLUSTER = Cluster("eight", (Level("server", 8, 1e9, 1e-5, False),), "cpu-core")
 COPIES = Cluster("eight", (Level("server", 8, 1e9),), "cpu-core", sender_copies=True)
@@ -41,7 +42,7 @@ def made(places: list[tuple[int, ...]], batch: int, recompute: bool = False, clu
     return Plan("burst_parallel", "chain", batch, -(-batch // microbatches), stages, cluster)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     places=st.lists(PLACES, min_size=1, max_size=4),
     batch=st.integers(1, 40),
@@ -71,7 +72,7 @@ def test_what_is_simulated_is_never_above_what_is_proven(
     assert summary.sent_bytes["server"] == pytest.approx(2e6 * moved + sums)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data(), layers=st.integers(1, 4), devices=st.sampled_from([2, 4, 8]))
 def test_amplification_of_a_run_is_the_plans(data: st.DataObject, layers: int, devices: int) -> None:
     """Where links take no time, seconds of an iteration and busy seconds of all devices are what `plan_burst` says; one device takes
@@ -119,7 +120,7 @@ def test_a_plan_file_says_it_by_hand(tmp_path: Path) -> None:
     assert [shapes[0].device(m) for m in range(4)] == [0, 2, 1, 3]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data(), layers=st.integers(1, 4), devices=st.sampled_from([3, 4, 8]), batch=st.integers(3, 8))
 def test_any_batch_takes_as_long_as_was_planned(data: st.DataObject, layers: int, devices: int, batch: int) -> None:
     """Numbers of devices that do not divide a batch decide by their largest share, in the plan and in the program."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from bench import harmony_profiles
@@ -20,6 +20,7 @@ from hocket.strategies.swapping.costs import DirectionCosts, LayerProfile, Serve
 from hocket.strategies.swapping.search import plan_harmony
 from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode, Pack
 from tests.strategies.helpers.harmony_events import iteration_s
+from tests.tiers import examples
 
 SIZES = np.array([1.0, 3.0, 8.0])
 published = pytest.mark.skipif(not harmony_profiles.DATA.exists(), reason="needs shared/data/harmony")
@@ -46,7 +47,7 @@ def cuts(plan: HarmonyPlan) -> tuple[list[int], list[int]]:
 
 
 @given(some.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_clock_is_the_event_simulation(data: some.DataObject) -> None:
     """Any cuts, sizes, devices and modes: the same seconds, and no two tasks wait for each other."""
     layers, devices = data.draw(some.integers(1, 7)), data.draw(some.integers(1, 4))
@@ -94,7 +95,7 @@ def brute_force_bytes(profile: LayerProfile, plan: HarmonyPlan) -> float:
     layers=some.integers(1, 9),
     rooms=some.lists(some.floats(1.5, 40), min_size=4, max_size=4),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_plans_fit_and_more_memory_is_never_slower(mode: Mode, seed: int, layers: int, rooms: list[float]) -> None:
     """Every plan keeps the limit by its own peak, covers all layers, takes as long as it says; and seconds fall with memory."""
     profile, before = drawn(seed, layers), float("inf")

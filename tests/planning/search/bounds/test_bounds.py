@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import RefusedError
@@ -19,6 +19,7 @@ from hocket.program.passes.borders import StageCut
 from hocket.strategies.base.search_space import Candidate, PlanRequest, shared
 from hocket.strategies.base.strategy import complete, members, strategy
 from tests.planning.helpers.situations import clusters, profiles
+from tests.tiers import examples
 
 
 def supported(situation: PlanRequest, name: str, bounds: Bounds, choice: Candidate) -> bool:
@@ -29,7 +30,7 @@ def supported(situation: PlanRequest, name: str, bounds: Bounds, choice: Candida
 
 
 @pytest.mark.parametrize("name", members())
-@settings(max_examples=15)
+@examples(15)
 @given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
 def test_a_bound_is_never_above_the_simulation(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
@@ -85,7 +86,7 @@ def test_what_is_scattered_takes_what_is_known_of_it() -> None:
         assert least_s <= bounds.seconds("data_parallel", bounds.shapes(choice), choice) <= found * (1 + 1e-9)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
 def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
     profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject

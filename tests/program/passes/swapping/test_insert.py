@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from hocket.cost.swapping.volumes import (
@@ -34,6 +34,7 @@ from hocket.strategies.base.strategy import compile_strategy, habits
 from tests.paths import golden
 from tests.program.helpers.programs import stages_on
 from tests.program.helpers.symbolic import Run, Symbols
+from tests.tiers import examples
 
 KINDS = {
     ValueKind.WEIGHTS: SwapKind.WEIGHTS,
@@ -111,7 +112,7 @@ SIZES = some.integers(0, 50).map(float)
     some.integers(1, 3), some.integers(1, 3), some.booleans(), some.booleans(), some.booleans(), some.booleans(), some.booleans(),
     some.booleans(), some.booleans(),
 )  # fmt: skip
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_bytes_of_swaps_equal_the_formulas(
     sizes: list[tuple[float, ...]], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
     just_in_time: bool, peer: bool, clean: bool, recompute: bool,
@@ -128,7 +129,7 @@ def test_bytes_of_swaps_equal_the_formulas(
     some.lists(some.tuples(SIZES, SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=6), some.integers(1, 3), some.integers(1, 3),
     some.sets(some.integers(1, 5)), some.sets(some.integers(1, 5)), some.booleans(), some.booleans(), some.booleans(), some.booleans(),
 )  # fmt: skip
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_bytes_of_unequal_packs_equal_the_formulas(
     sizes: list[tuple[float, ...]], devices: int, microbatches: int, inner: set[int], outer: set[int], grouped: bool,
     just_in_time: bool, clean: bool, recompute: bool,
@@ -223,7 +224,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     some.lists(some.integers(0, 40), min_size=len(ValueKind), max_size=len(ValueKind)),
     some.sampled_from([0.0, 0.5]), some.integers(0, 999),
 )  # fmt: skip
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_any_budget_is_kept_or_refused(
     case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, share: float, recompute: bool,
     writes_clean: bool, more: dict[str, Any], amounts: list[int], unlike: float, seed: int,
@@ -261,7 +262,7 @@ def test_any_budget_is_kept_or_refused(
 @given(
     some.sampled_from(CASES), some.sampled_from(["task", "next_use"]), some.integers(0, 2), some.integers(0, 999),
 )  # fmt: skip
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_few_periods_stand_for_all(
     case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, seed: int
 ) -> None:

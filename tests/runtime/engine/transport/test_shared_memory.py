@@ -6,11 +6,12 @@ import threading
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from hocket.runtime.engine.transport.shared_memory import Inbox, Outbox
+from tests.tiers import examples
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_a_buffer_is_posted_again_when_its_last_tensor_is_gone(mail):
     assert inbox.post(64)[0].data_ptr() == where
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 8, 64, 4096, 70_000]), min_size=1, max_size=12),
     orders=st.lists(st.booleans(), min_size=40, max_size=40),

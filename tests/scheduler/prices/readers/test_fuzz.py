@@ -5,11 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.scheduler.prices.readers import aws, azure, catalogue, gcp, log, throughputs
+from tests.tiers import examples
 
 PIECES = st.lists(
     st.sampled_from(
@@ -30,7 +31,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", sorted(READERS))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=PIECES | st.text(max_size=60))
 def test_nothing_but_an_input_error_comes_out(tmp_path: Path, reader: str, text: str) -> None:
     """Of any text that claims to be such a file."""

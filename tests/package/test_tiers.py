@@ -1,0 +1,119 @@
+"""Tiers: what a test needs is true, and the fast selection covers what it says."""
+
+import ast
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.package.helpers.sources import imports_of_package, module_of, tree_of
+from tests.tiers import NEEDS, SYSTEM, TESTS, TORCH, covering, examples, need_of, thinned
+
+FILES = sorted(TESTS.rglob("*.py"))
+rows = st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=20)
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that a file of tests imports at its top; what is imported from a module may be one as well."""
+    nodes = tree_of(path).body
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return plain | {f"{n.module}.{alias.name}" for n in froms for alias in n.names} | {str(n.module) for n in froms}
+
+
+@cache
+def package_graph() -> dict[str, set[str]]:
+    """Modules that each module of the package imports when it is imported."""
+    graph: dict[str, set[str]] = {}
+    for one in imports_of_package():
+        if not one.lazy and not one.typing:
+            names = {one.module, *(f"{one.module}.{name}" for name in one.names)}
+            graph.setdefault(module_of(one.path), set()).update(names)
+    return graph
+
+
+def loads_torch(path: Path) -> bool:
+    """Whether a file of tests imports torch, directly or through files of tests or of the package."""
+    seen: set[str] = set()
+    left = imports(path)
+    while left:
+        name = left.pop()
+        seen.add(name)
+        if name.split(".")[0] == "torch":
+            return True
+        file = TESTS.parent / f"{name.replace('.', '/')}.py"
+        inside = imports(file) if name.startswith("tests.") and file.exists() else package_graph().get(name, set())
+        left |= inside - seen
+    return False
+
+
+def test_what_is_called_unit_loads_no_torch() -> None:
+    """Nor do its helpers."""
+    wrong = [
+        path.relative_to(TESTS).as_posix()
+        for path in FILES
+        if path.name.startswith("test_")
+        and need_of(path.relative_to(TESTS).as_posix(), False) == "unit"
+        and loads_torch(path)
+    ]
+    assert wrong == []
+
+
+def test_folders_of_needs_exist() -> None:
+    """A folder that moved is no longer in the lists."""
+    assert [name for name in (*TORCH, *SYSTEM) if not (TESTS / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "starts", "wanted"),
+    [
+        ("planning/mesh/test_search.py", False, "unit"),
+        ("runtime/stage/test_data_stream.py", False, "torch"),
+        ("runtime/engine/test_distributed.py", True, "workers"),
+        ("system/test_train.py", True, "system"),
+        ("system/test_overlap.py", False, "torch"),
+        ("systematic/test_train.py", True, "workers"),
+    ],
+)
+def test_the_need_of_a_test(path: str, starts: bool, wanted: str) -> None:
+    """By its folder, and by whether it starts workers."""
+    assert need_of(path, starts) == wanted
+    assert wanted in NEEDS
+
+
+@given(rows=rows, strength=st.integers(1, 3))
+def test_a_few_rows_cover_all(rows: list[tuple[int, ...]], strength: int) -> None:
+    """Every combination of so many values that some row has is in a chosen row; no chosen row is there twice."""
+    found = covering(rows, strength)
+    assert found == sorted(set(found))
+    for columns in combinations(range(3), strength):
+        wanted = {tuple(row[c] for c in columns) for row in rows}
+        assert {tuple(rows[k][c] for c in columns) for k in found} == wanted
+
+
+def test_pairs_of_a_product_need_few_of_it() -> None:
+    """Three parameters of three values: nine or a few more of 27 cases have all pairs; three have all values."""
+    cases = list(product(range(3), repeat=3))
+    assert 9 <= len(covering(cases, 2)) <= 12
+    assert len(covering(cases, 1)) == 3
+
+
+def test_a_product_inside_a_test_is_whole_but_in_the_fast_selection() -> None:
+    """`thinned` gives the items themselves, in their order."""
+    cases = list(product("ab", "cd"))
+    assert thinned(cases, cases, 1, fast=False) == cases
+    assert thinned(cases, cases, 1, fast=True) == [("a", "c"), ("b", "d")]
+
+
+def test_the_number_of_examples_follows_the_profile(request: pytest.FixtureRequest) -> None:
+    """What is asked for in continuous integration, a quarter of it in the fast selection, never fewer than a few."""
+    fast = request.config.getoption("--fast")
+    profile = request.config.getoption("--hypothesis-profile")
+    scale = 0.25 if fast else 10 if profile == "nightly" else 1
+    assert examples(100).max_examples == 100 * scale
+    assert examples(3).max_examples == max(3, 3 * scale)
+    assert examples(8, deadline=7).deadline.total_seconds() == 0.007
+    assert examples(8).derandomize == (profile != "nightly")

@@ -1,0 +1,123 @@
+"""Tiers: what a test needs, and which tests and cases the fast selection takes.
+
+A test's need is a mark that its folder decides: `unit` (no torch), `torch`, `workers` (starts worker processes), `system` (the
+whole program, from a command or a script). `--fast` leaves out what is marked `slow`; of a function marked `thinned` it keeps a
+few cases, such that together they have every value of every parameter (`strength` 1) or every two values (2).
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+
+NEEDS = ("unit", "torch", "workers", "system")
+TESTS = Path(__file__).resolve().parent
+# Folders and files whose tests load torch; all others need none.
+TORCH = (
+    "cli",
+    "conformance/test_features.py",
+    "cost/analytic",
+    "gpu",
+    "models",
+    "planning/predict",
+    "planning/test_load.py",
+    "profiling",
+    "program/check/test_mutations_inline.py",
+    "runtime",
+    "system",
+    "test_api.py",
+)
+SYSTEM = ("system", "cli/train", "test_api.py")
+CI_EXAMPLES = 100
+FEWEST_EXAMPLES = 5
+
+T = TypeVar("T")
+
+
+def need_of(path: str, starts_workers: bool) -> str:
+    """What the tests of a file need, by its path inside `tests`."""
+    if starts_workers:
+        return "system" if _inside(path, SYSTEM) else "workers"
+    return "torch" if _inside(path, TORCH) else "unit"
+
+
+def _inside(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def without_workers(path: Path, config: pytest.Config) -> bool:
+    """Whether a file of tests need not be read: only workers are asked for, and none of its tests starts any."""
+    asked = config.getoption("markexpr") == "workers"
+    return asked and path.name.startswith("test_") and "mark.workers" not in path.read_text()
+
+
+def examples(count: int, **more: Any) -> settings:
+    """Settings of a property with `count` examples in continuous integration, fewer in the fast selection, more at night."""
+    scale = settings.default.max_examples / CI_EXAMPLES  # type: ignore[union-attr]
+    return settings(max_examples=max(min(count, FEWEST_EXAMPLES), round(count * scale)), **more)
+
+
+def covering(rows: Sequence[Sequence[Hashable]], strength: int) -> list[int]:
+    """Numbers of a few rows that have every combination of `strength` values of different columns that any row has.
+
+    Greedy, in the order of rows: the same rows give the same answer.
+    """
+    columns = range(len(rows[0])) if rows else range(0)
+    chosen = list(combinations(columns, min(strength, len(columns))))
+    left = [{(those, tuple(row[c] for c in those)) for those in chosen} for row in rows]
+    missing, found = set().union(*left), []
+    while missing:
+        best = max(range(len(rows)), key=lambda k: (len(left[k] & missing), -k))
+        found.append(best)
+        missing -= left[best]
+    return sorted(found)
+
+
+def thinned(items: Sequence[T], rows: Sequence[Sequence[Hashable]], strength: int, fast: bool) -> list[T]:
+    """Items of a product inside a test: all of them, or a few that cover it (`covering`)."""
+    return [items[k] for k in covering(rows, strength)] if fast else list(items)
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test with its need; with `--fast`, leave out what is slow."""
+    for item in items:
+        path = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+        item.add_marker(need_of(path, item.get_closest_marker("workers") is not None))
+    if not config.getoption("--fast"):
+        return
+    left_out = {item for item in items if item.get_closest_marker("slow")}
+    cases: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item not in left_out and item.get_closest_marker("thinned"):
+            cases[item.nodeid.split("[")[0]].append(item)
+    for own in cases.values():
+        mark = own[0].get_closest_marker("thinned")
+        assert mark is not None
+        kept = covering([_row(item) for item in own], mark.kwargs.get("strength", 1))
+        left_out |= set(own) - {own[k] for k in kept}
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
+
+
+def _row(item: pytest.Function) -> list[Hashable]:
+    """The values that a case has of its function's parameters; of a dataclass, the values of its fields."""
+    row: list[Hashable] = []
+    for name, value in sorted(item.callspec.params.items()):
+        if is_dataclass(value) and not isinstance(value, type):
+            row += [_short(getattr(value, field.name)) for field in fields(value)]
+        else:
+            row.append(item.callspec.indices[name])
+    return row
+
+
+def _short(value: Any) -> Hashable:
+    """A field's value, but of a tuple of numbers only how long it is and whether they are equal."""
+    if isinstance(value, tuple) and value and all(isinstance(one, int) for one in value):
+        return len(value) > 1, len(set(value)) == 1
+    return repr(value)
