@@ -52,7 +52,7 @@ def test_three_jobs_by_hand() -> None:
     queue = fifo.allocate(given, strict=True)
     assert queue.dense(given) == pytest.approx(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
     assert queue.objective == pytest.approx(3 + 2 * 0.1)
-    assert queue.reasons[1].binding == "it is always on k80: its fastest went to jobs before it"
+    assert queue.reasons[1].binding == "it is always on k80: earlier jobs took its fastest workers"
     best = fifo.allocate(given)
     assert best.dense(given) == pytest.approx(np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))
     assert best.objective == pytest.approx(3 * 0.9 + 2)

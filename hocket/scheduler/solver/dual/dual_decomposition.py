@@ -20,7 +20,7 @@ from hocket.scheduler.solver.dual.price_box import Box, Tied
 from hocket.scheduler.solver.dual.separable_program import Common, Settled, Stand
 from hocket.scheduler.solver.lp.linear_program import Infeasible, SolverTrouble
 
-_TIED = 160  # jobs in a small program
+_TIED = 160  # tied jobs in a small program
 _STRIDE = 4  # initial prices come from every such job
 _STEPS = 60
 _MORE = 1.15  # growth of the small program between boxes
@@ -99,7 +99,7 @@ class _Search:
         common = self._common
         jobs = len(common.does)
         if not common.weight and (common.asked > common.does.max(axis=1) * (1 + _SMALL)).any():
-            raise Infeasible(f"{self._place}: nothing keeps the constraints")
+            raise Infeasible(f"{self._place}: the constraints are infeasible")
         for _ in range(_STEPS):
             costs, at = self._lay()
             active, box = self._box(costs, at, tied)
@@ -131,7 +131,7 @@ class _Search:
             if not common.weight:
                 # `over` is a lower bound of all solutions; this is an upper bound of any feasible solution.
                 if over > self._most + _SMALL * (abs(over) + self._most):
-                    raise Infeasible(f"{self._place}: nothing keeps the constraints")
+                    raise Infeasible(f"{self._place}: the constraints are infeasible")
                 return costs, at
             if worth <= 0 or falls >= 0:
                 break

@@ -236,7 +236,7 @@ def _run(engine: _Engine, program: LinearProgram, place: str) -> tuple[str, Solu
     _idle.append(engine)
     status = solver.modelStatusToString(solver.getModelStatus())
     if status in _IMPOSSIBLE:
-        raise Infeasible(f"{place}: nothing keeps the constraints")
+        raise Infeasible(f"{place}: the constraints are infeasible")
     if status != _OPTIMAL:
         return status, None
     found = solver.getSolution()
@@ -272,7 +272,7 @@ def _went_on(program: LinearProgram, place: str, ended: _Ended) -> Solution | No
 def _of_nothing(program: LinearProgram, place: str) -> Solution:
     """Solution of a program without variables, which HiGHS does not accept."""
     if (program.row_lower > 0).any() or (program.row_upper < 0).any():
-        raise Infeasible(f"{place}: nothing keeps the constraints")
+        raise Infeasible(f"{place}: the constraints are infeasible")
     return Solution(np.zeros(0), np.zeros(len(program.row_lower)), 0.0, 0.0)
 
 

@@ -13,7 +13,7 @@ from hocket.scheduler.solver.lp.ungroup import spread
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 _PRICE = 1e-9
-_SAME = 1e-9  # relative
+_SAME = 1e-9  # relative tolerance
 ENOUGH = Reason("it has its required share", "a policy that requires more")  # neither time nor workers are binding
 
 

@@ -1,9 +1,9 @@
-"""Deadlines: which of them can be met together, and which jobs are not asked to.
+"""Deadlines: choose which deadlines to keep if not all can be met.
 
-Where all cannot be met, the duals of what is lacking give a price to each job's demand, and with it a bound: whatever else is
-done, so many of the dearest have to go. These go, until the others fit. Then those that went are asked again, in the order in
-which they came, and stay if they fit after all: so no job of the rest could be added. The least number of jobs to give up is
-hard to find; by the bound of the first program it is known how far from it this can be.
+If not all deadlines can be met, the duals of the shortfall price each job's demand and give a bound: at least this
+many of the most expensive jobs must be given up. These are given up until the rest is feasible. Then the given-up
+jobs are retried in order of arrival and kept if they fit, so no further job could be added. Finding the minimum
+number of jobs to give up is hard; the bound from the first program limits the distance to it.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,17 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
 from hocket.scheduler.solver.parametric.min_cost_demand import Served
 
-_LACKING = 1e-11  # of what a group could do in all
-_CERTAIN = 1e-8  # by so much a bound has to be broken before it is believed
+_LACKING = 1e-11  # part of a group's maximum throughput
+_CERTAIN = 1e-8  # violation from which a bound counts as broken
 
 
 def due(snapshot: Snapshot) -> tuple[np.ndarray, dict[int, str]]:
-    """Steps a second that each job needs to meet its deadline, 0 without; and jobs whose deadline is over, with the reason."""
+    """Demand of each job with a deadline, and jobs past their deadline.
+
+    Returns:
+        Steps per second needed to meet the deadline, 0 without a deadline; reason by index for jobs past their
+            deadline.
+    """
     demand, over = np.zeros(len(snapshot.jobs)), {}
     for j, active in enumerate(snapshot.jobs):
         if active.job.slo_s is None:
@@ -33,12 +38,14 @@ def due(snapshot: Snapshot) -> tuple[np.ndarray, dict[int, str]]:
 
 
 def ahead(snapshot: Snapshot, exact: np.ndarray) -> np.ndarray:
-    """The same a round early: rounds keep an allocation to half a round, so one that meets a deadline exactly is late half the time.
+    """Demands for deadlines one round earlier.
 
-    What a job cannot reach on its fastest workers is not asked for; less than two rounds before the deadline half of the time left is.
+    Rounds follow an allocation to within half a round, so an exact allocation would be late half of the time. A
+    demand never exceeds the job's throughput on its fastest workers unless the exact demand does. Less than two
+    rounds before the deadline, half of the remaining time is used.
 
     Arguments:
-        exact: what `due` says.
+        exact: demands from `due`.
     """
     left_s = np.divide(snapshot.remaining_steps, exact, out=np.full(len(exact), np.inf), where=exact > 0)
     early = np.divide(exact, 1 - np.minimum(snapshot.round_s / left_s, 0.5))
@@ -46,7 +53,7 @@ def ahead(snapshot: Snapshot, exact: np.ndarray) -> np.ndarray:
 
 
 def alone(lines: GroupLines, demand: np.ndarray) -> dict[int, str]:
-    """Jobs that would be late even if they were always on the workers that they are fastest on, with the reason."""
+    """Jobs that would be late even on their fastest workers, with the reason."""
     shares = lines.shares
     fastest = np.append(lines.fastest, np.inf)[shares.group]
     found = {}
@@ -59,30 +66,35 @@ def alone(lines: GroupLines, demand: np.ndarray) -> dict[int, str]:
 
 @dataclass
 class _Bounds:
-    """What is known to be too much: by these duals some demand lacks."""
+    """Known proofs of infeasible demands: duals under which some demand is unmet."""
 
     known: list[tuple[float, LineCuts, np.ndarray]] = field(default_factory=list)
 
     def learn(self, served: Served, demand: np.ndarray) -> float:
-        """What the last answer, to this demand, shows; what it is besides what rows ask for is returned."""
+        """Record the proof from the last solution.
+
+        Returns:
+            The bound's constant, apart from the demands.
+        """
         assert served.solution is not None
         rest = served.solution.bound - float(served.prices @ served.cuts.asked(demand))
         self.known.append((rest, served.cuts, served.prices))
         return rest
 
     def broken(self, demand: np.ndarray) -> bool:
-        """Whether it is known that these demands cannot be met."""
+        """True if these demands are known to be infeasible."""
         return any(rest + prices @ cuts.asked(demand) > _CERTAIN for rest, cuts, prices in self.known)
 
 
 def together(lines: GroupLines, demand: np.ndarray, place: str) -> tuple[np.ndarray, int]:
-    """Which jobs' demands to give up so that the others can be met, and how many have to go at least.
+    """Choose jobs to give up, so that the other demands can be met.
 
     Arguments:
-        demand: steps a second, by job. place: for messages.
+        demand: steps per second, by job.
+        place: name for messages.
 
     Returns:
-        A mask of shape (jobs,), and a number.
+        Mask of the given-up jobs, shape (jobs,), and a lower bound of their number.
     """
     cuts = lines.start(demand)
     most = float(cuts.asked(demand).max(initial=0.0))
@@ -107,7 +119,7 @@ def together(lines: GroupLines, demand: np.ndarray, place: str) -> tuple[np.ndar
 
 
 def _again(block: np.ndarray, gone: np.ndarray, demand: np.ndarray, served: Served, bounds: _Bounds) -> None:
-    """Take back those of a block of jobs that fit after all, the first of them first."""
+    """Restore the jobs of a block that fit after all, the first jobs first."""
     tried = gone.copy()
     tried[block] = False
     left = np.where(tried, 0.0, demand)

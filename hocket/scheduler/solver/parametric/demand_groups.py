@@ -1,13 +1,16 @@
-"""Lines: jobs that run alike but ask for unlike throughputs, as one group in a program, exactly.
+"""Groups of jobs with equal throughputs but different demands, without loss.
 
-A group's times on its options (a column, or a column beside another group), fastest first, are a line of rates as long as the
-group has jobs; the rest is idle. Its jobs can have throughputs d exactly if for every rate l
+The times of a group on its options (a column, or a column beside another group), fastest first, form a line of rates
+with one unit of length per job; the rest is idle. The jobs of the group can have throughputs d exactly if for every
+rate l
 
     sum over options of time * max(rate - l, 0)  >=  sum over jobs of max(d - l, 0).
 
-The left side is linear in l between rates of options and the right side convex, so rows at 0 and at these rates are all that is
-needed; those that matter are found one after the other (`missing`, min_cost_demand.py). How jobs get their parts: time_windows.py.
-Source: weak majorisation; as the condition of preemptive scheduling on uniform machines (Horvath, Lam and Sethi 1977).
+The left side is linear in l between the rates of options, and the right side is convex. So rows at 0 and at these
+rates suffice. The rows that matter are generated one by one (`missing`, min_cost_demand.py). time_windows.py splits
+the times among the jobs.
+Source: weak majorization; also the condition of preemptive scheduling on uniform machines (Horvath, Lam and Sethi
+1977).
 """
 
 from functools import cached_property
@@ -17,18 +20,18 @@ import numpy as np
 from hocket.scheduler.solver.lp.session import Labels
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 
-MISSING = 1e-9  # of what a group could do in all
+MISSING = 1e-9  # part of a group's maximum throughput
 
 
 class GroupLines:
-    """The lines of groups.
+    """Lines of rates of the groups.
 
     Attributes:
         shares: the groups.
-        group, variable, steps: of each option, sorted by group: a job of `group` does `steps` a second in the time of `variable`.
+        group, variable, steps: group, variable and steps per second of each option, sorted by group.
         begins: options of group g are begins[g] to begins[g + 1].
-        fastest: steps a second of a job of each group on its fastest option.
-        most: what a group does in all if all its jobs are there.
+        fastest: steps per second of a job of each group on its fastest option.
+        most: maximum throughput of a group, with all its jobs on the fastest option.
     """
 
     def __init__(self, shares: AllocationVariables) -> None:
@@ -44,10 +47,10 @@ class GroupLines:
         self.most = self.fastest * shares.count
 
     def start(self, demand: np.ndarray) -> "LineCuts":
-        """Rows to begin with: rate 0, and where jobs of a group ask for unlike throughputs the rates of what it does alone.
+        """Initial rows: rate 0, plus single-job rates for groups with mixed demands.
 
         Arguments:
-            demand: steps a second, by job.
+            demand: steps per second, by job.
         """
         shares = self.shares
         runs = shares.group >= 0
@@ -65,7 +68,7 @@ class GroupLines:
         return LineCuts(self, group[fresh], rate[fresh])
 
     def missing(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Group and rate of the row that is broken most, for groups where one is."""
+        """Group and rate of the most violated row, for groups with a violated row."""
         if len(self.group) == self.shares.variables:
             return self._missing_alone(times, demand)
         groups, rates = [], []
@@ -87,7 +90,7 @@ class GroupLines:
         return np.array(groups, dtype=np.int64), np.array(rates)
 
     def _missing_alone(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same without pairs, where rates are few."""
+        """Faster version without pairs, where there are few rates."""
         every = self._every
         short = every.asked(demand) - every.done(times)
         order = np.lexsort((-short, every.group))
@@ -97,7 +100,7 @@ class GroupLines:
 
     @cached_property
     def _every(self) -> "LineCuts":
-        """All rows of groups of several jobs."""
+        """All rows of groups with several jobs."""
         several = np.flatnonzero(self.shares.count > 1)
         own = np.isin(self.group, several)
         table = np.stack([self.group[own].astype(float), self.steps[own]])
@@ -106,7 +109,7 @@ class GroupLines:
 
 
 class LineCuts:
-    """Some rows of lines: groups and rates, in parts of what a group could do in all."""
+    """Some rows of the lines, normalized by each group's maximum throughput."""
 
     def __init__(self, lines: GroupLines, group: np.ndarray, rate: np.ndarray) -> None:
         self.lines, self.group, self.rate = lines, group, rate
@@ -127,41 +130,45 @@ class LineCuts:
         self._job = order[offset + starts[group][self._job_row]]
 
     def with_more(self, group: np.ndarray, rate: np.ndarray) -> "LineCuts":
-        """These and more."""
+        """Rows extended by further groups and rates."""
         return LineCuts(self.lines, np.concatenate([self.group, group]), np.concatenate([self.rate, rate]))
 
     @property
     def entries(self) -> int:
-        """How many a program with these rows has."""
+        """Number of entries of a program with these rows."""
         return len(self._value) + len(self.lines.shares.limits.values)
 
     @property
     def labels(self) -> Labels:
-        """What the rows are about, for a session."""
+        """Labels of the rows for a session."""
         return Labels(self.group, self.rate)
 
     def asked(self, demand: np.ndarray) -> np.ndarray:
-        """Right sides, for what jobs ask for."""
+        """Right sides of the rows for the jobs' demands."""
         over = np.maximum(demand[self._job] - self.rate[self._job_row], 0.0)
         return np.bincount(self._job_row, over, len(self.group)) / self.lines.most[self.group]
 
     def done(self, times: np.ndarray) -> np.ndarray:
-        """Left sides, for the times of variables."""
+        """Left sides of the rows for the times of the variables."""
         return np.bincount(self._row, self._value * times[self._column], len(self.group))
 
     def slopes(self, demand: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """By how much right sides change where what jobs ask for changes by so much."""
+        """Change of the right sides with a change of the demands."""
         over = np.where(demand[self._job] > self.rate[self._job_row], change[self._job], 0.0)
         return np.bincount(self._job_row, over, len(self.group)) / self.lines.most[self.group]
 
     def by_job(self, demand: np.ndarray, prices: np.ndarray) -> np.ndarray:
-        """What each job's demand adds to the right sides, at a price a row; shape (jobs,)."""
+        """Priced contribution of each job's demand to the right sides; shape (jobs,)."""
         over = np.maximum(demand[self._job] - self.rate[self._job_row], 0.0)
         priced = over * (prices / self.lines.most[self.group])[self._job_row]
         return np.bincount(self._job, priced, len(self.lines.shares.group))
 
     def rows(self, demand: np.ndarray, slack: int | None = None) -> Constraints:
-        """As constraints; slack: a variable that may stand in for what is lacking."""
+        """Rows as constraints.
+
+        Arguments:
+            slack: variable that covers unmet demand, if any.
+        """
         rows, columns, values = self._row, self._column, self._value
         if slack is not None:
             every = np.arange(len(self.group))

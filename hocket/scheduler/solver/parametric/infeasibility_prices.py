@@ -1,7 +1,7 @@
-"""Plenty: prices of workers that show, without a program, how much is too much.
+"""Infeasibility prices: proofs of infeasible demand without a linear program.
 
-At any prices of workers a job's steps cost at least what they cost where they are cheapest. If all jobs together would pay more
-than all workers are worth, they cannot have what they ask for. Prices rise where jobs crowd, a few times.
+At any worker prices, a job's steps cost at least their cost on its cheapest workers. If all jobs together pay more
+than all workers are worth, the demands are infeasible. A few price updates raise prices of crowded types.
 Source: weak duality; prices by multiplicative weights (Arora, Hazan and Kale 2012).
 """
 
@@ -12,15 +12,17 @@ import numpy as np
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 _LOOKS = 12
-_MANY = 200  # groups
+_MANY = 200  # minimum number of groups
 
 
 def looks(shares: AllocationVariables, wanted: Callable[[], np.ndarray]) -> Iterator[tuple[np.ndarray, float]]:
-    """For some prices: what a step a second costs a job of each group at least, and what all workers are worth.
+    """Minimum cost of a step per second by group, and the value of all workers.
+
+    Yields one pair for each of some prices.
 
     Arguments:
-        shares: many, without pairs; else nothing is shown, as small programs are solved sooner.
-        wanted: steps a second of all jobs of each group, as they are wanted when the next prices are made.
+        shares: many groups without pairs; otherwise nothing is yielded, because small programs are faster to solve.
+        wanted: function that returns the total demand of each group, called for each price update.
     """
     if shares.groups < _MANY or (shares.second >= 0).any():
         return

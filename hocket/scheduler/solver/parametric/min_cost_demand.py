@@ -1,7 +1,7 @@
-"""Served: the least cost at which jobs have what they ask for, asked again and again for other demands.
+"""Minimum cost at which all demands are met, for a sequence of demands.
 
-The rows of lines that matter are found one after the other; where all of thousands of groups have one row, prices of workers are
-enough (large_programs.py).
+Rows of the lines are generated as needed. For thousands of groups with one row each, worker prices suffice
+(large_programs.py).
 Source: as demand_groups.py.
 """
 
@@ -17,15 +17,16 @@ from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.parametric.demand_groups import MISSING, LineCuts
 
 _ROUNDS = 200
-_DEAR = 8.0  # times what jobs cost
-_BASIC = 1  # a row or a variable that is not at a bound, in a basis
+_DEAR = 8.0  # multiple of the cost of jobs
+_BASIC = 1  # basis state of a row or variable between its bounds
 
 
 class Served:
-    """Times of variables of least cost at which jobs have what they ask for, for one demand after another.
+    """Minimum-cost solver for a sequence of demands.
 
     Attributes:
-        cuts: rows that have mattered so far. solution: the last answer; None before the first.
+        cuts: rows generated so far.
+        solution: last solution; None before the first.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class Served:
     ) -> None:
         """
         Arguments:
-            cost: of the variables.
-            place: for messages.
-            most: what may lack at most. With it the variables cost nothing, and what lacks is the last of them and the cost.
-            session: that may know where to begin. basis, start: to begin from where it does not.
+            cost: cost of the variables.
+            place: name for messages.
+            most: upper bound of unmet demand. If given, the variables cost nothing, and the unmet demand is the last
+                variable and the objective.
+            session: session with a warm start, if known.
+            basis, start: start if the session has none.
         """
         self.cuts, self.place = cuts, place
         self.solution: Solution | None = None
@@ -55,25 +58,25 @@ class Served:
         worth = cuts.entries >= sessions.WORTH
         self._session, self._basis = session if worth else None, basis
         self._program: LinearProgram | None = None
-        self._looked = False  # at what the session knows
+        self._looked = False  # True once the session was asked for a start
         self._start = start
         lines = cuts.lines
         one_each = len(cuts.group) == lines.shares.groups and not cuts.rate.any()
         self._unlike = one_each and unlike.many(lines.shares)
         if self._unlike and session is not None:
             self._start = session.prices(lines.shares.snapshot, self._name) or start
-        # From a basis alone one program is sooner solved than prices are found.
+        # With only a basis, one program is faster to solve than prices are to find.
         self._in_one = not self._unlike or (self._start is None and basis is not None)
 
     @property
     def prices(self) -> np.ndarray:
-        """Of the rows, after the last answer."""
+        """Prices of the rows in the last solution."""
         assert self.solution is not None
         limits = len(self.cuts.lines.shares.limits.lower)
         return np.maximum(self.solution.duals[limits : limits + len(self.cuts.group)], 0.0)
 
     def known(self, demand: np.ndarray) -> np.ndarray | None:
-        """Duals that these rows had in the session's last answer, or have at its prices; None where nothing is known."""
+        """Row duals from the session's last solution or prices; None if unknown."""
         if self._unlike and self._start is not None:
             cost = None if self._slack is not None else self._cost
             return unlike.shown(self.cuts.lines.shares, self._rows(demand)[0], self._start.prices, cost)
@@ -89,14 +92,14 @@ class Served:
         return start.duals
 
     def bound(self, duals: np.ndarray, demand: np.ndarray) -> float:
-        """What these jobs ask for costs no less, by any duals of the rows."""
+        """Lower bound of the cost of these demands, from any row duals."""
         return self._at(demand).bound(duals)
 
     def ask(self, demand: np.ndarray) -> Solution:
-        """The answer for what jobs ask for, steps a second.
+        """Solve for the given demands, in steps per second.
 
         Raises:
-            Infeasible: there is none.
+            Infeasible: the demands cannot be met.
         """
         shares = self.cuts.lines.shares
         found = None if self._in_one else self._by_prices(demand)
@@ -114,7 +117,7 @@ class Served:
                 found = solve(program, self.place, self._basis)
             self.solution = found
             if found.x[shares.variables :].sum() > MISSING:
-                return found  # already short: what is missing besides does not matter
+                return found  # demand is unmet already, so further missing rows do not matter
             group, rate = self.cuts.lines.missing(found.x, demand)
             known = set(zip(self.cuts.group.tolist(), self.cuts.rate.tolist(), strict=True)) if len(group) else set()
             new = [k for k, pair in enumerate(zip(group.tolist(), rate.tolist(), strict=True)) if pair not in known]
@@ -125,7 +128,7 @@ class Served:
         raise SolverTrouble(f"{self.place}: rows are missing after {_ROUNDS} rounds")
 
     def _by_prices(self, demand: np.ndarray) -> Solution | None:
-        """The same where groups are many, and each has a row; None where it is not found so."""
+        """Solve by worker prices, for many groups with one row each; None if it fails."""
         shares = self.cuts.lines.shares
         rows, level = self._rows(demand)
         cost = self._cost if level is None else None
@@ -136,7 +139,10 @@ class Served:
         return found if level is None else _not_below(found)
 
     def _rows(self, demand: np.ndarray) -> tuple[unlike.GroupRows, tuple[float, float] | None]:
-        """A row a group, and the least and most of what lacks; less than nothing may lack: then it shows what would, next."""
+        """One row per group, and bounds of the unmet demand.
+
+        Unmet demand may be negative, which yields prices for the next call.
+        """
         lines = self.cuts.lines
         lacks = self._slack is not None
         slope = np.full(lines.shares.groups, -1.0 if lacks else 0.0)
@@ -145,17 +151,20 @@ class Served:
 
     @property
     def start(self) -> Stand | None:
-        """Prices where it is to begin the next time."""
+        """Prices for the start of the next call."""
         return self._start
 
     def scarce(self) -> Stand | None:
-        """Prices to begin with where what lacks here is nearly nothing, and times are to cost least: then workers are dear."""
+        """Initial prices for a minimum-cost program with almost no unmet demand.
+
+        Workers are expensive in this case.
+        """
         if self._start is None:
             return None
         return Stand(self._start.prices * (_DEAR * self.cuts.lines.shares.groups), 0.0)
 
     def keep(self) -> None:
-        """Let the session know where this ended."""
+        """Store the final state in the session."""
         shares = self.cuts.lines.shares
         if self._unlike and self._in_one and self.solution is not None:
             of_types = self.solution.duals[shares.groups : len(shares.limits.lower)]
@@ -166,7 +175,7 @@ class Served:
             self._session.keep(shares, self.solution, self._name, self.cuts.labels)
 
     def _at(self, demand: np.ndarray) -> LinearProgram:
-        """The program for a demand; where there was one with these rows, only its sides change."""
+        """Program for a demand; for known rows only the sides change."""
         shares = self.cuts.lines.shares
         if self._program is None:
             self._program = shares.program(self._cost, self.cuts.rows(demand, self._slack), extra=self._extra)
@@ -177,25 +186,28 @@ class Served:
 
 
 def _not_below(found: Solution) -> Solution:
-    """What lacks, which is no less than nothing."""
+    """Solution with unmet demand clipped at 0."""
     least = max(found.objective, 0.0)
     return replace(found, x=np.append(found.x[:-1], least), objective=least, bound=max(found.bound, 0.0))
 
 
 def lacking(place: str) -> str:
-    """What a session calls programs of what lacks."""
+    """Session name of the programs of unmet demand."""
     return f"{place}, what lacks"
 
 
 def extended(basis: Basis | None, rows: int) -> Basis | None:
-    """A basis for a program that has some more rows at its end."""
+    """Basis for a program with additional rows at the end."""
     if basis is None:
         return None
     return basis[0], np.append(basis[1], np.full(rows, _BASIC, dtype=basis[1].dtype))
 
 
 def without_slack(found: Solution) -> Basis | None:
-    """The basis of an answer of what lacks for one with the same rows to begin from; a row stands in for what lacks there."""
+    """Basis of an unmet-demand solution, for a program without that variable.
+
+    A row replaces the variable if it is basic.
+    """
     basis = found.basis
     if basis is None:
         return None

@@ -1,8 +1,8 @@
-"""Paced: the allocation at which the slowest job, by a measure of pace, is as fast as can be, and nothing is left idle.
+"""Minimum pace: minimize the pace of the slowest job, and leave nothing idle.
 
-Jobs that run alike are one group, whatever they ask for (demand_groups.py); the least pace comes first (root_search.py), then the times that
-keep it and do most besides, then every job's part (time_windows.py). A job that its group cannot serve becomes a group of its own,
-and all is done again.
+Jobs with equal throughputs are one group, regardless of demands (demand_groups.py). The minimum pace comes first
+(root_search.py), then the times that keep it and add the most throughput, then the share of each job
+(time_windows.py). A job that its group cannot serve becomes a separate group, and the steps are repeated.
 """
 
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ from hocket.scheduler.solver.parametric.root_search import (
 )
 from hocket.scheduler.solver.space_sharing.time_windows import spread
 
-_SLOWER = 1e-6  # relative: a pace that is known to be so much above another is not that one
-_ROOM = 1e-10  # that a pace gets, so that rounding does not put it out of reach
+_SLOWER = 1e-6  # relative tolerance of equal paces
+_ROOM = 1e-10  # relaxation of a pace, so that rounding does not make it infeasible
 
 
 @dataclass(frozen=True, eq=False)
 class MinPace:
-    """Who is in which group, the least pace, the times that keep it, and entries of an allocation."""
+    """Groups, minimum pace, times that keep it, and entries of the allocation."""
 
     lines: GroupLines
     found: LeastPace
@@ -44,10 +44,11 @@ class MinPace:
 def paced(
     snapshot: Snapshot, pace: DemandAtPace, place: str, session: Session | None = None
 ) -> MinPace | AllocationVariables:
-    """The answer; only the shares, with who is refused, if no job can run.
+    """Allocation with the minimum pace; only the groups if no job can run.
 
     Arguments:
-        place: for messages. session: where to begin, if it is known there.
+        place: name for messages.
+        session: session with a warm start, if known.
     """
     apart, above = np.zeros(len(snapshot.jobs)), 0.0
     while True:
@@ -67,10 +68,10 @@ def paced(
 def _together(
     lines: GroupLines, pace: DemandAtPace, place: str, above: float, session: Session | None
 ) -> tuple[LeastPace, Kept]:
-    """The least pace, which is no less than `above`, and times that keep it."""
+    """Minimum pace, at least `above`, and times that keep it."""
     found = least(lines, pace, place, above, session)
     if session is not None and found.pace <= slowest(lines, pace) * (1 + _SLOWER):
-        session.forget(lacking(place))  # the next time one job may set the pace, too
+        session.forget(lacking(place))  # one job may set the pace in the next call, too
     served = Served(found.cuts, _least_idle(lines), place, None, session, found.basis, found.start)
     return found, at_pace(served, pace, found.pace)
 
@@ -78,9 +79,9 @@ def _together(
 def _alone(
     lines: GroupLines, pace: DemandAtPace, place: str, above: float, session: Session | None
 ) -> tuple[LeastPace, Kept] | None:
-    """The same if the slowest job, always on its fastest workers, sets the pace, as nobody can be sooner; None if not.
+    """Solution if the slowest job on its fastest workers sets the pace, else None.
 
-    Where workers set it the last time it is not tried.
+    No allocation has a smaller pace. The attempt is skipped if workers were the limit in the last call.
     """
     runs = lines.shares.group >= 0
     now = slowest(lines, pace)
@@ -98,7 +99,7 @@ def _alone(
 
 
 def _least_idle(lines: GroupLines) -> np.ndarray:
-    """The cost of variables: throughputs count in parts of each group's fastest."""
+    """Cost of the variables: negative throughput relative to each group's fastest."""
     shares = lines.shares
     cost = -shares.steps_first / lines.fastest[shares.first]
     both = shares.second >= 0

@@ -1,9 +1,9 @@
-"""Pace: the least number p at which every job can have the throughput that p leaves it to ask for.
+"""Root search: smallest pace p at which all demands can be met.
 
-A job asks for remaining / (p * due - elapsed), which falls as p grows: p is a finish-time fairness, or, with due 1 and
-elapsed 0, a makespan in seconds. By how much demands lack is the value of a linear program whose right sides are convex in p,
-so it is convex in p itself, and the duals of one p bound it at every other: where their bound is 0 is the next p, below the
-answer always, and quickly near it. So the answer comes with a proof: no p below is enough.
+A job's demand at pace p is remaining / (p * due - elapsed), which decreases in p. The pace is a finish-time fairness,
+or, with due 1 and elapsed 0, a makespan in seconds. The unmet demand is the value of a linear program with right
+sides convex in p, so it is convex in p. The duals at one p bound it at every other p; the next p is where their bound
+is 0. All iterates are below the solution and converge quickly, which proves that no smaller p is feasible.
 Source: Newton's method on the value function of a linear program (Dinkelbach 1967 for the linear-fractional case).
 """
 
@@ -20,35 +20,38 @@ from hocket.scheduler.solver.parametric.infeasibility_prices import looks
 from hocket.scheduler.solver.parametric.min_cost_demand import Served, without_slack
 
 _STEPS = 100
-_LACKING = 1e-11  # of what a group could do in all
+_LACKING = 1e-11  # part of a group's maximum throughput
 _CLOSE = 1e-12
-_NEAR = 1e-9  # of a pace: what is known shows no more
+_NEAR = 1e-9  # relative tolerance of bounds from known duals
 
 
 @dataclass(frozen=True, eq=False)
 class DemandAtPace:
-    """What jobs ask for at a pace; arrays by job."""
+    """Demands of jobs at a pace; arrays by job."""
 
     remaining: np.ndarray
     due: np.ndarray
     elapsed: np.ndarray
 
     def demand(self, pace: float) -> np.ndarray:
-        """Steps a second of each job."""
+        """Steps per second needed by each job."""
         return self.remaining / (pace * self.due - self.elapsed)
 
     def change(self, pace: float) -> np.ndarray:
-        """Of demands with the pace."""
+        """Derivative of the demands with respect to the pace."""
         return -self.demand(pace) * self.due / (pace * self.due - self.elapsed)
 
     def alone(self, steps: np.ndarray) -> np.ndarray:
-        """The pace of each job if it always does so many steps a second; shape (jobs,)."""
+        """Pace of each job at constant throughputs; shape (jobs,)."""
         return (self.elapsed + self.remaining / steps) / self.due
 
 
 @dataclass(frozen=True, eq=False)
 class LeastPace:
-    """The least pace, rows that matter at it, the limits' duals where it last was too little, and a basis."""
+    """Minimum pace, with its rows, duals, basis and start prices.
+
+    The duals of the limits are from the last infeasible pace.
+    """
 
     pace: float
     cuts: LineCuts
@@ -59,7 +62,7 @@ class LeastPace:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Times that keep a pace, what jobs ask for at it, rows that matter and their prices."""
+    """Times that keep a pace, the demands at it, and the rows with their prices."""
 
     solution: Solution
     demand: np.ndarray
@@ -70,10 +73,12 @@ class Kept:
 def least(
     lines: GroupLines, pace: DemandAtPace, place: str, above: float = 0.0, session: Session | None = None
 ) -> LeastPace:
-    """The least pace.
+    """Compute the minimum pace.
 
     Arguments:
-        place: for messages. above: it is known to be no less. session: where to begin, if it is known there.
+        place: name for messages.
+        above: known lower bound of the pace.
+        session: session with a warm start, if known.
     """
     shares = lines.shares
     limits = len(shares.limits.lower)
@@ -81,7 +86,7 @@ def least(
     now = max(above, slowest(lines, pace))
     demand = np.where(runs, pace.demand(now), 0.0)
     cuts = lines.start(demand)
-    # Demands fall as the pace grows: no more than this will ever lack.
+    # Demands decrease with the pace, so unmet demand never exceeds this.
     most = float(cuts.asked(demand).max(initial=0.0))
     served = Served(cuts, np.zeros(shares.variables), place, most, session)
     duals = np.zeros(limits)
@@ -105,17 +110,17 @@ def least(
             served.keep()
             return LeastPace(later, served.cuts, duals, without_slack(found), served.scarce())
         now = later
-    raise SolverTrouble(f"{place}: {_STEPS} steps were not enough")
+    raise SolverTrouble(f"{place}: no solution after {_STEPS} steps")
 
 
 def slowest(lines: GroupLines, pace: DemandAtPace) -> float:
-    """The pace of the slowest job if each is always on the workers that it is fastest on: there is none below."""
+    """Lower bound of the pace: slowest job, if each runs on its fastest workers."""
     shares = lines.shares
     return float(pace.alone(np.append(lines.fastest, 1.0)[shares.group])[shares.group >= 0].max())
 
 
 def outset(lines: GroupLines, pace: DemandAtPace) -> float:
-    """A pace below which there is none, by the slowest job alone or by prices of workers."""
+    """Lower bound of the pace, from the slowest job or from worker prices."""
     shares = lines.shares
     runs = shares.group >= 0
     now = slowest(lines, pace)
@@ -134,10 +139,11 @@ def outset(lines: GroupLines, pace: DemandAtPace) -> float:
 
 
 def _beyond(served: Served, pace: DemandAtPace, duals: np.ndarray, now: float, bound: float) -> float:
-    """The pace up to which these duals show that something lacks.
+    """Pace up to which these duals prove unmet demand.
 
     Arguments:
-        duals: of all rows. bound: what lacks at the pace now, by them.
+        duals: duals of all rows.
+        bound: unmet demand at the current pace, by these duals.
     """
     cuts, limits = served.cuts, len(served.cuts.lines.shares.limits.lower)
     runs = cuts.lines.shares.group >= 0
@@ -152,7 +158,11 @@ def _beyond(served: Served, pace: DemandAtPace, duals: np.ndarray, now: float, b
 
 
 def root(function: Callable[[float], tuple[float, float]], start: float) -> float:
-    """Where a convex function that falls is 0, from the left; it gives its value and slope."""
+    """Zero of a decreasing convex function, approached from the left.
+
+    Arguments:
+        function: returns value and slope.
+    """
     at = start
     for _ in range(_STEPS):
         value, slope = function(at)
@@ -166,7 +176,7 @@ def root(function: Callable[[float], tuple[float, float]], start: float) -> floa
 
 
 def at_pace(served: Served, pace: DemandAtPace, now: float) -> Kept:
-    """Times of least cost at which every job has what it asks for at a pace, which is the least there is or above."""
+    """Minimum-cost times that meet all demands at a feasible pace."""
     runs = served.cuts.lines.shares.group >= 0
     for room in (1e-9, 1e-8, 1e-7):
         demand = np.where(runs, pace.demand(now * (1 + room)), 0.0)
@@ -176,4 +186,4 @@ def at_pace(served: Served, pace: DemandAtPace, now: float) -> Kept:
             continue
         served.keep()
         return Kept(solution, demand, served.cuts, served.prices)
-    raise SolverTrouble(f"{served.place}: nothing keeps a pace of {now}, which its bound says can be")
+    raise SolverTrouble(f"{served.place}: a pace of {now} is infeasible, against its bound")

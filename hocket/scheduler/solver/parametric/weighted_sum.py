@@ -1,12 +1,13 @@
-"""Ranks: the most of a weighted sum of throughputs where every job has a weight of its own.
+"""Maximum weighted sum of throughputs, with a separate weight for each job.
 
-Jobs that run alike stand in the order of their weights along their group's line of rates (demand_groups.py): nobody gains if a lighter
-one goes before. So what a group is worth is the sum over places k of (weight k - weight k+1) times what its first k jobs can do
-at most, which is concave in the group's times; any choice of a rate l for each place bounds it from above,
+In a group of jobs with equal throughputs, the jobs are ordered by weight along the group's line of rates
+(demand_groups.py); no lighter job should precede a heavier one. The value of a group is the sum over positions k of
+(weight k - weight k+1) times the maximum throughput of its first k jobs, which is concave in the group's times. Any
+rate l per position gives an upper bound,
 
-    what the first k do  <=  k l + sum over options of time * max(rate - l, 0),
+    throughput of the first k jobs  <=  k l + sum over options of time * max(rate - l, 0),
 
-and the rate at place k of the line makes it exact there. Such bounds are added until they meet what the times are worth.
+which is exact for the rate at position k of the line. Bounds are added until they meet the value of the times.
 Source: cutting planes (Kelley 1960); the line as in demand_groups.py.
 """
 
@@ -20,13 +21,17 @@ from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.parametric.min_cost_demand import extended
 
 _ROUNDS = 500
-_BLOCKS = 4  # of a group's places, each with bounds of its own: more of them need fewer rounds of larger programs
+_BLOCKS = 4  # blocks per group, each with separate bounds; more blocks mean fewer rounds of larger programs
 _CLOSE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Some places of a group's line: its number among blocks, the numbers of places, from 1, and by how much the weight falls after each."""
+    """Some positions of a group's line.
+
+    The fields are the block number, the group, the positions from 1, and the decrease of the weight after each
+    position.
+    """
 
     number: int
     group: int
@@ -35,12 +40,12 @@ class _Block:
 
 
 class Ranks:
-    """The program of the lines of groups with a weight for each job."""
+    """Cutting-plane program of the groups' lines, with a weight for each job."""
 
     def __init__(self, lines: GroupLines, weights: np.ndarray) -> None:
         """
         Arguments:
-            weights: by job, >= 0; of throughput in parts of what the job does on its fastest option alone.
+            weights: weights >= 0 by job, for throughput relative to the job's fastest option alone.
         """
         self.lines = lines
         shares = lines.shares
@@ -65,10 +70,10 @@ class Ranks:
             self._add(block, *self._bound(block, np.zeros(len(block.place))))
 
     def solve(self, place: str) -> tuple[Solution, float]:
-        """Times of the variables, and by how much more at most, relative, there could be than what they are worth.
+        """Times of the variables, and the relative gap of their value.
 
         Arguments:
-            place: for messages.
+            place: name for messages.
         """
         shares = self.lines.shares
         unit = max(1.0, sum(most for _, most in self._extra))
@@ -95,20 +100,20 @@ class Ranks:
                 gap = max(0.0, -found.bound * unit / worth - 1) if worth > 0 else 0.0
                 return found, gap
             basis = extended(found.basis, len(self._rows) - before)
-        raise SolverTrouble(f"{place}: {_ROUNDS} rounds were not enough")
+        raise SolverTrouble(f"{place}: no solution after {_ROUNDS} rounds")
 
     def _variables(self, block: _Block) -> np.ndarray:
         return self.lines.variable[self.lines.begins[block.group] : self.lines.begins[block.group + 1]]
 
     def _rates(self, block: _Block, times: np.ndarray) -> np.ndarray:
-        """The rate at each place of the line."""
+        """Rate at each position of the line."""
         steps = self.lines.steps[self.lines.begins[block.group] : self.lines.begins[block.group + 1]]
         order = np.argsort(-steps, kind="stable")
         ends = np.cumsum(times[self._variables(block)][order])
         return np.append(steps[order], 0.0)[np.searchsorted(ends, block.place - 1e-12)]
 
     def _bound(self, block: _Block, rates: np.ndarray) -> tuple[float, np.ndarray]:
-        """A constant, and a factor for each option of the group."""
+        """Constant of the upper bound, and a coefficient for each option of the group."""
         steps = self.lines.steps[self.lines.begins[block.group] : self.lines.begins[block.group + 1]]
         unit = self.unit[block.group]
         above = np.maximum(steps[:, None] - rates, 0.0) @ block.fall

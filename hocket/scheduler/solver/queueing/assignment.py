@@ -1,9 +1,10 @@
-"""Queues of least waiting: every job to a place in the queue of a worker, at the least sum of completion times.
+"""Minimum total completion time: assign jobs to positions in worker queues.
 
-The last job on a worker delays nobody but itself, the last but one two jobs, and so on: a job of t seconds in the p-th place
-from the end adds p t. Workers of a kind are alike, so a place has as much room as the kind has workers, and one is needed only
-when the place behind it is full. Jobs are placed one after the other, the longest first, each along the cheapest way of moving
-others on; the prices that this leaves on places prove in the end that no other queues have a smaller sum.
+The last job on a worker delays only itself, the last but one delays two jobs, and so on: a job of t seconds at
+position p from the end adds p t. Workers of a type are interchangeable, so the capacity of a position is the number
+of workers, and a position is needed only when the one behind it is full. Jobs are placed one by one, the longest
+first, each along the cheapest chain of moves. The final prices of positions prove that no assignment has a smaller
+sum.
 Source: successive shortest augmenting paths (Tomizawa 1971; Jonker and Volgenant 1987).
 """
 
@@ -15,19 +16,21 @@ _Heap = list[tuple[float, int]]
 
 
 class Queues:
-    """Places, from the last ones on, and who is in each.
+    """Positions, starting from the last ones, and the jobs in each.
 
     Attributes:
-        kind, rank: of each place: whose workers, and which from the end, from 1.
-        place: of each job.
-        sum_s: of all completion times; bound_s: no queues have a smaller one.
+        kind, rank: worker type of each position, and its number from the end, from 1.
+        place: position of each job.
+        sum_s: sum of completion times.
+        bound_s: lower bound of the sum of any assignment.
     """
 
     def __init__(self, needs_s: np.ndarray, workers: list[int]) -> None:
         """
         Arguments:
-            needs_s: seconds that each job takes; shape (jobs, kinds), of one job at least; infinite where it cannot be, but not everywhere.
-            workers: of each kind, at least one.
+            needs_s: seconds of each job on each type; shape (jobs, kinds), at least one job; inf where it cannot run,
+                but not for all types.
+            workers: workers of each type, at least one.
         """
         self._workers = workers
         self._needs_s: list[list[float]] = needs_s.tolist()
@@ -36,7 +39,7 @@ class Queues:
         self.place = [-1] * len(needs_s)
         self._price: list[float] = []
         self._room: list[int] = []
-        # Of each full place, for every place: what it costs to move each of its jobs there; some of them have left since.
+        # For each full position and every target: cost of moving each of its jobs; may contain jobs that have left.
         self._moves: list[dict[int, _Heap]] = []
         for k in range(len(workers)):
             self._add(k, 1)
@@ -48,16 +51,17 @@ class Queues:
         self.bound_s = float(ends_s.min(axis=1).sum() - price.dot([workers[k] for k in self.kind]))
 
     def first(self) -> list[tuple[int, int]]:
-        """Who has no job before it, and on workers of which kind.
+        """First job of each worker, with the worker type.
 
-        Of those of a place as many as workers have no job before them, in the order in which jobs were given.
+        In a position shared by several jobs, as many are first as workers have no earlier job, in the given order of
+        jobs.
         """
         there: list[list[int]] = [[] for _ in self.kind]
         for job, place in enumerate(self.place):
             there[place].append(job)
         found: list[tuple[int, int]] = []
         before = [0] * len(self._workers)
-        for place in range(len(there) - 1, -1, -1):  # a kind's places were added from the last one on
+        for place in range(len(there) - 1, -1, -1):  # positions of a type were added from the last one on
             kind, here = self.kind[place], there[place]
             now = len(here) - before[kind]
             if now > 0:
@@ -73,14 +77,14 @@ class Queues:
         self._moves.append({})
 
     def _put(self, jobs: list[int]) -> None:
-        """One after the other, each where it adds least."""
+        """Place jobs one by one, each where it adds the least."""
         place, room, kind, rank, price = self.place, self._room, self.kind, self.rank, self._price
         for job in jobs:
             needs_s = self._needs_s[job]
             distance = [own * needs_s[k] + more for own, k, more in zip(rank, kind, price)]  # noqa: B905
             at = distance.index(min(distance))
             if room[at]:
-                place[job] = at  # nobody moves on, and no price changes
+                place[job] = at  # no job moves, and no price changes
             else:
                 at = self._move_on(job, distance)
             room[at] -= 1
@@ -88,9 +92,12 @@ class Queues:
                 self._add(kind[at], rank[at] + 1)
 
     def _move_on(self, job: int, distance: list[float]) -> int:
-        """Move others on, along the cheapest way to a place with room, which is the answer; the job comes in at its other end."""
+        """Place a job by the cheapest chain of moves; return the position it fills.
+
+        The job enters at the other end of the chain.
+        """
         price, place = self._price, self.place
-        through = [job] * len(distance)  # who would move into each place
+        through = [job] * len(distance)  # job that would move into each position
         near, closed = list(range(len(distance))), []
         while True:
             at = min(near, key=distance.__getitem__)
@@ -128,7 +135,7 @@ class Queues:
             heappush(heap, (rank[to] * needs_s[kind[to]] - here_s, job))
 
     def _moves_from(self, at: int, near: list[int]) -> dict[int, _Heap]:
-        """To these places, and perhaps to others."""
+        """Heaps of moves from a position to the given positions, and maybe others."""
         moves = self._moves[at]
         new = [to for to in near if to not in moves]
         if new:

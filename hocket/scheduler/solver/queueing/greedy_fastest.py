@@ -1,8 +1,9 @@
-"""Turns: who runs where, if one after the other in a line has the fastest workers that are left.
+"""Greedy queue: jobs take the fastest remaining workers in order.
 
-`serve` is in the part of Python that runs as it stands and that numba compiles: both give the same bits. Compiled it is through
-in a microsecond where plain Python takes three to ten, but to load it takes 0.25 s of processor time, and to compile it, once
-on a machine, another half. So a process begins with the plain one, and goes over when it has done what would have paid for that.
+`serve` is written in the subset of Python that numba can compile; both versions give bitwise equal results. Compiled
+it takes one microsecond, and in plain Python three to ten. Loading the compiled version costs 0.25 s of CPU time, and
+compiling it, once per machine, another 0.5 s. A process therefore starts with plain Python and switches when its work
+would have paid for the load.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-PLAIN_WORK = 1_000_000  # jobs in the lines of a process: about 0.25 s of plain Python
-# What a line where nobody overtakes is taken to count for: whoever wants such queues calls the policy itself, again and again;
-# others are asked for by simulations, each once, with much to do in between.
+PLAIN_WORK = 1_000_000  # queued jobs per process: about 0.25 s of plain Python
+# Assumed work of a queue without overtaking. Callers of such queues call the policy directly and repeatedly;
+# other queues come from simulations, once per round, with much other work in between.
 STRICT_WORK = 62_500
 _INDEX = np.dtype(np.int64)
 _Serve = Callable[[Any, Any, int, bool, Any], tuple[int, int, float]]
@@ -23,14 +24,18 @@ _worked = 0
 def served(
     steps: np.ndarray, scale: Sequence[int], workers: list[int], kind: list[int], overtake: bool
 ) -> tuple[np.ndarray, int, float] | None:
-    """Columns of those whose turn comes, in the order of the line, -1 of those whom nothing fits; how many run; their worth.
-
-    None if somebody in line can run nowhere, not even if all workers are free.
+    """Serve a queue.
 
     Arguments:
-        steps: throughputs of those in line; shape (line, columns). scale: their scale factors.
-        workers: of each type. kind: each column's type.
-        overtake: whether others go on where one fits nowhere; if not, it is the last one whose turn comes.
+        steps: throughputs of the queued jobs; shape (line, columns).
+        scale: scale factors of the queued jobs.
+        workers: workers of each type.
+        kind: type of each column.
+        overtake: True if later jobs may pass a job that does not fit; False if the queue ends at such a job.
+
+    Returns:
+        Column of each served job in queue order, -1 if it does not fit; the number of running jobs; their value. None
+            if a queued job cannot run even on an idle cluster.
     """
     global _worked
     table, line = [*workers, *kind, *scale], len(steps)
@@ -40,7 +45,7 @@ def served(
     elif (fast := compiled()) is not None:
         try:
             figures = np.fromiter(table, _INDEX, len(table))
-        except OverflowError:  # somebody asks for more workers than can be counted so
+        except OverflowError:  # a scale factor exceeds 64 bits
             fast = None
     if fast is None:
         found = [0] * line
@@ -53,10 +58,16 @@ def served(
 
 
 def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tuple[int, int, float]:
-    """How many have had their turn (-1: somebody can run nowhere), how many of them run, and what that is worth.
+    """Serve a queue, in code for both Python and numba.
 
-    Arguments: as `served` has them; table: workers of the types, then types of the columns, then scale factors of those in line.
-        found: columns, written for those who have had their turn.
+    Arguments:
+        steps, overtake: as for `served`.
+        table: workers of the types, then types of the columns, then scale factors of the queue.
+        types: number of types.
+        found: output, columns of the served jobs.
+
+    Returns:
+        Number of served jobs (-1 if some job cannot run), number of running jobs, and their value.
     """
     line = len(steps)
     columns = len(table) - types - line
@@ -64,10 +75,10 @@ def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tup
     left = workers.copy()
     free = sum(left)
     end, run = 0, 0
-    lost = 0.0  # of what all would be worth on their fastest
+    lost = 0.0  # loss against all jobs on their fastest workers
     while end < line and free > 0 and (overtake or run == end):
         speeds, needs = steps[end], scale[end]
-        best, most, at = 0.0, 0.0, -1  # most: on workers that are left
+        best, most, at = 0.0, 0.0, -1  # most: on remaining workers
         for c in range(columns):
             speed = speeds[c]
             if speed > most:
@@ -101,7 +112,7 @@ def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tup
 
 @cache
 def compiled() -> _Serve | None:
-    """`serve` compiled by numba; None where that is not installed, or has no folder for what it compiles."""
+    """`serve` compiled by numba; None if numba or its cache folder is missing."""
     try:
         from numba import njit
 

@@ -1,7 +1,7 @@
-"""Queues: jobs one after the other, each all the time on the fastest workers that are left.
+"""Priority queue: in order, each job gets the fastest remaining workers.
 
-Where nothing is left and jobs can share, those that wait join one that runs, if both together keep at least half as much again
-as one alone: 1.5, the public policy's figure.
+Each job runs all the time. With space sharing, waiting jobs join a running job when no workers are left, if both
+together keep at least 1.5 times the throughput of one alone, the public policy's threshold.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from hocket.scheduler.solver.lp.rejected import refusal, refusals
 from hocket.scheduler.solver.queueing.greedy_fastest import served
 
 _WORTHWHILE = 1.5
-_KNOWN = 512  # entries: up to here what is alike in all answers is made once
+_KNOWN = 512  # maximum number of entries with cached arrays
 _FIRST, _ALONE, _ALWAYS = np.arange(_KNOWN), np.full(_KNOWN, ALONE), np.ones(_KNOWN)
 for _part in (_FIRST, _ALONE, _ALWAYS):
     _part.setflags(write=False)
@@ -25,15 +25,16 @@ for _part in (_FIRST, _ALONE, _ALWAYS):
 
 @dataclass(eq=False, slots=True)
 class Queued:
-    """Who runs where.
+    """Result of a queue.
 
     Attributes:
-        order: all that can run, the first in line first; a range for all jobs, as they stand.
-        refused: why each of the others can run nowhere, by index.
-        jobs, columns: those who run, without those who joined them, in the order of the line.
-        worth: the sum of what they do alone, in parts of their fastest, each times how many stand in line from it on.
-        pairs: who joined whom: the one that ran, and the one that came.
-        stuck: who it was that nothing fitted.
+        order: runnable jobs in queue order; a range for all jobs in index order.
+        refused: reason by index, for jobs that cannot run.
+        jobs, columns: running jobs without joined jobs, in queue order, and their columns.
+        worth: sum of throughputs alone, relative to the fastest, each times the number of jobs from this job to the
+            end of the queue.
+        pairs: (running job, joined job).
+        stuck: first job that did not fit, if any.
     """
 
     order: Final[Sequence[int]]
@@ -45,7 +46,7 @@ class Queued:
     stuck: Final[int | None]
 
     def allocation(self, snapshot: Snapshot, objective: float) -> Allocation:
-        """All the time for those who run, with reasons for all."""
+        """Allocation of all the time to the running jobs, with reasons for all jobs."""
         size, reasons = len(self.columns), Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, self))
         first, alone, always = all_the_time(size)
         if not self.pairs and isinstance(self.jobs, range):
@@ -60,7 +61,7 @@ class Queued:
 
 
 def all_the_time(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries of so many jobs, the first ones there are: who it is, who is beside it (nobody), for what part of the time."""
+    """First, second and fraction arrays of jobs 0 to size - 1, alone, all the time."""
     return _entries(size) if size <= _KNOWN else (np.arange(size), np.full(size, ALONE), np.ones(size))
 
 
@@ -70,12 +71,12 @@ def _entries(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def queue(snapshot: Snapshot, order: Sequence[int], overtake: bool, untouched: int = 0) -> Queued:
-    """Who runs.
+    """Serve a queue.
 
     Arguments:
-        order: jobs, the first in line first, those that can run nowhere at any place; a range for all, as they stand.
-        overtake: whether others go on where one fits nowhere; if not, all behind it wait.
-        untouched: so many of the first in line are never joined by another.
+        order: jobs in queue order, including jobs that cannot run; a range for all jobs in index order.
+        overtake: True if later jobs may pass a job that does not fit; False to stop there.
+        untouched: number of jobs at the head of the queue that other jobs may not join.
     """
     refused: dict[int, str] = {}
     found = _served(snapshot, order, overtake)
@@ -101,7 +102,7 @@ def queue(snapshot: Snapshot, order: Sequence[int], overtake: bool, untouched: i
 
 
 def _served(snapshot: Snapshot, order: Sequence[int], overtake: bool) -> tuple[np.ndarray, int, float] | None:
-    """`served`, of those in this order."""
+    """Call `served` for the jobs in this order."""
     steps, scale = snapshot.throughputs, snapshot.scale_factors
     if not isinstance(order, range):
         steps, scale = steps.take(order, axis=0), [scale[j] for j in order]
@@ -117,13 +118,13 @@ def _joined(
     untouched: Sequence[int],
     overtake: bool,
 ) -> list[tuple[int, int]]:
-    """Who joins whom: each of those who wait, in turn, where both together keep most."""
+    """Pairs: each waiting job, in order, joins the host with the largest sum."""
     assert snapshot.pairs is not None
     if not waiting:
         return []
     kept, classes = snapshot.pairs.kept, snapshot.pairs.classes.tolist()
     scale = snapshot.scale_factors
-    # Hosts of a class, column and scale factor are alike for any guest: of these the first free one in line is taken.
+    # Hosts with equal class, column and scale factor are interchangeable; the first free one in the queue is taken.
     hosts: dict[tuple[int, int, int], list[int]] = {}
     for j, c in sorted(zip(jobs, columns, strict=True), reverse=True):
         if j not in untouched:
@@ -146,7 +147,7 @@ def _joined(
 def _worthwhile(
     kept: np.ndarray, own: int, scale: int, kinds: list[tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
-    """Kinds of hosts that a guest of this class and scale factor can join, the best first."""
+    """Kinds of hosts that a job of this class and scale factor can join, best first."""
     alike = [kind for kind in kinds if kind[2] == scale]
     there, column = [kind[0] for kind in alike], [kind[1] for kind in alike]
     both = [
@@ -160,17 +161,20 @@ def _worthwhile(
 
 
 def _reasons(snapshot: Snapshot, found: Queued) -> tuple[Reason, ...]:
-    """What each job has, and why."""
+    """Reason for each job."""
     best = snapshot.throughputs.max(axis=1, initial=0.0)
     names = [snapshot.column_name(c) for c in range(len(snapshot.columns))]
     first = [Reason(f"it is always on {name}, its fastest", "faster workers") for name in names]
-    second = [Reason(f"it is always on {name}: its fastest went to jobs before it", "more of them") for name in names]
+    second = [
+        Reason(f"it is always on {name}: earlier jobs took its fastest workers", "more of its fastest workers")
+        for name in names
+    ]
     beside = Reason("it shares its workers with another job, as all are taken", "more workers")
-    behind = Reason("all workers went to jobs before it", "more workers, or a place before them")
+    behind = Reason("earlier jobs took all workers", "more workers, or an earlier place in the queue")
     if found.stuck is not None:
         name = snapshot.jobs[found.stuck].job.id
         behind = Reason(
-            f"workers went to jobs before it, and it stands with job {name}, for which too few are left", "more workers"
+            f"earlier jobs took workers, and it waits behind job {name}, for which too few are left", "more workers"
         )
     told = [behind] * len(snapshot.jobs)
     for j, c in zip(found.jobs, found.columns.tolist(), strict=True):

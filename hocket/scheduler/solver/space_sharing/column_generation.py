@@ -1,14 +1,14 @@
-"""Roles: space sharing among many unlike jobs, by what kind of job each one is beside.
+"""Column generation for space sharing among many distinct jobs.
 
-What jobs keep beside each other depends on their classes only. So instead of every two jobs it is enough to say how long each
-job is beside some job of a class on a column, its role, as long as all jobs of class k are beside class l for as long as all of
-l beside k, and nobody is beside its own class for more than half of the time in which anybody of it is. Then who is beside whom
-can be laid out afterwards. This is exact: there are as many roles as jobs times classes,
-where pairs are as many as jobs times jobs.
+Shares of throughput depend only on the classes of the two jobs. It is therefore enough to know how long each job is
+beside some job of a class on a column, called its role. Two conditions are needed: jobs of class k are beside class l
+for as long as jobs of l are beside k, and no job is beside its own class for more than half of the class's time with
+itself. The pairs can then be constructed afterwards. This is exact, with as many roles as jobs times classes instead
+of jobs times jobs.
 
-Roles enter a program when its duals say that they would help. A balance that no role is in yet has no price of its own: it gets
-the one at which the best roles of both sides gain alike, so that a role enters only with one that it can be beside. With these
-prices, and each job's time dearer by what its best missing role would gain, the duals bound all answers with any roles.
+A role enters the program when its duals show a gain. A balance row without roles has no price; it gets the price at
+which the best roles of both sides gain equally, so a role enters only together with a partner. With these prices, and
+with each job's time price raised by the gain of its best missing role, the duals bound all solutions with any roles.
 Source: section 5.3.1; column generation (Dantzig and Wolfe 1960).
 """
 
@@ -25,25 +25,26 @@ from hocket.scheduler.solver.lp.ungroup import Entries
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from hocket.scheduler.solver.space_sharing.pairing import laid_out
 
-MOST_GROUPS = 256  # with more of them, roles are quicker than pairs
+MOST_GROUPS = 256  # with more groups, roles are faster than pairs
 _ROUNDS = 60
-_CLOSE = 1e-8  # of the objective: so near to its bound an answer is taken
-_GAIN = 1e-10  # below, a role does not help
-_ENTRANTS = 4  # roles of each group that enter at a time
+_CLOSE = 1e-8  # relative gap at which a solution is accepted
+_GAIN = 1e-10  # smallest gain of a useful role
+_ENTRANTS = 4  # roles per group that enter in one round
 _USED = 1e-9
-_LEAST = 1e-4  # of what a job can do, in units of what it is due
+_LEAST = 1e-4  # smallest unit of a demand row, relative to a job's maximum throughput
 _BASIC = 1  # a state in a basis
-_MORE, _FEW = 1.25, 100  # roles: with more than so many times and so many as before, a program begins from nothing
+_MORE, _FEW = 1.25, 100  # growth in roles (factor, count) beyond which the basis is not reused
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnObjective:
-    """What a program is after.
+    """Objective of a program.
 
     Attributes:
-        worth: of a step a second, by group, or by group and column.
-        due: steps a second, by group, where the least part of it is to be most; 0 for those that are due nothing.
-        kept: all of it is to be had, and the most of what is worth besides.
+        worth: value of a step per second, by group, or by group and column.
+        due: demand in steps per second, by group; the minimum fraction of it is maximized. 0 for groups without a
+            demand.
+        kept: True to require all of the demand and maximize the value in addition.
     """
 
     worth: np.ndarray
@@ -53,12 +54,15 @@ class ColumnObjective:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSolution:
-    """An answer.
+    """Solution of a program.
 
     Attributes:
-        entries: of an allocation. duals: of time and workers. bound: no answer costs less.
-        objective: what this one costs, by the program; prices: of what a job of each group is due, in steps a second.
-        note: whether rounds ran out.
+        entries: entries of an allocation.
+        duals: duals of time and workers.
+        bound: lower bound of the cost of any solution.
+        objective: cost of this solution.
+        prices: price of the demand of a job of each group, in steps per second.
+        note: note if the round limit was reached.
     """
 
     entries: Entries
@@ -70,10 +74,10 @@ class ColumnSolution:
 
 
 def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> AllocationVariables | None:
-    """The groups without pairs if they are too many for all pairs; None if they are not, or nothing is shared.
+    """Groups without pairs, if there are too many for all pairs; else None.
 
     Arguments:
-        keys: as shares take them.
+        keys: see AllocationVariables.
     """
     if snapshot.pairs is None or len(snapshot.jobs) <= MOST_GROUPS:
         return None
@@ -82,12 +86,12 @@ def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> AllocationVaria
 
 
 class Roles:
-    """Groups, their classes, and the roles that have entered."""
+    """Groups, their kinds, and the roles in the program."""
 
     def __init__(self, shares: AllocationVariables, pairs: Pairs, aim: ColumnObjective) -> None:
         """
         Arguments:
-            shares: groups without pairs; jobs of one group are of one class.
+            shares: groups without pairs; jobs of one group have one class.
         """
         self.shares = shares
         self.kind, of = _kinds(shares, pairs.classes[shares.member])
@@ -104,25 +108,25 @@ class Roles:
         able[np.arange(len(of)), np.arange(len(of))] &= (jobs > 1)[:, None]
         self._able = able[self.kind] & (self.steps > 0)[:, None, :]
         self._inside = np.zeros(self._able.shape, dtype=bool)
-        self._half = np.zeros((2, 0), dtype=np.int64)  # groups and columns of rows that were broken without
+        self._half = np.zeros((2, 0), dtype=np.int64)  # groups and columns of rows added by _split
         self._ended: tuple[np.ndarray, ...] | None = None
         self.after(aim)
 
     def after(self, aim: ColumnObjective) -> None:
-        """Be after something else from now on, with the roles that have entered."""
+        """Change the objective and keep the roles in the program."""
         self.aim = aim
         worth = np.asarray(aim.worth, dtype=float)
         self._worth = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], self.steps.shape)
         if aim.due is not None:
-            # What a row of what is due counts in, so that its figures are near 1; of crumbs they cannot be.
+            # Unit of a demand row, so that its coefficients are near 1, except for tiny demands.
             fastest = self.steps.max(axis=1)
             self._unit = np.where(aim.due > 0, np.maximum(aim.due, _LEAST * fastest), fastest) * self.shares.count
 
     def best(self, place: str) -> ColumnSolution:
-        """The answer with all roles that help, or with those that were found to when rounds ran out.
+        """Solve with all useful roles, or with those found by the round limit.
 
         Arguments:
-            place: for messages.
+            place: name for messages.
         """
         for rounds in range(1, _ROUNDS + 1):
             role = np.nonzero(self._inside)
@@ -139,7 +143,7 @@ class Roles:
             far = found.objective - bound > _CLOSE * max(1.0, abs(found.objective))
             if not far or last or not self._enter(missing):
                 limits = found.duals[: len(self.shares.limits.lower)]
-                note = f"roles still helped after {rounds} rounds" if far and last else ""
+                note = f"space sharing not optimal after {rounds} rounds of column generation" if far and last else ""
                 prices = np.zeros(self.shares.groups)
                 if self.aim.due is not None:
                     first = len(limits)
@@ -149,19 +153,19 @@ class Roles:
         raise AssertionError("the last round returns")
 
     def _codes(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
-        """A number for each role, in the order in which they stand."""
+        """Code of each role, in order."""
         return np.ravel_multi_index(role, self._able.shape)
 
     def _keep(self, found: Solution, role: tuple[np.ndarray, ...], known: np.ndarray) -> None:
-        """Remember where a program ended."""
+        """Store the final state of a program."""
         basis = found.basis
         self._ended = None if basis is None else (*basis, self._codes(role), known)
 
     def _basis(self, program: LinearProgram, role: tuple[np.ndarray, ...], known: np.ndarray) -> Basis | None:
-        """Where the last program ended: new roles have no time, new rows are not yet at their sides.
+        """Basis of the last program, extended: new roles at 0, new rows basic.
 
         Arguments:
-            known: codes of balances.
+            known: codes of the balances.
         """
         if self._ended is None:
             return None
@@ -184,7 +188,7 @@ class Roles:
         return states, sides
 
     def _split(self, role: tuple[np.ndarray, ...], x: np.ndarray) -> bool:
-        """Add rows for jobs that are beside their own class for more than half of the time in which anybody is."""
+        """Add rows for jobs beside their own class for more than half of its time."""
         group, beside, column = role
         time = x[self.shares.variables : self.shares.variables + len(group)]
         own = np.flatnonzero(self.kind[group] == beside)
@@ -196,7 +200,10 @@ class Roles:
         return new.shape[1] > 0
 
     def _halves(self, group: np.ndarray, beside: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Entries (row, role, value) of what a job is beside its own class less half of what all are, for these roles."""
+        """Entries (row, role, value) of the rows added by `_split`.
+
+        A row limits a job's time beside its own class minus half of the class's time.
+        """
         who, where = self._half[:, :, None]
         there = (self.kind[who] == self.kind[group]) & (self.kind[group] == beside) & (where == column)
         row, role = np.nonzero(there)
@@ -204,7 +211,7 @@ class Roles:
         return row, role, itself / self.shares.count[group[role]] - 0.5
 
     def _enter(self, gain: np.ndarray) -> bool:
-        """Let the best roles of each group in; whether there are any."""
+        """Add the best roles of each group; True if any was added."""
         flat = gain.reshape(len(gain), -1)
         count = min(_ENTRANTS, flat.shape[1])
         best = np.argpartition(-flat, count - 1, axis=1)[:, :count]
@@ -213,7 +220,11 @@ class Roles:
         return len(group) > 0
 
     def _program(self, role: tuple[np.ndarray, ...]) -> tuple[LinearProgram, np.ndarray, np.ndarray]:
-        """The program with these roles, which balance each is in, -1 for a class beside itself, and codes of balances."""
+        """Program with these roles.
+
+        Returns:
+            The program; the balance row of each role, -1 for a class beside itself; the codes of the balances.
+        """
         shares, (group, beside, column) = self.shares, role
         own, steps = self.kind[group], self._beside(role)
         first_role, level = shares.variables, shares.variables + len(group)
@@ -222,7 +233,7 @@ class Roles:
         known, balance = np.unique((low * len(self.kept) + high) * self.steps.shape[1] + column, return_inverse=True)
         balance = np.where(own == beside, -1, balance)
         cost = [-self._worth[shares.first, shares.column] * shares.steps_first, -self._worth[group, column] * steps]
-        # Twice what the rows of time allow: so these bounds have no price, and all prices are of rows.
+        # Twice what the time rows allow, so that these bounds have no price and all prices are of rows.
         extra = [(0.0, 2 * most) for most in shares.count[group].tolist()]
         none = np.zeros(0, dtype=np.int64)
         more = [Constraints(none, none, np.zeros(0), np.zeros(len(known)), np.zeros(len(known)))]
@@ -266,7 +277,11 @@ class Roles:
     def _gains(
         self, role: tuple[np.ndarray, ...], balance: np.ndarray, duals: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What a unit of time of each role would gain, (groups, classes, columns), and duals with all balances priced."""
+        """Gain per unit of time of each role, and duals with all balances priced.
+
+        Returns:
+            Gains of shape (groups, classes, columns), and the completed duals.
+        """
         shares, (group, beside, column) = self.shares, role
         own, types = self.kind[group], len(shares.snapshot.types)
         limits = shares.groups + types
@@ -283,7 +298,7 @@ class Roles:
         np.maximum.at(inside, self.kind, np.where(self._inside, gain, -np.inf))
         with np.errstate(invalid="ignore"):
             alike = (most.transpose(1, 0, 2) - most) / 2
-        # Roles that are in do not gain at the solver's prices: a range of prices, which may be a point, keeps it so.
+        # Roles in the program have no gain at the solver's prices; a range of prices, maybe one point, preserves this.
         price = np.clip(np.nan_to_num(alike), inside.transpose(1, 0, 2), -inside)
         completed = duals.copy()
         first_balance = limits + (0 if self.aim.due is None else shares.groups)
@@ -293,7 +308,7 @@ class Roles:
         return gain + price[self.kind], completed
 
     def _half_gains(self, prices: np.ndarray) -> np.ndarray:
-        """What roles gain by the duals of the rows of halves; shape (groups, classes, columns)."""
+        """Gain of roles from the rows of `_split`; shape (groups, classes, columns)."""
         found = np.zeros(self._able.shape)
         for group, column, price in zip(*self._half.tolist(), prices.tolist(), strict=True):
             kind = self.kind[group]
@@ -302,21 +317,22 @@ class Roles:
         return found
 
     def _beside(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Steps a second of a job in each role."""
+        """Steps per second of a job in each role."""
         group, beside, column = role
         return self.steps[group, column] * self.kept[self.kind[group], beside, column]
 
     def fastest(self) -> np.ndarray:
-        """No job of a group does more steps a second, whoever is beside it."""
+        """Upper bound of the throughput of a job of each group, with any partner."""
         return self.steps.max(axis=1) * max(1.0, float(self.kept.max(initial=0.0)))
 
 
 def sum_of(snapshot: Snapshot, shares: AllocationVariables, worth: np.ndarray, place: str) -> Allocation:
-    """The allocation of the greatest sum of throughputs times what they are worth.
+    """Allocation with the maximum weighted sum of throughputs.
 
     Arguments:
-        shares: of `many`. worth: of a step a second, by group, or by group and column.
-        place: for messages.
+        shares: groups from `many`.
+        worth: value of a step per second, by group, or by group and column.
+        place: name for messages.
     """
     assert snapshot.pairs is not None
     each = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], (shares.groups, len(snapshot.columns)))
@@ -328,7 +344,7 @@ def sum_of(snapshot: Snapshot, shares: AllocationVariables, worth: np.ndarray, p
 
 
 def _kinds(shares: AllocationVariables, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A kind of each group, by class and scale factor; and the class of each kind."""
+    """Kind of each group, by class and scale factor, and the class of each kind."""
     table = np.stack([classes, shares.scale])
     _, first, kind = np.unique(table, axis=1, return_index=True, return_inverse=True)
     return kind.ravel(), classes[first]

@@ -1,8 +1,9 @@
-"""Paced by roles: the least pace of many unlike jobs that share workers.
+"""Minimum pace for many distinct jobs that share workers.
 
-At a pace each job asks for a throughput, and roles (column_generation.py) say what part of all that can be had at most. By the duals of one
-pace no shorter one is enough up to where they show that all could be had; that is the next pace. So it comes from below, with a
-proof, as in root_search.py; what helped at one pace is there at the next.
+At a pace each job has a demand, and column generation (column_generation.py) gives the maximum fraction of all
+demands that can be met. The duals at one pace prove all paces infeasible up to the pace where they allow all demands;
+that is the next pace. The pace therefore rises from below, with a proof, as in root_search.py. Roles found at one
+pace are reused at the next.
 """
 
 from dataclasses import dataclass
@@ -20,15 +21,17 @@ from hocket.scheduler.solver.space_sharing.column_generation import ColumnObject
 from hocket.scheduler.solver.space_sharing.residuals import CRUMB, with_crumbs
 
 _STEPS = 50
-_CLOSE = 1e-12  # relative: a pace that is so near is that one, if jobs have enough of what they ask for:
-_ENOUGH = 1e-7  # where a job is nearly over a small step of the pace is a large one of that
-_ROOMS = (1e-9, 1e-8, 1e-7)  # that a pace gets, so that rounding does not put it out of reach
+_CLOSE = 1e-12  # relative tolerance of equal paces, if enough of the demand is met:
+_ENOUGH = 1e-7  # for nearly finished jobs a small change of pace is a large change of demand
+_ROOMS = (1e-9, 1e-8, 1e-7)  # relaxation of a pace, so that rounding does not make it infeasible
 
 
 @dataclass(frozen=True, eq=False)
 class PairedMinPace:
-    """The least pace, as far as it is proved; an answer that keeps one, but for crumbs; and duals of time and workers where it
-    was too little."""
+    """Proven minimum pace, and a solution that keeps a pace.
+
+    The solution omits tiny demands (residuals.py). Duals of time and workers are from the last infeasible pace.
+    """
 
     pace: float
     kept: float
@@ -37,11 +40,14 @@ class PairedMinPace:
 
 
 def paced(shares: AllocationVariables, pairs: Pairs, pace: DemandAtPace, place: str) -> PairedMinPace:
-    """The least pace and an answer at it in which nothing is left idle, but for crumbs.
+    """Minimum pace, and a solution at it without idle time.
+
+    The solution omits tiny demands (residuals.py).
 
     Arguments:
-        shares: groups without pairs, in each of which jobs are alike and ask for the same.
-        pace: of all jobs. place: for messages.
+        shares: groups without pairs; the jobs of a group are identical and have equal demands.
+        pace: demands of all jobs.
+        place: name for messages.
     """
     own = DemandAtPace(pace.remaining[shares.member], pace.due[shares.member], pace.elapsed[shares.member])
     roles = Roles(shares, pairs, ColumnObjective(np.zeros(shares.groups)))
@@ -50,7 +56,7 @@ def paced(shares: AllocationVariables, pairs: Pairs, pace: DemandAtPace, place: 
     duals = np.zeros(len(shares.limits.lower))
 
     def due(at: float) -> np.ndarray:
-        demand = np.minimum(own.demand(at), fastest)  # it is no more; rounded it may be, where a job is nearly over
+        demand = np.minimum(own.demand(at), fastest)  # true up to rounding, which matters for nearly finished jobs
         return np.where(demand > CRUMB * roles.steps.max(axis=1), demand, 0.0)
 
     for _ in range(_STEPS):
@@ -62,9 +68,9 @@ def paced(shares: AllocationVariables, pairs: Pairs, pace: DemandAtPace, place: 
             break
         now, duals = later, found.duals
     else:
-        raise SolverTrouble(f"{place}: {_STEPS} steps were not enough")
+        raise SolverTrouble(f"{place}: no solution after {_STEPS} steps")
     proved = later
-    # Where rounds ran out, what could be had is less than what is asked for: a longer pace then.
+    # At the round limit, less than the demand may be met; the pace is then longer.
     reached = max(proved, _reached(own, own.demand(now) * min(1.0, -found.objective), now))
     for room in _ROOMS:
         kept = reached * (1 + room)
@@ -73,11 +79,13 @@ def paced(shares: AllocationVariables, pairs: Pairs, pace: DemandAtPace, place: 
             return PairedMinPace(proved, kept, roles.best(place), duals)
         except Infeasible:
             continue
-    raise SolverTrouble(f"{place}: nothing keeps a pace of {reached}, which was found to be kept")
+    raise SolverTrouble(f"{place}: a pace of {reached} is infeasible, although it was found feasible")
 
 
 def allocation(snapshot: Snapshot, shares: AllocationVariables, pace: DemandAtPace, place: str) -> Allocation:
-    """The allocation at the least pace; its objective is the largest pace of any job that can run.
+    """Allocation at the minimum pace; its objective is the largest pace of any job.
+
+    Only jobs that can run count.
 
     Arguments:
         shares, pace, place: as for `paced`.
@@ -95,13 +103,13 @@ def allocation(snapshot: Snapshot, shares: AllocationVariables, pace: DemandAtPa
 
 
 def _beyond(found: ColumnSolution, own: DemandAtPace, now: float, count: np.ndarray) -> float:
-    """The pace up to which an answer's prices show that jobs cannot have what they ask for.
+    """Pace up to which a solution's prices prove the demands infeasible.
 
     Arguments:
-        count: of jobs in each group; 0 for those that were due nothing.
+        count: number of jobs in each group; 0 for groups without a demand.
     """
     prices = found.prices * count
-    # By these prices no allocation is worth more than this, and all that jobs ask for is worth so much.
+    # Upper bound of the value of any allocation at these prices, where the demands have their value.
     worth = -found.bound * float(prices @ own.demand(now))
 
     def lacks(at: float) -> tuple[float, float]:
@@ -111,5 +119,5 @@ def _beyond(found: ColumnSolution, own: DemandAtPace, now: float, count: np.ndar
 
 
 def _reached(own: DemandAtPace, gets: np.ndarray, now: float) -> float:
-    """The pace of the slowest at these throughputs, if they are less than what is asked for now."""
+    """Pace of the slowest job at these throughputs, at least the current pace."""
     return max(now, float(own.alone(gets).max()))

@@ -1,7 +1,7 @@
-"""Roles laid out: when it is known how long each job is beside some job of a kind, who is beside whom.
+"""Pairing: construct pairs from each job's time beside kinds of jobs.
 
-Any way of matching them will do, because all of one kind are beside another for as long as all of that are beside them, and
-nobody is beside its own kind for more than half of the time in which anybody of it is (column_generation.py).
+Any matching works, because the times of two kinds beside each other are equal, and no job is beside its own kind for
+more than half of the kind's time with itself (column_generation.py).
 """
 
 import numpy as np
@@ -10,15 +10,16 @@ from hocket.scheduler.solver.lp.ungroup import Entries, spread
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.space_sharing.time_windows import halves, matched
 
-_USED = 1e-9  # less time is none
+_USED = 1e-9  # smaller times are ignored
 
 
 def laid_out(shares: AllocationVariables, kind: np.ndarray, role: tuple[np.ndarray, ...], x: np.ndarray) -> Entries:
-    """Entries of an allocation: jobs alone, and of each two kinds who is beside whom and for how long.
+    """Entries of an allocation: single jobs, and pairs of each two kinds.
 
     Arguments:
-        kind: of each group. role: groups, the kinds that they are beside, and columns. x: time of the groups alone, then of
-            each role, summed over a group's jobs.
+        kind: kind of each group.
+        role: groups, partner kinds and columns of the roles.
+        x: times of the groups alone, then of each role, summed over a group's jobs.
     """
     group, beside, column = role
     alone = spread(shares.group, shares.first, shares.second, shares.column, x[: shares.variables])
@@ -39,7 +40,7 @@ def laid_out(shares: AllocationVariables, kind: np.ndarray, role: tuple[np.ndarr
         a, time_a = np.concatenate(jobs), np.concatenate(times)
         if own == other:
             i, j, both = matched(*halves(a, time_a, time_a.sum() / 2))
-            unlike = i != j  # a job of a hair more than half would meet itself
+            unlike = i != j  # a job with slightly more than half would be paired with itself
             i, j, both = i[unlike], j[unlike], both[unlike]
         else:
             b, time_b = (np.concatenate(part) for part in sides[other, own, at])

@@ -1,7 +1,8 @@
-"""Crumbs: what jobs that are nearly done ask for beside jobs of days, which is less than a solver tells from nothing.
+"""Residual demand: tiny demands that a solver cannot distinguish from zero.
 
-Who is beside whom is laid out to within rounding as well. What a job lacks by that is added to an answer, alone on its fastest
-workers: about the solver's tolerance, by which all others of a type that is full have less. Without it the job would never end.
+Jobs that are nearly finished have tiny demands beside jobs of days, and pairing also has rounding errors. The unmet
+part is added to an allocation, alone on the job's fastest workers. It is about the solver's tolerance and is deducted
+from other jobs on a full type. Without it, such a job would never complete.
 """
 
 import numpy as np
@@ -11,17 +12,17 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.ungroup import Entries
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 
-CRUMB = 1e-8  # of what a group can do in all: more of it a solver does not lose
-_LITTLE = 1e-5  # of that: who asks for more does not miss what rounding takes where nobody is beside another
-_SHORT = 1e-7  # relative: who lacks so little of what it asks for has it
+CRUMB = 1e-8  # part of a group's maximum throughput; a solver keeps larger demands
+_LITTLE = 1e-5  # part of a group's maximum throughput; above it, rounding does not matter without pairs
+_SHORT = 1e-7  # relative tolerance of unmet demand
 
 
 def with_crumbs(lines: GroupLines, demand: np.ndarray, entries: Entries, snapshot: Snapshot) -> Entries:
-    """Entries of an allocation, and for jobs whose little was lost as much as they lack of it.
+    """Add unmet tiny demands to the entries of an allocation.
 
     Arguments:
-        demand: steps a second, by job; 0 for those that run nowhere.
-        snapshot: with the pairs that entries may be of; that of lines may be without.
+        demand: steps per second, by job; 0 for jobs that cannot run.
+        snapshot: snapshot with pairs, if entries have pairs; the snapshot of `lines` may lack them.
     """
     group = lines.shares.group
     most = np.append(lines.most, 0.0)[group]

@@ -1,9 +1,10 @@
-"""Windows: how the jobs of a group get what they ask for out of the group's times.
+"""Time windows: split a group's times among jobs with different demands.
 
-A group's times, fastest first, are a line as long as it has jobs (demand_groups.py). The job that asks for most takes the stretch of
-length 1 whose mean is what it asks for, or the last one if that is faster; what is left serves the others, for it still does
-for every rate what they need. Jobs that ask for nothing share equally what is left in the end. Times beside another group are
-matched along both; those beside the group itself with its own other half, which works unless one job has more than half of them.
+A group's times, fastest first, form a line with one unit of length per job (demand_groups.py). The job with the
+largest demand takes the stretch of length 1 with a mean rate equal to its demand, or the last stretch if that is
+faster. The rest still satisfies the condition of the other jobs at every rate. Jobs without a demand share the final
+rest equally. Times beside another group are matched along both lines. Times of a group beside itself are matched with
+the group's other half, which fails if one job has more than half of them.
 """
 
 import numpy as np
@@ -14,14 +15,17 @@ from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.space_sharing.residuals import with_crumbs
 
 _NONE = 1e-12
-_FEW = 8  # jobs of a group, each of which then becomes one: sooner or later most of them would
+_FEW = 8  # groups up to this size are split completely, because most jobs would be split off anyway
 
 
 def spread(lines: GroupLines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries, list[int]]:
-    """Entries of an allocation, and jobs that have to be groups of their own before they hold, if there are such.
+    """Entries of an allocation, and jobs that must become separate groups.
+
+    If there are such jobs, the entries are not valid yet.
 
     Arguments:
-        times: of the variables. demand: steps a second, by job; those who ask for more than there is take the fastest left.
+        times: times of the variables.
+        demand: steps per second, by job; a job with an excessive demand takes the fastest remaining options.
     """
     shares = lines.shares
     order = np.argsort(shares.group, kind="stable")
@@ -42,7 +46,7 @@ def spread(lines: GroupLines, times: np.ndarray, demand: np.ndarray) -> tuple[En
 
 
 def _by_itself(lines: GroupLines, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Options and times of groups of one job: it has all that its group has, and no more than there is."""
+    """Options and times of single-job groups, at most all of the job's time."""
     single = lines.shares.count == 1
     option = np.flatnonzero(single[lines.group] & (times[lines.variable] > _NONE))
     part = times[lines.variable[option]]
@@ -51,7 +55,10 @@ def _by_itself(lines: GroupLines, times: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _windows(steps: np.ndarray, times: np.ndarray, demand: np.ndarray) -> tuple[list[int], list[int], list[float]]:
-    """Entries (job, option, time). Options come fastest first; the idle rest is not among them."""
+    """Entries (job, option, time) of a group.
+
+    Options are sorted fastest first; idle time is not included.
+    """
     n, idle = len(demand), len(steps)
     jobs: list[int] = []
     options: list[int] = []
@@ -81,7 +88,11 @@ def _windows(steps: np.ndarray, times: np.ndarray, demand: np.ndarray) -> tuple[
 
 
 def _window(rates: list[float], left: list[float], asked: float) -> list[tuple[int, float]]:
-    """Options, and the times on them of the last stretch of length 1 whose mean rate is what is asked, or more."""
+    """Last stretch of length 1 with a mean rate of at least the demand.
+
+    Returns:
+        Options and the times on them.
+    """
     there = [(rate, time, k) for k, (rate, time) in enumerate(zip(rates, left, strict=True)) if time > 0]
     total = sum(time for _, time, _ in there)
     length = min(1.0, total)
@@ -96,7 +107,7 @@ def _window(rates: list[float], left: list[float], asked: float) -> list[tuple[i
     does += there[j][0] * room_j
     room_j = there[j][1] - room_j
     asked *= length
-    while does > asked:  # move it on, from tick to tick
+    while does > asked:  # shift it from one breakpoint to the next
         step = min(room_i, room_j)
         fall = there[i][0] - there[j][0]
         enough = fall * step > does - asked
@@ -141,11 +152,11 @@ def _entries(lines: GroupLines, job: np.ndarray, option: np.ndarray, part: np.nd
                 continue
             split = time.sum() / 2
             i, j, both = matched(*halves(jobs, time, split))
-            unlike = i != j  # a job of a hair more than half would meet itself
+            unlike = i != j  # a job with slightly more than half would be paired with itself
             i, j, both = i[unlike], j[unlike], both[unlike]
         else:
             there = shares.group[jobs] == shares.first[v]
-            if there.all() or not there.any():  # the others' part was nothing
+            if there.all() or not there.any():  # the other group's part was zero
                 parts.append((jobs, np.full(len(jobs), ALONE), np.full(len(jobs), shares.column[v]), time))
                 continue
             i, j, both = matched(jobs[there], time[there], jobs[~there], time[~there])
@@ -154,13 +165,16 @@ def _entries(lines: GroupLines, job: np.ndarray, option: np.ndarray, part: np.nd
 
 
 def _merged(jobs: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each job once: a pair of one group is two options of it."""
+    """Merge duplicate jobs: a pair within one group has two options of it."""
     known, at = np.unique(jobs, return_inverse=True)
     return known, np.bincount(at, time)
 
 
 def halves(jobs: np.ndarray, time: np.ndarray, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Two halves of the jobs' times, laid one after the other; the job at the cut may be in both."""
+    """Split the jobs' times, laid end to end, into two halves.
+
+    The job at the cut may be in both.
+    """
     ends = np.cumsum(time)
     first = np.clip(at - (ends - time), 0.0, time)
     a, b = first > _NONE, time - first > _NONE
@@ -170,7 +184,7 @@ def halves(jobs: np.ndarray, time: np.ndarray, at: float) -> tuple[np.ndarray, n
 def matched(
     a: np.ndarray, time_a: np.ndarray, b: np.ndarray, time_b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Jobs side by side, and for how long, where two lists of times are laid along one another."""
+    """Pairs of jobs and their times, from two lists of times laid side by side."""
     ends_a, ends_b = np.cumsum(time_a), np.cumsum(time_b)
     total = min(ends_a[-1], ends_b[-1])
     cuts = np.unique(np.minimum(np.concatenate([ends_a, ends_b]), total))

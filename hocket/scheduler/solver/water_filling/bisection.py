@@ -1,9 +1,9 @@
-"""Leap: how far water rises before workers hold somebody, past all that merely run all the time.
+"""Water-level search: rise to the first level at which workers are the limit.
 
-A job that runs all the time where it is fastest is stuck, and nobody else is for that. Where hundreds of jobs end so, one after
-the other, there would be as many rounds. Instead jobs ask for what they have at some rise of the water (trajectory.py), and the
-greatest rise is sought at which all can have that. The prices of what lacks at one rise bound it at every other: the next is
-where they show nothing. So it falls to the answer in a few steps, from above.
+Jobs that merely run all the time on their fastest workers saturate without limiting others. Hundreds of such jobs
+would need as many rounds. Instead, the demands at a rise of the water are given by trajectory.py, and the largest
+feasible rise is searched. The prices of unmet demand at one rise bound it at every other rise; the next rise is where
+this bound is 0. The search converges from above in a few steps.
 Source: as root_search.py, from the other side.
 """
 
@@ -19,19 +19,20 @@ from hocket.scheduler.solver.parametric.min_cost_demand import Served, without_s
 from hocket.scheduler.solver.water_filling.trajectory import Path
 
 _STEPS = 100
-_LACKING = 1e-11  # of what a group could do in all
+_LACKING = 1e-11  # part of a group's maximum throughput
 _WITHIN = 4 * TOLERANCE
 _CLOSE = 1e-13
-_NEAR = 1e-9  # of a rise: what is known shows no more
+_NEAR = 1e-9  # relative tolerance of bounds from known duals
 
 
 class Leap:
-    """Leaps of one kind of water, each from where the last one ended."""
+    """Water-level search; each call starts from the last solution."""
 
     def __init__(self, shares: AllocationVariables, due: np.ndarray, place: str, session: Session | None) -> None:
         """
         Arguments:
-            shares: without pairs. due: steps a second, by group, in which levels count.
+            shares: groups without pairs.
+            due: unit of levels in steps per second, by group.
         """
         self._lines, self._due = GroupLines(shares), due
         cuts = self._lines.start(np.zeros(len(shares.group)))
@@ -39,14 +40,14 @@ class Leap:
 
     @property
     def start(self) -> Stand | None:
-        """Prices where the last one ended, if these are what it is known by."""
+        """Prices at the end of the last search, if it used prices."""
         return self._served.start
 
     def rise(self, path: Path) -> tuple[float, np.ndarray, Basis | None]:
-        """How far it goes, times of variables there, and a basis for the same rows.
+        """Largest feasible rise, times of the variables, and a basis for the same rows.
 
         Raises:
-            SolverTrouble: the solver gave up.
+            SolverTrouble: the solver failed.
         """
         served = self._served
         now = float(path.ends[np.isfinite(path.ends)].max())
@@ -60,7 +61,7 @@ class Leap:
                 break
             now = below
             before = served.known(self._demand(path, now))
-        # What was reached before is reached within the solver's tolerance.
+        # Earlier levels are reached within the solver's tolerance.
         lacking = _LACKING if served.solution is None else _WITHIN
         for _ in range(_STEPS):
             found = served.ask(self._demand(path, now))
@@ -72,14 +73,14 @@ class Leap:
                 served.keep()
                 return below, found.x[: self._lines.shares.variables], without_slack(found)
             now = below
-        raise SolverTrouble(f"{served.place}: {_STEPS} steps were not enough")
+        raise SolverTrouble(f"{served.place}: no solution after {_STEPS} steps")
 
     def _demand(self, path: Path, rise: float) -> np.ndarray:
-        """Steps a second of each job, 0 for those that can run nowhere."""
+        """Steps per second of each job; 0 for jobs that cannot run."""
         return np.append(path.at(rise) * self._due, 0.0)[self._lines.shares.group]
 
     def _by_prices(self, path: Path, now: float) -> float:
-        """A rise above which there is none, by prices of workers."""
+        """Upper bound of the rise, from worker prices."""
         shares = self._lines.shares
 
         def wanted() -> np.ndarray:
@@ -90,10 +91,11 @@ class Leap:
         return now
 
     def _below(self, path: Path, duals: np.ndarray, bound: float, now: float) -> float:
-        """The greatest rise at which these duals show nothing that lacks.
+        """Largest rise at which these duals prove no unmet demand.
 
         Arguments:
-            duals: of all rows. bound: what lacks now, by them.
+            duals: duals of all rows.
+            bound: unmet demand at the current rise, by these duals.
         """
         shares = self._lines.shares
         prices = np.maximum(duals[len(shares.limits.lower) :], 0.0) * self._due / self._lines.fastest
@@ -101,7 +103,10 @@ class Leap:
 
 
 def _root(path: Path, prices: np.ndarray, rest: float, now: float) -> float:
-    """The greatest rise up to now at which rest + prices * levels is not above 0; levels do not fall as the water rises."""
+    """Largest rise up to now with rest + prices * levels <= 0.
+
+    Levels do not decrease as the water rises.
+    """
     if rest + float(prices @ path.at(now)) <= 0:
         return now
     low, high = 0.0, now

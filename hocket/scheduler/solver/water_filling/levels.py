@@ -1,4 +1,4 @@
-"""Water: levels of throughput that rise until everybody is stuck, and the allocation that then stands."""
+"""Water filling: raise throughput levels until every group is saturated."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,22 +14,28 @@ from hocket.scheduler.solver.water_filling.bisection import Leap
 from hocket.scheduler.solver.water_filling.rounds import PRICE, Levels
 from hocket.scheduler.solver.water_filling.trajectory import Path
 
-_SAME = 1e-9  # of levels: where a job can get no more
-_RISEN = 1e-6  # of levels: what is less is the slack of floors
-MANY = 64  # groups: of fewer it is quicker to let each end by itself
-_AGAIN = 4  # rounds in which nobody is held by workers, after which a leap is worth it
-_DECIMALS = 6  # to which rises are one
-_NONE = 1e-12  # of prices of time and workers
+_SAME = 1e-9  # relative tolerance of the maximum level
+_RISEN = 1e-6  # smallest rise; smaller ones are slack of the level rows
+MANY = 64  # minimum number of groups; below, rounds are faster than a search
+_AGAIN = 4  # rounds without a limit by workers, after which a search pays off
+_DECIMALS = 6  # precision at which rises are equal
+_NONE = 1e-12  # smallest price of time and workers
 
 
 @dataclass(eq=False)
 class Water:
-    """How far the levels have risen.
+    """Current levels.
 
     Attributes:
-        level: what a job of each group gets; stuck: who gets no more; step: by group, after how many rises it was.
-        full, busy: by group: types that were full, and whether its time was, when it was; shapes (groups, types), (groups,).
-        times: of the variables. rises: that were. first: how far the first went. gap: the largest.
+        level: level of a job of each group.
+        stuck: mask of the saturated groups.
+        step: number of rises after which each group saturated.
+        full: types that were full when the group saturated; shape (groups, types).
+        busy: True if the group's time was the limit; shape (groups,).
+        times: times of the variables.
+        rises: number of rises.
+        first: size of the first rise.
+        gap: largest gap.
     """
 
     level: np.ndarray
@@ -52,7 +58,7 @@ def still(shares: AllocationVariables) -> Water:
 
 
 def moved(water: Water, before: AllocationVariables, shares: AllocationVariables) -> Water:
-    """The same water, among groups that are made anew; jobs of one group have the same level."""
+    """Transfer the water to regrouped jobs; jobs of one group have equal levels."""
     runs = shares.group >= 0
     level = np.bincount(shares.group[runs], water.level[before.group[runs]], shares.groups) / shares.count
     was = before.group[shares.member]
@@ -67,15 +73,16 @@ def fill(
     leap: Leap | None = None,
     path: Callable[[Water], Path | None] | None = None,
 ) -> None:
-    """Raise the water until all are stuck, or nobody is to rise.
+    """Raise the water until all groups are saturated or no group rises.
 
     Arguments:
-        rates: from who is stuck to everybody's rates, 0 for those who wait; None to stop.
-        leap: to pass those that end by themselves. path: on which it is to go; None where it cannot.
+        rates: function from the saturated groups to all rates, 0 for waiting groups; returns None to stop.
+        leap: search that skips groups that saturate by running all the time.
+        path: function from the water to the trajectory of such a search; returns None if it does not apply.
     """
     shares = levels.shares
     price_of_types = slice(shares.groups, shares.groups + len(shares.snapshot.types))
-    alone = _AGAIN  # rounds since the last leap in which all that got stuck ran all the time
+    alone = _AGAIN  # rounds since the last search in which all newly saturated groups ran all the time
     while not water.stuck.all():
         if leap is not None and path is not None and alone >= _AGAIN and (~water.stuck).sum() > MANY:
             ahead, alone = path(water), 0
@@ -106,11 +113,11 @@ def fill(
         water.full[fresh] = found.duals[price_of_types] < -_NONE
         water.busy[fresh] = ((found.duals[: shares.groups] < -_NONE) | ends)[fresh]
         if not fresh.any():
-            raise SolverTrouble(f"{levels.place}: a round that fixes nobody")
+            raise SolverTrouble(f"{levels.place}: a round without a newly saturated group")
 
 
 def _leap(levels: Levels, water: Water, path: Path, leap: Leap) -> None:
-    """To where workers hold somebody; those that run all the time before are stuck."""
+    """Rise to the first limit by workers; groups that run all the time saturate."""
     rise, water.times, basis = leap.rise(path)
     levels.begin(basis, leap.start)
     rising = np.isfinite(path.ends)
@@ -126,21 +133,21 @@ def _leap(levels: Levels, water: Water, path: Path, leap: Leap) -> None:
 
 
 def dues(shares: AllocationVariables) -> np.ndarray:
-    """Steps a second of a job of each group with an equal share of time on every worker."""
+    """Steps per second of a job of each group with an equal share of all workers."""
     return equal_share(shares.snapshot)[shares.member]
 
 
 def told(shares: AllocationVariables, water: Water) -> Allocation:
-    """The allocation, with the level at which each job got stuck and what held it."""
+    """Allocation, with the level and the limit at which each job saturated."""
     found = answer(shares, water.times, np.zeros(shares.groups + len(shares.snapshot.types)), water.first, water.gap)
     return replace(found, reasons=Reasons(len(shares.group), lambda: _reasons(shares, water, found.reasons)))
 
 
 def _reasons(shares: AllocationVariables, water: Water, plain: Sequence[Reason]) -> list[Reason]:
-    """Of all jobs.
+    """Reason for each job.
 
     Arguments:
-        plain: where those that can run nowhere find theirs.
+        plain: reasons of jobs that cannot run.
     """
     types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
     runs = np.zeros(water.full.shape, dtype=bool)
@@ -158,7 +165,7 @@ def _reasons(shares: AllocationVariables, water: Water, plain: Sequence[Reason])
 
 
 def _reason(where: str, full: str) -> Reason:
-    """Of a group at some level that is held by types that are full, or by none: then it runs all the time."""
+    """Reason of a group at some level, limited by full types or by its time."""
     if not full:
         return Reason(f"{where}: it runs all the time", "faster workers, or more of the fastest that it has")
     return Reason(f"{where}: {full} {'are' if ' and ' in full else 'is'} full", f"more workers of {full}")

@@ -1,14 +1,14 @@
-"""Levels: water filling. Everybody's throughput rises at its own rate until nobody's can.
+"""Water-filling rounds: all throughputs rise at their rates until saturation.
 
-In each round a linear program says how far all that are not yet stuck can rise together. A group whose level has a price is
-stuck: in no best answer does it get more, so it can get more only where somebody gets less. So is one that runs all the time
-where it is fastest, and one that waits while each way to run it costs others something. Where prices are degenerate and some
-that are stuck have none, the next round cannot raise the level and finds the others. So no mixed-integer program is needed: a
-round fixes at least one group, and the level rises in as many rounds as there are levels.
+In each round, a linear program gives the largest common rise of all unsaturated groups. A group with a level price is
+saturated: no optimal solution gives it more, so more for it means less for another group. A group is also saturated
+if it runs all the time on its fastest workers, or if it waits and every option has a price. In degenerate solutions
+some saturated groups have no price; the next round then has a rise of 0 and finds the others. No mixed-integer
+program is needed: each round fixes at least one group, and there are as many rounds with a rise as levels.
 
-One solver is kept for all rounds; between them only bounds and rates change. Pairs enter when prices say that they would help;
-each answer is verified against the program with all of them.
-Source: section 5.4.3 (there, bottlenecks are found with binary variables); complementary slackness.
+One solver is kept for all rounds; only bounds and rates change in between. Pairs enter when prices show a gain; each
+solution is verified against the program with all pairs.
+Source: section 5.4.3 (which finds bottlenecks with binary variables); complementary slackness.
 """
 
 from dataclasses import dataclass
@@ -25,17 +25,20 @@ from hocket.scheduler.solver.lp.solver_pool import begin, left, states, taken
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.lp.warm_start import inherited
 
-PRICE = 1e-7  # below, a price counts as none: those of levels, times their rates, add up to 1 in each round
-_SLACK = 2 * TOLERANCE  # that floors get, so that what an answer reached within its tolerance is not out of reach
+PRICE = 1e-7  # smallest price; level prices times rates sum to 1 in each round
+_SLACK = 2 * TOLERANCE  # relaxation of level rows, so that levels reached within tolerance stay feasible
 _MOST_SLACK = 1e-7
 _AT_LOWER, _BASIC = 0, 1  # states in a basis
-_RISE, _SHORT, _OWN = 0, 1, 2  # variables of the solver before those of the shares
-_ENTRANTS = 4  # times the groups: pairs that enter at a time
+_RISE, _SHORT, _OWN = 0, 1, 2  # the solver's own variables, before those of AllocationVariables
+_ENTRANTS = 4  # pairs that enter at a time, per group
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What one program answered: how far the level rises, times of all variables, duals of the rows, its gap."""
+    """Result of one round.
+
+    The fields are the rise of the level, the times of all variables, the duals of the rows, and the gap.
+    """
 
     rise: float
     times: np.ndarray
@@ -44,10 +47,12 @@ class Round:
 
 
 class Levels:
-    """The program of one round, kept between rounds: maximize c subject to level[g] + rate[g] c <= what a job of g gets.
+    """Program of one round, kept between rounds.
+
+    maximize c subject to level[g] + rate[g] c <= throughput of a job of g
 
     Attributes:
-        reach: the most that a job of each group can get.
+        reach: maximum level of a job of each group.
     """
 
     def __init__(
@@ -55,9 +60,10 @@ class Levels:
     ) -> None:
         """
         Arguments:
-            due: steps a second, by group; what a job gets is its throughput in these.
-            place: for messages.
-            before: of the same jobs in other groups: the first answer is sought near its last one, and it is closed.
+            due: unit of levels in steps per second, by group.
+            place: name for messages.
+            before: program of the same jobs in other groups; the first solve starts near its last solution, and it is
+                closed.
         """
         self.shares, self.place = shares, place
         count, limits = shares.groups, shares.limits
@@ -91,10 +97,11 @@ class Levels:
             before.close()
 
     def begin(self, basis: Basis | None, start: Stand | None = None) -> None:
-        """The first round is to begin from states of variables and rows; without pairs, and if there was no round yet.
+        """Set the start of the first round, for programs without pairs.
 
         Arguments:
-            start: prices, where the next round is to begin from them instead.
+            basis: states of variables and rows; ignored after the first round.
+            start: prices from which the next round starts instead.
         """
         self._start = start
         if basis is None or self._solver is not None or len(self._inside) < self.shares.variables:
@@ -103,10 +110,10 @@ class Levels:
         self._begin = np.concatenate([own, basis[0]]), basis[1]
 
     def round(self, rates: np.ndarray, levels: np.ndarray) -> Round:
-        """How far everybody can rise at these rates, from these levels.
+        """Largest common rise at these rates from these levels.
 
         Raises:
-            SolverTrouble: the solver gave up.
+            SolverTrouble: the solver failed.
         """
         rising = rates > 0
         most = 1 + 2 * float(((self.reach - levels)[rising] / rates[rising]).clip(min=0).min())
@@ -120,7 +127,7 @@ class Levels:
         if not self._solve():
             self._make_room()
             if not self._solve():
-                raise Infeasible(f"{self.place}: nothing keeps the constraints")
+                raise Infeasible(f"{self.place}: the constraints are infeasible")
         answer = self._solver.getSolution()
         found, duals = np.array(answer.col_value), np.array(answer.row_dual)
         times = np.zeros(self.shares.variables)
@@ -130,7 +137,7 @@ class Levels:
         return Round(max(0.0, rise), times, duals, gap)
 
     def _by_prices(self, rates: np.ndarray) -> Round | None:
-        """The same from prices of types; None where it is not found so. Where it ended, the next round begins."""
+        """Solve from type prices; None if it fails. The next round starts at its end."""
         start, self._start = self._start, None
         rows = unlike.GroupRows(self._due, self._row_lower[self._first_level :], -rates)
         answer = unlike.solve(self.shares, rows, self.place, None, (-float(self._upper[-1]), 0.0), start)
@@ -147,7 +154,7 @@ class Levels:
         )
 
     def blocked(self, duals: np.ndarray) -> np.ndarray:
-        """Groups that no variable of theirs could give more without a price."""
+        """Groups for which every variable has a price."""
         reduced = self._program().transposed(-duals)[:-1]
         cheap = reduced <= PRICE
         shares = self.shares
@@ -156,7 +163,7 @@ class Levels:
         return (ways + np.bincount(shares.second[both], minlength=shares.groups)) == 0
 
     def _solve(self) -> bool:
-        """Whether there is an answer; in it are all variables that help."""
+        """Solve with all useful variables; True if feasible."""
         while self._run():
             entrants = self._entrants(np.array(self._solver.getSolution().row_dual))
             if not len(entrants):
@@ -165,23 +172,24 @@ class Levels:
         return False
 
     def _make_room(self) -> None:
-        """Levels that were reached with pairs may be out of reach without them: let pairs enter until they are not.
+        """Restore feasibility by adding pairs, and relax the levels if needed.
 
-        What then still lacks is within the solver's tolerance, and floors are lowered by it.
+        Levels reached with pairs may be infeasible without them, so pairs enter until they are feasible. The
+        remaining shortfall is within the solver's tolerance, and the level rows are lowered by it.
         """
         self._aim(np.array([0.0, 1.0]), float(self._row_lower[self._first_level :].max()))
         if not self._solve():
-            raise SolverTrouble(f"{self.place}: no answer where there must be one")
+            raise SolverTrouble(f"{self.place}: no solution of a program that is feasible")
         short = 2 * float(self._solver.getSolution().col_value[_SHORT]) + TOLERANCE
         self._slack += short
         if self._slack > _MOST_SLACK:
-            raise Infeasible(f"{self.place}: levels that were reached are {self._slack} too high")
+            raise Infeasible(f"{self.place}: levels reached earlier are {self._slack} too high")
         self._row_lower[self._first_level :] -= short
         self._aim(np.array([-1.0, 0.0]), 0.0)
         self._change(self._rates)
 
     def _aim(self, cost: np.ndarray, short: float) -> None:
-        """Change what the solver's own variables cost, and by how much floors may be missed."""
+        """Change the cost of the solver's own variables and the allowed shortfall."""
         self._own_cost, self._most_short = cost, short
         self._solver.changeColsCost(_OWN, np.arange(_OWN, dtype=np.int32), cost)
         self._solver.changeColBounds(_SHORT, 0.0, short)
@@ -193,7 +201,7 @@ class Levels:
         )  # fmt: skip
 
     def _change(self, rates: np.ndarray) -> None:
-        """Bounds and rates as they are now, in the solver."""
+        """Update the bounds and rates in the solver."""
         if self._solver is None:
             self._rates = rates.copy()
             self._values[-len(rates) :] = -rates
@@ -210,7 +218,7 @@ class Levels:
         self._solver.changeColBounds(_RISE, 0.0, self._upper[-1])
 
     def _new(self, careful: bool = False) -> Any:
-        """A solver with the program as it is now."""
+        """Solver with the current program."""
         import highspy
 
         solver = taken(len(self._row_lower), careful)
@@ -237,15 +245,15 @@ class Levels:
         return solver
 
     def close(self) -> None:
-        """Leave the solver to others."""
+        """Return the solver to the pool."""
         if self._solver is not None and not self._careful:
             left(self._solver)
         self._solver = None
 
     def _run(self) -> bool:
-        """Whether there is an answer with the variables that are in the solver.
+        """Run the solver with its current variables; True if feasible.
 
-        What fails from where the last round ended is tried from nothing, with all that the solver has.
+        If the warm start fails, the program is solved from scratch with all safeguards.
         """
         self._solver.run()
         if self._solver.getModelStatus().name != "kOptimal":
@@ -257,7 +265,7 @@ class Levels:
         return bool(status.name == "kOptimal")
 
     def _entrants(self, duals: np.ndarray) -> np.ndarray:
-        """Variables outside of the solver that would help, not too many at a time."""
+        """Variables outside the solver that would help, up to a limit."""
         if len(self._inside) == self.shares.variables:
             return self._inside[:0]
         reduced = -self._program().transposed(duals)[:-1]

@@ -1,8 +1,9 @@
-"""Path: what jobs would have as water rises, if workers held nobody, and each stopped where it runs all the time.
+"""Trajectory of levels as water rises, without worker limits.
 
-Every team has a height, which the rise of the water pushes up. A job begins to rise at some height of its team, at its own rate,
-until it has all that it can get. In a team that shares fairly all begin at once, and what those that ended were given goes to
-the others: its height grows the faster the fewer are left. In a line each begins where the one before it ends.
+Each job stops where it runs all the time. Every team has a height, which the rise of the water increases. A job
+starts to rise at some height of its team, at its own rate, until its maximum. In a fair team all jobs start at once,
+and the share of finished jobs goes to the others, so the height grows faster with fewer jobs left. In a FIFO team
+each job starts where the previous one ends.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,13 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class JobGroup:
-    """Groups of a team that are not stuck, in line if it is one.
+    """Unsaturated groups of a team.
 
     Attributes:
-        groups: indices. part: what each weighs among them, for all its jobs; 1 in a line. weight: of the team.
+        groups: group indices.
+        part: weight of each group in the team, for all its jobs; 1 in a FIFO team.
+        weight: weight of the team.
+        in_line: True for a FIFO team.
     """
 
     groups: np.ndarray
@@ -29,22 +33,23 @@ class Path:
     """Levels of groups after any rise.
 
     Attributes:
-        ends: rises after which each group runs all the time; infinite for those that do not rise.
+        ends: rise after which each group runs all the time; inf for groups that do not rise.
     """
 
     def __init__(self, level: np.ndarray, rate: np.ndarray, reach: np.ndarray, teams: Sequence[JobGroup] = ()) -> None:
         """
         Arguments:
-            level: where they are. rate: how fast they rise with the height of their team; 0 for those that are stuck.
-            reach: the most that a job of each can get.
-            teams: who rises together; none where all do, at one height, that of the water.
+            level: current levels.
+            rate: rate of each group per height of its team; 0 for saturated groups.
+            reach: maximum level of a job of each group.
+            teams: teams that rise together; empty if all groups rise with the water.
         """
         self._level, self._rate, self._reach = level, rate, reach
         self._begins = np.zeros(len(level))
         self._team = np.zeros(len(level), dtype=np.int64)
         self._heights: list[
             tuple[np.ndarray, np.ndarray] | None
-        ] = []  # rises and heights between which it is a straight line
+        ] = []  # breakpoints (rises, heights) of a piecewise linear function
         self.ends = np.full(len(level), np.inf)
         for team in teams:
             self._add(team)
@@ -65,13 +70,13 @@ class Path:
         else:
             order = np.argsort(long, kind="stable")
             height, part = long[order], team.part[order]
-            left = part.sum() - np.cumsum(part) + part  # that still rise before each of these ends
+            left = part.sum() - np.cumsum(part) + part  # weight that still rises before each of these ends
             rise = np.cumsum(np.diff(height, prepend=0.0) * left) / team.weight
             self.ends[own[order]] = rise
         self._heights.append((np.append(0.0, rise), np.append(0.0, height)))
 
     def at(self, rise: float) -> np.ndarray:
-        """After a rise."""
+        """Levels after a rise."""
         heights = np.array([rise if known is None else np.interp(rise, *known) for known in self._heights])
         above = np.maximum(heights[self._team] - self._begins, 0.0)
         return np.minimum(self._level + self._rate * above, np.maximum(self._reach, self._level))
