@@ -9,7 +9,7 @@ from hocket.scheduler.core.events import JobArrived, Progressed, SharingMeasured
 
 __all__ = ["check_arrival", "check_measured", "check_progress", "check_sharing", "check_workers"]
 
-_MOST_WORKERS = 10**6  # of one type
+_MOST_WORKERS = 10**6  # maximum worker number of a type, plus one
 
 
 def check_arrival(event: JobArrived, columns: int, kept: np.ndarray | None) -> None:

@@ -83,7 +83,7 @@ def complete(
     rank = min(rank, *table.shape)
     columns = rng.normal(size=(table.shape[1], rank))
     mask = known.astype(float)
-    # A strong ridge that weakens finds the main factors first; a weak ridge may reach a bad optimum from a random start.
+    # A strong ridge that weakens finds the main factors first; from a random start, a weak ridge may end badly.
     for step in np.geomspace(max(ridge, _FIRST_RIDGE), ridge, rounds):
         rows = _half(centred, mask, columns, step)
         columns = _half(centred.T, mask.T, rows, step)

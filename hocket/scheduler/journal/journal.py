@@ -172,7 +172,7 @@ class Journal:
         try:
             os.fsync(self._stream.fileno())
         except OSError as error:
-            raise InputError(str(self._path), _why(error), "a disk that takes it") from None
+            raise InputError(str(self._path), _why(error), "a writable disk with free space") from None
 
     def close(self) -> None:
         """Sync and close the file."""
@@ -202,7 +202,7 @@ class Journal:
             with suppress(OSError):  # readers drop an incomplete line
                 self._stream.truncate(self._size_bytes)
                 self._stream.seek(self._size_bytes)
-            raise InputError(str(self._path), _why(error), "a disk that takes it") from None
+            raise InputError(str(self._path), _why(error), "a writable disk with free space") from None
         self._last = checksum
         self._size_bytes += len(line)
 

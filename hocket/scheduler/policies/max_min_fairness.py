@@ -21,7 +21,7 @@ __all__ = ["PAPER", "allocate", "asked"]
 PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
 _PLACE = "max-min fairness"
 _LEAST = 1e-6  # relative: shares this close to the minimum count as minimal
-_NAMED = 2  # jobs
+_NAMED = 2  # maximum number of jobs named in a reason
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:

@@ -30,7 +30,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
         return sum_of(snapshot, unlike, np.ones(unlike.groups), _PLACE)
     shares = AllocationVariables(snapshot)
     steps = shares.steps_first + shares.steps_second
-    # In units of the fastest, so that the solver's tolerances are relative.
+    # In units of the largest throughput, so that the solver's tolerances are relative.
     unit = float(steps.max(initial=0.0)) or 1.0
     solution = solved(session, shares, shares.program(-steps / unit), _PLACE)
     return answer(shares, solution.x, solution.duals, -solution.objective * unit, solution.gap)

@@ -109,7 +109,7 @@ def _by_lines(
             break
         apart[torn] = np.array(torn) + 1.0
     else:
-        raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
+        raise SolverTrouble(f"{_PLACE}: no solution after {_STEPS} steps")
     plain = answer(shares, solution.x, solution.duals, objective, solution.gap)
     told = Reasons(len(demand), lambda: _reasons(shares, plain.reasons, demand, late))
     note = _note([why for j, why in late.items() if shares.group[j] >= 0], floor)
@@ -206,7 +206,7 @@ def _ratio(lines: GroupLines, demand: np.ndarray, prices: np.ndarray) -> tuple[S
         if now <= reached * (1 + 1e-12):
             return solution, reached
         reached = now
-    raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
+    raise SolverTrouble(f"{_PLACE}: no solution after {_STEPS} steps")
 
 
 def _reasons(

@@ -125,7 +125,7 @@ class _Servers:
                 server = max(range(len(left)), key=lambda s: (left[s], -wanted[s], -s))
             part = self.on(server, min(need, left[server]))
             if not part:
-                raise InternalError("placement: fewer workers than were to be placed")
+                raise InternalError("placement: fewer workers than requested")
             found += part
             need -= len(part)
             left[server] = 0
@@ -137,7 +137,7 @@ class _Servers:
         ranks = range(max(map(len, by_server), default=0))
         found = [own[rank] for rank in ranks for own in by_server if rank < len(own)][:need]
         if len(found) < need:
-            raise InternalError("placement: fewer workers than were to be placed")
+            raise InternalError("placement: fewer workers than requested")
         return found
 
 
@@ -170,7 +170,7 @@ def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_se
     free = set(there)
     free.difference_update(taken)
     if count > len(free):
-        raise InternalError("placement: fewer workers than were to be placed")
+        raise InternalError("placement: fewer workers than requested")
     if per_server == 1:
         return sorted(free)[:count]
     left: dict[int, int] = {}

@@ -151,7 +151,7 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
     Returns:
         Selected entry indices, in the given order.
     """
-    busy = bytearray(entries.jobs + 1)  # the last one is nobody, who is never busy
+    busy = bytearray(entries.jobs + 1)  # the last entry is for ALONE and never set
     free, left = list(workers), sum(workers)
     chosen: list[int] = []
     while left and len(order):
@@ -189,7 +189,7 @@ def choose_by_type(
     queued, first, fraction, begins = entries.queued
     second = entries.second[queued] if entries.paired else None
     rank, gifts = fraction / received[queued], -owed[queued]
-    idle = np.ones(entries.jobs + 1, dtype=bool)  # the last one is nobody, who is never busy
+    idle = np.ones(entries.jobs + 1, dtype=bool)  # the last entry is for ALONE and never set
     chosen: list[np.ndarray] = []
     for kind in types:
         if kind + 1 >= len(begins) or not workers[kind]:

@@ -121,7 +121,7 @@ def table(path: str | Path, needed: Sequence[str]) -> tuple[list[str], Iterator[
             found = f"columns {', '.join(header)[:80]}" if header else "an empty file"
             raise InputError(f"{path} line 1", found, f"a column {name!r}", nearest(name, header))
     if len(set(header)) != len(header):
-        raise InputError(f"{path} line 1", "a column twice", "unique columns")
+        raise InputError(f"{path} line 1", "a duplicate column", "unique columns")
 
     def checked() -> Iterator[tuple[int, list[str]]]:
         for line, row in rows:

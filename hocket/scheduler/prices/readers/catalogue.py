@@ -31,7 +31,7 @@ def read(versions: Iterable[tuple[str | Path, float]], cloud: str) -> tuple[Offe
     seen: set[float] = set()
     for path, when in sorted(versions, key=lambda version: version[1]):
         if when in seen:
-            raise InputError(f"{path}: moment", f"{when:.0f} s again", "each version of another moment")
+            raise InputError(f"{path}: moment", f"{when:.0f} s again", "one version per time")
         seen.add(when)
         listed = _read_version(path, cloud)
         for key, (kind, held, price, spot) in listed.items():

@@ -56,7 +56,7 @@ def test_an_instance_that_was_never_sold_is_no_offer(tmp_path: Path) -> None:
         ("Date,NC6\n1/2/1970,1١\n", r"line 2: NC6"),
         ("Date\n1/2/1970\n", r"line 1: found no column besides Date"),
         ("Date,NC6\n1/2/1970,$1,$2\n", r"line 2: found 3 fields"),
-        ("Date,NC6,NC6\n", r"line 1: found a column twice"),
+        ("Date,NC6,NC6\n", r"line 1: found a duplicate column"),
         ("Date,NC7\n", r"line 1: found a column 'NC7'.*Add its accelerators"),
         ("Day,NC6\n", r"line 1: .*a column 'Date'"),
         ("", r"line 1: found an empty file"),

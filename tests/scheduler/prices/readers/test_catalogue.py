@@ -84,7 +84,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, row: str, place: str) -> None:
 def test_versions_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     """Two of one moment, or other accelerators in the same instance; and a file without a needed column."""
     first = write(tmp_path / "a.csv", ROW)
-    with pytest.raises(InputError, match="each version of another moment"):
+    with pytest.raises(InputError, match="one version per time"):
         catalogue.read([(first, 1.0), (first, 1.0)], "aws")
     other = write(tmp_path / "b.csv", ROW.replace(",4.0,", ",8.0,"))
     with pytest.raises(InputError, match="8 v100"):
