@@ -31,8 +31,8 @@ class Settings:
         newcomers: use of such workers by jobs that arrived since the last allocation: "fill", like other jobs, or
             "wait", not at all, as in the public implementation.
         gifts: accounting of time on workers without a claim: "free", not deducted from what a job is owed, or
-            "counted", deducted. "counted" also orders the fill entries, with equal ratios, as in the public
-            implementation.
+            "counted", deducted, as in the public implementation. With "counted", jobs that received less of such
+            time before get it first.
         hold_first: True if an allocation made at time 0 is valid for `recompute_after_s` like any other. False in the
             public implementation, where time 0 means never, so the next round answers the first change after time 0.
         balance_after: rounds that a job may lag before a greedy selection worth less than the allocation is replaced

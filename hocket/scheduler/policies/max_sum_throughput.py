@@ -20,7 +20,10 @@ _PLACE = "maximum total throughput"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
-    """Allocation with the maximum total throughput, in steps per second."""
+    """Allocation with the maximum total throughput.
+
+    The objective is the sum of all throughputs, in steps per second.
+    """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 

@@ -114,7 +114,7 @@ class _Search:
         raise SolverTrouble(f"{self._place}: no solution after {_STEPS} boxes")
 
     def _lay(self) -> tuple[np.ndarray, Edges]:
-        """Costs and edges at the largest level proven infeasible below.
+        """Costs and edges at the lower bound of the level that the prices prove.
 
         At that level, the total payment of all jobs equals the value of the workers; the payment is convex in the
         level. If there is a level, nothing else has a cost, so prices are only determined up to a factor. The factor

@@ -47,7 +47,7 @@ class GroupLines:
         self.most = self.fastest * shares.count
 
     def start(self, demand: np.ndarray) -> "LineCuts":
-        """Initial rows: rate 0, plus single-job rates for groups with mixed demands.
+        """Initial rows: rate 0, plus unpaired rates for groups with mixed demands.
 
         Arguments:
             demand: steps per second, by job.

@@ -1,10 +1,10 @@
 """Column generation for space sharing among many distinct jobs.
 
 Shares of throughput depend only on the classes of the two jobs. It is therefore enough to know how long each job is
-beside some job of a class on a column, called its role. Two conditions are needed: jobs of class k are beside class l
-for as long as jobs of l are beside k, and no job is beside its own class for more than half of the class's time with
-itself. The pairs can then be constructed afterwards. This is exact, with as many roles as jobs times classes instead
-of jobs times jobs.
+beside some job of a class on a column, called its role. Two conditions are needed. Jobs of class k are beside class l
+for as long as jobs of l are beside k. No job is beside its own class for more than half of the class's total time
+with itself. The pairs can then be constructed afterwards. This is exact, with as many roles as jobs times classes
+instead of jobs times jobs.
 
 A role enters the program when its duals show a gain. A balance row without roles has no price; it gets the price at
 which the best roles of both sides gain equally, so a role enters only together with a partner. With these prices, and

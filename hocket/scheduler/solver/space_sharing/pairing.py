@@ -1,7 +1,7 @@
 """Pairing: construct pairs from each job's time beside kinds of jobs.
 
 Any matching works, because the times of two kinds beside each other are equal, and no job is beside its own kind for
-more than half of the kind's time with itself (column_generation.py).
+more than half of the kind's total time with itself (column_generation.py).
 """
 
 import numpy as np
