@@ -50,6 +50,7 @@ assert (plan, profile, simulate) == (hocket.plan, hocket.profile, hocket.simulat
 """
 
 
+@pytest.mark.slow
 def test_the_five_names_work_however_they_are_imported() -> None:
     """In fresh processes, each way of importing leaves all five names callable, and the rooms of three of them usable."""
     # One process forks for each way: nothing of the package is loaded before the fork.

@@ -6,7 +6,7 @@ few cases, such that together they have every value of every parameter (`strengt
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import combinations
 from pathlib import Path
@@ -56,6 +56,13 @@ def without_workers(path: Path, config: pytest.Config) -> bool:
     return asked and path.name.startswith("test_") and "mark.workers" not in path.read_text()
 
 
+def asked(request: pytest.FixtureRequest, *names: str) -> set[tuple[Any, ...]]:
+    """Values of these parameters that selected tests of the module have: what its worker processes are to run."""
+    own = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
+    params = [item.callspec.params for item in own if hasattr(item, "callspec")]
+    return {tuple(each[name] for name in names) for each in params if all(name in each for name in names)}
+
+
 def examples(count: int, **more: Any) -> settings:
     """Settings of a property with `count` examples in continuous integration, fewer in the fast selection, more at night."""
     scale = settings.default.max_examples / CI_EXAMPLES  # type: ignore[union-attr]
@@ -98,26 +105,29 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     for own in cases.values():
         mark = own[0].get_closest_marker("thinned")
         assert mark is not None
-        kept = covering([_row(item) for item in own], mark.kwargs.get("strength", 1))
+        strength, of = mark.kwargs.get("strength", 1), mark.kwargs.get("of")
+        kept = covering([_row(item, of) for item in own], strength)
         left_out |= set(own) - {own[k] for k in kept}
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
 
 
-def _row(item: pytest.Function) -> list[Hashable]:
-    """The values that a case has of its function's parameters; of a dataclass, the values of its fields."""
+def _row(item: pytest.Function, of: Callable[..., Any] | None) -> list[Hashable]:
+    """Values of a case's parameters, of a dataclass those of its fields; `of` gives other values than the parameters."""
+    if of is not None:
+        return list(of(**item.callspec.params))
     row: list[Hashable] = []
-    for name, value in sorted(item.callspec.params.items()):
+    for _, value in sorted(item.callspec.params.items()):
         if is_dataclass(value) and not isinstance(value, type):
             row += [_short(getattr(value, field.name)) for field in fields(value)]
         else:
-            row.append(item.callspec.indices[name])
+            row.append(_short(value))
     return row
 
 
 def _short(value: Any) -> Hashable:
-    """A field's value, but of a tuple of numbers only how long it is and whether they are equal."""
+    """A value to compare with; of a tuple of numbers only whether it has several, and whether they are equal."""
     if isinstance(value, tuple) and value and all(isinstance(one, int) for one in value):
         return len(value) > 1, len(set(value)) == 1
     return repr(value)

@@ -195,6 +195,7 @@ def test_what_does_not_is_refused_with_the_reason_of_the_table(one: Feature, oth
 
 
 @pytest.mark.workers
+@pytest.mark.slow
 def test_members_of_groups_train_with_the_rest(tmp_path: Path) -> None:
     """With each other feature there is a run of tensor-parallel members, here or in the tests of the engine, that gives the losses
     of whole devices; with slices of either sort as well."""

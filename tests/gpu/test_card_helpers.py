@@ -37,6 +37,7 @@ def test_copies_from_and_to_the_host_and_what_of_them_is_beside_kernels():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name", ["bench_offload", "bench_waves_gpu"])
+@pytest.mark.slow
 def test_without_a_card_they_say_so(repository, name):
     """In one sentence, and before anything is made."""
     script = str(repository / "bench" / "gpu" / f"{name}.py")

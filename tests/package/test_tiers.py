@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.package.helpers.circles import reached
 from tests.package.helpers.sources import imports_of_package, module_of, tree_of
 from tests.tiers import NEEDS, SYSTEM, TESTS, TORCH, covering, examples, need_of, thinned
 
@@ -16,6 +17,7 @@ FILES = sorted(TESTS.rglob("*.py"))
 rows = st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=20)
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Modules that a file of tests imports at its top; what is imported from a module may be one as well."""
     nodes = tree_of(path).body
@@ -25,28 +27,27 @@ def imports(path: Path) -> set[str]:
 
 
 @cache
-def package_graph() -> dict[str, set[str]]:
-    """Modules that each module of the package imports when it is imported."""
-    graph: dict[str, set[str]] = {}
+def torch_in_package() -> set[str]:
+    """Modules of the package that load torch when they are imported."""
+    users: dict[str, set[str]] = {}
     for one in imports_of_package():
         if not one.lazy and not one.typing:
-            names = {one.module, *(f"{one.module}.{name}" for name in one.names)}
-            graph.setdefault(module_of(one.path), set()).update(names)
-    return graph
+            for name in (one.module, one.module.split(".")[0], *(f"{one.module}.{name}" for name in one.names)):
+                users.setdefault(name, set()).add(module_of(one.path))
+    return reached(users, "torch")
 
 
 def loads_torch(path: Path) -> bool:
     """Whether a file of tests imports torch, directly or through files of tests or of the package."""
     seen: set[str] = set()
-    left = imports(path)
+    left = set(imports(path))
     while left:
         name = left.pop()
         seen.add(name)
-        if name.split(".")[0] == "torch":
+        if name.split(".")[0] == "torch" or name in torch_in_package():
             return True
         file = TESTS.parent / f"{name.replace('.', '/')}.py"
-        inside = imports(file) if name.startswith("tests.") and file.exists() else package_graph().get(name, set())
-        left |= inside - seen
+        left |= (imports(file) if name.startswith("tests.") and file.exists() else set()) - seen
     return False
 
 

@@ -95,6 +95,7 @@ def test_resume_after_a_kill(tmp_path: Path) -> None:
     assert broken.losses[:done] + resumed.losses == reference(job, plan("flush"), done + 4)
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_noticed(tmp_path: Path) -> None:
     """A worker that is frozen while the others wait for it is reported like a dead one."""
     listener = Recorder(at_step=3, act=lambda: worker_of(0).send_signal(signal.SIGSTOP))
@@ -105,6 +106,7 @@ def test_a_stopped_worker_is_noticed(tmp_path: Path) -> None:
     assert workers_left() == []
 
 
+@pytest.mark.slow
 def test_workers_that_wait_for_ever_are_noticed(tmp_path: Path) -> None:
     """A worker whose heart beats but which never ends its instruction is found by nobody moving any more."""
     job = write_job(tmp_path, trouble="self.taken == 20 and RANK == '0' and signal.pause()")
@@ -167,6 +169,7 @@ def test_a_second_run_in_one_folder_is_refused_at_its_start(tmp_path: Path) -> N
     assert names_in(folder) == [f"step-{summary.steps:08d}"]
 
 
+@pytest.mark.slow
 def test_interrupt_of_an_asynchronous_pipeline(tmp_path: Path) -> None:
     """With weight versions in flight, too, every worker drains behind the same microbatch and what is saved is whole."""
     listener = Recorder(at_step=3, act=lambda: signal.raise_signal(signal.SIGTERM))
@@ -201,6 +204,7 @@ def test_interrupt_without_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [True, False], ids=["saved", "nowhere to save"])
+@pytest.mark.slow
 def test_the_exit_code_of_an_interrupted_command(tmp_path: Path, folder: bool) -> None:
     """Ctrl-C ends `hocket train` with 130 and one line that says what became of the run; a finished one ends with 0."""
     job, saved = write_job(tmp_path), tmp_path / "saved"
@@ -226,6 +230,7 @@ def test_the_exit_code_of_an_interrupted_command(tmp_path: Path, folder: bool) -
     assert subprocess.run(more, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_workers_die_with_the_watcher(tmp_path: Path) -> None:
     """kill -9 of the process that watches leaves no worker behind, nor what they were forked from, and no temporary folder."""
     job, temporary = write_job(tmp_path), tmp_path / "temporary"

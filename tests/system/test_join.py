@@ -89,6 +89,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert names_in(tmp_path / "saved") == ["step-00000002", "step-00000004"]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_other(tmp_path: Path) -> None:
     """Nobody but the peer notices: it leaves with an error that names the lost worker, its own step and instruction."""
     write_job(tmp_path)
@@ -100,6 +101,7 @@ def test_a_killed_worker_ends_the_other(tmp_path: Path) -> None:
     assert re.search(r"WorkerLost: .*lost device 1 at step \d+ in `(send|receive) ", said)
 
 
+@pytest.mark.slow
 def test_a_failing_worker_is_explained_by_the_other(tmp_path: Path) -> None:
     """The worker that fails shows its error, and the other shows that error too, not its broken connection."""
     trouble = "assert not (self.taken == 30 and os.environ['RANK'] == '1'), 'no such sample'"
@@ -113,6 +115,7 @@ def test_a_failing_worker_is_explained_by_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("signalled", [0, 1])
+@pytest.mark.slow
 def test_interrupt_of_one_stops_all(tmp_path: Path, signalled: int) -> None:
     """A signal to any worker ends all of them behind the same step, saved; the run goes on from there with local workers."""
     job, folder = write_job(tmp_path), tmp_path / "saved"

@@ -72,6 +72,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     assert sum("training goes on" in note for note in listener.notes) == 1
 
 
+@pytest.mark.slow
 def test_torchruns_workers_end_together(tmp_path: Path) -> None:
     """Nobody watches them: the one that finds it has all drain, and each ends with the same error."""
     write_job(tmp_path, start=OVERFLOW, trouble=LARGE)

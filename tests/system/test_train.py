@@ -338,13 +338,20 @@ def main():
     ("given", "seed", "guard", "error"),
     [
         ("job", "", 'if __name__ == "__main__": ', ""),
-        ("make_job()", "torch.manual_seed(0)", 'if __name__ == "__main__": ', ""),
-        ("make_job()", "torch.seed()", 'if __name__ == "__main__": ', "made again, it is another"),
-        (
+        pytest.param("make_job()", "torch.manual_seed(0)", 'if __name__ == "__main__": ', "", marks=pytest.mark.slow),
+        pytest.param(
+            "make_job()",
+            "torch.seed()",
+            'if __name__ == "__main__": ',
+            "made again, it is another",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "with_width(3)",
             "torch.manual_seed(0)",
             'if __name__ == "__main__": ',
             "a Job that other processes cannot make again",
+            marks=pytest.mark.slow,
         ),
         ("job", "", "", 'script.py: found a call of hocket.train; expected a call behind `if __name__ == "__main__":`'),
     ],

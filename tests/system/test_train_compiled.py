@@ -11,6 +11,7 @@ from tests.system.tiny import Recorder, plan, reference, write_job
 pytestmark = pytest.mark.workers
 
 
+@pytest.mark.slow
 def test_one_stage_of_two_is_compiled(tmp_path: Path) -> None:
     """The other runs as it is written; operations are looked at meanwhile, as in every first period."""
     job, plain = write_job(tmp_path), plan("flush")

@@ -53,6 +53,7 @@ def groups(job: Path, depth: int, members: int, replicas: int, strategy: str = "
     return Plan(strategy, "gpt", 8, 2, stages, cluster, tensor=members)
 
 
+@pytest.mark.slow
 def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
     """Pipeline and groups, by the command; one process; groups and replicas, on slices of the sequence; back: one run of one
     process's losses."""
@@ -87,6 +88,7 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.slow
 def test_slices_of_the_sequence(gpt: Path, depth: int) -> None:
     """The losses of one process, dropout and all; the run says what members do together, and nothing of blocks that stay whole."""
     listener = Recorder()
@@ -145,6 +147,7 @@ OF_HUGGING_FACE = {
 
 
 @pytest.mark.parametrize("kind", OF_HUGGING_FACE)
+@pytest.mark.slow
 def test_models_of_hugging_face(kind: str, tmp_path: Path) -> None:
     """Blocks and vocabulary are divided, of two stages that may share a weight, on slices of the sequence, with dropout and clipping;
     words that the members cannot have equally many of."""
@@ -169,6 +172,7 @@ def test_blocks_that_stay_whole_are_told(gpt: Path, tmp_path: Path) -> None:
     assert "blocks.0 works on whole sequences: no dimension of positions that 2 divides" in listener.notes
 
 
+@pytest.mark.slow
 def test_torchrun(gpt: Path, tmp_path: Path) -> None:
     """Members that torchrun started give the same losses."""
     chosen = groups(gpt, 1, 2, 1)

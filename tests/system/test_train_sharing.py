@@ -65,6 +65,7 @@ def plan_of(job: Path, depth: int, members: int, replicas: int, shard: str, unit
     return Plan(strategy, "gpt", 8, 2, stages, cluster, tensor=members, shard=shard)
 
 
+@pytest.mark.slow
 def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
     """Two replicas that share the step, one process, two stages of two that share it (with tied weights), tensor-parallel members
     of two that do, and two that do not: one run, of one process's losses, with parameter groups by name and one schedule."""
@@ -88,6 +89,7 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
     assert rates == [[1e-3 * factor, 2e-3 * factor] for factor in factors]
 
 
+@pytest.mark.slow
 def test_checkpoints_move_between_plans_without_whole_weights(gpt: Path, tmp_path: Path) -> None:
     """Units on two replicas, one process, two stages of two replicas, units of tensor-parallel members, replicas that share the
     step: one run, of one process's losses."""

@@ -56,6 +56,7 @@ def profiled(run: Run, folder: Path, made: dict[str, bytes]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_profile(run: Run, folder: Path) -> None:
     """A job is measured for the sizes asked for; machines get all of it, unrounded."""
     found = run("profile", "job.py", "-o", "p.json", "-b", 2, "-b", 1, "--budget-s", 0.2, "--json")
@@ -168,6 +169,7 @@ def test_a_process_without_torch(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_an_interrupt_says_so_and_leaves_nothing(folder: Path, number: signal.Signals) -> None:
     """While a job is loaded for profiling, and whether by Ctrl-C or by being told to end: one word, code 130, no file."""
     (folder / "waits.py").write_text("import time\nopen('here', 'w').close()\ntime.sleep(60)\n")
@@ -247,6 +249,7 @@ def test_the_installed_command_is_the_one_that_is_tested() -> None:
     assert "from hocket.cli import run\n\nrun()\n" in (top / "hocket" / "__main__.py").read_text()
 
 
+@pytest.mark.slow
 def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> None:
     """Nothing depends on hash seeds, addresses or the clock."""
     for name in ("a.yaml", "b.yaml"):

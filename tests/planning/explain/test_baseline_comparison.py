@@ -33,6 +33,7 @@ def server(kind: str, bandwidth_bytes_per_s: float = 250e9) -> Cluster:
 
 @pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thinned
 def test_small_models_in_one_server(kind: str, model: str) -> None:
     """Data parallelism on every type of the catalogue, plain where the step may not be shared; the best pipeline takes more, and it is
     said how much."""
@@ -49,6 +50,7 @@ def test_small_models_in_one_server(kind: str, model: str) -> None:
 
 @pytest.mark.parametrize("batch_size", [8, 32, 128])
 @pytest.mark.parametrize("bandwidth_bytes_per_s", [1e9, 20e9, 250e9])
+@pytest.mark.thinned
 def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per_s: float) -> None:
     """Whatever the batch and the links: it wins by more than the tolerance of a tie, or nothing else fits. The other is the best of
     its kind, as a search of that kind alone has it."""
@@ -140,6 +142,7 @@ def test_one_device_of_several() -> None:
     assert verdict.text == start
 
 
+@pytest.mark.slow
 def test_replicas_that_share_the_step() -> None:
     """Of few samples a device the step is much of the time: those that share it win, where they may, by sizes and of
     a profile."""

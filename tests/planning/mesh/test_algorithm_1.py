@@ -96,6 +96,7 @@ def algorithm_1(costs: Costs, capacity: float) -> tuple[float, int, int, int, bo
 
 @pytest.mark.parametrize("gigabytes", [0.35, 0.5, 0.75, 1.2, 16.0])
 @pytest.mark.parametrize("link", [1e9, 1e10])
+@pytest.mark.thinned
 def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
     """Nothing that the algorithm finds is better than what the search finds under the same limits, and where it is the best of what
     the search was given, that is as good."""
@@ -115,6 +116,7 @@ def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
 
 @pytest.mark.parametrize("gigabytes", [0.9, 1.5, 80.0])
 @pytest.mark.parametrize("link", [1e10, 3e11])
+@pytest.mark.thinned
 def test_the_search_by_sizes_has_its_answer(gigabytes: float, link: float) -> None:
     """Nothing that the algorithm finds is better, of the strategies that it knows; links are quick enough for all devices to be used."""
     cluster = Cluster("c", (Level("server", DEVICES, link, 3e-6, False),), "a100-80gb", memory_bytes=gigabytes * 1e9)

@@ -76,6 +76,7 @@ def test_all_divisions(tensor: int) -> None:
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (4, False), (2, True), (4, True)])
+@pytest.mark.thinned
 def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompute: str) -> None:
     """Seconds and bytes, with whole state and divided, whether replicas or stages are neighbours; where one column has one stage
     without chunks, close to it."""
@@ -166,6 +167,7 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
 
 @pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("rate", [1e9, 1e11])
+@pytest.mark.thinned
 def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, rate: float) -> None:
     """Where it is known, the figures of sums are others than those of links: never above the simulation."""
     overlap = OverlapModel(0.9, 1e-3, Rate(0.7 * rate, 0.0, 0.0), Rate(rate, 0.5 * rate, 0.1), 1e-5, 2, own_threads=16)
@@ -234,6 +236,7 @@ def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> Non
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("bandwidth_bytes_per_s", [5e9, 300e9])
 @pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.thinned
 def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recompute: str) -> None:
     """Of one stage in columns, where no layers share words: bounds of seconds and bytes are never above the simulation."""
     levels = tuple(

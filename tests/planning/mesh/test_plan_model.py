@@ -171,6 +171,7 @@ def test_what_more_memory_would_give() -> None:
     assert quicker.bytes > quicker.capacity_bytes
 
 
+@pytest.mark.slow
 def test_long_plans_are_shown_in_short() -> None:
     """What is shown has fewer microbatches, is legal, and the whole's time and memory are foreseen from it."""
     found = search_sizes(GPT, SERVERS, 8192, tensors=(4,), recomputes=("full",), microbatch_sizes=(1,))

@@ -64,7 +64,11 @@ def every_cut(of: RecomputeCut, mesh: ParallelLayout) -> Iterator[ParallelLayout
 
 @pytest.mark.parametrize(
     ("depth", "chunks", "words"),
-    [(2, 1, RECOMPUTE), (3, 1, ("none", "full")), (2, 2, ("none", "full"))],
+    [
+        pytest.param(2, 1, RECOMPUTE, marks=pytest.mark.slow),
+        pytest.param(3, 1, ("none", "full"), marks=pytest.mark.slow),
+        (2, 2, ("none", "full")),
+    ],
 )
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_as_good_as_the_best_of_all(depth: int, chunks: int, words: tuple[str, ...], share: float) -> None:

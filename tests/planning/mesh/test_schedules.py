@@ -55,7 +55,7 @@ def test_as_many_microbatches_as_stages() -> None:
     assert str(replace(flush[0], schedule="two_bw")) == f"{flush[0].config} two_bw b1"
 
 
-@pytest.mark.parametrize("profiles", [source, untied])
+@pytest.mark.parametrize("profiles", [pytest.param(source, marks=pytest.mark.slow), untied])
 def test_two_versions(profiles: Any) -> None:
     """What a device holds beyond 1F1B with a flush: another version of the weights, and where devices sum gradients, another sum of
     them; the last of them has no use for the old version."""
@@ -114,6 +114,7 @@ def test_gpipe_gains_only_what_messages_take() -> None:
 @pytest.mark.parametrize("cluster", [SERVERS, EIGHT])
 @pytest.mark.parametrize("memory_gb", [80.0, 1.2, 0.7])
 @pytest.mark.parametrize("options", [{"synchronous": False}, {"strategies": ("two_bw",)}, {"strategies": ("gpipe",)}])
+@pytest.mark.thinned
 def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options: dict[str, Any]) -> None:
     """Of devices alike and unlike, with room and cut to measure: it is proved, and takes what the mesh took."""
     nodes = tuple(replace(node, memory_bytes=memory_gb * 1e9) for node in cluster.nodes)
@@ -150,6 +151,7 @@ def test_of_equals_the_newest_weights_go_first() -> None:
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
 @pytest.mark.parametrize("schedule", ["two_bw", "gpipe"])
+@pytest.mark.thinned
 def test_cut_to_measure(schedule: str, share: float) -> None:
     """With memory between what all and what nothing made again needs: none of all cuts that fit is quicker by more than 2 percent."""
     words = ("none", "full")
@@ -172,8 +174,8 @@ def test_cut_to_measure(schedule: str, share: float) -> None:
     assert found.iteration_s <= 1.02 * best_s
 
 
-@pytest.mark.parametrize("network", [25e9, 1e9])
-@pytest.mark.parametrize("strategy", ["two_bw", "gpipe"])
+@pytest.mark.parametrize("network", [25e9, pytest.param(1e9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", [pytest.param("two_bw", marks=pytest.mark.slow), "gpipe"])
 def test_unequal_replicas(strategy: str, network: float) -> None:
     """Bounds of seconds and bytes are never above what is simulated, and every way can be proved."""
     inside, outside = EIGHT.levels

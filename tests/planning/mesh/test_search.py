@@ -19,6 +19,7 @@ from tests.planning.mesh.test_layout import SERVERS, plane, source, untied
 
 @pytest.mark.parametrize("strategies", [USUAL, STRATEGIES, STALE])
 @pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
+@pytest.mark.thinned
 def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategies: tuple[str, ...]) -> None:
     """No mesh that fits is faster than the best found by more than the tolerance of a tie, whatever schedules are open."""
     cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)
@@ -98,6 +99,7 @@ def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
 
 @pytest.mark.parametrize("strategies", [USUAL, STALE, ("gpipe",)])
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (2, True)])
+@pytest.mark.thinned
 def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool, strategies: tuple[str, ...]) -> None:
     """So that plans which are too long to be proved in a search are proved by `check` afterwards."""
     own = plane(tensor, sequence_parallel=along, strategies=strategies)

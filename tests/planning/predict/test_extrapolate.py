@@ -41,6 +41,7 @@ def cases(name: str, seed: int) -> Iterator[tuple[PlanRequest, Candidate]]:
 
 @pytest.mark.parametrize("seed", [3, 10, 27])
 @pytest.mark.parametrize("name", [name for name in members() if strategy(name).steady])
+@pytest.mark.thinned
 def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -> None:
     """Compute, links between stages with a rhythm of their own, or all-reduces beside a whole batch; memory within a message."""
     found = list(cases(name, seed))

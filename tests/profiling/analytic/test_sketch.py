@@ -73,7 +73,12 @@ ZOO = ("gpt", "lstm", "vgg", "inception", "resnet")
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [*((name, None) for name in (*ZOO, "gpt2", "bert", "llama")), ("gpt", "bfloat16"), ("llama", "bfloat16")],
+    [
+        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("vgg", "inception", "resnet", "gpt2", "bert")),
+        *((name, None) for name in ("gpt", "lstm", "llama")),
+        pytest.param("gpt", "bfloat16", marks=pytest.mark.slow),
+        ("llama", "bfloat16"),
+    ],
 )
 def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
     """Exactly: names, graph, parameters, stashes, working bytes, optimizer state, what layers keep, operations."""

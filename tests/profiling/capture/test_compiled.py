@@ -36,18 +36,21 @@ def check(model: str, case: Case, backend: str, repeats: int = 2) -> None:
         assert_same_weights(weights, expected.weights, 1e-8)
 
 
+@pytest.mark.thinned(of=lambda case: (case.strategy == "pipedream",))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_losses_are_those_of_one_process(case: Case) -> None:
     """With dropout, a ragged microbatch, recomputation, versions of weights, and weights that are gathered: to 1e-8."""
     check("gpt untied", case, "aot_eager")
 
 
+@pytest.mark.slow
 def test_running_statistics() -> None:
     """A branching model with batch normalisation."""
     check("inception", Case("flush", (1, 1), batch_size=4, recompute=True), "aot_eager", 1)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor makes C++, and there is no compiler")
+@pytest.mark.slow
 def test_code_of_inductor_draws_the_same_masks() -> None:
     """Its own random numbers would be others."""
     check("gpt one block", Case("flush", (1, 1)), "inductor")

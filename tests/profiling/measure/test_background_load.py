@@ -42,6 +42,7 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
+@pytest.mark.slow
 def test_a_profile_with_a_busy_neighbour(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The notes say how many neighbours were busy; what a companion's job prints is not seen."""
     job = load_job(job_file(tmp_path))
@@ -93,6 +94,7 @@ def test_a_job_without_a_file_is_measured_alone() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.slow
 def test_companions_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     """Nobody has to tell them."""
     program = (

@@ -20,9 +20,9 @@ OPTIMIZERS = {
         ("gpt", "SGD", 2, 3, True),
         ("gpt", "Adam", 2, 3, False),
         ("vgg", "momentum", 4, 2, False),
-        ("resnet", "Adam", 4, 1, True),
+        pytest.param("resnet", "Adam", 4, 1, True, marks=pytest.mark.slow),
         ("lstm", "Adam", 4, 2, False),
-        ("inception", "SGD", 4, 1, False),
+        pytest.param("inception", "SGD", 4, 1, False, marks=pytest.mark.slow),
     ],
 )
 def test_the_peak_is_what_torch_tracks(

@@ -77,6 +77,7 @@ def test_widths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert answers == ["widths: found (3,) for 3 workers; expected a product of 2"] * 2
 
 
+@pytest.mark.slow
 def test_this_machine_becomes_a_cluster() -> None:
     """Two local workers give a cluster that a plan can use: fitted figures of all kinds, memory shared evenly."""
     cluster = measure_local(2, limit_s=1.0)
@@ -167,6 +168,7 @@ def test_impossible_numbers_are_refused(workers: int, threads: int, place: str) 
     assert caught.value.place == place
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the workers cannot even start, the error names one and holds its last words; nothing is left running."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hocket.program.instruction import COMPUTE, REDUCE, Kind
 from hocket.runtime.engine.inline import Result, run_inline
+from tests import tiers
 from tests.limits import HUNG_S
 from tests.runtime.engine.helpers.workers import OVER_GLOO, RUNS, start
 from tests.runtime.helpers.plans import assert_same_losses, assert_same_weights, captured, program_of
@@ -20,18 +21,36 @@ pytestmark = pytest.mark.workers
 
 CASES = [(workers, number) for workers, runs in RUNS.items() for number in range(len(runs))]
 NAMES = [f"{workers} workers {RUNS[workers][number][0]}" for workers, number in CASES]
+# What single tests look at, all of two workers: GPipe and 1F1B with 16 microbatches, and replicas.
+ALWAYS = [n for n, r in enumerate(RUNS[2]) if r[0].batch_size == 32]
+ALWAYS.append(next(n for n, r in enumerate(RUNS[2]) if r[0].strategy == "data_parallel"))
 Results = dict[tuple[int, int], list[tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]]]
 
 
+def each_case(test: Any) -> Any:
+    """Let a test have every case; the fast selection has those with every value of a case's fields, over gloo and through memory."""
+    test = pytest.mark.thinned(of=traits)(test)
+    return pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)(test)
+
+
+def traits(workers: int, number: int) -> tuple[Any, ...]:
+    """What the cases of the fast selection together have all values of."""
+    case, model, *_ = RUNS[workers][number]
+    return case.strategy, case.shard, case.out, workers, number in OVER_GLOO[workers], "bfloat16" in model
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Results:
     """Facts, weights and weights after one more segment, by rank, of every case; each number of workers starts once."""
     found: Results = {}
-    for workers, runs in RUNS.items():
+    chosen = tiers.asked(request, "workers", "number") | {(2, number) for number in ALWAYS}
+    for workers in sorted({workers for workers, _ in chosen}):
         folder = tmp_path_factory.mktemp(f"workers-{workers}")
-        processes = start("run_all", folder, workers)
+        numbers = sorted(number for own, number in chosen if own == workers)
+        (folder / "cases.json").write_text(json.dumps(numbers))
+        processes = start("run_cases", folder, workers)
         assert [process.wait(timeout=HUNG_S) for process in processes] == [0] * workers
-        for number in range(len(runs)):
+        for number in numbers:
             found[workers, number] = [_of_rank(folder, f"{number}-{rank}") for rank in range(workers)]
     return found
 
@@ -57,7 +76,7 @@ def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tenso
     return Result(first.losses, weights, first.position, {}), more.weights
 
 
-@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+@each_case
 def test_messages_go_through_memory_unless_told_otherwise(results, workers, number):
     """Workers of one machine share it; so both ways are run here."""
     case = RUNS[workers][number][0]
@@ -65,7 +84,7 @@ def test_messages_go_through_memory_unless_told_otherwise(results, workers, numb
         assert facts["over_gloo"] == (case.strategy != "data_parallel" and number in OVER_GLOO[workers])
 
 
-@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+@each_case
 def test_weights_and_losses_equal_the_inline_engine(results, workers, number):
     """Every worker has the inline engine's weights, and every microbatch's loss is reported once, by a last stage."""
     expected, _ = inline(workers, number)
@@ -78,7 +97,7 @@ def test_weights_and_losses_equal_the_inline_engine(results, workers, number):
     assert_same_losses(sorted(losses), expected.losses, 1e-12)
 
 
-@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+@each_case
 def test_another_segment_goes_on(results, workers, number):
     """A second segment, after saving and loading the state, gives what it gives inline."""
     _, expected = inline(workers, number)
@@ -86,7 +105,7 @@ def test_another_segment_goes_on(results, workers, number):
         assert_same_weights(weights, expected[facts["device"]], 1e-12)
 
 
-@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+@each_case
 def test_the_observer_is_asked_once_a_period(results, workers, number):
     """Workers run as many periods as the observer lets them, and ask it for each number once, ascending."""
     *_, repeats, end = RUNS[workers][number]
@@ -95,7 +114,7 @@ def test_the_observer_is_asked_once_a_period(results, workers, number):
         assert facts["asked"] == list(range((end or repeats) + 1))
 
 
-@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+@each_case
 def test_every_instruction_is_recorded_in_lane_order(results, workers, number):
     """The measured trace has every instruction of the program, lane by lane in order; none overlaps on compute."""
     case, model, optimizer, repeats, end = RUNS[workers][number]
@@ -126,7 +145,7 @@ def test_all_reduces_begin_during_the_backward(results):
     assert early > 0
 
 
-@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+@each_case
 def test_sums_of_a_lane_run_one_after_the_other(results, workers, number):
     """However many threads move each."""
     for facts, _, _ in results[workers, number]:
@@ -142,6 +161,7 @@ def test_one_forward_one_backward_holds_less_than_gpipe(results):
     assert 0 < flush < 0.7 * gpipe
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_others(tmp_path):
     """When a worker is killed, each of the others ends within 10 s with an error that names peer, step and instruction."""
     processes = start("be_killed", tmp_path, 3)

@@ -121,6 +121,7 @@ def check_synchronous(model: str, optimizer: str, dtype: torch.dtype, case: Case
 
 @pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
+@pytest.mark.thinned
 def test_synchronous_strategies_equal_one_process(model, optimizer, case):
     """Every synchronous plan gives the loss sequence and the weights of one process to 1e-9, dropout included."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
@@ -128,6 +129,7 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
 
 @pytest.mark.parametrize("case", GATHERED, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt untied", "adam"), *JOBS[1:]])
+@pytest.mark.thinned
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
     """So does every plan that has whole weights only while it computes with them."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
@@ -135,6 +137,7 @@ def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
 
 @pytest.mark.parametrize("case", BURSTS, ids=str)
 @pytest.mark.parametrize("model", ["gpt plain untied", "lstm plain", "inception plain"])
+@pytest.mark.thinned
 def test_bundles_of_microbatches_equal_one_process(model, case):
     """Stages that run several microbatches together, each as many as its devices leave it, give the losses and weights of one
     process that runs them one after the other."""
@@ -189,6 +192,7 @@ def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
 
 @pytest.mark.parametrize("case", SYNCHRONOUS[1::3], ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt", "momentum"), ("lstm", "momentum"), ("inception", "gentle")])
+@pytest.mark.thinned
 def test_synchronous_strategies_in_single_precision(model, optimizer, case):
     """The same in float32 to 1e-5."""
     check_synchronous(model, optimizer, torch.float32, case, 1e-5)
@@ -196,6 +200,7 @@ def test_synchronous_strategies_in_single_precision(model, optimizer, case):
 
 @pytest.mark.parametrize("case", ASYNCHRONOUS, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
+@pytest.mark.thinned
 def test_asynchronous_strategies_follow_their_declared_rule(model, optimizer, case):
     """Every asynchronous plan gives the losses and weights of the plain loop that applies its declared rule."""
     if case.strategy == "pipedream" and model == "gpt":

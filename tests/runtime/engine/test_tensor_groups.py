@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_we
 
 pytestmark = pytest.mark.workers
 
+FAST = ("1x2x1", "2x2x1", "2x2x1 gloo", "2x2x1 slices", "2x2x1 sequence")
 WHERE_ALIKE = [name for name in SLICED if name != "2x2x1 interleaved slices"]
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 Found = dict[str, tuple[list[dict[str, Any]], list[dict[str, Tensor]], list[dict[str, Tensor]], dict[str, Any]]]
@@ -31,12 +33,19 @@ def tolerance_of(name: str) -> float:
     return 2e-2 if "bfloat16" in name else TOLERANCE[RUNS[name].dtype]
 
 
+def each(names: Iterable[str]) -> Any:
+    """Let a test have each of these cases; the fast selection has a few of them."""
+    slow = {name: () if name in FAST else (pytest.mark.slow,) for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in slow.items()])
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory, fast: bool) -> Found:
     """Facts, weights and weights after one more segment, by rank, and the collectives of a microbatch, of every case."""
     folder, found = tmp_path_factory.mktemp("groups"), {}
-    run_cases(folder, *RUNS)
-    for name, chosen in RUNS.items():
+    runs = {name: chosen for name, chosen in RUNS.items() if name in FAST or not fast}
+    run_cases(folder, *runs)
+    for name, chosen in runs.items():
         codes, counts = json.loads((folder / name / "codes.json").read_text())
         ranks = range(chosen.workers)
         assert codes == [0 for _ in ranks]
@@ -64,7 +73,7 @@ def alone(name: str) -> tuple[Result, dict[str, Tensor], dict[str, Tensor]]:
     return first, weights, {n: t for tensors in more.weights.values() for n, t in tensors.items()}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@each(RUNS)
 def test_losses_are_those_of_one_process(results: Found, name: str) -> None:
     """Every microbatch has the loss that it has without groups, stages and replicas, and on each member the same."""
     facts, *_ = results[name]
@@ -74,7 +83,7 @@ def test_losses_are_those_of_one_process(results: Found, name: str) -> None:
     assert_same_losses(members[0], alone(name)[0].losses, tolerance_of(name))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@each(RUNS)
 def test_states_are_whole(results: Found, name: str) -> None:
     """Every member tells the whole weights of its stages, also after a whole state was loaded and trained on."""
     facts, weights, more, _ = results[name]
@@ -90,7 +99,7 @@ def test_states_are_whole(results: Found, name: str) -> None:
         assert all(torch.equal(tensor, weights[rank + 1][key]) for key, tensor in weights[rank].items())
 
 
-@pytest.mark.parametrize("name", RUNS)
+@each(RUNS)
 def test_the_first_member_saves_what_is_divided(results: Found, name: str) -> None:
     """The others have no more of the whole than what each of them has in any case; what is there can be told without gathering."""
     facts, weights, _, _ = results[name]
@@ -108,7 +117,7 @@ PLAIN = {"all_reduces": (4 + 1, 4 + 1), "gathers": (1, 0), "scatters": (0, 0)}
 ALONG = {"all_reduces": (1, 4 + 1), "gathers": (4 + 1 + 1, 4 + 4 + 1), "scatters": (4, 4)}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@each(RUNS)
 def test_collectives_are_as_many_as_the_split_says(results: Found, name: str) -> None:
     """Two forward and two backward a block and microbatch; a recomputed forward has its own again."""
     facts, _, _, expected = results[name]
@@ -122,7 +131,7 @@ def test_collectives_are_as_many_as_the_split_says(results: Found, name: str) ->
             assert sum(one["backward"] for one in done) == backward * microbatches
 
 
-@pytest.mark.parametrize("name", SLICED)
+@each(SLICED)
 def test_slices_change_no_bit(results: Found, name: str) -> None:
     """Losses and weights of every worker are those of the same plan without slices, to the bit."""
     (facts, weights, more, _), (plain, *whole, _) = results[name], results[name.removesuffix(" slices")]
@@ -132,7 +141,7 @@ def test_slices_change_no_bit(results: Found, name: str) -> None:
         assert all(torch.equal(tensor, expected[key]) for key, tensor in tensors.items())
 
 
-@pytest.mark.parametrize("name", WHERE_ALIKE)
+@each(WHERE_ALIKE)
 def test_slices_are_a_part_of_the_bytes(results: Found, name: str) -> None:
     """Each worker sends a t-th of what it sends without them."""
     sent = [fact["sent_bytes"] for fact in results[name][0]]
@@ -140,7 +149,7 @@ def test_slices_are_a_part_of_the_bytes(results: Found, name: str) -> None:
     assert [WIDTH * each for each in sent] == [fact["sent_bytes"] for fact in results[name.removesuffix(" slices")][0]]
 
 
-@pytest.mark.parametrize("name", [f"{name} sequence" for name in ("2x2x1", "2x2x1 gloo", "2x2x1 two_bw", "2x2x2")])
+@each([f"{name} sequence" for name in ("2x2x1", "2x2x1 gloo", "2x2x1 two_bw", "2x2x2")])
 def test_borders_are_slices_of_the_sequence(results: Found, name: str) -> None:
     """Each worker sends a t-th of what it sends of whole sequences, and has less memory at its peak."""
     for fact, plain in zip(results[name][0], results[name.removesuffix(" sequence")][0], strict=True):
@@ -148,6 +157,7 @@ def test_borders_are_slices_of_the_sequence(results: Found, name: str) -> None:
         assert fact["peak_bytes"] < plain["peak_bytes"]
 
 
+@pytest.mark.slow
 def test_a_border_inside_of_a_part_goes_whole(results: Found) -> None:
     """One of three borders of a batch: what is on it differs from member to member."""
     sliced, plain = (
@@ -163,7 +173,7 @@ def profile_of_member(sequence: bool, name: str = "2x2x1") -> ModelProfile:
     return measure_member(RUNS[name].whole().job, WIDTH, (1, 2), sequence, budget_s=0.5)
 
 
-@pytest.mark.parametrize("name", ["1x2x1", "2x2x1 gloo", "2x2x1 interleaved sequence", "2x2x1 odd", "2x2x1 odd apart"])
+@each(["1x2x1", "2x2x1 gloo", "2x2x1 interleaved sequence", "2x2x1 odd", "2x2x1 odd apart"])
 def test_bytes_that_members_exchange_are_the_profiles(results: Found, name: str) -> None:
     """To the byte, over all stages and microbatches, of samples of which the last microbatch may have fewer."""
     facts, *_ = results[name]
@@ -186,7 +196,7 @@ def test_bytes_that_members_exchange_are_the_profiles(results: Found, name: str)
 COMPARED = [n for n in (*SLICED, *SEQUENCE) if n.rpartition(" ")[0] in RUNS and len(RUNS[n].case.widths) > 1]
 
 
-@pytest.mark.parametrize("name", COMPARED)
+@each(COMPARED)
 def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None:
     """All members of all groups together, to the byte: what replicas and stages reduce among each other is the same either way."""
     plain = name.rpartition(" ")[0]
@@ -200,7 +210,7 @@ def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None
     assert spared == batches * (whole - less) > 0
 
 
-@pytest.mark.parametrize("name", [*SLICED, *SEQUENCE, "2x2x1 odd", "2x2x1 odd sequence"])
+@each([*SLICED, *SEQUENCE, "2x2x1 odd", "2x2x1 odd sequence"])
 def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
     """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, to the
     byte, over gloo as well."""
@@ -211,6 +221,7 @@ def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
     assert all(fact["peak_bytes"] <= proven[fact["device"]] for fact in results[name][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
 def test_a_killed_member_ends_the_others(tmp_path: Path, name: str) -> None:
     """The others end by themselves within 10 s; its own group's member tells step and instruction inside which it waited."""

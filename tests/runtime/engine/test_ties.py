@@ -53,6 +53,7 @@ def one_process(model: str, dtype: torch.dtype) -> Trained:
 
 
 @pytest.mark.parametrize(("model", "strategy", "devices", "options"), CASES, ids=str)
+@pytest.mark.thinned
 def test_stages_of_one_device_that_share_weights_train_as_one_process(model, strategy, devices, options):
     """Losses and weights; a legal program; and the weights that stages share stay the same to the bit."""
     dtype = torch.float32 if "bfloat16" in model else torch.float64

@@ -39,6 +39,7 @@ def told(folder: Path) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_a_fork_is_as_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folder, paths, environment, session, name and open files are those of a process that was started for itself; torch is there,
     no thread is, random numbers are others each time."""
@@ -139,6 +140,7 @@ print(asked)
 """
 
 
+@pytest.mark.slow
 def test_loading_asks_no_device() -> None:
     """Where a parent has asked for CUDA devices its forks cannot use them."""
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)

@@ -41,6 +41,7 @@ def place(monkeypatch: pytest.MonkeyPatch, host: str, port: int | str) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.thinned
 def test_who_waits_can_leave(rank: int, number: signal.Signals) -> None:
     """The others never come: a signal ends the process within seconds, not after minutes inside torch."""
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

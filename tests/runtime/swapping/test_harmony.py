@@ -133,6 +133,7 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[ValueKin
         ("data", "next_use", 1, True),
     ],
 )
+@pytest.mark.thinned
 def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch, peer):
     """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget, of all or of
     each its own; hosts have what is proved to be enough, and not a byte more; and from the second iteration on, when the optimizer has
@@ -140,11 +141,13 @@ def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch, 
     trains_as_if_it_fitted(setting, mode, policy, prefetch, peer)
 
 
+@pytest.mark.slow
 def test_packs_of_one_device_may_share_weights():
     """So it does where the first pack and the last share the largest weight of all, and their steps add gradients up."""
     trains_as_if_it_fitted(made(True, 4.0), "data", "next_use", 0)
 
 
+@pytest.mark.slow
 def test_stashes_that_are_kept_are_swapped(setting):
     """So it does where nothing is computed again and stashes come and go as well."""
     trains_as_if_it_fitted(setting, "pipeline", "next_use", 1, recompute=False)
@@ -278,10 +281,10 @@ def peaks(folder: Path) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("mode", "prefetch", "kind"),
     [
-        ("data", 0, {}),
-        ("pipeline", 0, {}),
+        pytest.param("data", 0, {}, marks=pytest.mark.slow),
+        pytest.param("pipeline", 0, {}, marks=pytest.mark.slow),
         ("data", 1, {}),
-        ("data", 1, {"pairs": True}),
+        pytest.param("data", 1, {"pairs": True}, marks=pytest.mark.slow),
         ("pipeline", 1, {"peer": False}),
     ],
 )

@@ -19,7 +19,7 @@ SLICED = {
 PLAIN = {"forward": {"all_reduces": 4 + 1, "gathers": 1}, "backward": {"all_reduces": 4 + 1}}
 
 
-@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("width", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_equal_to_one_process(width: int, tmp_path: Path) -> None:
     """Unedited models over gloo: parity in float64, two all-reduces per block forward and two backward, those of
     the vocabulary, and no other collective; with the same dropout masks; names and whole weights are those of the undivided model.

@@ -153,6 +153,7 @@ def test_every_strategy_is_tried() -> None:
 
 @pytest.mark.parametrize("optimizer", [by_name, by_dimensions])
 @pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.thinned
 def test_groups_and_rates_are_those_of_a_plain_loop(case: Case, optimizer: Callable[..., Any]) -> None:
     """Each group has its own rate and decay under every strategy: losses and weights of the plain loop that the rule declares, of an
     ordinary loop with LambdaLR for synchronous rules; and in each update the very bits of base rate times factor."""

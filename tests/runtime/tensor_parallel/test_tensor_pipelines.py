@@ -15,6 +15,7 @@ from tests.runtime.helpers.tensor_pipeline_workers import RUNS, WIDTH, run
 pytestmark = pytest.mark.workers
 
 
+@pytest.mark.slow
 def test_two_stages_of_two_devices(tmp_path: Path) -> None:
     """Weights that are put together, and losses on both devices of the last stage, equal those of the inline engine on the
     undivided model: flushing, with weight versions, interleaved, with recomputation, dropout and tied weights."""

@@ -66,6 +66,7 @@ def test_two_devices_give_the_very_bits_of_the_declared_rule(optimizer, dtype):
     ],
     ids=str,
 )
+@pytest.mark.thinned
 def test_any_number_of_devices_and_microbatches_follows_the_rule(model, optimizer, tolerance, case):
     """Losses and weights of the loop, dropout and running statistics of batches included; and clipped by the norm of what is stepped
     with."""

@@ -33,6 +33,7 @@ def with_norm(model: str, norm: float | None, optimizer: str = "momentum", size:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(("model", "norm"), [("gpt", 0.25), ("gpt untied", 0.25), ("lstm", 0.05)])
+@pytest.mark.thinned
 def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) -> None:
     """Stages, replicas, chunks, tied weights and a ragged microbatch: losses and weights to 1e-8."""
     graph = with_norm(model, norm)

@@ -67,6 +67,7 @@ def assert_one_process(job: Job, case: Case) -> None:
 
 @pytest.mark.parametrize("clip_grad_norm", [None, 0.05])
 @pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
+@pytest.mark.thinned
 def test_a_mean_over_tokens_is_that_of_one_process(case: Case, clip_grad_norm: float | None) -> None:
     """Under every synchronous strategy, clipped or not, to 1e-9, though labels that count are unlike in all microbatches."""
     assert_one_process(uneven.job(loss_weight=TOKENS, clip_grad_norm=clip_grad_norm), case)
@@ -90,6 +91,7 @@ def test_strategies_that_update_at_other_moments_are_refused(case: Case) -> None
 
 
 @pytest.mark.parametrize("case", [*SYNCHRONOUS, *LATE], ids=str)
+@pytest.mark.thinned
 def test_a_sum_is_the_whole_batchs(case: Case) -> None:
     """Of one process under a synchronous strategy, of the declared rule under the others: a batch's sum, however it is cut."""
     job = uneven.job(uneven.sum_loss, loss_weight="sum", clip_grad_norm=None)

@@ -60,6 +60,7 @@ def check(graph: Captured, case: Case, tolerance: float) -> None:
 
 @pytest.mark.parametrize("case", EXACT, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
+@pytest.mark.thinned
 def test_pipelines_round_as_one_process_does(model: str, optimizer: str, case: Case) -> None:
     """Without replicas every sum has the same order: nothing but the last bit of float32 may differ."""
     check(short(model, optimizer), case, 1e-6)
@@ -67,6 +68,7 @@ def test_pipelines_round_as_one_process_does(model: str, optimizer: str, case: C
 
 @pytest.mark.parametrize("case", REPLICAS, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
+@pytest.mark.thinned
 def test_replicas_add_up_in_float32(model: str, optimizer: str, case: Case) -> None:
     """Another order of sums in float32 may turn the last bit of a weight in bfloat16, and no more."""
     check(short(model, optimizer), case, 2e-2)

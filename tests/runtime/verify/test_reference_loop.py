@@ -10,6 +10,7 @@ from tests.runtime.helpers.plans import Case, assert_same_weights, captured
 
 @pytest.mark.parametrize("size", [8, 3, 1])
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt plain", "adam"), ("lstm plain", "momentum")])
+@pytest.mark.thinned
 def test_the_synchronous_rule_is_plain_training(model, optimizer, size):
     """With the synchronous rule, however batches are cut, it trains as the unedited module in five lines does."""
     graph = captured(model, optimizer)

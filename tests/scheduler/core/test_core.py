@@ -148,6 +148,7 @@ SETTINGS = [
 @pytest.mark.parametrize("how", SETTINGS, ids=range(len(SETTINGS)))
 @given(data=st.data())
 @examples(25)
+@pytest.mark.thinned
 def test_whatever_happens_the_rules_of_leases_hold(policy: Any, how: Settings, data: st.DataObject) -> None:
     """No worker and no job in two leases, none on workers that are not there, at any moment (see Driver); time is conserved.
 

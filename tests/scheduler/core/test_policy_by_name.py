@@ -106,6 +106,9 @@ def test_what_an_objective_leaves_open() -> None:
     assert (middle.dense(there)[:2, :2] > 0.05).all()
 
 
+JOBS = 12
+
+
 def first_come() -> tuple[Policy, SimulatorOptions]:
     """The public FIFO, as bench/bench_cluster_simulator.py has it."""
     options = public(blind=True)
@@ -128,7 +131,7 @@ def test_a_published_policy_is_what_is_laid_beside_the_public_simulator(
     name: str, blind: bool, by_hand: Callable[[], tuple[Policy, SimulatorOptions]]
 ) -> None:
     """The same JCT of every job as under the policy and the options put together by hand; ours are others."""
-    work = continuous(packaged(), 30, 8.0, 0, Draws(multiple=name != "allox"))
+    work = continuous(packaged(), JOBS, 8.0, 0, Draws(multiple=name != "allox"))
     types = tuple(WorkerType(kind, 8) for kind in ("v100", "p100", "k80"))
 
     def times_s(policy: Policy, options: SimulatorOptions) -> list[float]:
@@ -136,6 +139,6 @@ def test_a_published_policy_is_what_is_laid_beside_the_public_simulator(
         return found
 
     found = times_s(*as_published(name, blind))
-    assert len(found) == 30
+    assert len(found) == JOBS
     assert found == times_s(*by_hand())
     assert found != times_s(policy_named(name, blind), SimulatorOptions())

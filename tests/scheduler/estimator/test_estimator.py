@@ -38,6 +38,7 @@ def measured(first: Kind, second: Kind, place: tuple[str, bool] = V100) -> PairM
     return PairMeasurement(first, second, place, truth().beside[a, b, c], truth().beside[b, a, c])
 
 
+@pytest.mark.slow
 def test_few_measured_pairs_beat_guesses_and_more_are_better() -> None:
     """Of seven models: estimates beat the mean, the job nearest alone and the paper's nearest fingerprint, from 4 pairs on."""
     kinds = [k for k in truth().kinds if k[0] in ("A3C", "CycleGAN") or "256" in k[0] or "512" in k[0] or "40" in k[0]]

@@ -127,6 +127,7 @@ def wrong(snapshot: Snapshot) -> float:
     return float(np.abs(snapshot.pairs.kept[:-1, :-1] - packaged().kept[:, :, at]).mean())
 
 
+@pytest.mark.slow
 def test_policies_see_estimates_that_rounds_refine_and_jobs_do_what_is_true() -> None:
     """What is told comes nearer to the truth; the job completion time lies between that of knowing and that of not sharing; the
     run says how far estimates were off; two runs are identical."""

@@ -64,6 +64,7 @@ def test_what_was_spent_is_not_there() -> None:
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.thinned
 def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
     """Asked anew whenever a job is finished, it has what is left: all together cost what was to be spent, in the end."""
     work, types = static(packaged(), 8, seed), tuple(WorkerType(name, 4, 1, usd) for name, usd in PRICES)

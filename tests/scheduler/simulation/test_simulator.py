@@ -358,7 +358,7 @@ REFERENCE = FOLDER / "reference.json"
     ("key", "name", "blind"),
     [
         ("fifo", "", True),
-        ("max_min_fairness", "max_min_fairness", True),
+        pytest.param("max_min_fairness", "max_min_fairness", True, marks=pytest.mark.slow),
         ("max_min_fairness_perf", "max_min_fairness", False),
     ],
 )
@@ -384,7 +384,7 @@ def test_completion_times_are_the_public_simulators(key: str, name: str, blind: 
 @pytest.mark.parametrize(
     ("workload", "policy"),
     [
-        ("multi_r2.1_s1", "fifo"),
+        pytest.param("multi_r2.1_s1", "fifo", marks=pytest.mark.slow),
         ("single_r5_s1", "allox"),
         ("single_r2_s0", "gandiva"),
         ("static_multi_n100_s0", "isolated"),

@@ -53,7 +53,7 @@ def every(plane: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
                         yield ParallelLayout(1, depth, width, 1, 1, batch // width, "none", ends, (), places)
 
 
-@pytest.mark.parametrize("link", [25e9, 0.5e9])
+@pytest.mark.parametrize("link", [25e9, pytest.param(0.5e9, marks=pytest.mark.slow)])
 def test_as_good_as_the_best_of_all(link: float) -> None:
     """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
     cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
@@ -156,6 +156,7 @@ def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> Non
     assert problems_of(opened, opened.program) == ()
 
 
+@pytest.mark.slow
 def test_every_way_can_be_proved() -> None:
     """However many replicas stages have, and wherever they stand."""
     found = search_sizes(GPT, EIGHT, 16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
@@ -171,6 +172,7 @@ def test_every_way_can_be_proved() -> None:
             assert max(peaks.values()) >= 0.9 * whole.bytes, one
 
 
+@pytest.mark.slow
 def test_chunks_of_unlike_lengths() -> None:
     """A slower device's chunks have fewer layers: none of all borders is quicker by more than some percent, nor are types in turn."""
     model, batch = replace(SMALL, layers=8), 4

@@ -332,6 +332,7 @@ def test_more_than_is_enough_is_enough() -> None:
 
 @pytest.mark.parametrize("policy", ["task", "next_use", "lru"])
 @pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.thinned
 def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> None:
     """Weights that the first stage shares with the last, on another device: their sum is there when the first one's backward is over,
     for which what is behind the last one's must not wait to make room."""

@@ -112,10 +112,11 @@ def join(folder: Path, rank: int, workers: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=HUNG)
 
 
-def run_all(folder: Path, rank: int, workers: int) -> None:
-    """All cases for this number of workers; results as files of tensors and JSON."""
+def run_cases(folder: Path, rank: int, workers: int) -> None:
+    """Run the cases of this number of workers that `cases.json` lists; results are files of tensors and JSON."""
     join(folder, rank, workers)
-    for number, (case, model, optimizer, repeats, end) in enumerate(RUNS[workers]):
+    for number in json.loads((folder / "cases.json").read_text()):
+        case, model, optimizer, repeats, end = RUNS[workers][number]
         graph = captured(model, optimizer)
         plan, program = case.plan(graph), program_of(case, graph)
         noted, shared = Noted(end), number not in OVER_GLOO[workers]
@@ -219,7 +220,7 @@ def be_killed(folder: Path, rank: int, workers: int) -> None:
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """One worker."""
     what, folder, rank, workers = arguments
-    ways = {"run_all": run_all, "carry": carry, "beside_fsdp": beside_fsdp, "be_killed": be_killed}
+    ways = {"run_cases": run_cases, "carry": carry, "beside_fsdp": beside_fsdp, "be_killed": be_killed}
     ways[what](Path(folder), int(rank), int(workers))
 
 

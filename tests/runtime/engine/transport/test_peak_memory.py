@@ -23,6 +23,7 @@ from hocket.strategies.base.search_space import Candidate, PlanRequest
 from tests.limits import HUNG
 from tests.runtime.helpers.plans import Case, adam
 from tests.runtime.helpers.starting import finish, start
+from tests.tiers import asked
 
 pytestmark = pytest.mark.workers
 
@@ -82,7 +83,8 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     timeout = HUNG
     dist.init_process_group("gloo", init_method=(folder / "meet").as_uri(), rank=rank, world_size=2, timeout=timeout)
     graphs = {precision: capture(job(precision), 2) for precision in (None, "bfloat16")}
-    for number, (precision, case) in enumerate(RUNS):
+    for number in json.loads((folder / "cases.json").read_text()):
+        precision, case = RUNS[number]
         captured = graphs[precision]
         plan = case.plan(captured)
         worker = Worker(captured, plan, plan.compile(captured), rank)
@@ -99,10 +101,11 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=["idle", "busy"])
+@pytest.fixture(scope="module", params=["idle", pytest.param("busy", marks=pytest.mark.slow)])
 def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[tuple[int, int], int]:
     """Bytes by case and device, on a machine as it is and on one whose threads come late."""
     folder: Path = tmp_path_factory.mktemp("peaks")
+    (folder / "cases.json").write_text(json.dumps(sorted({number for (number,) in asked(request, "number")})))
     finish(
         start("tests.runtime.engine.transport.test_peak_memory", *((folder, rank, request.param) for rank in range(2)))
     )
@@ -129,6 +132,7 @@ def predicted() -> tuple[Bytes, Bytes]:
     return [predict_iteration(plan, profile).peak_memory_bytes for profile, plan in plans], proven
 
 
+@pytest.mark.thinned(of=lambda number, measured: (measured, RUNS[number][1].strategy, RUNS[number][0]))
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=NAMES)
 def test_peak_memory_is_predicted_and_never_under(
     number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest

@@ -1,6 +1,7 @@
 """What workers whose replicas share the step bring into collectives, against the program's bytes and the simulator's."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from hocket.cost.model import CostModel
 from hocket.planning.predict.predict import predict
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import COLLECTIVES, Kind
 from tests.limits import HUNG_S
 from tests.runtime.engine.helpers.workers import FSDP_STEPS, SHARING, start
@@ -17,6 +19,12 @@ pytestmark = pytest.mark.workers
 
 WORKERS = 2
 GAP_BYTES = 16 * 8  # of float64, behind a tensor and, for each replica, behind a bucket
+
+
+@cache
+def measured() -> ModelProfile:
+    """The profile of the model that all of them train."""
+    return measure(captured("gpt untied", "adam").job, (1, 2), budget_s=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, int
 def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int) -> None:
     """Every worker brings into each kind of collective what its instructions carry by the cost model, and gaps."""
     (case, repeats), graph = SHARING[number], captured("gpt untied", "adam")
-    plan, profile = case.plan(graph), measure(graph.job, (1, 2), budget_s=0.3)
+    plan, profile = case.plan(graph), measured()
     program, cuts = plan.compile(graph), plan.cuts(profile)
     costs = CostModel(profile, plan.cluster, cuts, plan.batches.sizes)
     parameters = len(list(graph.job.model.named_parameters()))
@@ -53,6 +61,7 @@ def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int
     assert carried[number][0] == carried[number][1]
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_fsdp(tmp_path: Path) -> None:
     """On the same GPT, with the same optimizer and batches, PyTorch's `fully_shard` has the same loss for every microbatch."""
     processes = start("beside_fsdp", tmp_path, WORKERS)
@@ -65,6 +74,7 @@ def test_losses_are_those_of_fsdp(tmp_path: Path) -> None:
             assert_same_losses([tuple(x) for x in sorted(found)], [tuple(x) for x in theirs], 1e-8)
 
 
+@pytest.mark.slow
 def test_scattering_and_gathering_sends_what_summing_sends(carried: list[list[dict[str, int]]]) -> None:
     """Half as often round the ring each; so the simulator says, and so many bytes went into them."""
     shared, plain, gathered = (carried[number][0] for number in range(len(SHARING)))
