@@ -1,7 +1,8 @@
-"""What one layer and one tensor of a profile cost, by microbatch size.
+"""Costs of one layer and of one tensor of a profile, per microbatch size.
 
-Rules of this file: amounts are seconds, bytes and operations, none of them negative; every tuple of them has one entry for each
-microbatch size of the profile.
+Rules of this file:
+- Costs are seconds, bytes and floating-point operations, and never negative.
+- Every tuple of costs has one entry per microbatch size of the profile.
 """
 
 from collections.abc import Sequence
@@ -10,22 +11,22 @@ from typing import Any, ClassVar
 
 from hocket.errors import InputError
 
-# Notes of a layer that planners act on.
+# Layer notes that affect planning.
 AGAIN = "recompute "
-"""Begins the note of a layer that makes what is inside of it again: recompute full, recompute selective."""
+"""Prefix of the note of a layer with activation recomputation: "recompute full", "recompute selective"."""
 WRITES = "writes "
-"""Begins the note of a layer whose forward writes a buffer of this name."""
+"""Prefix of the note of a layer that writes a buffer in its forward; the buffer's name follows."""
 RANDOM, BATCH_STATISTICS = "random", "batch statistics"
 _REQUIRED = ("forward_s", "backward_s", "stash_bytes")
 _SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes", "step_s", "copy_s", "step_bytes")
-# Of seconds, bytes and operations: an exabyte, and beyond it arithmetic stops being exact.
+# Upper bound of every cost (for bytes: an exabyte). Arithmetic is not exact beyond it.
 MOST = 1e18
 _OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s", "reduced_bytes", "gathered_bytes")
 
 
 @dataclass(frozen=True)
 class OtherDeviceLayer:
-    """Seconds of a layer on another device type than the profile's; as in `Layer`."""
+    """Times of a layer on a device type other than the profile's (see `Layer`)."""
 
     device_type: str
     forward_s: tuple[float, ...]
@@ -36,7 +37,7 @@ class OtherDeviceLayer:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int]) -> None:
-        """As `Layer.check`."""
+        """Validate the times; see `Layer.check`."""
         for key, values in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             if len(values) != len(sizes):
                 found, expected = f"{len(values)} values", f"{len(sizes)}, one a microbatch size"
@@ -46,29 +47,35 @@ class OtherDeviceLayer:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. Every tuple of numbers has one entry for each microbatch size of the profile.
+    """Costs of one layer.
+
+    Every tuple of costs has one entry per microbatch size of the profile.
 
     Attributes:
-        name: unique name, a path in the module tree where there is one.
-        kind: class of the module, or what the operation is.
+        name: unique name; the path in the module tree if there is one.
+        kind: class of the module, or name of the operation.
         forward_s, backward_s: seconds for one microbatch.
-        stash_bytes: what autograd keeps between forward and backward, without the layer's inputs that are stashes of
-            earlier layers and without weights.
-        working_bytes: peak of temporary memory above inputs, outputs and stash while the layer runs either way.
-        backward_bytes: the most, while its backward runs, of what its graph alone keeps, gradients of its inputs and
-            temporary memory, when its weights' gradients are there to be added to; fresh_bytes: the same, when they are
-            not, so that they are among what is made. Gradients of its outputs are left out. Empty where not known.
-        parameters: global names of the parameters that the layer uses (a tied one appears in several layers).
-        weights_bytes, gradients_bytes, optimizer_bytes: of those parameters; buffers_bytes: of its buffers.
-        step_s: seconds of the optimizer step for those parameters; copy_s: what it takes more when the weights before it are
-            kept, so that it works on a copy; step_bytes: its temporary memory.
-        flops: floating point operations of one forward.
-        reductions: how many tensors the devices of a tensor-parallel group reduce among each other, forward and backward;
-            reduced_bytes: of each of them. gathers: how many they gather or reduce-scatter, which is half of a reduction;
-            gathered_bytes: of each whole. What that takes is not in the seconds.
-        noise_s: half the spread between the quartiles of forward_s + backward_s.
-        notes: what a planner or a person must know, such as "batch statistics" or "random".
-        elsewhere: what it takes on other device types, where that is known; every layer knows the same types.
+        stash_bytes: activations that autograd saves between forward and backward. Excludes weights, and inputs that the
+            stashes of earlier layers already contain.
+        working_bytes: peak temporary memory during forward or backward, above inputs, outputs and stash.
+        backward_bytes: peak memory of the backward if the weight gradients already exist and are accumulated into.
+            Includes tensors saved only by the layer's graph, gradients of the inputs and temporary memory. Excludes
+            gradients of the outputs. Empty if unknown.
+        fresh_bytes: as backward_bytes, but the backward also allocates the weight gradients. Empty if unknown.
+        parameters: global names of the parameters that the layer uses. A tied parameter appears in several layers.
+        weights_bytes, gradients_bytes, optimizer_bytes: memory for these parameters.
+        buffers_bytes: memory for the layer's buffers.
+        step_s: seconds of the optimizer step for these parameters.
+        copy_s: additional seconds of a step on a copy of the weights (if the old weights are kept).
+        step_bytes: temporary memory of the optimizer step.
+        flops: floating-point operations of one forward.
+        reductions: number of all-reduced tensors in the tensor-parallel group, in forward and backward.
+        reduced_bytes: bytes of each all-reduced tensor.
+        gathers: number of all-gathers or reduce-scatters, in forward and backward. Each is half of an all-reduce.
+        gathered_bytes: bytes of each whole (unsharded) tensor. Communication time is not part of the layer's seconds.
+        noise_s: half the interquartile range of forward_s + backward_s.
+        notes: properties that planners act on or users read, such as "batch statistics" or "random".
+        elsewhere: times on other device types, if known. Every layer lists the same types.
     """
 
     name: str
@@ -99,13 +106,16 @@ class Layer:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int], device_type: str, elsewhere: Sequence[str]) -> None:
-        """Whether it can be a layer of a profile.
+        """Validate the layer.
 
         Arguments:
-            where: its place, for errors. sizes: of microbatches. device_type: the profile's. elsewhere: types that layers know besides.
+            where: location of the layer in the profile, for error messages.
+            sizes: microbatch sizes of the profile.
+            device_type: device type of the profile.
+            elsewhere: other device types that every layer must list.
 
         Raises:
-            InputError: it cannot; says which of its figures is wrong.
+            InputError: a field is invalid; the error names the field.
         """
         for key in _REQUIRED + _OPTIONAL:
             column = getattr(self, key)
@@ -124,20 +134,20 @@ class Layer:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor that leaves the layer that made it.
+    """One tensor between layers.
 
     Attributes:
         name: unique name.
-        source: index of the layer that makes it; -1 for a tensor of the batch itself (tokens, images, labels).
-        targets: indices of the layers that read it, ascending, all greater than `source`.
-        size_bytes: bytes for each microbatch size of the profile.
-        gradient: whether a gradient of the same size flows back.
-        kept_by: layers whose autograd keeps it for the backward, ascending; then it is part of its source's stash. Empty
-            when none does, or where that is not known.
-        dense: whether its bytes lie side by side; what is not dense is copied to be sent.
-        own: whether each member of a tensor-parallel group has a part of its own, instead of the same as the others.
-        gradient_until: the layer whose backward is the last to need the piece of memory that its gradient is a part of; -1 where
-            the gradient is a piece of its own, which its source is the last to need.
+        source: index of the producing layer; -1 for a tensor of the batch (tokens, images, labels).
+        targets: indices of the consuming layers, ascending, all greater than `source`.
+        size_bytes: bytes, one entry per microbatch size of the profile.
+        gradient: True if a gradient of the same size flows back.
+        kept_by: layers that save the tensor for their backward, ascending. The tensor is then part of the stash of its
+            source. Empty if no layer saves the tensor, or if unknown.
+        dense: True if the bytes are contiguous in memory. A tensor that is not dense is copied before a send.
+        own: True if each rank of a tensor-parallel group has a different shard; False if all ranks have equal values.
+        gradient_until: index of the layer with the last backward that needs the storage of the gradient, if that
+            storage is shared. -1 if the gradient has its own storage; the source is then the last to need it.
     """
 
     name: str
@@ -153,7 +163,13 @@ class Tensor:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int], layers: int) -> None:
-        """As `Layer.check`; `layers` is how many there are."""
+        """Validate the tensor; see `Layer.check`.
+
+        Arguments:
+            where: location of the tensor in the profile, for error messages.
+            sizes: microbatch sizes of the profile.
+            layers: number of layers of the profile.
+        """
         if len(self.size_bytes) != len(sizes):
             raise InputError(f"{where}.size_bytes", f"{len(self.size_bytes)} values", f"{len(sizes)}")
         check_amounts(f"{where}.size_bytes", self.size_bytes)
@@ -169,10 +185,10 @@ class Tensor:
 
 
 def check_amounts(where: str, values: Sequence[float]) -> None:
-    """Refuse amounts that nothing has; those that are not numbers are among them.
+    """Refuse costs that are negative, too large or NaN.
 
     Raises:
-        InputError: one is below 0 or beyond what arithmetic is exact for.
+        InputError: a value is not between 0 and MOST, the limit of exact arithmetic.
     """
     if any(not 0 <= value <= MOST for value in values):
         found = str(values[0] if len(values) == 1 else values)

@@ -1,7 +1,12 @@
-"""ModelProfile: what one job costs on one device type, layer by layer and microbatch size by microbatch size.
+"""ModelProfile: cost of one job on one device type.
 
-Rules of this file: layers stand in a topological order (the order in which the model executed them), every tensor
-goes forward in that order, and nothing here knows how a profile was made.
+A profile has one row per layer and one column per microbatch size.
+
+Rules of this file:
+- Layers are in topological order (the order in which the model executed them).
+- Every tensor goes from an earlier layer to a later layer.
+- Nothing here depends on how a profile was made.
+
 Source: section 2.4.1 of the dissertation (T_l, a_l, w_l), with memory, noise and the graph added.
 """
 
@@ -23,14 +28,22 @@ from hocket.util.schema import as_data, read_as
 
 FORMAT = "hocket-profile-1"
 CPU = "cpu-core"
-"""The type of device that processors' profiles and workers are of."""
-# A note of a profile.
+"""Device type of profiles and workers on CPUs."""
+# Profile note: the times come from the analytic model.
 WORKED_OUT = "seconds are worked out from sizes, not measured"
 
 
 @dataclass(frozen=True)
 class Correction:
-    """By what a profile's seconds and bytes were multiplied after a run, and the digest that it had before (planning/predict/feedback.py)."""
+    """Correction of a profile by the measurements of a run.
+
+    planning/predict/feedback.py computes corrections.
+
+    Attributes:
+        slowdown: factor that all times were multiplied by.
+        growth: factor that all memory sizes were multiplied by.
+        digest: digest of the profile before the correction.
+    """
 
     slowdown: float = 1.0
     growth: float = 1.0
@@ -46,35 +59,39 @@ class Correction:
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """A profiled job: frozen, self-checking, the same text in and out.
+    """A profiled job; immutable, validated, and unchanged by a JSON round trip.
 
     Attributes:
-        name: what the job is called.
-        device_type: name of the device type it was measured on (a file name of the catalogue, or any name).
-        microbatch_sizes: ascending numbers of samples.
-        layers, tensors: the graph.
+        name: name of the job.
+        device_type: name of the measured device type (a file name of the catalogue, or any name).
+        microbatch_sizes: measured microbatch sizes in samples, ascending.
+        layers, tensors: nodes and edges of the graph.
         optimizer: name of the optimizer, such as "SGD" or "Adam".
         ties: groups of layer indices that share a parameter.
-        source: where the figures come from, for a person.
-        whole_forward_s, whole_backward_s: the undivided model's times, when they were measured; the layers' times are
-            already scaled to sum up to them.
-        whole_forward_std_s, whole_backward_std_s: standard deviations of these times from one microbatch to the next; empty where not
-            known, which counts as 0.
-        load_s: seconds to make one microbatch of the job's data and to bring it to the device; empty where not known.
-        dtype: floating point type of weights and activations.
-        step_call_s: seconds of every optimizer step besides its layers'; nothing for a stage without parameters to train.
-        step_together: whether the optimizer step needs every layer's temporary memory at once, or one after the other.
-        digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
-        batch_size: of the job that was measured; 0 where not known.
-        tensor: devices of a tensor-parallel group; figures are those of one of them. sequence_parallel: whether they work on slices
-            of the sequence, which then are what goes between layers.
-        clip_grad_norm: the norm that gradients are clipped to; None when they are not. What it takes to square and to scale them
-            is in the seconds of the step.
-        loss_weighted: whether losses of microbatches count by `Job.loss_weight`, so that every step waits for the sum of all weights.
-        loss_parts: how the loss of a batch differs from the mean of the losses of its parts, in a sentence
-            (`hocket.profiling.checks.loss_additivity`); empty where it does not, or was not looked at.
-        correction: what a run has taught, which is in the figures already; None where nothing was.
-        compiled: what torch.compile makes of it, which is not in the figures; None where that was not measured.
+        source: origin of the measurements, as readable text.
+        whole_forward_s, whole_backward_s: measured seconds of the undivided model, per microbatch size. If present, the
+            times of the layers are already scaled to this sum.
+        whole_forward_std_s, whole_backward_std_s: standard deviations of these times between microbatches. Empty if
+            unknown, which counts as 0.
+        load_s: seconds to load one microbatch and to copy it to the device. Empty if unknown.
+        dtype: floating-point type of weights and activations.
+        step_call_s: fixed seconds of every optimizer step, in addition to the step times of the layers. A stage without
+            trainable parameters does not pay this cost.
+        step_together: True if the optimizer step needs the temporary memory of all layers at once; False if it needs
+            one layer's at a time.
+        digest_of_model: SHA-256 over names and shapes of the parameters; empty for imported profiles.
+        batch_size: global batch size of the measured job; 0 if unknown.
+        tensor: tensor-parallel size. All costs are costs of one rank of the group.
+        sequence_parallel: True if the ranks work on slices of the sequence; layers then exchange slices.
+        clip_grad_norm: maximum gradient norm; None without clipping. The step times include the time to compute the
+            norm and to scale the gradients.
+        loss_weighted: True if `Job.loss_weight` weights the losses of microbatches. Every step then waits for the sum
+            of all weights.
+        loss_parts: sentence that explains how the loss of a batch differs from the mean of the losses of its parts
+            (`hocket.profiling.checks.loss_additivity`). Empty if there is no difference or no check.
+        correction: correction by a run, already applied to the costs; None without a correction.
+        compiled: effect of torch.compile, not applied to the costs; None if not measured.
+        notes: remarks that planners act on or users read.
     """
 
     name: str
@@ -155,7 +172,7 @@ class ModelProfile:
 
     @property
     def worked_out(self) -> bool:
-        """Whether seconds are worked out from sizes, and not measured."""
+        """True if the times come from the analytic model, not from measurements."""
         return WORKED_OUT in self.notes or self.source.startswith("worked out")
 
     @property
@@ -168,11 +185,11 @@ class ModelProfile:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """Other device types on which the seconds of all layers are known."""
+        """Other device types with known times for all layers."""
         return tuple(one.device_type for one in self.layers[0].elsewhere)
 
     def on(self, device_type: str) -> "ModelProfile":
-        """The same job on one of the other types that `elsewhere` lists."""
+        """Return the profile of the job on a device type in `elsewhere`."""
         at = self.elsewhere.index(device_type)
         layers = []
         for layer in self.layers:
@@ -183,7 +200,11 @@ class ModelProfile:
         return replace(self, device_type=device_type, layers=tuple(layers))
 
     def knowing(self, others: "Sequence[ModelProfile]") -> "ModelProfile":
-        """The profile with the seconds of the same job on other device types."""
+        """Return the profile extended by times of the job on other device types.
+
+        Arguments:
+            others: profiles of the job, one per other device type.
+        """
 
         def of(one: "ModelProfile", k: int) -> OtherDeviceLayer:
             layer = one.layers[k]
@@ -193,7 +214,10 @@ class ModelProfile:
         return replace(self, layers=tuple(layers))
 
     def compiling(self, layers: Iterable[int]) -> "ModelProfile":
-        """The same with these layers compiled; as it is where nobody has measured that."""
+        """Return the profile with the given layers compiled.
+
+        The costs do not change if the effect of torch.compile was not measured.
+        """
         known, found = self.compiled, list(self.layers)
         for k in layers if known is not None else ():
             assert known is not None
@@ -204,32 +228,45 @@ class ModelProfile:
         return replace(self, layers=tuple(found))
 
     def column(self, name: str, microbatch_size: float) -> np.ndarray:
-        """One figure of every layer at one microbatch size; shape (layers,), unit by the name's ending.
+        """Return one cost of every layer at one microbatch size.
 
-        Between measured sizes it interpolates linearly; outside it continues the line of the two nearest sizes, and
-        never falls below zero. With a single measured size it scales in proportion to the size.
+        Values are interpolated linearly between measured sizes. Outside the measured range they are extrapolated from the
+        two nearest sizes and never fall below zero. With a single measured size, values are proportional to the size.
+
+        Arguments:
+            name: name of a `Layer` attribute.
+            microbatch_size: in samples.
+
+        Returns:
+            Array of shape (layers,); the suffix of `name` gives the unit.
         """
         return self._interpolate(self._table(name), microbatch_size)
 
     def tensor_bytes(self, microbatch_size: float) -> np.ndarray:
-        """Bytes of every tensor at one microbatch size; shape (tensors,)."""
+        """Return the bytes of every tensor at one microbatch size; shape (tensors,)."""
         return self._interpolate(self._tensor_table, microbatch_size)
 
     def loading_s(self, microbatch_size: float) -> float:
-        """Seconds to load one microbatch of any size; zero where that was not measured."""
+        """Return the seconds to load one microbatch; 0 if not measured."""
         if not self.load_s:
             return 0.0
         return float(self._interpolate(np.array([self.load_s], dtype=float), microbatch_size)[0])
 
     def deviation_s(self, microbatch_size: float) -> tuple[float, float]:
-        """Standard deviation of the undivided model's forward and backward at any size; 0 where not known. Variances are interpolated."""
+        """Return the standard deviations of the undivided forward and backward.
+
+        Variances are interpolated between sizes. The values are in seconds, and 0 if unknown.
+        """
         given = (self.whole_forward_std_s, self.whole_backward_std_s)
         table = np.square([known or (0.0,) * len(self.microbatch_sizes) for known in given])
         forward, backward = np.sqrt(self._interpolate(table, microbatch_size)).tolist()
         return forward, backward
 
     def _table(self, name: str) -> np.ndarray:
-        """One figure of every layer at every measured size; planners ask for the same ones again and again."""
+        """Return one cost of every layer at every measured size.
+
+        Tables are cached because planners read them repeatedly.
+        """
         if name not in self._tables:
             nothing = (0.0,) * len(self.microbatch_sizes)
             rows = [getattr(layer, name) or nothing for layer in self.layers]
@@ -254,17 +291,20 @@ class ModelProfile:
         k = int(np.clip(np.searchsorted(sizes, size) - 1, 0, len(sizes) - 2))
         share = (size - sizes[k]) / (sizes[k + 1] - sizes[k])
         line: np.ndarray = table[:, k] + share * (table[:, k + 1] - table[:, k])
-        # Below the smallest measured size a steep line may cross zero: in proportion to the size is the least it can be.
+        # Below the smallest measured size, a steep line may cross zero. The lower bound is proportional to the size.
         floor = table[:, 0] * (size / sizes[0]) if share < 0 else np.zeros(len(table))
         return np.maximum(line, floor)
 
     @cached_property
     def unique_weights_bytes(self) -> float:
-        """Bytes of all parameters, a tied one counted once (bytes split evenly over a layer's parameters' sharing)."""
+        """Bytes of all parameters; tied parameters count once (see `weights_bytes`)."""
         return self.weights_bytes(range(len(self.layers)))
 
     def weights_bytes(self, layers: Any) -> float:
-        """Bytes of the parameters of some layers of one stage, a parameter that they share counted once."""
+        """Return the bytes of the parameters of some layers of one stage.
+
+        A layer adds nothing if earlier layers already hold all of its parameters.
+        """
         seen: set[str] = set()
         total = 0.0
         for i in layers:
@@ -276,11 +316,14 @@ class ModelProfile:
         return total
 
     def to_json(self) -> str:
-        """The profile as text; `from_json` is the inverse."""
+        """Serialize the profile to JSON; `from_json` is the inverse."""
         return json.dumps(self._data(), indent=1)
 
     def _data(self) -> dict[str, Any]:
-        """Plain data; nothing of other device types, of clipping or slices where there is none, as before these were known."""
+        """Return the profile as plain data, without optional fields that are unset.
+
+        Omitting unset fields keeps the text of profiles from before these fields existed.
+        """
         data: dict[str, Any] = as_data(self)
         for name in ("sequence_parallel", "loss_weighted", "loss_parts", "whole_forward_std_s", "whole_backward_std_s"):
             if not data[name]:
@@ -303,10 +346,10 @@ class ModelProfile:
 
     @classmethod
     def from_json(cls, text: bytes | str, place: str = "profile") -> "ModelProfile":
-        """Read a profile strictly.
+        """Parse and validate a profile.
 
         Raises:
-            InputError: it is no profile at all, or a wrong one.
+            InputError: the text is not a profile, or the profile is invalid.
         """
         step = "Make one with `hocket profile` or `hocket import`."
         try:
@@ -321,21 +364,27 @@ class ModelProfile:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all that it says: the profile's identity in a plan, the same before and after it was saved."""
+        """SHA-256 of the content, the identity of the profile in a plan.
+
+        Saving and reading a profile does not change its digest.
+        """
         return digest(json.dumps(_floats(self._data())).encode())
 
     def save(self, path: str | Path) -> None:
-        """Write the text form whole or not at all."""
+        """Write the profile to a file atomically, as JSON."""
         write_atomic(path, self.to_json())
 
     @classmethod
     def read(cls, path: str | Path) -> "ModelProfile":
-        """Read a profile from a file (JSON, or JSON packed with gzip)."""
+        """Read a profile from a file (JSON, optionally compressed with gzip)."""
         return cls.from_json(read_bytes(path), str(path))
 
 
 def _floats(data: Any) -> Any:
-    """Plain data with all numbers as floating point: what is 0 where it was made is 0.0 where it was read."""
+    """Convert all integers of plain data to floats.
+
+    A value that was 0 before saving may be 0.0 after reading.
+    """
     if isinstance(data, dict):
         return {key: _floats(value) for key, value in data.items()}
     if isinstance(data, list):
