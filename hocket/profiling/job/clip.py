@@ -1,25 +1,35 @@
-"""Clipping by the global norm: what `torch.nn.utils.clip_grad_norm_` does, in the two halves between which devices talk."""
+"""Gradient clipping by global norm, in two halves.
+
+The result is the result of `torch.nn.utils.clip_grad_norm_`. Devices sum the squared norms between the two halves.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-_TINY = 1e-6  # as torch has it, so that gradients of zero are not divided by zero
+_TINY = 1e-6  # the value in torch; prevents a division by zero for zero gradients
 
 
 def squares_of(gradients: Sequence[Tensor]) -> Tensor:
-    """The squares of all their numbers, summed up: a scalar in double precision, so that its sums forget nothing.
+    """Compute the squared norm of gradients, a scalar in double precision.
+
+    Double precision keeps the sums over devices exact enough.
 
     Arguments:
-        gradients: at least one, on one device.
+        gradients: at least one tensor, all on one device.
     """
     with torch.no_grad():
         return torch.stack(torch._foreach_norm(list(gradients))).double().square().sum()  # type: ignore[no-any-return]
 
 
 def scale_of(squares: Tensor, most: float) -> Tensor:
-    """By what gradients are multiplied whose squares sum up to this: at most 1."""
+    """Compute the clipping factor of the gradients, at most 1.
+
+    Arguments:
+        squares: squared global norm.
+        most: maximum norm.
+    """
     return (most / (squares.sqrt() + _TINY)).clamp(max=1.0)
 
 

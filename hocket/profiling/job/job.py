@@ -1,7 +1,10 @@
-"""Job: a model with its data, loss and optimizer, as the user wrote them.
+"""Job: the user's model with its data, loss and optimizer.
 
-Rules of this file: the model is never edited, torch is imported only when a batch is made, and which samples a step
-trains on follows from its number alone, so that a resumed or re-planned run goes on at the same place.
+Rules of this file:
+- The model is never edited.
+- torch is imported only when a batch is made.
+- The step number alone determines the samples of a step. A resumed or re-planned run therefore continues at the same
+  position in the data.
 """
 
 import inspect
@@ -28,9 +31,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-# What compute may work in, besides the model's own type.
+# Compute types, in addition to the type of the model.
 PRECISIONS = ("bfloat16",)
-# Our own files, which as Python would fail with an error about Python.
+# Extensions of Hocket's own data files. Running such a file as Python would fail with a confusing error.
 _NO_CODE = (".json", ".yaml", ".yml", ".gz")
 
 
@@ -39,34 +42,37 @@ class Job:
     """A training job.
 
     Attributes:
-        model: an ordinary module, in training mode.
-        loss: called as `loss(output, *targets)`, a mean over samples; None when the model's output has a `loss`. `loss_weight` says
-            what else it is.
-        data: map-style: `len(data)`, and `data[i]` is one sample without batch dimension: a tensor, a tuple of
-            tensors, or a dictionary of tensors. Several processes read it: each read must give the same, for which the global
-            generators of torch, numpy.random and random are seeded for each sample.
-        optimizer: makes the optimizer from the model's trainable parameters, such as `lambda params: torch.optim.SGD(params,
-            lr=0.1)`. A function whose first argument's name begins with `named` is given (name, parameter) pairs.
-        batch_size: samples of one optimizer step, over all devices.
-        inputs: of a tuple, how many leading items are the model's positional arguments; the others go to the loss.
-            Of a dictionary, the keys that the model's forward accepts go to the model, the others to the loss.
-        seed: of the data order and of the random numbers inside the model and inside `data[i]`.
-        clip_grad_norm: the most that the norm of all gradients of an update may be, over all of the model's parameters:
-            above it they are scaled down before the step, as `torch.nn.utils.clip_grad_norm_` does.
-        loss_weight: by what the loss of a microbatch counts in the loss of its batch, where that is not its number of samples: a
-            function of the microbatch (names of its tensors to tensors; items of a tuple are item0, item1, ...), such as
-            `hocket.tokens("labels")` for a mean over tokens; or "sum", for a loss that is a sum over samples.
-        precision: the type that compute works in, "bfloat16", where it is shorter than the model's: weights and their gradients
-            are added up, stepped and saved in the model's own (see `hocket.profiling.job.precision`).
-        subtask_bytes: a linear layer with larger weights is computed in subtasks of at most so many bytes (`hocket.profiling.job.subtasks`).
-        lr_schedule: by what learning rates are multiplied at each step: a function of the step (from 0), a list of one for each
-            parameter group, a name or a dictionary such as {"name": "cosine", "steps": 1000, "warmup_steps": 100}; or a function of
-            `optimizer` that makes a torch scheduler.
-        path: the file that it came from, when `load_job` loaded it: another process can load the same.
-        makers: who was at work when it was made, from where `origin` knows how another process can make the same.
-        samples: the length of the data, which must stay as it is.
-        own: of a job as compute sees it in another precision, the job itself, whose model keeps the weights.
-        written: of a job with another model than its user's (another precision, subtasks, a member's part), the user's job.
+        model: `nn.Module` in training mode.
+        loss: function called as `loss(output, *targets)`, a mean over samples unless `loss_weight` is set. None if the
+            output of the model has a `loss`.
+        data: map-style dataset with `len(data)`. `data[i]` is one sample without batch dimension: a tensor, a tuple of
+            tensors, or a dictionary of tensors. Several processes read the data, and every read of a sample must return
+            equal values. The global generators of torch, numpy.random and random are seeded for each sample.
+        optimizer: function from the trainable parameters to the optimizer, such as
+            `lambda params: torch.optim.SGD(params, lr=0.1)`. If the name of its first argument begins with `named`, the
+            function receives (name, parameter) pairs.
+        batch_size: global batch size, in samples per optimizer step.
+        inputs: number of leading tuple items that are positional arguments of the model; the other items go to the
+            loss. For dictionaries, the keys in the signature of the forward go to the model, the others to the loss.
+        seed: seed of the data order and of the random numbers in the model and in `data[i]`.
+        clip_grad_norm: maximum global gradient norm, over all parameters of the model. Larger gradients are scaled down
+            before the step, as in `torch.nn.utils.clip_grad_norm_`.
+        loss_weight: weight of a microbatch in the loss of its batch; by default its number of samples. Either a
+            function of the microbatch (a dictionary of tensors; tuple items are named item0, item1, ...), such as
+            `hocket.tokens("labels")` for a mean over tokens, or "sum" for a loss that is a sum over samples.
+        precision: compute type "bfloat16", if shorter than the type of the model. Gradient accumulation, optimizer step
+            and checkpoints use the type of the model (see `hocket.profiling.job.precision`).
+        subtask_bytes: maximum bytes of weights of a linear layer. Larger layers are split into subtasks of at most this
+            size (`hocket.profiling.job.subtasks`).
+        lr_schedule: factor of the learning rates at each step. Either a function of the step (from 0), a list with one
+            function per parameter group, a name, a dictionary such as
+            {"name": "cosine", "steps": 1000, "warmup_steps": 100}, or a function of `optimizer` that returns a torch
+            scheduler.
+        path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
+        makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
+        samples: length of the data, which must not change.
+        own: for a job in a shorter precision, the original job with the master weights.
+        written: for a job with a derived model (another precision, subtasks, a tensor-parallel shard), the user's job.
     """
 
     model: "nn.Module"
@@ -123,38 +129,45 @@ class Job:
 
     @property
     def origin(self) -> Origin:
-        """Where another process can have the same job.
+        """Location from which another process can rebuild the job.
 
         Raises:
-            InputError: nowhere, with what to do.
+            InputError: no such location exists; the error gives the next step.
         """
         return Origin(self.path) if self.path is not None else origin_of(self, self.makers)
 
     @property
     def as_written(self) -> "Job":
-        """The job with the model that its user wrote."""
+        """The job with the user's original model."""
         return self.written or self
 
     @property
     def model_digest(self) -> str:
-        """SHA-256 over names, shapes and types of the model's parameters: a plan is for one model."""
+        """SHA-256 over names, shapes and types of the parameters.
+
+        A plan is valid for one model only.
+        """
         rows = [f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in self.model.named_parameters()]
         return digest("\n".join(rows).encode())
 
     @property
     def dtype(self) -> str:
-        """The type that compute works in, such as "float32"."""
+        """Compute type, such as "float32"."""
         return self.precision or str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def batch(self, indices: Sequence[int], positions: Sequence[int] | None = None) -> Batch:
-        """The samples of these indices, stacked: names of the batch's tensors to tensors of shape (samples, ...).
+        """Stack samples into a batch.
 
         Arguments:
-            positions: where each stands in the stream of samples, from which the random numbers inside `data[i]` follow; by
-                default its index.
+            indices: indices of the samples in the data.
+            positions: position of each sample in the sample stream; by default its index. The position seeds the random
+                numbers in `data[i]`.
+
+        Returns:
+            Dictionary from names to tensors of shape (samples, ...).
 
         Raises:
-            InputError: a sample cannot be read; samples differ in their shapes, or are not tensors; names the sample.
+            InputError: a sample cannot be read, has another shape, or is not made of tensors; the error names it.
         """
         import torch
 
@@ -179,7 +192,7 @@ class Job:
         return out
 
     def split(self, batch: Batch) -> tuple[tuple[Any, ...], Batch, tuple[Any, ...], Batch]:
-        """A batch as the model's and the loss's arguments: (args, kwargs, loss args, loss kwargs)."""
+        """Split a batch into (args, kwargs, loss args, loss kwargs)."""
         if "item0" in batch:
             values = tuple(batch.values())
             if len(values) < self.inputs:
@@ -190,10 +203,10 @@ class Job:
         return (), to_model, (), to_loss
 
     def loss_of(self, batch: Batch) -> "Tensor":
-        """Run the model and its loss on a batch.
+        """Run the model and the loss on a batch.
 
         Raises:
-            InputError: there is neither.
+            InputError: the job has no loss, and the model returns none.
         """
         args, kwargs, loss_args, loss_kwargs = self.split(batch)
         output = self.model(*args, **kwargs)
@@ -206,10 +219,12 @@ class Job:
         return cast("Tensor", found)
 
     def batch_at(self, position: int, count: int) -> Batch:
-        """So many samples of the stream from a position on, which counts the samples before over all epochs.
+        """Read `count` samples of the stream, starting at a position.
+
+        The position counts the earlier samples of all epochs.
 
         Raises:
-            InputError: as `batch`; the data have another length than when the job was made.
+            InputError: see `batch`; or the length of the data has changed since the job was made.
         """
         if len(self.data) != self.samples:
             found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was made"
@@ -219,7 +234,7 @@ class Job:
         return self.batch(indices, range(position, position + count))
 
     def batch_of_step(self, step: int) -> Batch:
-        """The whole batch of one optimizer step."""
+        """Return the global batch of one optimizer step."""
         return self.batch_at(step * self.batch_size, self.batch_size)
 
     def _accepts(self, key: str) -> bool:
@@ -238,20 +253,20 @@ def _positive(value: Any) -> bool:
 
 
 def check_device(name: str) -> None:
-    """Refuse what no job can be measured on, without torch.
+    """Validate a device name without importing torch.
 
     Raises:
-        InputError: neither a CPU nor a CUDA device.
+        InputError: the name is neither a CPU nor a CUDA device.
     """
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise InputError("device", repr(name), "cpu, cuda (the current GPU) or cuda:N", nearest(name, ("cpu", "cuda")))
 
 
 def check_job_file(path: str | Path) -> Path:
-    """The path, if a job file may be there.
+    """Return the path if it can be a job file.
 
     Raises:
-        InputError: no such file, or one of data.
+        InputError: the file does not exist, or is a data file.
     """
     path = Path(path)
     expected = "a Python file that defines `job` or `make_job()`"
@@ -263,15 +278,17 @@ def check_job_file(path: str | Path) -> Path:
 
 
 def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
-    """Run a job file and take its `job` (a Job) or the result of its `make_job()`.
+    """Run a job file and return its `job` or the result of its `make_job()`.
 
-    It can import what lies beside it, as under `python FILE`, from now on; a file of a package also what lies in the package.
+    The file can import modules from its own directory, as with `python FILE`; the directory stays importable. A file
+    in a package can also import the modules of the package.
 
     Arguments:
-        names: others to take instead; the first that the file defines is the job, or makes it when it is called.
+        path: the job file.
+        names: names to look up. The first name that the file defines is the job, or a function that returns the job.
 
     Raises:
-        InputError: no such file, it fails, or it defines neither.
+        InputError: the file does not exist, fails, or defines none of the names.
     """
     path = check_job_file(path)
     _running.append(path)
@@ -298,14 +315,14 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
 
 
 def _known_keyword(error: Exception) -> str:
-    """The nearest keyword of a Job, where an unknown one was given."""
+    """Suggest the nearest keyword of `Job` for an unknown keyword."""
     match = re.search(r"Job\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     known = [one.name for one in fields(Job) if one.init]
     return "" if match is None else nearest(match.group(1), known) or f"A Job has {', '.join(known)}."
 
 
 def _name_to_run(path: Path) -> str:
-    """Under which name a job file is run; what it is to import from is made known."""
+    """Return the module name for a job file, and extend the import path."""
     folder, package = path.absolute().parent, ["hocket_job"]
     while (folder / "__init__.py").is_file():
         package.insert(0, folder.name)
@@ -315,15 +332,17 @@ def _name_to_run(path: Path) -> str:
     return ".".join(package)
 
 
-# Job files that are being run for their jobs, the innermost last.
+# Stack of the job files in execution, innermost last.
 _running: list[Path] = []
 
 
 def refuse_in_job_file(what: str) -> None:
-    """Refuse what takes long and starts processes where a file is only run for its job, once in every process.
+    """Refuse a long operation at the top level of a job file.
+
+    Every process runs the job file to obtain the job, and would start the operation again.
 
     Raises:
-        InputError: this is such a place.
+        InputError: a job file is in execution.
     """
     if _running:
         expected = 'a call behind `if __name__ == "__main__":`, which is left out when the file is run for its job'

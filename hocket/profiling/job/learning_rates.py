@@ -1,8 +1,9 @@
-"""Learning rates: the rate of every parameter group at every training step, as the job's `lr_schedule` says.
+"""Learning rates of all parameter groups at every training step.
 
-Rules of this file: what a rate is follows from the number of the training step alone, so that it is the same on every worker, under
-every plan and after a resume, and nothing of it is kept in checkpoints. A torch scheduler, which has a state, is played from step 0 on
-an optimizer of its own.
+Rules of this file:
+- The step number alone determines a rate. All workers, plans and resumed runs therefore agree on it.
+- Checkpoints contain no scheduler state.
+- A torch scheduler has a state. It is replayed from step 0 on a separate optimizer.
 """
 
 import threading
@@ -28,9 +29,9 @@ from hocket.profiling.job.optimizer import (
 
 OF_OPTIMIZER = "optimizer"
 """First argument of a function that is given the optimizer and returns a torch scheduler."""
-# What torch's schedulers change in a group.
+# Entries of a parameter group that torch schedulers change.
 _CHANGED = ("lr", "momentum", "betas")
-# Of a torch scheduler that is played, how many of the last steps are kept: stages may be as far apart.
+# Number of recent steps cached for a replayed torch scheduler, a bound on the distance between stages.
 _KEPT = 256
 
 Values = tuple[dict[str, Any], ...]
@@ -38,13 +39,13 @@ Values = tuple[dict[str, Any], ...]
 
 
 class LearningRates:
-    """See the head of this file."""
+    """Learning rates by training step; see the module docstring."""
 
     def __init__(self, job: Job, optimizer: Optimizer) -> None:
-        """Take base rates from an optimizer that was just made.
+        """Read the base rates from a new optimizer.
 
         Raises:
-            InputError: the schedule does not go with it.
+            InputError: the schedule does not fit the optimizer.
         """
         given = job.lr_schedule
         self._job, self._factors, self._played = job, [], None
@@ -75,10 +76,12 @@ class LearningRates:
             self._factors = [given] * len(groups)
 
     def at(self, step: int) -> Values:
-        """Each group's values at a training step, from 0; empty without a schedule.
+        """Return the values of each group at a training step (from 0).
+
+        The result is empty without a schedule.
 
         Raises:
-            InputError: the schedule gives no number >= 0 there.
+            InputError: the schedule does not return a number >= 0 at this step.
         """
         if self._played is not None:
             return self._played.at(step)
@@ -86,12 +89,12 @@ class LearningRates:
         return tuple({"lr": base * _factor(function, step)} for function, base in factors)
 
     def lr(self, step: int) -> list[float | None]:
-        """The rate of every group at a training step; None where an optimizer has none."""
+        """Return the learning rate of every group; None for a group without a rate."""
         found = [values["lr"] for values in self.at(step)] or self._base
         return [None if rate is None else float(rate) for rate in found]
 
     def set(self, optimizer: Optimizer, step: int) -> None:
-        """Write what groups have at a training step into an optimizer with the same groups."""
+        """Set the values of a training step in an optimizer with equal groups."""
         for group, values in zip(optimizer.param_groups, self.at(step), strict=False):
             for key, value in values.items():
                 if isinstance(group[key], Tensor):
@@ -101,14 +104,14 @@ class LearningRates:
 
 
 class _Played:
-    """A torch scheduler on stand-ins, as far as it was asked for."""
+    """Lazy replay of a torch scheduler on placeholder parameters."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._lock = job, threading.Lock()
         self._begin()
 
     def at(self, step: int) -> Values:
-        """Each group's values at a training step."""
+        """Return the values of each group at a training step."""
         with self._lock:
             if step < self._reached and step not in self._seen:
                 self._begin()
@@ -145,47 +148,50 @@ class _Played:
 
 
 class Scheduled:
-    """An optimizer that steps with the rates of each training step."""
+    """Optimizer that applies the learning rates of each training step."""
 
     def __init__(self, optimizer: Optimizer, rates: LearningRates | None = None) -> None:
         self.optimizer, self._rates = optimizer, rates
 
     def step(self, training_step: int = 0) -> None:
-        """Make a step as an update of training step `training_step`, from 0."""
+        """Run the optimizer step of training step `training_step` (from 0)."""
         if self._rates is not None:
             self._rates.set(self.optimizer, training_step)
         self.optimizer.step()
 
 
 def scheduled(job: Job, own: Mapping[str, nn.Parameter]) -> Scheduled:
-    """The job's optimizer of the parameters that are here, with its rates; see `optimizer_of`."""
+    """Return the optimizer of the local parameters, with its learning rates.
+
+    See `optimizer_of`.
+    """
     optimizer = optimizer_of(job, own)
     return Scheduled(optimizer, LearningRates(job, optimizer))
 
 
 def rates_of(job: Job) -> LearningRates:
-    """The rates of a job's whole optimizer.
+    """Return the learning rates of the optimizer of the whole model.
 
     Raises:
-        InputError: optimizer or schedule are not as they should be.
+        InputError: the optimizer or the schedule is invalid.
     """
     return LearningRates(job, whole_optimizer(job))
 
 
 def check_optimizer_and_rates(job: Job) -> None:
-    """Try a job's optimizer and schedule before anything is computed.
+    """Validate the optimizer and the schedule of a job before any computation.
 
     Raises:
-        InputError: optimizer or schedule are not as they should be.
+        InputError: the optimizer or the schedule is invalid.
     """
     if any(p.requires_grad for p in job.as_written.model.parameters()):
         rates_of(job).at(0)
 
 
 def shown_rates(job: Job) -> Callable[[int], list[float | None] | None]:
-    """Function from a training step to the learning rate of each group.
+    """Return a function from a training step to the learning rate of each group.
 
-    It returns None if the job's optimizer has step hooks or a scheduler of its own, which may change rates.
+    The function returns None if the optimizer has step hooks or its own scheduler, because they may change the rates.
     """
     optimizer = whole_optimizer(job)
     if has_step_hooks(optimizer) or has_scheduler(optimizer):
@@ -194,10 +200,10 @@ def shown_rates(job: Job) -> Callable[[int], list[float | None] | None]:
 
 
 def remarks(job: Job, resumed: bool) -> list[str]:
-    """Notes about hooks and schedulers that the job attaches to its optimizer.
+    """Return notes about hooks and schedulers that the job attaches to its optimizer.
 
     Arguments:
-        resumed: the run goes on from a checkpoint.
+        resumed: True if the run continues from a checkpoint.
     """
     optimizer, found = whole_optimizer(job), []
     if has_step_hooks(optimizer):

@@ -1,7 +1,8 @@
-"""Likeness: what a job that is made again must share with the one that was made first.
+"""Fingerprint of a job, to compare a rebuilt job with the original job.
 
-Workers make a job anew from its origin: without a seed, or with weights that were loaded behind it, that would silently be another
-one. A few values of every tensor tell; they may differ in their last digits, for other numbers of threads sum up otherwise.
+Workers rebuild a job from its origin. Without a seed, or with weights loaded after construction, a rebuilt job would
+silently differ. A few values of every tensor reveal the difference. Their last digits may differ, because the order of
+sums depends on the number of threads.
 """
 
 from math import isclose, isfinite
@@ -21,7 +22,10 @@ Likeness = dict[str, Any]
 
 
 def likeness(job: "Job") -> Likeness:
-    """A job in a few numbers, ready for JSON: its own, and of each parameter and buffer some values."""
+    """Compute the fingerprint of a job, as plain data for JSON.
+
+    It contains settings of the job, and some values of each parameter and buffer.
+    """
     tensors = [*job.model.named_parameters(), *job.model.named_buffers()]
     own = {name: getattr(job, name) for name in ("batch_size", "seed", "inputs", "clip_grad_norm", "precision")}
     weight = job.loss_weight
@@ -41,10 +45,10 @@ def _of(tensor: "Tensor") -> dict[str, Any]:
 
 
 def check_likeness(job: "Job", wanted: Likeness) -> None:
-    """Refuse a job that was made again and is another one.
+    """Refuse a rebuilt job that differs from the original job.
 
     Raises:
-        InputError: the first thing that differs.
+        InputError: the jobs differ; the error names the first difference.
     """
     if told := difference(wanted, likeness(job)):
         step = (
@@ -54,7 +58,10 @@ def check_likeness(job: "Job", wanted: Likeness) -> None:
 
 
 def difference(wanted: Likeness, found: Likeness) -> str:
-    """The first thing in which another job differs, as "batch_size is 8 and not 4"; empty when they are alike."""
+    """Return the first difference of two jobs, as "batch_size is 8 and not 4".
+
+    The result is empty if the jobs are alike.
+    """
     for name, value in wanted.items():
         if name != "tensors" and found[name] != value:
             return f"{name} is {found[name]} and not {value}"

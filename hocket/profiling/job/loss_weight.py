@@ -1,9 +1,9 @@
-"""Loss weights: how the losses of microbatches make up the loss of a batch.
+"""Loss weights: the loss of a batch from the losses of its microbatches.
 
 Rules of this file: no torch is imported; a weight is computed from the batch alone, before and without the model.
 
-A loss that averages over samples is averaged over microbatches by their numbers of samples. A loss that averages over something else
-(tokens that are not padding, classes with weights) has a weight, by which the mean loss of each microbatch counts:
+For a mean over samples, the weight of a microbatch is its number of samples. A mean over other units (tokens that are
+not padding, classes with weights) needs an explicit weight of each microbatch:
 
     L(batch) = sum over m of w[m] L[m] / sum over m of w[m]
 """
@@ -23,7 +23,7 @@ LossWeight = Callable[[Batch], Any] | str
 
 
 class Weighted(Protocol):
-    """A job, as far as the weight of its loss goes."""
+    """Protocol of a job: the attributes that determine its loss weight."""
 
     @property
     def batch_size(self) -> int:
@@ -31,7 +31,7 @@ class Weighted(Protocol):
 
     @property
     def loss_weight(self) -> LossWeight | None:
-        """By what the loss of a microbatch counts."""
+        """Loss weight of a microbatch."""
 
     @property
     def own(self) -> Any:
@@ -76,10 +76,10 @@ def tokens(key: str | int, ignore: int = -100, shift: int = 0) -> Tokens:
 
 
 def check_loss_weight(given: Any) -> None:
-    """Refuse a `Job.loss_weight` that is none.
+    """Validate a `Job.loss_weight`.
 
     Raises:
-        InputError: it is neither a function, nor "sum", nor None.
+        InputError: the value is neither a function, nor "sum", nor None.
     """
     if given is not None and given != SUM and not callable(given):
         hint = 'For example hocket.tokens("labels"), which counts the labels that are not -100.'
@@ -87,13 +87,16 @@ def check_loss_weight(given: Any) -> None:
 
 
 def loss_weight(job: Weighted, batch: Batch, samples: int) -> float:
-    """Compute by what the loss of a microbatch counts in the mean of its batch: its samples, if the job says nothing else.
+    """Compute the weight of a microbatch in the loss of its batch.
+
+    The default is the number of samples.
 
     Arguments:
-        batch: the microbatch, as `Job.batch` makes it; in a shorter precision its floating tensors come as float32.
+        batch: the microbatch, from `Job.batch`. In a shorter precision, its floating tensors are converted to float32.
+        samples: number of samples of the microbatch.
 
     Raises:
-        InputError: what the job's function gives is no weight.
+        InputError: the job's function does not return a valid weight.
     """
     if not callable(job.loss_weight):
         return samples
@@ -111,9 +114,12 @@ def loss_weight(job: Weighted, batch: Batch, samples: int) -> float:
 
 
 def whole_loss(job: Weighted, loss: Any, samples: int) -> Any:
-    """The loss of a microbatch as that of a whole batch of such samples: a sum grows with the samples, a mean does not.
+    """Scale the loss of a microbatch to the loss of a whole batch of such samples.
+
+    A sum grows with the number of samples; a mean does not.
 
     Arguments:
         loss: a number or a tensor.
+        samples: number of samples of the microbatch.
     """
     return loss * (job.batch_size / samples) if job.loss_weight == SUM else loss
