@@ -1,6 +1,7 @@
-"""Sums: a few numbers of each sample that was read, to tell whether another read gave the same sample.
+"""Checksums of samples, to compare two reads of a sample.
 
-Rules of this file: integers are compared exactly, floating values but for rounding: machines of other kinds round otherwise.
+Rules of this file: integers are compared exactly. Floating-point values are compared up to rounding, because rounding
+differs between kinds of machines.
 """
 
 from collections.abc import Mapping
@@ -18,17 +19,20 @@ Sums = dict[str, list[float]]
 
 Each item has an exact integer (types, shape, integers), a weighted sum of its floats, and the tolerance of that sum.
 """
-_VALUES = 1024  # of an item that are looked at, evenly spread
+_VALUES = 1024  # number of checked values per item, evenly spread
 _TOLERANCE = 1e-5
-_MOST = 1e200  # sums of so large values are finite, as JSON wants them
-_BITS = 2**53 - 1  # JSON readers keep integers of so many exactly
+_MOST = 1e200  # bound on values; their sums stay finite, as JSON requires
+_BITS = 2**53 - 1  # JSON readers represent integers of 53 bits exactly
 
 
 def sums_of(batch: "Mapping[str, Tensor]", rows: int | None = None) -> list[Sums]:
-    """The sums of each sample of a batch, ready for JSON; about 50 microseconds an item and batch.
+    """Compute the checksums of each sample of a batch, as plain data for JSON.
+
+    The cost is about 50 microseconds per item and batch.
 
     Arguments:
-        rows: only so many samples, from the first on.
+        batch: tensors by item name.
+        rows: number of leading samples to include; by default all.
     """
     columns = {name: _column(name, tensor[:rows]) for name, tensor in batch.items()}
     count = min((len(column) for column in columns.values()), default=0)
@@ -36,7 +40,7 @@ def sums_of(batch: "Mapping[str, Tensor]", rows: int | None = None) -> list[Sums
 
 
 def difference(one: Sums, other: Sums) -> str:
-    """Name of the first item in which two reads of a sample differ; empty when they are the same."""
+    """Return the first item in which two reads of a sample differ; empty if equal."""
     for name in dict.fromkeys((*one, *other)):
         a, b = one.get(name), other.get(name)
         if a is None or b is None or a[0] != b[0] or abs(a[1] - b[1]) > max(a[2], b[2]):
@@ -51,7 +55,7 @@ def _column(name: str, tensor: "Tensor") -> list[list[float]]:
     tensor = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
     flat = (tensor if tensor.layout == torch.strided else tensor.to_dense()).reshape(len(tensor), -1)
     flat = flat[:, :: max(1, flat.shape[1] // _VALUES)].cpu()
-    # By numpy: torch's operations are looked at while a worker counts what its tensors take.
+    # Uses numpy, because a worker that counts tensor memory intercepts torch operations.
     if not flat.is_floating_point():
         exact = (flat.numpy().astype(np.int64) * _integers(flat.shape[1])).sum(1).tolist()  # modulo 2**64
         return [[(kind ^ value) & _BITS, 0.0, 0.0] for value in exact]

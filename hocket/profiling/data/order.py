@@ -1,6 +1,6 @@
-"""Order: which samples of the data stand where in the endless stream that a job trains on.
+"""Sample order: the endless stream of samples that a job trains on.
 
-Rules of this file: no torch; the order follows from the seed and the number of samples alone.
+Rules of this file: no torch; the seed and the number of samples alone determine the order.
 """
 
 from functools import lru_cache
@@ -16,9 +16,9 @@ def _shuffled(epoch: int, samples: int, seed: int) -> np.ndarray:
 
 
 def indices_at(position: int, count: int, samples: int, seed: int) -> list[int]:
-    """Which samples stand in the stream from a position on; shape (count,).
+    """Return the sample indices of the stream from a position on; shape (count,).
 
-    Every epoch has its own shuffled order, and the stream runs on over its end.
+    Every epoch has its own shuffled order. The stream continues across the end of an epoch.
     """
     out: list[int] = []
     while len(out) < count:
@@ -30,9 +30,9 @@ def indices_at(position: int, count: int, samples: int, seed: int) -> list[int]:
 
 
 def order(step: int, batch_size: int, samples: int, seed: int) -> list[int]:
-    """Which samples step number `step` (from 0) trains on; shape (batch_size,).
+    """Return the sample indices of step `step` (from 0); shape (batch_size,).
 
-    The data position is step * batch_size, and every sample is used once an epoch.
+    The position in the stream is step * batch_size. Every sample is used once per epoch.
     """
     if step < 0 or batch_size < 1 or samples < 1:
         raise InputError("order", f"step {step}, batch {batch_size}, {samples} samples", "step >= 0, others >= 1")

@@ -1,7 +1,8 @@
-"""Repeatable: the same sample at every read, in every process.
+"""Repeatability check: equal samples at every read, in every process.
 
-Rules of this file: a pipeline reads a sample once for its inputs and once for its targets, in two processes. Where the two reads
-differ the labels belong to other inputs, and nothing else would notice. So some samples are read twice before training.
+Rules of this file: a pipeline reads a sample twice, in two processes: for its inputs and for its targets. If the reads
+differ, the labels belong to other inputs, and no other check detects this. Some samples are therefore read twice before
+training.
 """
 
 from collections.abc import Sequence
@@ -30,10 +31,10 @@ SEED = (
 
 
 def check_repeatable(job: Job) -> None:
-    """Read some samples twice, which costs a dozen reads.
+    """Read some samples twice, and compare them; the cost is a dozen reads.
 
     Raises:
-        InputError: one differs; names it. Or it cannot be read at all.
+        InputError: a sample differs or cannot be read; the error names the sample.
     """
     check_reads(job, [reads_of(job)])
 
@@ -42,7 +43,8 @@ def reads_of(job: Job, backwards: bool = False) -> Reads:
     """Read some samples together, then again one by one.
 
     Arguments:
-        backwards: the last one first, so that data which depend on the order of reading differ between two processes.
+        job: the job with the data.
+        backwards: read the last sample first. Data that depend on the order of reads then differ between two processes.
     """
     places = _places(job)
     if backwards:
@@ -56,13 +58,14 @@ def reads_of(job: Job, backwards: bool = False) -> Reads:
 
 
 def check_reads(job: Job, reads: Sequence[Reads]) -> None:
-    """Compare what all processes have read; on each of them the same error.
+    """Compare the reads of all processes; every process raises an equal error.
 
     Arguments:
-        reads: by rank.
+        job: the job with the data.
+        reads: reads of each process, by rank.
 
     Raises:
-        InputError: two reads of a sample differ; names the sample, the item, and the workers where they are two.
+        InputError: two reads of a sample differ; the error names the sample, the item and, if different, the workers.
     """
     for rank, read in enumerate(reads):
         if read["samples"] != reads[0]["samples"]:
@@ -80,13 +83,14 @@ def check_reads(job: Job, reads: Sequence[Reads]) -> None:
 
 
 def check_alike(index: int, read: dict[int, Sums]) -> None:
-    """Compare what several workers have read of one sample.
+    """Compare the reads of one sample by several workers.
 
     Arguments:
-        read: by rank.
+        index: index of the sample.
+        read: checksums by rank.
 
     Raises:
-        InputError: they differ; names the sample, the item and two workers.
+        InputError: the reads differ; the error names the sample, the item and two workers.
     """
     first = min(read)
     for rank, sums in sorted(read.items()):
@@ -96,7 +100,10 @@ def check_alike(index: int, read: dict[int, Sums]) -> None:
 
 
 def _places(job: Job) -> list[tuple[int, int]]:
-    """Index and position of the samples that are read; the first ones once more, an epoch later."""
+    """Return index and position of the samples to read.
+
+    The first samples occur again one epoch later.
+    """
     indices = indices_at(0, min(_INDICES, job.samples), job.samples, job.seed)
     places = [(index, position) for position, index in enumerate(indices)]
     return places + [(index, job.samples + position) for index, position in places[:_LATER]]

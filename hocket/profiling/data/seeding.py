@@ -1,8 +1,10 @@
-"""Seeding: the random numbers of each sample follow from the job's seed and the sample's place in the stream.
+"""Seeding of samples from the job's seed and the sample's position in the stream.
 
-Rules of this file: stages of a pipeline read the same sample in processes of their own, one for its inputs and one for its
-targets, so both must make the same draws. The generators are the process's: whoever seeds one of them holds GENERATORS
-until the draws are made, because compute lanes of one device run in threads.
+Rules of this file:
+- Pipeline stages read a sample in separate processes, for its inputs and for its targets. Both must draw equal random
+  numbers.
+- The generators are global in a process, and compute lanes of one device run in threads. Code that seeds a generator
+  therefore holds the lock GENERATORS until the draws are done.
 """
 
 import random
@@ -18,7 +20,10 @@ _MASK = 2**64 - 1
 
 
 def mixed(number: int) -> int:
-    """64 well mixed bits (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)."""
+    """Mix an integer into 64 pseudorandom bits (SplitMix64).
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+    """
     z = (number + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -26,19 +31,20 @@ def mixed(number: int) -> int:
 
 
 def sample_seed(seed: int, position: int) -> int:
-    """The 63-bit seed of the random numbers of one sample.
+    """Compute the 63-bit seed of one sample.
 
     Arguments:
-        seed: the job's. position: samples before this one in the stream, counted over all epochs.
+        seed: seed of the job.
+        position: number of earlier samples in the stream, over all epochs.
     """
     return mixed(mixed(seed ^ 0x5EED) ^ position) >> 1
 
 
 @contextmanager
 def own_draws() -> Iterator[None]:
-    """Keep the global generators of torch (CPU), numpy.random and random, and put them back afterwards.
+    """Save and restore the global generators of torch (CPU), numpy.random and random.
 
-    Costs about 80 microseconds, nearly all of them for numpy's state.
+    The cost is about 80 microseconds, mostly for the state of numpy.
     """
     import torch
 
@@ -53,12 +59,13 @@ def own_draws() -> Iterator[None]:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the global generators of torch (CPU), numpy.random and random; about 7 microseconds.
+    """Seed the global generators of torch (CPU), numpy.random and random.
 
-    `torch.manual_seed` would take 120 microseconds, for it looks for generators of all other devices.
+    The cost is about 7 microseconds. `torch.manual_seed` costs 120 microseconds, because it searches the generators of
+    all other devices.
     """
     import torch
 
     torch.default_generator.manual_seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)  # a longer seed, which is an array to numpy, takes six times as long
+    np.random.seed(seed & 0xFFFFFFFF)  # numpy stores a longer seed as an array, which is six times slower
     random.seed(seed)

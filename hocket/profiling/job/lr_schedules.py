@@ -1,8 +1,10 @@
-"""Learning-rate schedules by name: by what every learning rate is multiplied at a training step.
+"""Named learning-rate schedules: factors of the learning rates by training step.
 
-Rules of this file: no torch; each schedule is a pure function of the step, so that nothing of it belongs into a checkpoint. Names and
-values are those of `transformers.get_scheduler` (Hugging Face), to the bit; `warmup_steps` and `steps` are its `num_warmup_steps` and
-`num_training_steps`.
+Rules of this file:
+- No torch is imported.
+- Each schedule is a pure function of the step, so checkpoints contain no scheduler state.
+- Names and values match `transformers.get_scheduler` (Hugging Face) bit for bit. `warmup_steps` and `steps` correspond
+  to its `num_warmup_steps` and `num_training_steps`.
 """
 
 import inspect
@@ -16,7 +18,7 @@ from hocket.errors import InputError, nearest
 PLACE = "Job.lr_schedule"
 _SHAPES = ("linear", "cosine", "1-sqrt")
 _COUNTS = ("steps", "warmup_steps", "decay_steps", "stable_steps", "timescale")
-# What the loss decides, and not the step.
+# Schedules that depend on the loss, not on the step.
 _BY_LOSS = ("reduce_lr_on_plateau", "greedy")
 
 Factor = Callable[..., float]
@@ -179,10 +181,11 @@ SCHEDULES: Mapping[str, Factor] = {
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule by name.
+    """Named schedule with its arguments.
 
     Attributes:
-        name: one of SCHEDULES; arguments: of that one, by name.
+        name: one of SCHEDULES.
+        arguments: keyword arguments of the schedule.
     """
 
     name: str
@@ -190,10 +193,13 @@ class NamedSchedule:
 
     @classmethod
     def read(cls, given: str | Mapping[str, Any]) -> "NamedSchedule":
-        """A name, or a dictionary with `name` and arguments, such as {"name": "cosine", "steps": 1000}.
+        """Parse a schedule.
+
+        Arguments:
+            given: a name, or a dictionary with `name` and arguments, such as {"name": "cosine", "steps": 1000}.
 
         Raises:
-            InputError: no such schedule; an argument that it does not take, that is missing, or out of range.
+            InputError: the schedule is unknown; or an argument is unknown, missing, or out of range.
         """
         arguments = {} if isinstance(given, str) else dict(given)
         name = given if isinstance(given, str) else arguments.pop("name", None)
@@ -226,15 +232,21 @@ class NamedSchedule:
         return found_schedule
 
     def factor(self, step: int, lr: float) -> float:
-        """By what rates are multiplied at a step (from 0) of an optimizer whose default rate is `lr`."""
+        """Compute the factor of the learning rates at a step.
+
+        Arguments:
+            step: training step, from 0.
+            lr: default learning rate of the optimizer.
+        """
         return SCHEDULES[self.name](step, lr, **self.arguments)
 
 
 def check_lr_schedule(given: Any) -> None:
-    """Refuse what cannot be a Job's `lr_schedule`.
+    """Validate a `Job.lr_schedule`.
 
     Raises:
-        InputError: neither a function, nor some, nor a schedule by name; or one by name with wrong arguments.
+        InputError: the value is neither a function, nor several functions, nor a named schedule; or the arguments of a
+            named schedule are invalid.
     """
     if isinstance(given, (str, Mapping)):
         NamedSchedule.read(given)

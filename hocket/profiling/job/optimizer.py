@@ -1,10 +1,12 @@
-"""Optimizer: the job's own, with the parameter groups that it makes of the whole model, for the parameters that a worker has.
+"""Optimizer of a worker's parameters, with the parameter groups of the whole model.
 
-Rules of this file: the job's function is always given all trainable parameters of the model as it was written, by their names and in
-its order, as in one process. A worker that has only some of them, or parts of some (a stage, a member of a tensor-parallel group, a
-replica that shares the step, a subtask), gives the function stand-ins for the others: of the same shape and type, without memory. What
-it has then takes their places in the groups. So groups follow from names and shapes in the same way under every plan, and every worker
-has all groups, some of them empty.
+Rules of this file:
+- The job's function always receives all trainable parameters of the user's model, with their names and in their order,
+  as in a single process.
+- A worker may hold only some parameters, or shards of them (a pipeline stage, a tensor-parallel rank, a replica with a
+  sharded optimizer step, a subtask). The function then receives placeholders of equal shape and type without memory.
+- Afterwards, the local parameters and shards replace their placeholders in the groups.
+- Groups therefore depend only on names and shapes, under every plan. Every worker has all groups; some may be empty.
 """
 
 import inspect
@@ -31,18 +33,21 @@ Here = Sequence[tuple[str, nn.Parameter, Tensor]]
 
 
 def written_parameters(job: Job) -> dict[str, nn.Parameter]:
-    """The trainable parameters of the model as its user wrote it, by name; a tied one under its first name."""
+    """Return the trainable parameters of the user's model, by name.
+
+    A tied parameter has its first name.
+    """
     return {name: p for name, p in job.as_written.model.named_parameters() if p.requires_grad}
 
 
 def optimizer_of(job: Job, own: Mapping[str, nn.Parameter]) -> Optimizer:
-    """The job's optimizer of the parameters that are here.
+    """Return the job's optimizer of the local parameters.
 
     Arguments:
-        own: by name; parts of whole ones where devices have parts, of any shape.
+        own: local parameters by name; shards of any shape for sharded parameters.
 
     Raises:
-        InputError: the job's function does not give one optimizer of exactly what it was given.
+        InputError: the job's function does not return one optimizer of exactly the given parameters.
     """
     parts = parts_of(job.model)
     device = next(iter(own.values())).device
@@ -64,7 +69,9 @@ def optimizer_of(job: Job, own: Mapping[str, nn.Parameter]) -> Optimizer:
 
 
 def whole_optimizer(job: Job) -> Optimizer:
-    """The job's optimizer of stand-ins for the whole model: to know its groups.
+    """Return the job's optimizer of placeholders for the whole model.
+
+    It reveals the parameter groups.
 
     Raises:
         InputError: see `optimizer_of`.
@@ -73,7 +80,7 @@ def whole_optimizer(job: Job) -> Optimizer:
 
 
 def group_names(job: Job) -> list[list[str]]:
-    """The names of the parameters in each group of the job's optimizer.
+    """Return the parameter names of each group of the job's optimizer.
 
     Raises:
         InputError: see `optimizer_of`.
@@ -84,10 +91,10 @@ def group_names(job: Job) -> list[list[str]]:
 
 
 def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
-    """Call the job's function with these parameters, and hold what it makes to them.
+    """Call the job's function, and validate the optimizer that it returns.
 
     Raises:
-        InputError: it fails, makes something else than one optimizer, or one of other parameters.
+        InputError: the function fails, does not return one optimizer, or returns an optimizer of other parameters.
     """
     named = first_argument(job.optimizer).startswith(NAMED)
     made: Any = called(PLACE, job.optimizer, list(given.items()) if named else list(given.values()))
@@ -107,10 +114,10 @@ def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
 
 
 def refill(optimizer: Optimizer, group: dict[str, Any], new: Here) -> None:
-    """Put other parameters into a group, with what the optimizer has made for those in their places.
+    """Replace the parameters of a group, and transfer their optimizer state.
 
     Raises:
-        InputError: it has made something of the numbers of a weight of which others have parts.
+        InputError: the optimizer has computed state from the values of a sharded weight.
     """
     old = list(group["params"])
     for _, p, given in new:
@@ -126,7 +133,7 @@ def refill(optimizer: Optimizer, group: dict[str, Any], new: Here) -> None:
 
 
 def first_argument(function: Callable[..., Any]) -> str:
-    """The name of a function's first argument; empty where it does not tell."""
+    """Return the name of a function's first argument; empty if unknown."""
     try:
         return next(iter(inspect.signature(function).parameters), "")
     except (TypeError, ValueError):
@@ -137,7 +144,7 @@ def called(place: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the job.
 
     Raises:
-        InputError: it fails; says in which line.
+        InputError: the function fails; the error names the line.
     """
     try:
         return function(*arguments)
@@ -161,12 +168,12 @@ def has_scheduler(optimizer: Optimizer) -> bool:
 
 
 def _stand_in(p: Tensor, device: torch.device) -> nn.Parameter:
-    # Nothing is computed with it; should an optimizer make something of its numbers, it shows.
+    # No computation uses a placeholder. NaN exposes an optimizer that computes state from the values.
     return nn.Parameter(torch.full((), float("nan"), dtype=p.dtype, device=device).expand(p.shape))
 
 
 def _of_shape(value: Any, given: Tensor, p: Tensor) -> Any:
-    """Part of a weight's optimizer state that belongs to a part of the weight."""
+    """Return the optimizer state of a shard, from the state of the whole weight."""
     if not isinstance(value, Tensor) or value.shape != given.shape:
         return value.clone() if isinstance(value, Tensor) else value
     first = value.flatten()[:1]
@@ -192,7 +199,7 @@ def _told(made: Any) -> str:
 
 
 def _check_parameters(job: Job, made: Optimizer, given: Mapping[str, nn.Parameter]) -> None:
-    """Hold an optimizer to the parameters that were given for it."""
+    """Check that an optimizer has exactly the given parameters."""
     held = {id(p): p for group in made.param_groups for p in group["params"]}
     known = {id(p): name for name, p in given.items()}
     foreign = [p for key, p in held.items() if key not in known]
@@ -218,7 +225,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _line(function: Callable[..., Any], error: Exception) -> str:
-    """Where in the function's own file an error came up."""
+    """Return the location of an error in the function's own file."""
     own = getattr(getattr(function, "__code__", None), "co_filename", None)
     found, trace = "", error.__traceback__
     while trace is not None:

@@ -1,7 +1,8 @@
-"""Origin: where a job was made, so that another process can make the same one again.
+"""Origin of a job: the location from which other processes rebuild the job.
 
-Rules of this file: nothing of a job is sent, and no code is pickled: what goes to other processes is the path of a file and names
-in it. Names that stand for something else there, or make another job, are found out by likeness.py.
+Rules of this file:
+- No job is sent and no code is pickled. Other processes receive the path of a file and names in the file.
+- likeness.py detects names that yield another job in the other process.
 """
 
 import inspect
@@ -14,16 +15,18 @@ from typing import Any
 
 from hocket.errors import InputError
 
-# What a job file must define if nothing else is said: the first of them that it does.
+# Default names to look up in a job file; the first defined name counts.
 NAMES = ("job", "make_job")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A file, and what to take from it when it is run: the first of these names that is a Job, or makes one when called.
+    """A file and the names to look up in it.
+
+    The first name that is a Job, or a function that returns a Job, yields the job.
 
     Attributes:
-        names: as they stand in the file, such as "job", "make_job" or "Jobs.small".
+        names: qualified names in the file, such as "job", "make_job" or "Jobs.small".
     """
 
     path: Path
@@ -32,11 +35,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class JobSource:
-    """Code that was at work when a job was made: a function that needs no arguments, or the top of a module.
+    """Code on the call stack at the construction of a job.
+
+    The code is either a function without required arguments, or the top level of a module.
 
     Attributes:
-        name: qualified name of the function; empty for the top of a module.
-        module: under which name the module is loaded.
+        name: qualified name of the function; empty for the top level of a module.
+        module: name of the loaded module.
     """
 
     path: Path
@@ -45,7 +50,7 @@ class JobSource:
 
 
 def makers_at_work() -> tuple[JobSource, ...]:
-    """Who called, and who called that, innermost first, up to the top of the module in which this began."""
+    """Return the call stack, innermost first, up to the top level of a module."""
     found = []
     for frame in _frames(sys._getframe(1)):
         code = frame.f_code
@@ -58,10 +63,12 @@ def makers_at_work() -> tuple[JobSource, ...]:
 
 
 def origin_of(job: object, makers: tuple[JobSource, ...]) -> Origin:
-    """Where a job can be had again: under the name that its module has for it, or from the function that made it.
+    """Return the origin of a job.
+
+    The origin is either a module-level name of the job, or the function that constructed the job.
 
     Raises:
-        InputError: nowhere, with what to do.
+        InputError: the job has no origin; the error gives the next step.
     """
     at_work = {(frame.f_code.co_filename, frame.f_code.co_qualname) for frame in _frames(sys._getframe(1))}
     names: dict[Path, list[str]] = {}
@@ -86,7 +93,7 @@ def origin_of(job: object, makers: tuple[JobSource, ...]) -> Origin:
 
 
 def look_up(names: dict[str, Any], name: str) -> Any:
-    """What a qualified name stands for among the names of a module; None when there is no such thing."""
+    """Look up a qualified name in a module's namespace; None if undefined."""
     first, *rest = name.split(".")
     found = names.get(first)
     for part in rest:
@@ -95,14 +102,14 @@ def look_up(names: dict[str, Any], name: str) -> Any:
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame, the one that called it, and so on."""
+    """Iterate over a frame and its callers, innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _is_the_same_call(frame: FrameType) -> bool:
-    """Whether calling the function by its name, without arguments, is the call that the frame is of."""
+    """True if a call of the function by name, without arguments, repeats the frame's call."""
     found = look_up(frame.f_globals, frame.f_code.co_qualname)
     function = inspect.unwrap(found) if callable(found) else None
     own = inspect.isfunction(function) and function.__code__ is frame.f_code
@@ -110,7 +117,7 @@ def _is_the_same_call(frame: FrameType) -> bool:
 
 
 def _has_only_defaults(function: Any, given: dict[str, Any]) -> bool:
-    """Whether no argument was given to a call, as far as the values of its parameters tell."""
+    """True if all parameters of a call have their default values."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return all(
         not given.get(name) if one.kind in kinds else one.default is not one.empty and given.get(name) is one.default

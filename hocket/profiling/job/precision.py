@@ -1,17 +1,18 @@
-"""Precision: a job as compute sees it, where that is shorter than its own: bfloat16 copies of weights, and what they meet.
+"""Mixed precision: a copy of the job that computes in bfloat16.
 
-Rules of this file: the job's own model is left as it was, and keeps the weights that the optimizer works on (the masters). What
-compute sees is another model of the same names:
+Rules of this file: the job's own model does not change, and keeps the master weights for the optimizer. The compute copy
+is another model with equal parameter names:
 
-- parameters and floating buffers are cast; those of normalisation with running statistics are not, for updates of a tenth of a
-  percent would be lost in eight bits, and torch's kernels take both types together;
-- floating tensors of the batch that go to the model are cast, those that go to the loss are not;
-- the model's output is cast back before the loss, so that losses and their gradients begin in the model's own type. A model that
-  makes its loss itself does so in the type that it chooses;
-- a gradient is made in the short type and added up, over microbatches and replicas, in the master's.
+- Parameters and floating-point buffers are cast. Normalisation with running statistics is not cast: eight bits would
+  lose updates of a tenth of a percent, and torch's kernels accept both types together.
+- Floating-point tensors of the batch are cast for the model, but not for the loss.
+- The output of the model is cast back before the loss, so losses and their gradients start in the model's own type. A
+  model that computes its own loss chooses the type itself.
+- Gradients are computed in the short type, and accumulated over microbatches and replicas in the master type.
 
-The rule is that of FSDP2's `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
-output_dtype=torch.float32)`, but for the gradients of several microbatches, which FSDP adds up as they are reduced, too.
+The rule equals FSDP2's `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
+output_dtype=torch.float32)`, except for the gradients of several microbatches: FSDP accumulates them as they
+are reduced, too.
 """
 
 import copy
@@ -31,10 +32,11 @@ from hocket.util.compatibility import Feature, check_together
 
 
 def computed(job: Job) -> Job:
-    """The job as compute sees it; the job itself where it computes in its own type.
+    """Return the compute copy of a job, or the job itself without mixed precision.
 
     Raises:
-        RefusedError: the model has nothing longer, or torch cannot add up gradients in another type than their weight's.
+        RefusedError: the model has no longer type to cast from, or this torch cannot accumulate gradients in a type
+            other than the type of their weight.
     """
     if job.precision is None or job.own is not None:
         return job
@@ -65,7 +67,7 @@ def computed(job: Job) -> Job:
 
 
 def own_type(model: nn.Module) -> torch.dtype:
-    """The floating type of most of a model's numbers."""
+    """Return the most frequent floating-point type of a model, by element count."""
     counts: dict[torch.dtype, int] = {}
     for p in model.parameters():
         if p.is_floating_point():
@@ -74,14 +76,14 @@ def own_type(model: nn.Module) -> torch.dtype:
 
 
 def sums_in(leaf: Tensor, dtype: torch.dtype) -> Any:
-    """The leaf, with gradients that are added up in this type."""
+    """Return the leaf tensor, with gradient accumulation in the given type."""
     if leaf.dtype != dtype:
         leaf.grad_dtype = dtype
     return leaf
 
 
 def sums_of(parameter: Tensor) -> torch.dtype:
-    """The type that a parameter's gradients are added up in."""
+    """Return the gradient accumulation type of a parameter."""
     found: torch.dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
     return found
 
@@ -99,7 +101,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype, stays: bool) -> Tensor:
 
 
 def _wide(loss: Callable[..., Tensor] | None, dtype: torch.dtype) -> Callable[..., Tensor] | None:
-    """A loss of the model's output in this type."""
+    """Wrap a loss so that the model's output is cast to the given type."""
     if loss is None:
         return None
 

@@ -1,13 +1,17 @@
-"""Subtasks: a linear layer whose weights are too large for a device, as several that have some of its rows each (Harmony, section 1).
+"""Subtasks: a large linear layer split by rows into smaller linear layers.
 
-Rules of this file: the job's own model is left as it was; compute sees another, in which a large `nn.Linear` at path P is made of
-layers P.0, P.1, ... with rows of the weight and the bias. They share memory with the whole, and its names are known again
-(`parts_of`), so that a checkpoint has the whole weight under its name.
+The split allows weights that are too large for one device (Harmony, section 1).
 
-What is exact: no sum of the forward and none of a weight's gradient goes over rows, so each has the terms and the order that it had.
-The gradient of the layer's input is a sum over all rows: here it is that of the last part, to which the one before adds its own, and
-so on. Each part hands its input on to the next one, so that the order of that sum is the model's own and no plan can change it:
-however parts are spread over stages and devices, results are the same to the bit. Beside the undivided layer they differ by rounding.
+Rules of this file:
+- The job's own model does not change. In the compute copy, a large `nn.Linear` at path P consists of layers P.0, P.1, ...
+- Each subtask holds some rows of the weight and the bias, and shares memory with the whole weight.
+- `parts_of` maps subtasks to the whole weight, so that a checkpoint stores the whole weight under its own name.
+
+Exactness: no sum of the forward or of a weight gradient runs over rows, so these sums keep their terms and their order.
+The gradient of the layer's input is a sum over all rows. It starts with the last subtask, and each earlier subtask adds
+its own term. Each subtask passes its input to the next subtask, which fixes the order of this sum under every plan.
+Results are therefore bitwise equal for every placement on stages and devices. They differ from the undivided layer by
+rounding.
 Source: Li et al., "Doing more with less", HotOS 2021: "decompose individual operations such as a matrix multiplication into subtasks".
 """
 
@@ -27,10 +31,12 @@ TOGETHER = 16
 
 @dataclass(frozen=True)
 class ParameterRows:
-    """Some rows of a parameter.
+    """A range of rows of a parameter.
 
     Attributes:
-        name: of the whole parameter. first: row. shape: of the whole.
+        name: name of the whole parameter.
+        first: index of the first row.
+        shape: shape of the whole parameter.
     """
 
     name: str
@@ -39,7 +45,7 @@ class ParameterRows:
 
 
 class Subtask(nn.Module):
-    """Some features of a linear layer, and its input for the next subtask."""
+    """Compute some output features of a linear layer, and pass the input on."""
 
     def __init__(self, linear: nn.Linear, rows: slice) -> None:
         super().__init__()
@@ -49,12 +55,12 @@ class Subtask(nn.Module):
         self.bias = None if own is None else nn.Parameter(own, requires_grad=trained)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., in) to (..., own features) and the input itself."""
+        """Map (..., in) to (..., own features), and return the input too."""
         return nn.functional.linear(x, self.weight, self.bias), x.view_as(x)
 
 
 class Decomposed(nn.Module):
-    """A linear layer in subtasks, one behind the other."""
+    """Linear layer as a sequence of subtasks."""
 
     def __init__(self, linear: nn.Linear, count: int) -> None:
         super().__init__()
@@ -64,7 +70,7 @@ class Decomposed(nn.Module):
             self.add_module(str(k), Subtask(linear, slice(a, e)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) to (..., out)."""
+        """Map (..., in) to (..., out)."""
         made = []
         for subtask in self.children():
             own, x = subtask(x)
@@ -73,9 +79,10 @@ class Decomposed(nn.Module):
 
 
 def decomposed(job: Job) -> Job:
-    """The job with its large linear layers in subtasks; the job itself where it has none.
+    """Split the large linear layers of a job into subtasks.
 
-    Only layers that are `nn.Linear` itself and alone in having their weights are taken.
+    Only layers of exactly the class `nn.Linear` with untied weights are split. Without such a layer, the result is the
+    given job.
     """
     found = _large(job)
     if not found:
@@ -99,7 +106,7 @@ def decomposed(job: Job) -> Job:
 
 
 def _large(job: Job) -> dict[str, int]:
-    """Paths of linear layers that are decomposed, and into how many."""
+    """Return the paths of the layers to split, with their numbers of subtasks."""
     if job.subtask_bytes is None:
         return {}
     users: dict[int, int] = {}
@@ -118,14 +125,17 @@ def _large(job: Job) -> dict[str, int]:
 
 
 def _ends(rows: int, count: int) -> list[int]:
-    """Where parts end, 0 first: as even as multiples of TOGETHER can be, if there are as many."""
+    """Return row boundaries of the subtasks, starting with 0.
+
+    Boundaries are as even as multiples of TOGETHER allow, if there are enough rows.
+    """
     unit = TOGETHER if rows >= TOGETHER * count else 1
     units = ceil(rows / unit)
     return [min(rows, unit * round(units * k / count)) for k in range(count + 1)]
 
 
 def parts_of(model: nn.Module) -> dict[str, ParameterRows]:
-    """By the name of each parameter of a subtask, of what it is a part."""
+    """Map each subtask parameter's name to its rows of the whole parameter."""
     found = {}
     for path, module in model.named_modules():
         if isinstance(module, Decomposed):
