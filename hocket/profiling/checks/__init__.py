@@ -1,1 +1,1 @@
-"""Checks of a job before it is measured: the same result for any microbatch, at every call."""
+"""Checks before profiling: equal results for any microbatch, at every call."""

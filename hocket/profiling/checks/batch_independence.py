@@ -1,4 +1,4 @@
-"""Structure: whether a model does the same for every number of samples."""
+"""Check that a model runs equal operations for every number of samples."""
 
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -17,10 +17,10 @@ FIXED = (
 
 
 def check_same_structure(base: "Captured", other: "Captured") -> None:
-    """Refuse a capture of another size that has other layers or tensors.
+    """Refuse captures of two microbatch sizes with different layers or tensors.
 
     Raises:
-        CaptureError: names the first difference, or what the model does otherwise at each call.
+        CaptureError: the captures differ; the error names the first difference, or what the model changes at each call.
     """
     for a, b in zip(base.layers, other.layers, strict=False):
         labels = [[c.trace.nodes[i].label for i in layer.nodes] for c, layer in ((base, a), (other, b))]
@@ -41,7 +41,7 @@ def check_same_structure(base: "Captured", other: "Captured") -> None:
 
 
 def first_other(base: RecordedGraph, trace: RecordedGraph) -> str:
-    """The first operation that is another one than with other samples, as ": `tanh` instead of `relu`"."""
+    """Return the first different operation, as ": `tanh` instead of `relu`"."""
     labels = ([node.label for node in each.nodes] for each in (base, trace))
     for one, two in zip_longest(*labels):
         if one != two:

@@ -1,6 +1,7 @@
-"""Refusal: an index or target out of range, refused by an operation of torch, with the samples that it came from.
+"""Index errors: errors of torch about an index or target out of range, with samples.
 
-Rules of this file: torch says at most the value. The samples of the microbatch, and the values in them, are said here.
+Rules of this file: the error of torch contains at most the value. The errors here add the samples of the microbatch and
+their values.
 """
 
 import re
@@ -19,13 +20,14 @@ _MAX_SHOWN = 16
 
 @contextmanager
 def naming_samples(indices: Sequence[int], batch: "Mapping[str, Tensor]") -> Iterator[None]:
-    """Name the samples where a forward refuses an index or target of theirs.
+    """Add the samples to an error of a forward about an index or target.
 
     Arguments:
-        indices: of the microbatch's samples. batch: what the forward gets of them, by key.
+        indices: indices of the samples of the microbatch.
+        batch: inputs of the forward, by key.
 
     Raises:
-        InputError: in the place of such an error of torch.
+        InputError: replaces an error of torch about an index or target.
     """
     try:
         yield
@@ -37,7 +39,10 @@ def naming_samples(indices: Sequence[int], batch: "Mapping[str, Tensor]") -> Ite
 
 
 def refusal(error: BaseException, indices: Sequence[int], batch: "Mapping[str, Tensor]") -> InputError | None:
-    """The error of a forward with the samples that it is about; None where it is not about an index or a target."""
+    """Convert an error of a forward into an error that names the samples.
+
+    The result is None if the error is not about an index or a target.
+    """
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     whole = {key: value for key, value in batch.items() if _is_whole(value) and len(value) == len(indices)}
     if not whole or not isinstance(error, IndexError | RuntimeError) or not _RANGE.search(text):
@@ -70,5 +75,5 @@ def _range_of(key: str, value: "Tensor", indices: Sequence[int]) -> str:
 
 
 def _plain(key: str) -> str:
-    """The item's own name, where the batch's tensors go by the names of the capture."""
+    """Return the original item name for a tensor name of the capture."""
     return key.removeprefix("batch:")

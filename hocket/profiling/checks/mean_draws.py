@@ -1,6 +1,6 @@
-"""Means: random numbers that operations draw, replaced by their means.
+"""Mean draws: random operations replaced by their means.
 
-Rules of this file: only while the mode is on; the generator is not touched by what is replaced.
+Rules of this file: replacement happens only inside the mode. A replaced operation does not advance the generator.
 """
 
 from typing import Any
@@ -12,19 +12,19 @@ _DROPOUT = ("dropout_p", "p")
 
 
 class Means(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode in which dropout drops nothing, and other draws give their means.
+    """Dispatch mode without dropout; other random operations return their means.
 
     Attributes:
-        unknown: names of operations that draw otherwise, which were left as they are.
+        unknown: names of random operations without a known mean, which run unchanged.
     """
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Start with no unknown operations."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.unknown: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, or what stands for it."""
+        """Run an operation, or its deterministic replacement."""
         kwargs = kwargs or {}
         name, given = func._schema.name.removeprefix("aten::"), _named(func, args, kwargs)
         match name:
@@ -49,7 +49,7 @@ class Means(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """All arguments by name, with their defaults."""
+    """Return all arguments by name, including defaults."""
     found = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     found.update({a.name: value for a, value in zip(func._schema.arguments, args, strict=False)})
     return found | kwargs

@@ -1,7 +1,9 @@
-"""Changing: whether a model does something else at its next call, though samples, weights and random numbers are the same.
+"""Check that repeated calls of a model run equal operations.
 
-Rules of this file: asked only when a capture has failed, so that the error can say what the model did; the model is left as it
-was, but for what it keeps in plain attributes.
+Samples, weights and random numbers are equal in all calls.
+
+Rules of this file: the check runs only after a failed capture, to explain the failure in the error. The model does not
+change, except for state in plain attributes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +30,7 @@ HINT = (
 
 
 class _Done(NamedTuple):
-    """One operation of a call: the module that it is in, its name, and sums of its results."""
+    """One operation of a call: its module, its name, and checksums of its results."""
 
     path: str
     name: str
@@ -36,7 +38,7 @@ class _Done(NamedTuple):
 
 
 class _Log(TorchFunctionMode):
-    """Notes the operations of one call."""
+    """Recorder of the operations of one call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +55,7 @@ class _Log(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         results = [tensor for _, tensor in flatten(result)]
         if results and len(self.done) < _MAX_OPERATIONS:
-            with torch._C.DisableTorchFunction():  # our own operations are none of the model's
+            with torch._C.DisableTorchFunction():  # do not record the operations of this recorder
                 sums = tuple(
                     sums_of({"result": t.detach().reshape(1, -1)})[0] for t in results if t.layout == torch.strided
                 )
@@ -62,10 +64,10 @@ class _Log(TorchFunctionMode):
 
 
 def check_unchanging(job: Job) -> None:
-    """Call the model and its loss some times on the same samples.
+    """Call the model and its loss several times on equal samples.
 
     Raises:
-        CaptureError: a call does something else than the first; names the module and the operation.
+        CaptureError: a call differs from the first call; the error names the module and the operation.
     """
     batch = job.batch(range(min(_SAMPLES, job.samples)))
     modules = all_modules(job.model, job.loss)
@@ -104,7 +106,7 @@ def _pop(stack: list[str]) -> None:
 
 
 def _difference(first: Sequence[_Done], other: Sequence[_Done]) -> tuple[str, str] | None:
-    """Module and words of the first operation in which two calls differ, if they do."""
+    """Return module and description of the first different operation, if any."""
     for one, two in zip_longest(first, other):
         if one is None or two is None:
             there = one or two

@@ -1,6 +1,6 @@
-"""Suggestions: weights of microbatches that are usual, each with the line that says it in a job.
+"""Suggestions of common loss weights, each with its line in a job file.
 
-Rules of this file: which of them explains a loss is tried elsewhere.
+Rules of this file: another module tests which weight explains a loss (loss_additivity.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _SHIFTS = (0, 1)
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A weight: what the loss is then, and the line to write."""
+    """A loss weight, with a description of the loss and the line for the job file."""
 
     weight: Callable[[Batch], Any]
     text: str
@@ -26,7 +26,7 @@ class Suggestion:
 
 
 def suggestions(job: Job, batch: Batch) -> Iterator[Suggestion]:
-    """The weights that a loss of these tensors may have, the usual ones first."""
+    """Iterate over possible loss weights for a batch, common weights first."""
     yield from _of_classes(job, batch)
     whole = [key for key, value in batch.items() if not value.is_floating_point() and not value.is_complex()]
     known = {key: list(dict.fromkeys((*_IGNORED, _commonest(batch[key])))) for key in whole}

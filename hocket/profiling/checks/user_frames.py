@@ -1,4 +1,4 @@
-"""Frames: which lines of a traceback belong to whoever wrote the job.
+"""User frames: the traceback lines in the user's own files.
 
 Rules of this file: no torch.
 """
@@ -7,7 +7,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-# Code that the author of the job did not write.
+# Path prefixes of code outside the job.
 _FOREIGN = (str(Path(__file__).parents[2]), sysconfig.get_paths()["stdlib"], "<frozen")
 _INSTALLED = {"site-packages", "dist-packages"}
 _MAX_FRAMES = 8
@@ -22,7 +22,10 @@ def is_own(path: str) -> bool:
 
 
 def raised_at(error: BaseException) -> str:
-    """The job's own frames of an error, as lines of a traceback; all of its last frames where none is the job's."""
+    """Format the job's own frames of an error as traceback lines.
+
+    Without a frame of the job, the result contains the last frames of the error.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     shown = [frame for frame in frames if is_own(frame.filename)] or list(frames)
     return "".join(traceback.format_list(shown[-_MAX_FRAMES:])).rstrip()

@@ -1,7 +1,7 @@
-"""Does a captured model compute what the model computes? One forward and backward of each says so.
+"""Verification of a capture: compare one forward and backward with the model.
 
-Rules of this file: the model is run as it stands and left as it was; a difference above rounding is an error, never a
-note.
+Rules of this file: the model runs unmodified and does not change. A difference above rounding is always an error, never
+a note.
 """
 
 import torch
@@ -17,14 +17,16 @@ _IN_PLACE = "modified by an inplace operation"
 
 
 def verify(captured: Captured) -> bool:
-    """Compare loss and gradients of the captured job with the model's own, on the samples that were captured.
+    """Compare loss and gradients of the capture and of the model.
+
+    Both run on the captured samples.
 
     Returns:
-        False when they cannot be compared: the model draws random numbers that have no influence on its loss.
+        False if a comparison is impossible: the model draws random numbers without influence on its loss.
 
     Raises:
-        CaptureError: they differ; names the loss or the parameter that differs most, or the operation that the model itself does
-            otherwise at each call.
+        CaptureError: the results differ. The error names the loss or the parameter with the largest difference, or the
+            operation that the model itself changes at each call.
     """
     trace = captured.trace
     used = {i for layer in captured.layers for i in layer.nodes}
@@ -40,7 +42,7 @@ def verify(captured: Captured) -> bool:
     for name, expected in model_grads.items():
         found = grads.get(name, torch.zeros_like(expected))
         apart = (found.double() - expected.double()).norm().item()
-        # Gradients that are zero but for rounding (a bias before a normalisation) are measured by the others' size.
+        # Some gradients are zero up to rounding (a bias before a normalisation). Their tolerance uses the global norm.
         if not apart <= tolerance * (expected.double().norm().item() + 0.01 * norm):
             check_unchanging(captured.job)
             _differ(f"gradient of {name}", found.double().norm().item(), expected.double().norm().item())
