@@ -1,8 +1,12 @@
-"""Is the loss of a batch the mean of the losses of its parts? The model and its loss are asked, on samples of the job.
+"""Loss additivity: check that the loss of a batch is the mean of its parts' losses.
 
-Rules of this file: the model is left as it was; random numbers are replaced by their means (dropout drops nothing), because other
-parts draw others; batch normalisation takes its running statistics, because the capture names such layers already. What is above the
-rounding of the model itself is a finding.
+The check runs the model and its loss on samples of the job.
+
+Rules of this file:
+- The model does not change.
+- Random numbers are replaced by their means (no dropout), because different parts draw different numbers.
+- Batch normalisation uses running statistics, because the capture already reports such layers.
+- A difference above the rounding of the model is a finding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +24,13 @@ from hocket.profiling.checks.suggest_weight import Suggestion, suggestions
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import Batch, loss_weight, whole_loss
 
-_SCANNED = 32  # samples that are looked at, to find unlike ones
+_SCANNED = 32  # number of samples searched for dissimilar ones
 _SPLITS = 2
-_HALF = 2  # samples; the capture has run as many
-_KEPT = 4_000_000  # numbers of all gradients that are compared
+_HALF = 2  # samples per half; the capture has run the same number
+_KEPT = 4_000_000  # maximum number of compared gradient elements
 # Roundings of about a thousand operations behind one another add up like so many of the weights alone.
 _ROUNDINGS = 30.0
-_COARSE = 0.05  # what rounds more than this tells nothing
+_COARSE = 0.05  # larger rounding makes the comparison meaningless
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,8 @@ class Additivity:
     """Result of comparing the loss of a batch with the losses of its parts.
 
     Attributes:
-        finding: how the loss of a batch differs from the mean of the losses of its parts, and what to do; empty where it does not.
-        notes: why nothing was compared, if so.
+        finding: difference between the loss of a batch and the mean of its parts' losses, with advice; empty without one.
+        notes: reasons why no comparison was possible, if any.
     """
 
     finding: str = ""
@@ -44,7 +48,7 @@ class Additivity:
 
 @dataclass(frozen=True)
 class _Ran:
-    """A forward and a backward of some samples: their loss, and its gradients one behind the other."""
+    """Result of a forward and backward: the loss, and the concatenated gradients."""
 
     batch: Batch
     samples: int
@@ -61,7 +65,7 @@ class _Split:
     allowed: tuple[float, float]
 
     def apart(self, shares: Sequence[float]) -> tuple[float, float]:
-        """By how much the halves, each multiplied by its share, miss the whole: loss and gradients, relative."""
+        """Return the relative differences of the weighted halves from the whole: loss, gradients."""
         loss = sum(share * half.loss for share, half in zip(shares, self.halves, strict=True) if share)
         gradients = sum(
             (share * half.gradients for share, half in zip(shares, self.halves, strict=True) if share),
@@ -74,7 +78,7 @@ class _Split:
         return all(found <= most for found, most in zip(self.apart(shares), self.allowed, strict=True))
 
     def shares(self, weights: Sequence[float]) -> tuple[float, ...]:
-        """The weights, so that they sum up to one."""
+        """Normalize the weights to a sum of one."""
         total = sum(weights)
         return tuple(weight / total if total else 0.0 for weight in weights)
 
@@ -117,14 +121,14 @@ def additivity(job: Job, written: Sequence[str] = ()) -> Additivity:
 
 
 def _given(job: Job, split: _Split) -> tuple[float, ...]:
-    """The shares by which the job says that halves add up."""
+    """Return the shares of the halves according to `Job.loss_weight`."""
     weights = [loss_weight(job, half.batch, half.samples) for half in split.halves]
     by_size = [whole_loss(job, 1.0, half.samples) / whole_loss(job, 1.0, split.whole.samples) for half in split.halves]
     return tuple(share * size for share, size in zip(split.shares(weights), by_size, strict=True))
 
 
 def _finding(job: Job, split: _Split, splits: Sequence[_Split], written: Sequence[str]) -> str:
-    """Text of the difference, with a cause if one explains it on all splits."""
+    """Describe the difference, with its cause if one cause explains all splits."""
     loss, gradients = split.apart(_given(job, split))
     figures = [f"{name} by {by:.2%}" for name, by in (("it differs", loss), ("gradients", gradients)) if isfinite(by)]
     told = f" ({', '.join(figures)})" if figures else ""
@@ -161,7 +165,7 @@ def _suggested(found: Suggestion, split: _Split) -> tuple[float, ...]:
 
 @contextmanager
 def _steady(job: Job) -> Iterator[None]:
-    """The model as it stands, but for its batch normalisation."""
+    """Run the unmodified model, except for its batch normalisation."""
     modules = all_modules(job.model, job.loss)
     device = next((p.device for p in job.model.parameters()), torch.device("cpu"))
     with untouched(modules, device), torch.enable_grad():
@@ -187,7 +191,7 @@ def _ran(job: Job, means: Means, first: Sequence[int], second: Sequence[int]) ->
 
 @contextmanager
 def _rounded_otherwise(weights: Sequence[Tensor], eps: float) -> Iterator[None]:
-    """Weights that are larger or smaller by a rounding, for a while."""
+    """Perturb the weights by one rounding within the context."""
     kept = [p.detach().clone() for p in weights]
     draw = torch.Generator().manual_seed(0)
     try:
@@ -220,7 +224,7 @@ def _run(job: Job, means: Means, indices: Sequence[int]) -> _Ran:
 
 
 def _distance(whole: _Ran, loss: float, gradients: Tensor) -> tuple[float, float]:
-    """How far a loss and gradients are from those of a run, relative."""
+    """Return the relative distances of a loss and gradients from a run."""
     size = float(whole.gradients.norm())
     apart = float((whole.gradients - gradients).norm())
     return (
@@ -229,11 +233,11 @@ def _distance(whole: _Ran, loss: float, gradients: Tensor) -> tuple[float, float
     )
 
 
-# -- which samples
+# -- choice of samples
 
 
 def _halves(job: Job) -> list[tuple[list[int], list[int]]]:
-    """Two halves that are unlike, in a few ways."""
+    """Choose pairs of dissimilar halves, by several criteria."""
     total = len(job.data)
     known = (
         list(dict.fromkeys(k * total // _SCANNED for k in range(_SCANNED))) if total > _SCANNED else list(range(total))
@@ -253,7 +257,7 @@ def _halves(job: Job) -> list[tuple[list[int], list[int]]]:
 
 
 def _scores(job: Job, known: Sequence[int]) -> Iterator[list[float]]:
-    """Figures in which samples may be unlike: their weights, tokens that count, classes."""
+    """Iterate over criteria of dissimilarity: weights, counted tokens, classes."""
     batches = [job.batch([i]) for i in known]
     if callable(job.loss_weight):
         yield [loss_weight(job, batch, 1) for batch in batches]

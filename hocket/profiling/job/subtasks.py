@@ -3,7 +3,8 @@
 The split allows weights that are too large for one device (Harmony, section 1).
 
 Rules of this file:
-- The job's own model does not change. In the compute copy, a large `nn.Linear` at path P consists of layers P.0, P.1, ...
+- The job's own model does not change.
+- In the compute copy, a large `nn.Linear` at path P consists of layers P.0, P.1, ...
 - Each subtask holds some rows of the weight and the bias, and shares memory with the whole weight.
 - `parts_of` maps subtasks to the whole weight, so that a checkpoint stores the whole weight under its own name.
 
