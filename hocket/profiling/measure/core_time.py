@@ -1,7 +1,7 @@
-"""Core time: how long a thread waits for a core, and a clock that leaves these waits out.
+"""Core time: waiting time of a thread for a CPU core, and a clock without it.
 
-Linux counts for each thread the nanoseconds in which it could have run but had no core (`schedstat`). Other systems do not: there
-nothing was waited. Time that a hypervisor takes from the whole machine is not in it.
+Linux counts the nanoseconds in which each thread was runnable without a core (`schedstat`). On other systems, the waiting
+time is 0. Time that a hypervisor takes from the whole machine (steal time) is not included.
 """
 
 import os
@@ -17,7 +17,10 @@ _TRIES = 1000  # waits in a row between two reads that are a microsecond apart
 
 
 class _Handle:
-    """The calling thread's `schedstat`, kept open: reading it takes a microsecond; to open it takes ten."""
+    """Open file of the calling thread's `schedstat`.
+
+    A read costs a microsecond; opening the file costs ten.
+    """
 
     def __init__(self) -> None:
         self.process = os.getpid()  # a forked process must not read of its parent's thread
@@ -36,7 +39,9 @@ _own = threading.local()
 
 
 def queued_s(scheduled: Path | None = None) -> float:
-    """Seconds for which the calling thread could have run but had no core, since it began; 0 where the kernel does not say.
+    """Return the seconds that the calling thread has waited for a core.
+
+    The result is 0 if the kernel does not count this time.
 
     Arguments:
         scheduled: a file with nanoseconds on a core, nanoseconds in a queue for one, and turns, instead of the thread's own.
@@ -69,7 +74,7 @@ def on_core_s(clock: Callable[[], float] = time.perf_counter, queued: Callable[[
 
 
 def _own_threads_s() -> float:
-    """Processor seconds of all other threads of this process."""
+    """Return the CPU seconds of all other threads of this process."""
     return time.process_time() - time.thread_time()
 
 
@@ -88,7 +93,7 @@ class CoreWaits:
         self._queued_s, self._threads_s = queued(), own_threads_s()
 
     def lap(self) -> float:
-        """Seconds since the last call, or since the meter was made."""
+        """Return the waiting seconds since the last call or the construction."""
         queued, threads = self._queued(), self._threads()
         found = (queued - self._queued_s) - (threads - self._threads_s)
         self._queued_s, self._threads_s = queued, threads

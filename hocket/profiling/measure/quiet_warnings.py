@@ -1,4 +1,4 @@
-"""Warned: warnings of libraries that say nothing to a person are left out for a while."""
+"""Temporary suppression of library warnings that do not help users."""
 
 import warnings
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ _FILTERS = RLock()
 
 @contextmanager
 def unwarned(message: str) -> Iterator[None]:
-    """Leave warnings out that begin like this.
+    """Suppress warnings that begin with a message.
 
-    One thread at a time: the filters of warnings are the process's, and two threads would undo each other's.
+    Only one thread may use this at a time: warning filters are global in the process, and two threads would undo each
+    other's filters.
     """
     with _FILTERS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=message)

@@ -20,7 +20,7 @@ from hocket.profiling.measure.worker_costs import Clock, Marks, StepMode, Worker
 
 WARM_UP = 2
 ROUNDS = 3
-LEAST, MOST = 2, 20  # iterations of a round
+LEAST, MOST = 2, 20  # iterations per round
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Times:
 def layers_once(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], device: torch.device, clock: Clock
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each layer's forward and backward, all layers in one pass."""
+    """Measure the forward and backward seconds of each layer in one pass."""
     made = dict(batch)
     runs = []
     forward: list[float] = []
