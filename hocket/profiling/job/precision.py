@@ -1,7 +1,7 @@
 """Mixed precision: a copy of the job that computes in bfloat16.
 
-Rules of this file: the job's own model does not change, and keeps the master weights for the optimizer. The compute copy
-is another model with equal parameter names:
+Rules of this file: the job's own model does not change, and keeps the master weights for the optimizer. The compute
+copy is another model with equal parameter names:
 
 - Parameters and floating-point buffers are cast. Normalisation with running statistics is not cast: eight bits would
   lose updates of a tenth of a percent, and torch's kernels accept both types together.

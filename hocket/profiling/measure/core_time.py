@@ -1,7 +1,7 @@
 """Core time: waiting time of a thread for a CPU core, and a clock without it.
 
-Linux counts the nanoseconds in which each thread was runnable without a core (`schedstat`). On other systems, the waiting
-time is 0. Time that a hypervisor takes from the whole machine (steal time) is not included.
+Linux counts the nanoseconds in which each thread was runnable without a core (`schedstat`). On other systems, the
+waiting time is 0. Time that a hypervisor takes from the whole machine (steal time) is not included.
 """
 
 import os
