@@ -1,0 +1,164 @@
+"""Mutation campaigns: mistakes are small and valid, drawn by a seed, and told apart by whether a test fails."""
+
+import ast
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.package.helpers.sources import FILES, TOP
+
+SOURCE = '''
+"""A room."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from a import b  # 1 + 1
+
+SIZE = 3
+
+
+def area(sides: list[int], said: list[str], quick: bool = False) -> int:
+    """Of two sides."""
+    said.append(f"{1 + 1}")
+    if not quick and len(sides) < 2:
+        return -1
+    return sides[0] * sides[1]
+'''
+TEST = """
+from hocket.room.shape import area
+
+
+def test_area():
+    said = []
+    assert area([2, 3], said) == 6
+    assert area([2, 3], said, True) == 6
+    assert area([2], said) == -1
+"""
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    """The script, and what finds places for mistakes."""
+    monkeypatch.syspath_prepend(str(TOP / "tools"))
+    return import_module("mutate"), import_module("mutation_sites")
+
+
+@pytest.fixture
+def small(tmp_path: Path, tools: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one room and one test."""
+    top = tmp_path / "small"
+    for name, text in (("hocket/room/shape.py", SOURCE), ("tests/room/test_shape.py", TEST)):
+        (top / name).parent.mkdir(parents=True)
+        (top / name).write_text(text)
+        for folder in (Path(name).parent, Path(name).parent.parent):
+            (top / folder / "__init__.py").touch()
+    monkeypatch.setattr(tools[0], "ROOT", top)
+    return top
+
+
+def test_each_kind_of_mistake_is_found(tools: tuple[ModuleType, ModuleType]) -> None:
+    """Where it can matter: not in annotations, formatted strings and code for type checkers."""
+    source = SOURCE.encode()
+    found = {
+        (one.kind, one.applied(source).decode().splitlines()[one.line - 1].strip())
+        for one in tools[1].mutations(source)
+    }
+    assert found == {
+        ("boolean", "def area(sides: list[int], said: list[str], quick: bool = True) -> int:"),
+        ("dropped call", "pass"),
+        ("boolean", "if quick and len(sides) < 2:"),
+        ("boolean", "if not quick or len(sides) < 2:"),
+        ("comparison", "if not quick and len(sides) <= 2:"),
+        ("sign", "return 1"),
+        ("sign", "return sides[0] / sides[1]"),
+        ("index", "return sides[1] * sides[1]"),
+        ("index", "return sides[0] * sides[2]"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a = (b) + (c)", "a = (b) - (c)"),
+        ("a = (b  # + c\n + c)", "a = (b  # + c\n - c)"),
+        ("a = é + b", "a = é - b"),
+        ("a -= b", "a += b"),
+        ("a = b is not c", "a = b is c"),
+        ("a = b in (c)", "a = b not in (c)"),
+    ],
+)
+def test_an_operator_is_changed_where_it_stands(tools: tuple[ModuleType, ModuleType], before: str, after: str) -> None:
+    """Beside brackets, comments and letters of several bytes."""
+    (one,) = tools[1].mutations(before.encode())
+    assert one.applied(before.encode()).decode() == after
+
+
+def test_mistakes_of_the_package_are_valid_and_small(tools: tuple[ModuleType, ModuleType]) -> None:
+    """Of every 50th file: each is another program in one other line."""
+    for path in FILES[::50]:
+        source = path.read_bytes()
+        for mutation in tools[1].mutations(source)[::25]:
+            mistaken = mutation.applied(source)
+            assert ast.dump(ast.parse(mistaken)) != ast.dump(ast.parse(source)), (path, mutation)
+            lines = zip(source.splitlines(), mistaken.splitlines(), strict=True)
+            assert [k for k, (one, other) in enumerate(lines, 1) if one != other] == [mutation.line]
+
+
+def test_a_seed_draws_the_same_of_all_rooms(tools: tuple[ModuleType, ModuleType]) -> None:
+    """Each room has one before any has more, and none is drawn twice; another seed draws others."""
+    mutate, sites = tools
+    one = sites.Mutation("sign", 1, 0, 1, "+")
+    every = [mutate.Mutant(f"hocket/{room}/{k}.py", one) for room in "abc" for k in range(20)]
+    found = mutate.drawn(every, 10, 1)
+    assert found == mutate.drawn(every, 10, 1) != mutate.drawn(every, 10, 2)
+    assert {mutant.room for mutant in found[:3]} == set("abc")
+    assert len(set(found)) == 10
+    assert len(mutate.drawn(every, 100, 1)) == len(every)
+    assert len(mutate.drawn(every, 2, 1)) == 2
+
+
+def test_nearest_tests_run_first(tools: tuple[ModuleType, ModuleType]) -> None:
+    """The file's, its sub-room's, its room's, then all of the selection, then linter and types."""
+    path = "hocket/program/check/check.py"
+    own = ["tests/program/check/test_check.py", "tests/program/check", "tests/program"]
+    assert list(tools[0].mirrors(path, TOP)) == [place for place in own if (TOP / place).exists()]
+    steps = list(tools[0].steps(path, TOP, "fast"))
+    assert [step.name for step in steps[-4:]] == ["fast: tests", "fast: tests with workers", "lint", "types"]
+    assert all(("--fast" in step.command) == step.name.startswith("fast") for step in steps)
+    assert not any("--fast" in step.command for step in tools[0].steps(path, TOP, "all"))
+
+
+def test_a_campaign_tells_caught_from_escaped(
+    small: Path, tools: tuple[ModuleType, ModuleType], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """By the tests that mirror the file; what they do not look at escapes a command that runs only them; the sources stay."""
+    command = f"{sys.executable} -c 'from tests.room.test_shape import test_area; test_area()'"
+    words = ["--seed", "1", "--count", "100", "--command", command, "-o", str(tmp_path / "found.json")]
+    assert tools[0].main(words) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["seed"] == 1
+    escaped = [one["after"] for one in found["mutants"] if one["result"] == "escaped"]
+    assert escaped == ["pass"]
+    assert len(found["mutants"]) == 9
+    assert found["summary"]["caught"] == 8
+    assert "escaped: hocket/room/shape.py:14 (dropped call)" in capfd.readouterr().out
+    assert (small / "hocket/room/shape.py").read_text() == SOURCE
+
+
+def test_a_command_that_fails_by_itself_tells_nothing(
+    small: Path, tools: tuple[ModuleType, ModuleType], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every mistake would count as caught."""
+    assert tools[0].main(["--count", "1", "--command", f"{sys.executable} -c 1/0"]) == 1
+    assert "fails without any mistake" in capfd.readouterr().out
+
+
+def test_what_does_not_end_is_ended(small: Path, tools: tuple[ModuleType, ModuleType]) -> None:
+    """After its limit, and counts as caught by time."""
+    step = tools[0].Step("command", (sys.executable, "-c", "import time; time.sleep(1000)"))
+    assert tools[0].run(step, small, 0.5) == "timeout"
