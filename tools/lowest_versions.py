@@ -2,7 +2,7 @@
 
     python3 tools/lowest_versions.py > lowest.txt
     python3 -m venv lowest && lowest/bin/pip install -c lowest.txt -e '.[test]'
-    lowest/bin/pytest -m 'not workers and not slow' tests/planning tests/program tests/scheduler tests/cli
+    lowest/bin/pytest --fast -m 'not workers' tests/planning tests/program tests/scheduler tests/cli
 
 `--keep NAME` leaves a package out, for which pip then takes a version of its own: `--keep torch` where only one build of torch
 is at hand.
