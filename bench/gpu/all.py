@@ -12,7 +12,7 @@ file is replaced after every piece, so an interrupted run keeps what it has. Exi
 
 import argparse
 import contextlib
-import importlib.util
+import importlib.metadata
 import json
 import os
 import platform
@@ -33,8 +33,7 @@ HERE = Path(__file__).resolve().parent
 LIMIT_S = 540.0
 TAIL_CHARACTERS = 4000  # of a piece's output that the results file keeps
 FORMAT = "hocket-gpu-results-1"
-# Packages whose import name is another than their name in pyproject.toml.
-IMPORTS = {"ruamel.yaml": "ruamel", "pytest-xdist": "xdist"}
+UNUSED = {"mypy", "ruff", "pytest-xdist", "import-linter", "hatchling"}  # by tests and benches of a card
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,8 @@ def missing_packages() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     names = [re.split(r"[<>=\[]", line)[0] for line in lines]
-    unused = {"mypy", "ruff", "pytest-xdist"}
-    return [n for n in names if n not in unused and importlib.util.find_spec(IMPORTS.get(n, n)) is None]
+    there = {re.sub("[-_.]+", "-", found.name).lower() for found in importlib.metadata.distributions()}
+    return [n for n in names if n not in UNUSED and re.sub("[-_.]+", "-", n).lower() not in there]
 
 
 def facts_of(environment: dict[str, str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """bench/gpu/all.py: pieces that fail, hang or write nothing, and the results file; tests marked gpu cover every strategy."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -65,6 +66,14 @@ def test_one_piece_is_run_again_alone(scripts: Path, monkeypatch: pytest.MonkeyP
         "bad": True,
         "good": True,
     }
+
+
+def test_packages_are_known_by_the_names_of_pyproject(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is missing where the tests run, whatever a package is imported as; one that is not there is named."""
+    assert everything.missing_packages() == []
+    there = [one for one in importlib.metadata.distributions() if one.name != "pydantic_core"]
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: there)
+    assert everything.missing_packages() == ["pydantic-core"]
 
 
 def test_without_a_card_it_says_so(repository: Path) -> None:
