@@ -26,6 +26,7 @@ from hocket.profiling.job.optimizer import (
     optimizer_of,
     whole_optimizer,
 )
+from hocket.profiling.job.parameter_groups import check_groups
 
 OF_OPTIMIZER = "optimizer"
 """First argument of a function that is given the optimizer and returns a torch scheduler."""
@@ -186,6 +187,7 @@ def check_optimizer_and_rates(job: Job) -> None:
     """
     if any(p.requires_grad for p in job.as_written.model.parameters()):
         rates_of(job).at(0)
+        check_groups(job)
 
 
 def shown_rates(job: Job) -> Callable[[int], list[float | None] | None]:

@@ -40,6 +40,11 @@ def written_parameters(job: Job) -> dict[str, nn.Parameter]:
     return {name: p for name, p in job.as_written.model.named_parameters() if p.requires_grad}
 
 
+def stand_ins(job: Job) -> dict[str, nn.Parameter]:
+    """Stand-ins for all trainable parameters of the model as its user wrote it, by name."""
+    return {name: _stand_in(p, p.device) for name, p in written_parameters(job).items()}
+
+
 def optimizer_of(job: Job, own: Mapping[str, nn.Parameter]) -> Optimizer:
     """Return the job's optimizer of the local parameters.
 
@@ -76,7 +81,7 @@ def whole_optimizer(job: Job) -> Optimizer:
     Raises:
         InputError: see `optimizer_of`.
     """
-    return make_optimizer(job, {name: _stand_in(p, p.device) for name, p in written_parameters(job).items()})
+    return make_optimizer(job, stand_ins(job))
 
 
 def group_names(job: Job) -> list[list[str]]:
@@ -85,7 +90,7 @@ def group_names(job: Job) -> list[list[str]]:
     Raises:
         InputError: see `optimizer_of`.
     """
-    given = {name: _stand_in(p, p.device) for name, p in written_parameters(job).items()}
+    given = stand_ins(job)
     names = {id(p): name for name, p in given.items()}
     return [[names[id(p)] for p in group["params"]] for group in make_optimizer(job, given).param_groups]
 
@@ -103,6 +108,11 @@ def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
         if isinstance(made, LRScheduler):
             hint = "Return the optimizer, and give the schedule as Job.lr_schedule."
         elif isinstance(made, (list, tuple)) and made:
+            schedulers = [one for one in made if isinstance(one, LRScheduler)]
+            if schedulers and len(made) == 2 and _is_optimizer(made[0]):
+                told = f"an optimizer with a {type(schedulers[0]).__name__}"
+                hint = "Return the optimizer alone, and give the schedule as Job.lr_schedule."
+                raise InputError(PLACE, told, "one torch.optim.Optimizer from the function", hint)
             hint = "Return one optimizer, with parameter groups where parameters are treated in different ways."
         raise InputError(PLACE, _told(made), "one torch.optim.Optimizer from the function", hint)
     _check_parameters(job, made, given)
@@ -167,6 +177,12 @@ def has_scheduler(optimizer: Optimizer) -> bool:
     return hasattr(optimizer.step, "_wrapped_by_lr_sched") or any("initial_lr" in g for g in optimizer.param_groups)
 
 
+def some_of(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def _stand_in(p: Tensor, device: torch.device) -> nn.Parameter:
     # No computation uses a placeholder. NaN exposes an optimizer that computes state from the values.
     return nn.Parameter(torch.full((), float("nan"), dtype=p.dtype, device=device).expand(p.shape))
@@ -206,7 +222,7 @@ def _check_parameters(job: Job, made: Optimizer, given: Mapping[str, nn.Paramete
     if foreign:
         models = {id(p): name for name, p in job.as_written.model.named_parameters()}
         told = [repr(models.get(id(p), f"a tensor of shape {tuple(p.shape)}")) for p in foreign]
-        found = f"{_some(told)}, which the function was not given"
+        found = f"{some_of(told)}, which the function was not given"
         hint = (
             f"Take the function's argument and not the model's parameters: {_EXAMPLE}; for names write "
             "lambda named_parameters: ..., which is given pairs of name and parameter."
@@ -216,12 +232,7 @@ def _check_parameters(job: Job, made: Optimizer, given: Mapping[str, nn.Paramete
     if missing:
         hint = "To freeze parameters call their requires_grad_(False) where the model is made: they are not given then."
         expected = "an optimizer of exactly the parameters that the function is given"
-        raise InputError(PLACE, f"no {_some(missing)} in its groups", expected, hint)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        raise InputError(PLACE, f"no {some_of(missing)} in its groups", expected, hint)
 
 
 def _line(function: Callable[..., Any], error: Exception) -> str:

@@ -50,7 +50,8 @@ def test_a_stages_optimizer_has_all_groups_and_its_own_parameters() -> None:
     def made(named: Any) -> torch.optim.Optimizer:
         free = [pair for pair in named if pair[0].startswith("1.")]
         rest = [pair for pair in named if not pair[0].startswith("1.")]
-        return torch.optim.AdamW([{"params": rest}, {"params": free, "weight_decay": 0.0}], lr=0.1)
+        groups: list[dict[str, Any]] = [{"params": rest}, {"params": free, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=0.1)
 
     whole = job(made)
     own = {n: p for n, p in whole.model.named_parameters() if n.startswith("2.")}
@@ -131,11 +132,57 @@ def test_parameters_that_are_left_out_are_refused() -> None:
     assert group_names(made) == [["0.weight", "0.bias"]]
 
 
+def by_identity(model: nn.Module) -> Callable[..., Any]:
+    """No weight decay for norms, found as objects of the model."""
+    norms = {id(p) for layer in model.modules() if isinstance(layer, nn.LayerNorm) for p in layer.parameters()}
+
+    def made(params: Any) -> torch.optim.Optimizer:
+        halves: list[dict[str, Any]] = [
+            {"params": [p for p in params if (id(p) in norms) == own]} for own in (False, True)
+        ]
+        return torch.optim.AdamW([halves[0], {**halves[1], "weight_decay": 0.0}], lr=0.1)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "found"),
+    [
+        (by_identity, "'1.weight', '1.bias' in another parameter group"),
+        (
+            lambda model: (
+                lambda params: torch.optim.SGD([{"params": [p], "lr": p.detach().norm().item()} for p in params])
+            ),
+            "another lr in the parameter group of '0.weight'",
+        ),
+        (
+            lambda model: (
+                lambda params: torch.optim.SGD(
+                    [{"params": [p for p in params if bool((p == 0).all()) == zero]} for zero in (True, False)], lr=0.1
+                )
+            ),
+            "'1.bias' in another parameter group",
+        ),
+    ],
+)
+def test_groups_by_identity_or_by_numbers_are_refused(optimizer: Callable[..., Any], found: str) -> None:
+    """Parts of a model are not its parameters: groups must follow from names and shapes, or they would differ silently."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
+    error = refused(job(optimizer(model), model))
+    assert error.found.startswith(found)
+    assert "named_parameters" in error.next_step
+
+
 @pytest.mark.parametrize(
     ("function", "found", "step"),
     [
         (lambda p: [torch.optim.SGD(p, lr=0.1)] * 2, "a list of 2", "one optimizer, with parameter groups"),
         (lambda p: (torch.optim.SGD(p, lr=0.1), None), "a tuple of 2", "one optimizer, with parameter groups"),
+        (
+            lambda p: (o := torch.optim.SGD(p, lr=0.1), torch.optim.lr_scheduler.StepLR(o, 9)),
+            "an optimizer with a StepLR",
+            "Job.lr_schedule",
+        ),
         (lambda p: None, "None", "Write for example"),
         (lambda p: torch.optim.SGD, "the class SGD", "Write for example"),
         (lambda p: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(p, lr=0.1), 9), "a StepLR", "Job.lr_schedule"),

@@ -1,0 +1,64 @@
+"""Parameter groups: whether those that the job's optimizer function makes follow from names and shapes alone.
+
+Rules of this file: the function is tried on the model's own parameters and on stand-ins. A worker with a part of the model gives it
+stand-ins for the rest: groups that the function chooses by the identity or the numbers of parameters would silently be others there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hocket.errors import InputError
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.optimizer import PLACE, make_optimizer, some_of, stand_ins, written_parameters
+
+_APART = "has a part of the model"
+_RULE = "groups that follow from the names and shapes of the parameters, which are the same on every worker"
+_BY_NAME = (
+    "Choose by p.ndim, or by name: lambda named_parameters: ... is given pairs of name and parameter. For groups by module take the "
+    "names of its parameters and not the parameters themselves; settings that need their numbers are worked out in front of the function."
+)
+
+
+def check_groups(job: Job) -> None:
+    """Refuse parameter groups that do not follow from names and shapes.
+
+    They would be other groups where a worker has a part of the model: of the model's own parameters and of stand-ins the
+    function must make the same groups.
+
+    Raises:
+        InputError: it does not; names a parameter. See `optimizer_of`.
+    """
+    own = written_parameters(job)
+    found, expected = (_settings(make_optimizer(job, given), given) for given in (own, stand_ins(job)))
+    if moved := [repr(name) for name in own if found[name][0] != expected[name][0]]:
+        raise InputError(PLACE, f"{some_of(moved)} in another parameter group where a worker {_APART}", _RULE, _BY_NAME)
+    for name in own:
+        for key, value in found[name][1].items():
+            if not _equal(value, expected[name][1].get(key)):
+                told = f"another {key} in the parameter group of {name!r} where a worker {_APART}"
+                raise InputError(PLACE, told, _RULE, _BY_NAME)
+
+
+def _settings(made: Optimizer, given: Mapping[str, nn.Parameter]) -> dict[str, tuple[int, dict[str, Any]]]:
+    """The group of each parameter, by name: its number and what it says beside its parameters."""
+    names = {id(p): name for name, p in given.items()}
+    return {
+        names[id(p)]: (number, {key: value for key, value in group.items() if not key.startswith("param")})
+        for number, group in enumerate(made.param_groups)
+        for p in group["params"]
+    }
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two settings of a group are the same; of what is no number nobody can tell, and it counts as the same."""
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and (one.is_meta or torch.equal(one, other))
+    if isinstance(one, (int, float, str)) and isinstance(other, (int, float, str)):
+        return one == other
+    return True
