@@ -112,7 +112,10 @@ def steps(path: str, top: Path, selection: str) -> Iterator[Step]:
 
 def run(step: Step, top: Path, limit_s: float) -> str:
     """How a command ends: a failure catches the mutant; one that does not end in time is ended, with all that it started."""
-    environment = os.environ | {"PYTHONPATH": str(top), "PYTHONPYCACHEPREFIX": str(top.parent / "compiled")}
+    # What is compiled, tests as well, is kept for the next mutant.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    compiled = top.parent / "compiled"
+    environment |= {"PYTHONPATH": str(top), "PYTHONPYCACHEPREFIX": str(compiled), "NUMBA_CACHE_DIR": str(compiled)}
     process = subprocess.Popen(
         step.command,
         cwd=top,
