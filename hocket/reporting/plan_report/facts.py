@@ -15,7 +15,7 @@ from hocket.program.trace.update_time import inner_gaps
 from hocket.reporting.charts.svg import show_time
 from hocket.reporting.charts.window import Window, batch_starts
 from hocket.simulation.summary import Summary
-from hocket.strategies.base.strategy import config, members, merged, strategy
+from hocket.strategies.base.strategy import config, description, members, merged, strategy
 from hocket.util.units import show_bytes, show_number, show_ranges, show_rate
 
 
@@ -65,12 +65,11 @@ def sentence(plan: Plan) -> str:
 
 
 def about_strategy(plan: Plan) -> str:
-    """What the strategy does, in its own words, and where it comes from."""
+    """First paragraph of the strategy's module, and its source."""
     if plan.strategy not in members():
         return ""
-    member = strategy(plan.strategy)
-    first = (getattr(member, "__doc__", None) or "").strip().split("\n\n")[0].replace("\n", " ").replace("`", "")
-    return f"{first} Source: {member.paper}."
+    first = description(plan.strategy).replace("`", "")
+    return f"{first} Source: {strategy(plan.strategy).paper}."
 
 
 def chips(plan: Plan) -> tuple[str, ...]:

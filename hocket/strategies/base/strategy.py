@@ -83,6 +83,12 @@ def strategy(name: str) -> Strategy:
     return found
 
 
+def description(name: str) -> str:
+    """First paragraph of a strategy's module, on one line."""
+    text = registry.load("hocket.strategies.schedules", name, "strategy").__doc__ or ""
+    return text.strip().split("\n\n")[0].replace("\n", " ")
+
+
 def complete(name: str, options: Options) -> dict[str, Any]:
     """Options with their defaults filled in.
 

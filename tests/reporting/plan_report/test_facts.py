@@ -12,6 +12,7 @@ from hocket.program.trace.error_parts import Parts
 from hocket.program.trace.trace import Trace
 from hocket.reporting.charts.window import batch_starts, choose
 from hocket.reporting.plan_report import facts
+from hocket.strategies.base.strategy import members
 from hocket.util.units import show_bytes
 
 
@@ -46,6 +47,9 @@ def test_the_strategy_speaks_for_itself(predicted: Callable[..., Any]) -> None:
     """Its own docstring and source; nothing for a name that is no strategy."""
     plan, _, _ = predicted()
     assert "section" in facts.about_strategy(plan)
+    said = {name: facts.about_strategy(replace(plan, strategy=name)) for name in members()}
+    assert said["flush"].startswith("PipeDream-Flush: 1F1B within a batch")
+    assert len({text.split(" Source: ")[0] for text in said.values()}) == len(said), "each in its own words"
     assert facts.about_strategy(replace(plan, strategy="magic")) == ""
 
 
