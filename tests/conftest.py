@@ -50,7 +50,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call() -> None:
-    """What pytest says of each test in the environment would be a reason to load torch for the workers of each anew."""
+    """Unset the variable in which pytest names each test: a fork server is kept only while the environment stays as it is."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Unset it before a fixture as well: fixtures start worker processes, too."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 

@@ -1,6 +1,7 @@
 """Tiers: what a test needs is true, and the fast selection covers what it says."""
 
 import ast
+import os
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_what_is_called_unit_loads_no_torch() -> None:
         and loads_torch(path)
     ]
     assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def named() -> str | None:
+    """The name of the running test, where pytest says it."""
+    return os.environ.get("PYTEST_CURRENT_TEST")
+
+
+def test_no_test_is_named_in_the_environment(named: str | None) -> None:
+    """In fixtures and tests it is the same, so that all of them share one fork server."""
+    assert named is None
+    assert "PYTEST_CURRENT_TEST" not in os.environ
 
 
 def test_folders_of_needs_exist() -> None:
