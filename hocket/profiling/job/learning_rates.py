@@ -131,6 +131,10 @@ class _Played:
             )
             expected = "a torch scheduler that follows the step, from a function of `optimizer`"
             hint = "A function of the step has an argument of another name: lambda step: min(1, step / 100)."
+            if isinstance(made, ReduceLROnPlateau):
+                hint = (
+                    "A loss is known on one worker, and later than the step: plan the rate by the number of the step."
+                )
             raise InputError(PLACE, found, expected, hint)
         if made.optimizer is not self._optimizer:
             raise InputError(
@@ -221,7 +225,11 @@ def remarks(job: Job, resumed: bool) -> list[str]:
 
 
 def _factor(function: Any, step: int) -> float:
-    value = called(PLACE, function, step)
+    try:
+        value = called(PLACE, function, step)
+    except InputError as error:
+        hint = "A function that makes a torch scheduler has a first argument called `optimizer`; any other is called with the step."
+        raise InputError(error.place, error.found, error.expected, error.next_step or hint) from error
     try:
         factor = float(value)
     except (TypeError, ValueError):

@@ -2,7 +2,7 @@
 
     CHECKPOINTS/step-00000012/manifest.json          what it is, and size and SHA-256 of every file; has its own hash
                               worker-0.safetensors   tensors by global name, each in one worker's file only
-    CHECKPOINTS/step-00000016.damaged/               found damaged by a run that went on from an older one: nothing deletes it
+    CHECKPOINTS/step-00000016.damaged/               found damaged by a run that went on from another one: nothing deletes it
     CHECKPOINTS/.step-00000020.part/                 being written, or left by a death: ignored, removed by the next save
 
 Rules of this file: tensors go through `torch.distributed.checkpoint` (DCP), so that any plan reads what any other wrote, but
@@ -22,9 +22,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -164,6 +165,7 @@ def save(
     board: KVExchange,
     keep: int = 3,
     wholes: Mapping[str, tuple[int, ...]] | None = None,
+    own: Collection[str] = (),
 ) -> Path:
     """Write one checkpoint; every worker calls this with the part of the state that it holds.
 
@@ -171,6 +173,8 @@ def save(
         folder: of all checkpoints, which all workers see.
         keep: how many of the newest stay; the others are removed once the new one is there.
         wholes: whole shapes of tensors of which `state` has parts, named as dcp_storage.py says.
+        own: names of checkpoints that this run has written. Any other is read before it is removed: a damaged one stays, under
+            another name.
 
     Returns:
         The checkpoint's folder.
@@ -197,7 +201,7 @@ def save(
         if problem:
             shutil.rmtree(part, ignore_errors=True)
         else:
-            _forget(folder, keep)
+            _forget(folder, keep, own)
     # Round 3: it is there.
     _raise_first(folder, [fact["problem"] for fact in board.share({"problem": problem})])
     return final
@@ -211,7 +215,7 @@ def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Chec
     """
     for name in board.share({"names": names_in(folder)[::-1]})[0]["names"]:
         path = folder / name
-        problems = [fact["problem"] for fact in board.share({"problem": _problem_of(path, board)})]
+        problems = [fact["problem"] for fact in board.share({"problem": _problem_of(path, board.rank, board.workers)})]
         problem = next(filter(None, problems), "")
         if not problem:
             return Checkpoint(path, Manifest.read(path))
@@ -242,9 +246,9 @@ def verify(path: Path, rank: int = 0, workers: int = 1) -> Manifest:
     return manifest
 
 
-def _problem_of(path: Path, board: KVExchange) -> str:
+def _problem_of(path: Path, rank: int = 0, workers: int = 1) -> str:
     try:
-        verify(path, board.rank, board.workers)
+        verify(path, rank, workers)
     except InputError as error:
         return str(error)
     return ""
@@ -305,12 +309,18 @@ def _commit(part: Path, final: Path, manifest: Manifest) -> str:
     return ""
 
 
-def _forget(folder: Path, keep: int) -> None:
+def damaged_path(path: Path) -> Path:
+    """A free name for a damaged checkpoint, under which no run counts, replaces or deletes it."""
+    names = (f"{path.name}.damaged" + (f"-{number}" if number else "") for number in count())
+    return next(one for one in map(path.with_name, names) if not one.exists())
+
+
+def _forget(folder: Path, keep: int, own: Collection[str]) -> None:
     """Remove all but the newest checkpoints: renamed first, so that half a removal does not look like a checkpoint."""
-    for name in names_in(folder)[:-keep]:
-        aside = folder / f".{name}.old"
+    for path in (folder / name for name in names_in(folder)[:-keep]):
+        whole = path.name in own or not _problem_of(path)
         try:
-            (folder / name).rename(aside)
+            path.rename(path.with_name(f".{path.name}.old") if whole else damaged_path(path))
         except OSError:  # somebody else's folder now: it costs room, not correctness
             continue
     for aside in folder.glob(".step-*.old"):

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
-from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, names_in, newest, save, step_of
+from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, damaged_path, names_in, newest, save, step_of
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.nan_guard.guard import faults
@@ -51,6 +50,7 @@ class CheckpointManager:
         self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
         self._versions = (0,) * len(plan.stages)
         self.path: Path | None = None
+        self._own: set[str] = set()
 
     def resume(self, engine: Worker, speak: Report) -> int:
         """Give the engine the newest whole checkpoint, if going on is wanted; returns the first step.
@@ -100,7 +100,8 @@ class CheckpointManager:
                 )
             speak({"event": "note", "text": f"no checkpoint is made of weights that are not finite: {text}"})
             return None
-        self.path = save(self._folder, position, state, self._board, self._keep, wholes)
+        self.path = save(self._folder, position, state, self._board, self._keep, wholes, self._own)
+        self._own.add(self.path.name)
         return self.path
 
     def _found(self, speak: Report) -> Checkpoint | None:
@@ -144,8 +145,7 @@ def set_aside(found: Checkpoint, board: KVExchange) -> None:
     try:
         for name in names_in(folder) if board.rank == 0 else []:
             if step_of(name) > found.position.step:
-                names = (f"{name}.damaged" + (f"-{number}" if number else "") for number in count())
-                (folder / name).rename(next(folder / one for one in names if not (folder / one).exists()))
+                (folder / name).rename(damaged_path(folder / name))
     except OSError as error:
         problem = str(error)
     problem = board.share({"problem": problem})[0]["problem"]

@@ -207,7 +207,8 @@ def test_what_is_no_schedule(given: Any, told: str) -> None:
         (lambda step: float("nan"), "the factor nan at step 0"),
         (lambda step: step.none, r"AttributeError: .*none.* \(.*test_lr_schedules.py, line "),
         (lambda optimizer: 0.5, "found a float; expected a torch scheduler"),
-        (lr_scheduler.ReduceLROnPlateau, "a ReduceLROnPlateau, which follows the loss"),
+        (lr_scheduler.ReduceLROnPlateau, "a ReduceLROnPlateau, which follows the loss.* plan the rate by the number"),
+        (lambda opt: lr_scheduler.StepLR(opt, 3), "int is not an Optimizer.* has a first argument called `optimizer`"),
         (
             lambda optimizer: lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))]), 3),
             "of another optimizer",

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 
 from hocket.errors import InputError
 from hocket.profiling.job.job import load_job
@@ -16,7 +17,8 @@ from tests.system.tiny import plan, write_job
 def saved(folder: Path, *steps: int, keep: int = 9) -> None:
     """Whole checkpoints of these steps."""
     for step in steps:
-        save(folder, Position(step, 8 * step, "tiny"), {"model.a": 1.0}, KVExchange(None, 0, 1), keep)
+        state = {"model.a": 1.0, "model.b": torch.ones(3)}
+        save(folder, Position(step, 8 * step, "tiny"), state, KVExchange(None, 0, 1), keep)
 
 
 def damaged(folder: Path, *steps: int) -> None:
@@ -63,6 +65,23 @@ def test_damaged_checkpoints_are_set_aside_and_outlive_the_ones_that_are_kept(tm
     assert found(folder, "auto")[0] == 4
     aside = sorted(path.name for path in folder.glob("*.damaged*"))
     assert aside == [f"step-0000000{name}" for name in ("5.damaged", "5.damaged-1", "6.damaged", "7.damaged")]
+
+
+def test_damaged_checkpoints_older_than_the_one_that_a_run_goes_on_from_are_never_deleted(tmp_path: Path) -> None:
+    """They make room under a name that no run deletes, when their turn to be deleted comes."""
+    folder = tmp_path / "saved"
+    saved(folder, 1, 2, 3, 4)
+    damaged(folder, 2)
+    tensors = folder / "step-00000003" / "worker-0.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-1])
+    assert found(folder, True)[0] == 4
+    saved(folder, 5, keep=1)
+    assert names_in(folder) == ["step-00000005"]
+    assert sorted(path.name for path in folder.glob("*.damaged*")) == [
+        "step-00000002.damaged",
+        "step-00000003.damaged",
+    ]
+    assert not list(folder.glob(".step-*"))
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
