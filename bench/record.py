@@ -1,9 +1,9 @@
 """Run a benchmark and keep its output under bench/results, with command, commit, date and machine.
 
-    python -m bench.record bench_harmony            # writes bench/results/harmony.txt
-    python -m bench.record bench_partition --table  # writes bench/results/partition-table.txt
+    python -m bench.record bench_harmony            # writes harmony.txt in that folder
+    python -m bench.record bench_partition --table  # writes partition-table.txt
 
-The first argument is a module of this folder; the others are passed on to it. Pages in docs/ cite these files.
+The first argument is a module of this folder; the others are passed on to it. Pages cite these files.
 """
 
 import os
