@@ -62,7 +62,7 @@ def small_files() -> list[str]:
 
 
 COUNTS = (
-    (many_parameters, 93),
+    (many_parameters, 94),
     (long_functions, 34),
     (long_files, 67),
     (small_files, 34),
