@@ -37,6 +37,7 @@ TORCH = (
             "job/clip",
             "job/learning_rates",
             "job/optimizer",
+            "job/parameter_groups",
             "job/precision",
             "job/subtasks",
             "measure/assemble",
