@@ -128,13 +128,19 @@ def run_checks(arguments: Sequence[str]) -> int:
         start_s = time.monotonic()
         # The type checker has one core: it runs beside the tests, and what it says comes last.
         types = None if nightly else start(TYPES[1], said)
-        for name, command in (*(() if nightly else CHECKS), *steps):
-            code = run(name, command)
-            if code == NO_TESTS and command[0] == "pytest":
-                empty.append(name)
-                code = 0 if len(empty) < len(steps) else code
-            if code:
-                failed.append(name)
+        try:
+            for name, command in (*(() if nightly else CHECKS), *steps):
+                code = run(name, command)
+                if code == NO_TESTS and command[0] == "pytest":
+                    empty.append(name)
+                    code = 0 if len(empty) < len(steps) else code
+                if code:
+                    failed.append(name)
+        except BaseException:  # a break ends the type checker as well
+            if types is not None:
+                types.kill()
+                types.wait()
+            raise
         if types is not None:
             code = types.wait()
             said.seek(0)

@@ -1,6 +1,7 @@
 """How the checks are run: every test once, and no failure is lost."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -129,9 +130,18 @@ def test_a_break_is_no_traceback(tmp_path: Path) -> None:
     script = (
         f"import runpy, signal, subprocess, sys\n"
         f"subprocess.run = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
+        f"own = subprocess.Popen\n"
+        f"checker = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
+        f"def started(words, **options):\n"
+        f"    process = own(checker, **options)\n"
+        f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(process.pid))\n"
+        f"    return process\n"
+        f"subprocess.Popen = started\n"
         f"sys.argv = ['bootstrap.py', 'test']\n"
         f"source = open({str(PATH)!r}).read().replace('    make_environment()', '    pass', 1)\n"
         f"exec(compile(source, {str(PATH)!r}, 'exec'), {{'__name__': '__main__', '__file__': {str(PATH)!r}}})\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (130, "")
+    with pytest.raises(ProcessLookupError):  # the type checker, which runs beside the tests, has ended as well
+        os.kill(int((tmp_path / "pid").read_text()), 0)

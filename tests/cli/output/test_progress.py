@@ -88,6 +88,7 @@ def test_a_search_by_sizes_says_what_it_looks_at() -> None:
     assert said == [(0, 0, f"ways to divide {cluster.devices} devices for a batch of 128")]
 
 
+@pytest.mark.slow
 def test_a_search_says_what_it_is_at_to_its_end() -> None:
     """And never that it is done before it is: choices, buckets, then each plan that swaps; of baselines each plan, too."""
     said: list[tuple[float, float, str]] = []

@@ -184,6 +184,7 @@ def test_replicas_that_divide_everything() -> None:
     assert sum(shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_best_of_the_other_kind_is_not_behind_the_runner_up() -> None:
     """One search for both says the same of pipelines as another for pipelines alone."""
     servers = Path(__file__).resolve().parents[3] / "examples" / "clusters" / "a100-servers.yaml"

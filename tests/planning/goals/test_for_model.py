@@ -48,6 +48,7 @@ def test_each_goal_is_the_best_of_all_parts() -> None:
     assert planned.worth.iteration_s * planned.part.devices <= 1.01 * min(n * s for n, s in seconds.items())
 
 
+@pytest.mark.slow
 def test_the_closed_form_is_near_ours() -> None:
     """Equation 4.4 leaves attention and the words out: with few of both it gives our time."""
     model = replace(GPT, layers=24, hidden=2048, vocabulary=512, sequence=64)

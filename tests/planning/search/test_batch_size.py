@@ -80,6 +80,7 @@ def test_what_does_not_fit_is_passed_over() -> None:
         _ = neither.best.worth
 
 
+@pytest.mark.slow
 def test_the_plan_that_is_written_is_of_the_chosen_batch(tmp_path: Path) -> None:
     """Of GPT-2 XL on 128 devices a batch of 128 leaves devices with a sample each; 512 does far more a second."""
     done = CliRunner().invoke(

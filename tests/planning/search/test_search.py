@@ -304,6 +304,7 @@ def test_a_plan_of_a_choice_by_hand() -> None:
     assert as_data(plan)["batch_size"] == 8
 
 
+@pytest.mark.slow
 def test_most_of_what_is_offered_need_not_be_simulated() -> None:
     """On 32 devices thousands of choices are left out because of their bounds, in an order that does not depend on luck."""
     profile = chain(

@@ -37,6 +37,7 @@ def proved(plan: Plan) -> None:
     assert check(program, value_bytes=PlanSizes(costs, program), capacity_bytes=room, host_bytes=hosts) == ()
 
 
+@pytest.mark.slow
 def test_unlike_devices_swap_each_within_its_own_memory() -> None:
     """What fits nowhere is planned for each type and for all; the best is quicker than any on one type, and than with the budget of the
     smallest on all; each is proved, and is the same when it is read again."""

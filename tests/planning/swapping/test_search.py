@@ -133,6 +133,7 @@ def test_a_host_of_what_is_asked_for_is_enough() -> None:
     assert "host_memory_bytes" in caught.value.next_step
 
 
+@pytest.mark.slow
 def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
     """A plan may say that it has just that on its host, where several tensors come in one message as well."""
     profile = chain(

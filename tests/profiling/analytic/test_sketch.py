@@ -74,8 +74,11 @@ ZOO = ("gpt", "lstm", "vgg", "inception", "resnet")
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
-        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("vgg", "inception", "resnet", "gpt2", "bert")),
-        *((name, None) for name in ("gpt", "lstm", "llama")),
+        *(
+            pytest.param(name, None, marks=pytest.mark.slow)
+            for name in ("vgg", "inception", "resnet", "gpt2", "bert", "llama")
+        ),
+        *((name, None) for name in ("gpt", "lstm")),
         pytest.param("gpt", "bfloat16", marks=pytest.mark.slow),
         ("llama", "bfloat16"),
     ],
@@ -171,6 +174,7 @@ def test_operators_of_single_operations():
     assert found[0].flops == 2 * 2 * 3 * 10 * 4 * 10
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_memory_is_sketched_from_its_file(tmp_path):
     """Over 30 billion parameters, unedited, in a process that never has 1 GB."""
     (tmp_path / "job.py").write_text(

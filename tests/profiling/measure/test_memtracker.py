@@ -34,6 +34,7 @@ def test_the_peak_is_what_torch_tracks(
     assert seen <= predicted(job, samples, microbatches, recompute) <= 1.01 * seen
 
 
+@pytest.mark.slow
 def test_what_data_keep_is_not_the_models() -> None:
     """Patterns of 4,000 classes are more than all that the model takes; where they were counted the prediction seemed too low."""
     job = models.job("inception", small=True, classes=4000, optimizer=OPTIMIZERS["SGD"], batch_size=4)

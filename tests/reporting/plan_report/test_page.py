@@ -131,6 +131,7 @@ def test_the_window_shows_the_critical_path(strategy: str, predicted: Callable[.
     assert "critical path of one period" in page
 
 
+@pytest.mark.slow
 def test_64_devices_fit_into_three_megabytes(predicted: Callable[..., Any]) -> None:
     """A pipeline of 64 stages: a row and a memory curve for each, tens of thousands of instructions, under 3 MB."""
     plan, trace, summary = predicted(64, 64)

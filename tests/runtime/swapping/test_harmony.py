@@ -261,7 +261,8 @@ tracker, begun = Noting(), []
 def optimizer(parameters):  # asked for as soon as a worker has made its first stage
     parameters = list(parameters)
     own = [p for p in parameters if 0 not in p.stride()]  # the others are stand-ins without memory
-    if own and not begun:
+    # Groups are checked on all parameters of the whole model before that.
+    if 0 < len(own) < len(parameters) and not begun:
         begun.append(tracker.__enter__())
         tracker.register(own)
     return adam(parameters)

@@ -318,6 +318,7 @@ def test_too_little_is_refused_with_what_is_missing() -> None:
         with_swaps(program, Swapping("next_use", 5000.0, host_bytes=10.0), habits("harmony", {}), sizes)
 
 
+@pytest.mark.slow
 def test_more_than_is_enough_is_enough() -> None:
     """Where taking off what is over changes nothing that leaves, more is taken off: budgets above one that is kept are kept."""
     options = {"mode": "pipeline"}
