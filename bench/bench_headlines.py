@@ -6,7 +6,7 @@
     python bench/bench_headlines.py --kept --report FOLDER      # and its charts: JCT against load, CDFs, Figures 5.12 and 5.13
 
 Rows that fall short of what was published most come first; "of that" is ours by the published figure: of times as long, as dear or as
-much load; of jobs that are in time; 1 by it where less is better. `--markdown` prints the table of docs/cluster.md.
+much load; of jobs that are in time; 1 by it where less is better. `--markdown` prints the table of bench/results/headlines.md.
 36 V100, 36 P100 and 36 K80; workloads of hocket.scheduler.simulation.trace_generator. `--only WORD` takes headlines with that word in their name.
 """
 
@@ -143,7 +143,7 @@ def lines(ask: Asked, word: str = "") -> list[Line]:
 
 
 def as_markdown(found: Sequence[Line]) -> Iterator[str]:
-    """The table of docs/cluster.md."""
+    """The table of bench/results/headlines.md."""
     yield "| headline | published | ours | of that | seeds | what it is |"
     yield "|---|---|---|---|---|---|"
     for name, published, ours, part, seeds, what in found:
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="the paper's windows and seeds")
     parser.add_argument("--quick", action="store_true", help="smaller windows, one seed; the default")
     parser.add_argument("--kept", action="store_true", help="no runs: what headlines.json has of the paper's windows")
-    parser.add_argument("--markdown", action="store_true", help="the table as docs/cluster.md has it")
+    parser.add_argument("--markdown", action="store_true", help="the table as bench/results/headlines.md has it")
     parser.add_argument("--only", default="", help="headlines with this in their name")
     parser.add_argument("--report", type=Path, help="folder for charts")
     told = parser.parse_args()

@@ -3,7 +3,7 @@
     python bench/bench_libra.py                # search times, then figures 6 to 8 of the paper on 8 nodes, then figure 9
     python bench/bench_libra.py --threads 512  # what the library gives every all-reduce
 
-The models are those of Table I; their seconds are worked out for a V100 (docs/sketching.md). The contention model has the paper's figures
+The models are those of Table I; their seconds are worked out for a V100 (docs/how-to/profile-without-the-device.md). The contention model has the paper's figures
 where it gives some: 38 % more computation time beside 2,048 threads (figure 1(a)), 50 Gbit/s, and that ResNet-152 with 8 samples gains
 14 % from 2,048 threads instead of 128 (figure 1(b)), which says how much 128 lose. Startup is that of 8 nodes of 56 Gbit/s InfiniBand in
 MG-WFBP's tables. BERT needs transformers.

@@ -1,4 +1,4 @@
-"""What libraries would take in the place of our own code: docs/design.md, section "Libraries", has the figures.
+"""What libraries would take in the place of our own code: docs/explanation/design.md, section "Libraries", has the figures.
 
     python bench/bench_libraries.py
 

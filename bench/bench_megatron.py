@@ -137,7 +137,7 @@ ZERO_3 = [
 def zero_3(
     model: Transformer, batch: int, devices: int, samples: int, kind: DeviceType, rings: int
 ) -> tuple[float, float]:
-    """TFLOP/s and GB of a GPU where each layer is a unit that all replicas gather whole (docs/sharding.md).
+    """TFLOP/s and GB of a GPU where each layer is a unit that all replicas gather whole (docs/explanation/sharding.md).
 
     Arguments:
         rings: that collectives between servers go in, side by side, each over a card of every server.

@@ -9,7 +9,7 @@ all jobs differ: cold, after one arrival or departure, and with all pairs.
 
 Every row of a public policy is to be ten times as quick, or a hundred times where the public one took more than ten seconds; a
 "<" stands behind those that are not. To make the snapshot is not counted, as the public policies are handed tables;
-docs/cluster.md says what it takes, and where the rest goes. Nor is to load numba, which a process does once, when it has asked
+docs/explanation/gavel.md says what it takes, and where the rest goes. Nor is to load numba, which a process does once, when it has asked
 for some strict queues: those rows are asked a few times before they are timed.
 """
 

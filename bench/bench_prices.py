@@ -1,6 +1,6 @@
 """The analysis of chapter 6, recomputed from a folder of prices, beside the published figures.
 
-    python -m bench.bench_prices FOLDER     # laid out as the published data are; see docs/prices.md
+    python -m bench.bench_prices FOLDER     # laid out as the published data are; see docs/explanation/prices.md
 
 Without a folder it takes the published data that lie beside the repository, and does nothing where there are none.
 """

@@ -2,7 +2,7 @@
 
     python -m bench.bench_spot FOLDER [--work 0.8] [--hours 30]
 
-FOLDER has logs of instances that came and went, laid out as the published data are (docs/prices.md); without one, the published data
+FOLDER has logs of instances that came and went, laid out as the published data are (docs/explanation/prices.md); without one, the published data
 that lie beside the repository are taken. On every log in which an instance ever was granted, a job of --work times --hours begins
 every six hours; its deadline is --hours after that. Changes of workers cost 5 minutes, rounds are of 6; the prices are those of
 p3.2xlarge in us-west-2 of 2023, 0.92 dollars an hour on the spot and 3.06 on demand, as in the paper's Table 4. Nothing of what was

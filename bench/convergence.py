@@ -4,7 +4,7 @@
 
 Runs in the inline engine (all stages in one process), so that only the rule differs. Every update averages 16 samples:
 one microbatch of 16 where the rule updates after each (stashed, vertical, naive), four of 4 elsewhere. Prints the mean loss
-of every tenth of the run, and the last tenth's difference from the synchronous one. docs/convergence.md keeps a run.
+of every tenth of the run, and the last tenth's difference from the synchronous one. docs/explanation/convergence.md keeps a run.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Run a benchmark and keep its output under bench/results, with command, commit, date and machine.
 
-    python -m bench.record bench_harmony            # writes harmony.txt in that folder
-    python -m bench.record bench_partition --table  # writes partition-table.txt
+    python -m bench.record bench_harmony            # writes bench/results/harmony.txt
+    python -m bench.record bench_partition --table  # writes bench/results/partition-table.txt
 
-The first argument is a module of this folder; the others are passed on to it. Pages cite these files.
+The first argument is a module of this folder; the others are passed on to it. Pages in docs/ cite these files.
 """
 
 import os
@@ -26,8 +26,10 @@ def main() -> int:
         print(__doc__)
         return 2
     name, options = sys.argv[1].removesuffix(".py"), sys.argv[2:]
+    paths = os.pathsep.join([str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, str(TOP / "bench" / f"{name}.py"), *options]
     started = subprocess.Popen(
-        [sys.executable, "-m", f"bench.{name}", *options], cwd=TOP, stdout=subprocess.PIPE, text=True
+        command, cwd=TOP, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True
     )
     assert started.stdout is not None
     lines = []
@@ -53,7 +55,7 @@ def header(name: str, options: Sequence[str]) -> str:
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", "hocket", "bench", ":!bench/results")
     shown = [Path(option).name if Path(option).is_absolute() else option for option in options]
     facts = {
-        "command": " ".join(["python -m", f"bench.{name}", *shown]),
+        "command": " ".join(["python -m bench.record", name, *shown]),
         "commit": commit + (" with local changes" if changed else ""),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{_processor()}, {os.cpu_count()} cores, {platform.system()}",

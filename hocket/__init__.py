@@ -1,7 +1,7 @@
 """Hocket: one melody shared between several voices, so that one sounds while the others rest.
 
 Profile a PyTorch training job, plan how to run it on the devices at hand, prove and simulate the plan before
-launch, and train with it for real. See docs/structures.md for the two walks through the package.
+launch, and train with it for real. See docs/explanation/structures.md for the two walks through the package.
 """
 
 from importlib import import_module

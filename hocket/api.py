@@ -102,7 +102,8 @@ def plan(
         strategies: names to consider; all synchronous strategies if empty.
         objective: "time", "cost" (most samples per dollar) or "devices" (fewest devices that meet the deadline; the default if a
             deadline is given). See hocket/planning/goals/goal.py.
-        samples, tokens: length of the training. Tokens are for analytic models only.
+        samples: length of the training, in samples.
+        tokens: length of the training in tokens; for analytic models only.
         deadline_s: seconds for the whole training.
         options: of `hocket.planning.search.search.search`; for analytic models, of `hocket.planning.mesh.plan_model.search_sizes`.
 

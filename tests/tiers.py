@@ -24,6 +24,7 @@ TORCH = (
     "cost/analytic",
     "gpu",
     "models",
+    "package/test_docs.py",
     "planning/predict",
     "planning/test_load.py",
     "profiling",

@@ -64,7 +64,7 @@ class Level:
         members: measured alpha-beta of what devices of one tensor-parallel group give each other in one step, where these
             share memory; of devices that share cores, what it keeps a core busy, as others work while members wait.
         overlap: what computation and all-reduces among its components take from each other, measured by training
-            (docs/libra.md); none: nothing but what `transfer_cores` says.
+            (docs/explanation/libra.md); none: nothing but what `transfer_cores` says.
     """
 
     name: str

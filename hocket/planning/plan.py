@@ -92,9 +92,9 @@ class Plan:
             link (dissertation section 4.4.1).
         sequence_parallel: whether a group's members each work on a slice of the sequence where layers are not divided (Korthikanti
             et al. 2022, section 4.2.2), which they then hand on from stage to stage.
-        shard: what of a stage's state is divided among its replicas (docs/sharding.md): "none", "optimizer" for optimizer
+        shard: what of a stage's state is divided among its replicas (docs/explanation/sharding.md): "none", "optimizer" for optimizer
             state and the step, or "full" for weights as well.
-        swap: how values are swapped where they do not fit into the devices (docs/harmony.md); None: all stay there.
+        swap: how values are swapped where they do not fit into the devices (docs/explanation/harmony.md); None: all stay there.
     """
 
     strategy: str

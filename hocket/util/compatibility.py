@@ -1,7 +1,7 @@
 """Features: what a job, a strategy and a plan may ask for, and which two of them do not go together, each with the reason.
 
 Rules of this file: a refusal of two features stands here, once. Who knows what is in use asks `conflict`, be it the planner, a plan
-that is made into a program, or a worker; docs/training.md has the table, and tests/conformance/test_features.py tries every pair.
+that is made into a program, or a worker; docs/reference/feature-conflicts.md has the table, and tests/conformance/test_features.py tries every pair.
 """
 
 from collections.abc import Collection

@@ -109,7 +109,7 @@ def _numbers_alone(schema: Any) -> None:
     are always texts in JSON.
 
     pydantic's strict mode takes a list for a tuple, and a mapping for a dataclass, only in JSON text, which takes twice as long
-    (docs/design.md, "Libraries").
+    (docs/explanation/design.md, "Libraries").
     """
     from pydantic_core.core_schema import no_info_before_validator_function
 

@@ -31,7 +31,7 @@ from tests.runtime.helpers import tensor_pipeline_workers
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured, uneven_weight
 
 TOP = Path(__file__).resolve().parents[2]
-DOCUMENT = TOP / "docs" / "training.md"
+DOCUMENT = TOP / "docs" / "reference" / "feature-conflicts.md"
 BEGIN, END = "| this | with | because |\n|---|---|---|\n", "\n\n"
 
 MEMBERS = (Feature.TENSOR, Feature.SLICES, Feature.SEQUENCE_PARALLEL)
@@ -366,7 +366,7 @@ def test_every_refusal_is_tried() -> None:
 
 
 def test_the_table_of_the_documentation(update_golden: bool) -> None:
-    """docs/training.md has what the code has; `make golden` writes it."""
+    """docs/reference/feature-conflicts.md has what the code has; `make golden` writes it."""
     code = {feature: f"`{feature}`" if ":" in feature or " " not in feature else str(feature) for feature in Feature}
     table = "\n".join(f"| {code[one]} | {code[other]} | {because} |" for (one, other), because in REFUSED.items())
     text = DOCUMENT.read_text()

@@ -104,7 +104,7 @@ types:
 
 def test_the_page_lists_every_key() -> None:
     """Of a cluster, a level, a node and a type, each in a table of its own, and nothing else; its example is a cluster."""
-    page = (Path(__file__).parents[2] / "docs" / "cluster-file.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cluster-file.md").read_text()
     tables = page.split("\n## ")[1:]
     for table, kind in zip(tables, (Cluster, Level, Node, DeviceType), strict=True):
         firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]

@@ -10,7 +10,7 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 README = (TOP / "README.md").read_text()
-BLOCKS = "".join(re.findall(r"^```\n(.*?)^```", README, re.M | re.S))
+BLOCKS = "".join(re.findall(r"^```bash\n(.*?)^```", README, re.M | re.S))
 CONSTRAINTS = dict(
     line.split("==") for line in (TOP / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
 )

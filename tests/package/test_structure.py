@@ -217,7 +217,7 @@ def only_fewer(found: Counter[str], allowed: Mapping[str, int]) -> None:
     assert not fewer, f"lower the list to: {fewer}"
 
 
-# A path such as hocket/errors.py or docs/design.md; not a pattern, and not the end of an address.
+# A path such as hocket/errors.py or docs/explanation/design.md; not a pattern, and not the end of an address.
 PATH = re.compile(
     r"(?<![\w/.\-<{*$~\\])((?:[\w.\-]+/)+[\w.\-]+\.(?:py|md|yaml|toml|html|css|js|sh)"
     r"|(?:hocket|docs|tests|bench|examples|tools)/[\w./\-]*\w)(?![\w*<{/])"
@@ -255,7 +255,7 @@ def test_every_path_that_is_named_exists(kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "missing"),
     [
-        ("see docs/design.md and hocket/errors.py", []),
+        ("see docs/explanation/design.md and hocket/errors.py", []),
         ("in `util/files.py` of hocket/util", []),
         ("docs/nowhere.md", ["docs/nowhere.md"]),
         ("(runtime/nothing.py)", ["runtime/nothing.py"]),
@@ -265,4 +265,4 @@ def test_every_path_that_is_named_exists(kind: str) -> None:
 )
 def test_the_path_test_can_fail(text: str, missing: list[str]) -> None:
     """A path that is not there is seen; patterns, slashes between words and addresses are no paths."""
-    assert list(missing_paths(text, TOP / "docs" / "design.md")) == missing
+    assert list(missing_paths(text, TOP / "docs" / "explanation" / "design.md")) == missing

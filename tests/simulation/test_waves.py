@@ -67,7 +67,7 @@ def test_a_forward_hides_behind_a_backward_where_half_of_the_device_is_free() ->
 
 def test_what_data_parallelism_does_between_backwards_is_gained_as_well() -> None:
     """A sum that nothing hides, like all that a wave does behind its backward, runs beside the other's next one: with a fifth of an iteration
-    for it two waves are 1.875 times as quick, in the paper's alignment and with backwards as long as two forwards (docs/wavelet.md)."""
+    for it two waves are 1.875 times as quick, in the paper's alignment and with backwards as long as two forwards (docs/explanation/wavelet.md)."""
     one = steady_state(run(0.25, waves=1, count=2, each=1, link=1 / 0.75)).iteration_s
     two = steady_state(run(0.25, count=2, link=1 / 0.75)).iteration_s
     assert one == pytest.approx(FORWARD_S + BACKWARD_S + 0.75)

@@ -28,7 +28,7 @@ Prices = Annotated[
     Path | None,
     typer.Option(
         "--prices",
-        help="Folder of price series (docs/prices.md) for worker types with an `offer`; spot workers come and go.",
+        help="Folder of price series (docs/explanation/prices.md) for worker types with an `offer`; spot workers come and go.",
     ),
 ]
 From = Annotated[

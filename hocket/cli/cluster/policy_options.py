@@ -24,7 +24,10 @@ Published = Annotated[
 Budget = Annotated[float | None, typer.Option("--budget-usd", help="Budget in dollars, for policies with one.")]
 Table = Annotated[
     Path | None,
-    typer.Option("--throughputs", help="Throughput table (JSON, see docs/cluster.md); default: V100, P100 and K80."),
+    typer.Option(
+        "--throughputs",
+        help="Throughput table (JSON, see docs/reference/scheduler-files.md); default: V100, P100 and K80.",
+    ),
 ]
 Times = Annotated[
     bool, typer.Option("--times", help="Report solver and wall times, too; all other output is deterministic.")
@@ -119,7 +122,7 @@ def check_budget(policies: list[str], budget_usd: float | None) -> None:
 def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
     """Refuse types of a file that have no price, where the policy looks at prices: whoever wrote the file forgot it, or it is 0.
 
-    In a live cluster a price may become 0: such workers are taken first, see docs/cluster.md.
+    In a live cluster a price may become 0: such workers are taken first, see docs/reference/scheduler-files.md.
 
     Arguments:
         policy: as the command line spells it.

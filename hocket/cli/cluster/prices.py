@@ -11,7 +11,9 @@ from hocket.cli.output.options import Json
 def prices(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="Folder of published price files, see docs/prices.md; default: the packaged sample."),
+        typer.Argument(
+            help="Folder of published price files, see docs/explanation/prices.md; default: the packaged sample."
+        ),
     ] = None,
     at: Annotated[str | None, typer.Option("--at", help="Date, such as 2020-03-01; default: the last known.")] = None,
     json: Json = False,

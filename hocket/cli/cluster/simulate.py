@@ -14,7 +14,7 @@ from hocket.cli.output.options import Json
 Workload = Annotated[
     Path,
     typer.Argument(
-        help="Jobs: JSON from `hocket cluster generate`, a .trace of Gavel's, Sia's or a Philly CSV; or written by hand, see docs/cluster.md."
+        help="Jobs: JSON from `hocket cluster generate`, a .trace of Gavel's, Sia's or a Philly CSV; or written by hand, see docs/reference/scheduler-files.md."
     ),
 ]
 Count = Annotated[int | None, typer.Option("--jobs", min=1, help="Use only the first jobs of the workload.")]

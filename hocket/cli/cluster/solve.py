@@ -47,7 +47,8 @@ def _purpose(text: str) -> str:
 
 def solve(
     snapshot: Annotated[
-        Path, typer.Argument(help="A snapshot (JSON, see docs/cluster.md): jobs, workers, throughputs.")
+        Path,
+        typer.Argument(help="A snapshot (JSON, see docs/reference/scheduler-files.md): jobs, workers, throughputs."),
     ],
     policy: Policy = "max_min_fairness",
     agnostic: Agnostic = False,

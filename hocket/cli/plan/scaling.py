@@ -23,7 +23,10 @@ def scaling(
     ],
     cluster: Annotated[Path, typer.Argument(help="Cluster file with the largest number of devices.")],
     curve: Annotated[
-        Path, typer.Argument(help="Samples to reach an accuracy, by batch size (YAML, see docs/scaling.md).")
+        Path,
+        typer.Argument(
+            help="Samples to reach an accuracy, by batch size (YAML, see docs/how-to/pick-a-batch-size.md)."
+        ),
     ],
     batch: Annotated[int, typer.Option("--batch", "-B", help="Samples per update on one device.")] = 256,
     devices: Annotated[

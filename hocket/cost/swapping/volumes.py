@@ -2,7 +2,7 @@
 
 The paper's assumptions: a device holds one operation (one layer or pack, one microbatch) at a time, so what the next task does not share
 is gone. A task is an operation, or with grouping one over all microbatches; a just-in-time update belongs to its backward's last task.
-docs/harmony.md derives every formula; the paper prints only those of the weights, (4m + 2)N|W|, 3N|W| and 3|W|.
+docs/explanation/harmony.md derives every formula; the paper prints only those of the weights, (4m + 2)N|W|, 3N|W| and 3|W|.
 """
 
 from collections.abc import Sequence

@@ -34,7 +34,7 @@ class ParallelLayout:
         places: groups of each stage, where they do not stand side by side in columns. Where their numbers differ, `width` is 1
             and `microbatches` counts all.
         sequence_parallel: whether blocks work on slices of the sequence.
-        shard: what columns divide of their state (docs/sharding.md): "none", "optimizer", or "full" of one stage, whose layers are
+        shard: what columns divide of their state (docs/explanation/sharding.md): "none", "optimizer", or "full" of one stage, whose layers are
             units then.
         schedule: of `SCHEDULES`, of several stages without chunks.
     """

@@ -1,7 +1,7 @@
 """Batches: which batch to plan for, where a job allows any up to a largest safe one.
 
 Rules of this file: every doubling of the smallest is planned, and the largest itself. A larger batch is taken only where it does more
-than the tolerance of a tie: samples are not worth the same in every batch (docs/scaling.md), so that of equals the smallest goes first.
+than the tolerance of a tie: samples are not worth the same in every batch (docs/how-to/pick-a-batch-size.md), so that of equals the smallest goes first.
 Source: dissertation section 3.3.3 (the maximum safe batch size of Algorithm 1).
 """
 

@@ -63,7 +63,7 @@ def search(
         microbatch_sizes: to consider; those of the profile when empty.
         buckets: of gradients: AUTO, chosen for the best few plans (hocket/planning/buckets/assign.py), DEFAULT, or of so many bytes.
         synchronous: False: where none is named, those that compute with old weights as well; True: refuse such a name.
-        shard: what replicas divide in every plan (docs/sharding.md); None: what serves best, and under `fully_sharded` all.
+        shard: what replicas divide in every plan (docs/explanation/sharding.md); None: what serves best, and under `fully_sharded` all.
         amplification_limit: of the device-seconds of an iteration over the seconds of one device alone with the same batch
             (amplification.py): what uses more is refused, and burst-parallel plans are found under it. None: no limit.
         swap: only baselines whose memory is virtualised by this policy (baselines.py), of the strategies named or the usual ones.

@@ -243,5 +243,5 @@ def _too_large(situation: PlanRequest, place: DeviceSet) -> str:
     k = int(held.argmax())
     if held[k] <= ROOMS[-1] * has:
         return ""
-    hint = "a linear layer can be cut with subtask_bytes in its job (docs/training.md)"
+    hint = "a linear layer can be cut with subtask_bytes in its job (docs/how-to/model-does-not-fit.md)"
     return f"layer {situation.profile.layers[k].name} alone needs {show_bytes(float(held[k]))} of {show_bytes(has)}; {hint}"

@@ -7,7 +7,7 @@ With P seconds of an iteration predicted and M measured,
 
 where p is the machine's pace (how many times as long as its profile says the same work takes while the run goes on) and U is what the
 iteration would have taken had no worker waited for a core that other processes had. Two of them are measured apart from the prediction;
-the third is what is left, so that the three are always the whole error. See docs/prediction.md.
+the third is what is left, so that the three are always the whole error. See docs/explanation/prediction.md.
 """
 
 from dataclasses import dataclass

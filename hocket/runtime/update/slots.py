@@ -1,7 +1,7 @@
 """Slots: memory for the weight versions of one stage on one device.
 
 Rules of this file: a version that nobody needs leaves its slot to another, so that no memory is allocated in the steady state.
-Where replicas share the step (docs/sharding.md) a slot is flat memory, of which this device steps its own part; where weights are
+Where replicas share the step (docs/explanation/sharding.md) a slot is flat memory, of which this device steps its own part; where weights are
 gathered for single rounds, a slot without users has no memory.
 """
 

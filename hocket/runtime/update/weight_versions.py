@@ -2,7 +2,7 @@
 
 Rules of this file: a version lives in a slot, a leaf tensor for each parameter; a step either updates the newest slot
 in place (nobody needs the old version any more) or copies it into a free one and updates that, so that no memory is
-allocated in the steady state. Where replicas share the step (docs/sharding.md) a slot is flat memory, of which this device
+allocated in the steady state. Where replicas share the step (docs/explanation/sharding.md) a slot is flat memory, of which this device
 steps its own part, and the engine gathers the others. The optimizer is the user's own and sees one parameter per name for good, which is
 pointed at the slot that it is to update: its state always belongs to the newest version.
 

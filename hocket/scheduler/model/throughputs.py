@@ -117,7 +117,7 @@ class ThroughputTable:
         """
         column = self.column.get((worker_type, True))
         if column is None:
-            step = f"{nearest(worker_type, self.types)} Pass your own table with --throughputs, see docs/cluster.md.".lstrip()
+            step = f"{nearest(worker_type, self.types)} Pass your own table with --throughputs, see docs/reference/scheduler-files.md.".lstrip()
             raise InputError(f"{place}: worker type", repr(worker_type), f"one of {', '.join(self.types)}", step)
         found = float(self.alone[self.find(job_type, scale_factor, place), column])
         if found <= 0:
@@ -139,7 +139,7 @@ class ThroughputTable:
         for k, own in enumerate(types):
             if (own.table_name, True) not in self.column:
                 near = nearest(own.table_name, self.types)
-                step = f"{near} Pass your own table with --throughputs, see docs/cluster.md.".lstrip()
+                step = f"{near} Pass your own table with --throughputs, see docs/reference/scheduler-files.md.".lstrip()
                 place = f"worker type {own.name}"
                 raise InputError(place, "no throughputs for this type", f"one of {', '.join(self.types)}", step)
             found.append(Placement(k))

@@ -107,7 +107,11 @@ def parse_data(data: Any, place: str) -> Workload:
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         snapshot = isinstance(data, dict) and "worker_types" in data
-        step = "Use `hocket cluster solve` for a snapshot." if snapshot else "See docs/cluster.md for the format."
+        step = (
+            "Use `hocket cluster solve` for a snapshot."
+            if snapshot
+            else "See docs/reference/scheduler-files.md for the format."
+        )
         raise InputError(place, seems(data), f"a workload, of format: {FORMAT}", step)
     jobs = data.get("jobs")
     if not isinstance(jobs, list):

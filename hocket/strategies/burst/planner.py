@@ -1,7 +1,7 @@
 """Burst-parallel plans: for every layer the devices that it is worth.
 
 Source: Park et al., "Efficient strong scaling through burst parallel training" (DeepPool, MLSys 2022), section 4. What is printed
-there and what is exact differ: docs/burst.md.
+there and what is exact differ: docs/explanation/deeppool.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -140,7 +140,7 @@ def missing(situation: PlanRequest) -> str:
 
 
 STRATEGY = Strategy(
-    paper="Harmony (Li et al., HotOS 2021), section 3; what is swapped: docs/harmony.md",
+    paper="Harmony (Li et al., HotOS 2021), section 3; what is swapped: docs/explanation/harmony.md",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

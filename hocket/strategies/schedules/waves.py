@@ -1,7 +1,7 @@
 """Waves: as many batches as devices go through the partitions of the model at once, each a device further with every partition.
 
 In cycle s every device that has a wave computes with partition s, so that devices which model parallelism leaves idle are not; which
-partitions a device holds follows from how many waves there are (StageShape.devices), and docs/wavelet.md says what either costs.
+partitions a device holds follows from how many waves there are (StageShape.devices), and docs/explanation/wavelet.md says what either costs.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
 """Harmony's performance tuner: packs of layers and sizes of microbatches, forward and backward each its own (HotOS 2021).
 
-`plan_harmony` in search.py is what others call; docs/harmony.md says what is counted and what is promised.
+`plan_harmony` in search.py is what others call; docs/explanation/harmony.md says what is counted and what is promised.
 """
 
 from dataclasses import dataclass

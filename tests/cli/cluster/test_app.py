@@ -170,7 +170,7 @@ def test_the_workers_of_a_pair_are_in_use_once(run: Run, shared: Path) -> None:
 def test_the_example_of_a_cluster_of_ones_own_runs_as_the_page_says(run: Run) -> None:
     """Jobs, workers and throughputs that are written by hand, under three policies."""
     folder = Path(__file__).parents[3] / "examples" / "own-cluster"
-    page = (folder.parents[1] / "docs" / "cluster.md").read_text()
+    page = (folder.parents[1] / "docs" / "how-to" / "share-a-cluster.md").read_text()
     (words,) = re.findall(r"^cd examples/own-cluster\nhocket (.*)$", page, re.M)
     files = [str(folder / word) if (folder / word).exists() else word for word in words.split()]
     found = run(*files, "--json").json

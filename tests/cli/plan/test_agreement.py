@@ -100,7 +100,7 @@ HAND = {"policy": "next_use", "device_bytes": "100MB", "host_bytes": "500MB", "p
 
 
 def test_a_swap_section_by_hand_trains(place: Path) -> None:
-    """As docs/harmony.md writes it, without bytes of stages: they are worked out from the profile, for workers too."""
+    """As docs/explanation/harmony.md writes it, without bytes of stages: they are worked out from the profile, for workers too."""
     data = plan_of(strategy="harmony", options={"mode": "pipeline"}, swap=HAND)
     assert agree(place, data) == ""
 

@@ -72,7 +72,7 @@ def test_least_recently_used_keeps_what_turns_share() -> None:
 
 
 # Of four equal layers, two devices and two microbatches each: bytes to and from the host of weights, gradients, optimizer state,
-# stash, activations, their gradients; and from device to device. The table of docs/harmony.md.
+# stash, activations, their gradients; and from device to device. The table of docs/explanation/harmony.md.
 TABLE = {
     "data parallelism": (data_parallel(2, 2), (80, 32, 16, 32, 28, 24), 0),
     "Harmony-DP": (harmony_data(2, 2), (24, 0, 16, 32, 28, 24), 0),

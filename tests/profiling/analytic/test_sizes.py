@@ -162,7 +162,7 @@ def test_other_families_are_no_misspelling(kind: str) -> None:
     with pytest.raises(InputError, match="one of bert, gpt2, llama, mistral, qwen2") as caught:
         transformer_of({"model_type": kind}, "config.json")
     assert "Did you mean" not in str(caught.value)
-    assert "docs/planning.md" in caught.value.next_step
+    assert "docs/how-to/plan-without-devices.md" in caught.value.next_step
 
 
 def of_library(kind: str, **changes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What memory managers count while a model trains is what docs/harmony.md derives: equal, for every tensor of Figure 5(a)."""
+"""What memory managers count while a model trains is what docs/explanation/harmony.md derives: equal, for every tensor of Figure 5(a)."""
 
 from collections import Counter
 from itertools import pairwise

@@ -1,6 +1,6 @@
 """The bound of units: layers that stand one behind the other on the same replicas, each whole only while it is computed with.
 
-Source: docs/sharding.md (`full`); strategies/schedules/fully_sharded.py.
+Source: docs/explanation/sharding.md (`full`); strategies/schedules/fully_sharded.py.
 """
 
 from collections.abc import Sequence

@@ -31,7 +31,7 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
                 f"one of {known}: experts are not worked out from sizes",
                 _PROFILE,
             )
-        step = f"If its blocks are like those of one of these, describe its sizes in a YAML file (docs/planning.md). {_PROFILE}"
+        step = f"If its blocks are like those of one of these, describe its sizes in a YAML file (docs/how-to/plan-without-devices.md). {_PROFILE}"
         raise InputError(f"{place}: model_type", found, f"one of {known}", step)
     if experts := _experts(config):
         raise InputError(place, experts, "a model without experts: they are not worked out from sizes", _PROFILE)

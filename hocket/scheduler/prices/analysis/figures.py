@@ -1,6 +1,6 @@
 """Price figures: Tables 6.1 to 6.3 and Figures 6.2 to 6.4 of chapter 6.
 
-The figures are recomputed from a market. Each function returns rows; docs/prices.md explains the differences from the
+The figures are recomputed from a market. Each function returns rows; docs/explanation/prices.md explains the differences from the
 published figures.
 """
 

@@ -1,4 +1,4 @@
-"""Swaps of compiled programs: their bytes are the formulas of docs/harmony.md, their memory is within budgets, and they are legal."""
+"""Swaps of compiled programs: their bytes are the formulas of docs/explanation/harmony.md, their memory is within budgets, and they are legal."""
 
 from collections import Counter
 from collections.abc import Sequence
