@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from hocket.hardware.cluster import Level
 from hocket.hardware.links import fit_samples, with_fits
-from hocket.runtime.calibrate.link_benchmark import measure_links
+from hocket.training.calibrate.link_benchmark import measure_links
 from hocket.util.schema import as_data
 
 

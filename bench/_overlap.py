@@ -21,9 +21,9 @@ from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.data.order import order
 from hocket.profiling.job.job import Job, load_job
-from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
-from hocket.runtime.calibrate.buckets.run import measure, noted
-from hocket.runtime.worker.heartbeat import Heartbeat
+from hocket.runtime.progress.heartbeat import Heartbeat
+from hocket.training.calibrate.buckets.random_buckets import BucketSampling
+from hocket.training.calibrate.buckets.run import measure, noted
 
 THREADS = (1, 2, 4)
 WARM_UP = 3  # DDP rebuilds its buckets after the first iteration

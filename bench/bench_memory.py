@@ -127,7 +127,7 @@ def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: A
 
     from hocket.profiling.capture.capture import capture
     from hocket.runtime.engine.distributed import Worker
-    from hocket.runtime.worker.segments import SegmentCounts
+    from hocket.runtime.progress.segments import SegmentCounts
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
@@ -135,7 +135,7 @@ def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: A
         plan = Plan.read(path)
         captured = capture(job_of(name), plan.microbatch_size)
         program = plan.compile(captured)
-        engine = Worker(captured, plan, program, program.devices[rank])
+        engine = Worker(captured, plan.layout(captured), program, program.devices[rank])
         engine.run(SegmentCounts(program.admitted, program.stride, plan.microbatches).periods_for(steps))
         outbox.put((program.devices[rank], engine.peak_memory_bytes))
         dist.barrier()

@@ -30,7 +30,7 @@ from hocket.planning.buckets.threads import taken_buckets, taken_threads
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import load_job
-from hocket.runtime.calibrate.buckets.fit import Noted, OverlapMeasurement, PlainBackward, foretold, measured
+from hocket.training.calibrate.buckets.fit import Noted, OverlapMeasurement, PlainBackward, foretold, measured
 from hocket.util.schema import read_as
 
 MIB = 2**20

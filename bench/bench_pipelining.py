@@ -60,7 +60,9 @@ def hocket_worker(
     stages = tuple(PlanStage(tuple(part), (s,)) for s, part in enumerate((names[:border], names[border:])))
     cluster = Cluster("two cores", (Level("local", STAGES, 1e9),), "cpu-core")
     plan = Plan(strategy, "gpt-bench", BATCH_SIZE, BATCH_SIZE // MICROBATCHES, stages, cluster)
-    return Worker(captured, plan, plan.compile(captured), rank, record=record, shared_memory=shared_memory)
+    return Worker(
+        captured, plan.layout(captured), plan.compile(captured), rank, record=record, shared_memory=shared_memory
+    )
 
 
 def hocket_turn(worker: Worker) -> Turn:

@@ -5,7 +5,7 @@
 Every (stages p, tensor-parallel width t, columns d) whose product is the number of workers, with the schedules that it allows:
 data_parallel, or flush, gpipe, two_bw and, in two chunks a device, interleaved; cuts are the planner's. Profiles of a device and of
 members, and the cluster, are measured first, in this process; nothing is fitted to the runs. The ways of one width are trained in
-turns (hocket/runtime/calibrate/train_in_turns.py), so that they meet the same machine. Prints one JSON line a way, then
+turns (hocket/training/calibrate/train_in_turns.py), so that they meet the same machine. Prints one JSON line a way, then
 Spearman's rank correlation for each number of workers and the mean absolute error of the iteration time. Eight workers share this
 machine's cores: what is compared there is work, waiting and memory, not speed.
 """
@@ -28,10 +28,10 @@ from hocket.planning.search.branch_and_bound import make_plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import ModelProfile
-from hocket.runtime.calibrate.local_links import measure_local
-from hocket.runtime.calibrate.train_in_turns import train_in_turns
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
-from hocket.runtime.worker.monitor.listener import RunSummary
+from hocket.training.calibrate.local_links import measure_local
+from hocket.training.calibrate.train_in_turns import train_in_turns
+from hocket.training.worker.monitor.listener import RunSummary
 
 WIDTHS, MICROBATCH = (1, 2, 4), 2
 FLUSHED = ("flush", "gpipe", "two_bw")

@@ -27,8 +27,8 @@ from hocket.planning.swapping.budgets import completed
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
-from hocket.runtime.calibrate.engine_overhead import instruction_s
-from hocket.runtime.train import train
+from hocket.training.calibrate.engine_overhead import instruction_s
+from hocket.training.train import train
 
 BATCH, EACH, ROOM = 8, 2, 1.2e6
 JOB = f"""

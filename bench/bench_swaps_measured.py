@@ -16,7 +16,7 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.measure.measure import measure
 from hocket.program.passes.swapping.settings import Swapping
-from hocket.runtime.train import train
+from hocket.training.train import train
 
 RATE, STEPS, EACH, SHARE = 5e6, 4, 2, 9.0
 APART = {"grouping": False, "just_in_time": False}

@@ -64,7 +64,7 @@ def run(job: Job, strategy: str, microbatch_size: int, options: dict[str, bool],
     plan = Plan(strategy, "gpt-convergence", BATCH_SIZE, microbatch_size, stages, cluster, options)
     program = plan.compile(captured)
     repeats = (steps * plan.microbatches - program.admitted) // program.stride
-    losses = [loss for _, loss, _ in run_inline(captured, plan, program, repeats).losses]
+    losses = [loss for _, loss, _ in run_inline(captured, plan.layout(captured), program, repeats).losses]
     share = len(losses) // 10
     return [statistics.fmean(losses[k * share : (k + 1) * share]) for k in range(10)]
 

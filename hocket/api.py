@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hocket.cost.analytic.calibration import Calibration
     from hocket.planning.goals.subclusters import Planned
     from hocket.planning.mesh.plan_model import SizedSearch
-    from hocket.runtime.worker.monitor.listener import RunSummary as Trained
+    from hocket.training.worker.monitor.listener import RunSummary as Trained
 
 __all__ = ["Job", "plan", "profile", "simulate", "tokens", "train"]
 
@@ -180,8 +180,8 @@ def train(
     Arguments:
         steps: optimizer updates in all, including updates before a resume.
         on_step: callback for each step, with its number, loss and samples.
-        options: of `hocket.runtime.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or `trace`.
+        options: of `hocket.training.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or `trace`.
     """
-    from hocket.runtime.train import train as run
+    from hocket.training.train import train as run
 
     return run(job, plan, steps=steps, on_step=on_step, **options)

@@ -32,6 +32,7 @@ TORCH = (
     "runtime",
     "system",
     "test_api.py",
+    "training",
 )
 SYSTEM = ("system", "cli/train", "test_api.py")
 CI_EXAMPLES = 100

@@ -35,9 +35,10 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
+from hocket.program.microbatches import Microbatches
 from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.data_stream import Stream
-from hocket.runtime.worker.observer import Unobserved
 
 SMOKE = {"budget": 1.0, "layers": 2, "width": 32, "heads": 2, "seq": 16, "batch": 4, "microbatch": 2, "steps": 2}
 WAYS = ("plain", "data_parallel", "stages", "recomputed", "two waves")
@@ -147,7 +148,7 @@ def worker_step(
 ) -> tuple[Worker, Callable[[int], float]]:
     """A worker of the plan, and a function that trains one step by its number and returns its mean loss."""
     heard = Losses()
-    worker = Worker(captured, plan, plan.compile(captured), 0, device, observer=heard)
+    worker = Worker(captured, plan.layout(captured), plan.compile(captured), 0, device, observer=heard)
 
     def step(number: int) -> float:
         worker.run(1, worker.position)
@@ -164,10 +165,7 @@ def plain_step(given: argparse.Namespace, job: Job, model: Any, device: torch.de
     """
     job.model.to(device)
     optimizer = job.optimizer(list(job.model.parameters()))
-    stream = Stream(
-        job,
-        Plan("data_parallel", "gpt", given.batch, given.microbatch, (PlanStage(("all",), (0,)),), cluster_of(given)),
-    )
+    stream = Stream(job, Microbatches.of(given.batch, given.microbatch))
     count = given.batch // given.microbatch
 
     def step(number: int) -> float:

@@ -46,9 +46,9 @@ from hocket.profiling.job.job import Job
 from hocket.program.instruction import SWAPS, Kind
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.data_stream import Stream
 from hocket.runtime.swapping.memory_manager import MemoryManager
-from hocket.runtime.worker.observer import Unobserved
 from hocket.util.units import show_bytes
 
 RATE = 1e-4
@@ -163,7 +163,9 @@ def hocket(given: argparse.Namespace, prefetch: int) -> dict[str, Any]:
     with card.alone(device):
         # Bytes of the plan are a sketch's: what the card really holds may be more, and is an error beyond the whole budget only.
         memory = MemoryManager(0, device, given.budget * card.GIB)
-        worker = Worker(captured, plan, program, 0, device, observer=heard, record=given.smoke, memory=memory)
+        worker = Worker(
+            captured, plan.layout(captured), program, 0, device, observer=heard, record=given.smoke, memory=memory
+        )
 
         def step(number: int) -> float:
             worker.run(1, number * given.batch)
@@ -204,7 +206,7 @@ def batches(given: argparse.Namespace, job: Job, device: torch.device, size: int
     """The microbatches of a step, on the device: the samples that hocket's have."""
     stage = PlanStage(("model",), (0,))
     plan = Plan("data_parallel", "gpt", given.batch, given.microbatch, (stage,), cluster_of(given))
-    stream = Stream(job, plan)
+    stream = Stream(job, plan.batches)
 
     def of(number: int) -> Iterator[Any]:
         count = given.batch // given.microbatch

@@ -162,7 +162,7 @@ def trained(given: argparse.Namespace, device: torch.device, name: str, way: str
     plan = plan_of(given, captured, name, way, size)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    worker = Worker(captured, plan, plan.compile(captured), 0, device)
+    worker = Worker(captured, plan.layout(captured), plan.compile(captured), 0, device)
     seconds: Callable[[int], float] = partial(timed, worker, device)
     seconds(SHORT)
     short, long = seconds(SHORT), seconds(SHORT + given.periods)

@@ -111,7 +111,7 @@ IDEAS = (
     Idea(
         "communication threads and tensor fusion",
         "LIBRA",
-        ("planning/buckets", "cost/buckets", "runtime/calibrate/buckets"),
+        ("planning/buckets", "cost/buckets", "training/calibrate/buckets"),
         "explanation/libra.md",
         "planning/buckets/test_tensor_fusion.py",
     ),

@@ -1,6 +1,6 @@
 """From measured transfer times to a link's alpha-beta figures, with the error of the fit.
 
-Rules of this file: pure arithmetic, no clock and no network (runtime/calibrate/link_benchmark.py measures); errors are relative, because a
+Rules of this file: pure arithmetic, no clock and no network (training/calibrate/link_benchmark.py measures); errors are relative, because a
 plan sends small and large messages and a microsecond matters to one as a millisecond to the other.
 Source: t(n) = alpha + n / beta of one message; a ring all-reduce among p members is 2 (p - 1) steps, each of which
 moves n / p bytes to the neighbour (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).

@@ -7,6 +7,7 @@ the strategy), but for `predicted`, which is what the planner believed when it w
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from hocket.program.passes.borders import LayerGraph, StageCut, stage_shapes
 from hocket.program.passes.swapping.insert import with_swaps
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
+from hocket.program.rank_layout import RankLayout
 from hocket.strategies.base.strategy import compile_strategy, habits, members, merged, microbatches_of
 from hocket.util.compatibility import Feature, check_together
 from hocket.util.documents import parse_yaml, seems, with_amounts, write_yaml
@@ -261,6 +263,46 @@ class Plan:
         """
         program = compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
         return program if self.swap is None else with_swaps(program, self.swap, habits(self.strategy, self.options))
+
+    def layout(self, graph: LayerGraph) -> RankLayout:
+        """The layers, devices, samples and limits of the plan's stages, for an engine that runs the plan's program.
+
+        Raises:
+            InputError: the plan does not fit the graph.
+        """
+        return RankLayout(
+            batches=self.batches,
+            cuts=self.cuts(graph),
+            shapes=self.shapes(graph),
+            compilers=tuple(stage.compile for stage in self.stages),
+            tensor=self.tensor,
+            slices=self.slices,
+            swap=self.swap,
+            host_bytes=self.host_bytes(self.group.cluster),
+            plan_digest=self.digest,
+            profile_digest=self.profile_digest,
+        )
+
+    def host_bytes(self, cluster: Cluster) -> dict[int, float]:
+        """Bytes of host memory for each device of the plan: the plan's limit, or an equal part of the server's memory.
+
+        Arguments:
+            cluster: of the devices that the plan's numbers stand for.
+        """
+        found: dict[int, float] = {}
+        for device in {d for stage in self.stages for d in stage.devices}:
+            limit = self.swap.host_bytes if self.swap is not None else None
+            server = cluster.host_bytes(device)
+            if limit is not None:
+                found[device] = limit
+            elif server is not None:
+                found[device] = server / cluster.levels[0].width
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the plan's text form."""
+        return sha256(self.to_yaml().encode()).hexdigest()
 
     def to_yaml(self) -> str:
         """The plan as text; `from_yaml` is the inverse."""

@@ -22,8 +22,8 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
 from hocket.program.check.check import check
 from hocket.runtime.engine.inline import run_inline
-from hocket.runtime.verify.reference_loop import rule_loop
 from hocket.strategies.base.strategy import complete, in_use, strategy
+from hocket.training.verify.reference_loop import rule_loop
 from hocket.util.compatibility import REFUSED, Feature, conflict
 from tests.runtime.engine.helpers import tensor_workers
 from tests.runtime.engine.helpers.tensor_workers import PAIRS, WIDTH
@@ -176,7 +176,7 @@ def test_what_goes_together_trains_as_its_rule_says(one: Feature, other: Feature
     program = plan.compile(graph)
     assert check(program) == ()
     repeats = 1 + 16 // program.stride
-    found = run_inline(graph, plan, program, repeats)
+    found = run_inline(graph, plan.layout(graph), program, repeats)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
     tolerance = 2e-2 if Feature.PRECISION in (one, other) else 1e-4
     assert_same_losses(found.losses, expected.losses, tolerance)
@@ -203,7 +203,7 @@ def test_members_of_groups_train_with_the_rest(tmp_path: Path) -> None:
     for name, chosen in PAIRS.items():
         graph = chosen.whole()
         plan = chosen.case.plan(graph)
-        expected = run_inline(graph, plan, plan.compile(graph), chosen.repeats)
+        expected = run_inline(graph, plan.layout(graph), plan.compile(graph), chosen.repeats)
         facts = [json.loads((tmp_path / name / f"{rank}.json").read_text()) for rank in range(chosen.workers)]
         for member in range(WIDTH):
             losses = sorted(tuple(loss) for fact in facts[member::WIDTH] for loss in fact["losses"])

@@ -9,6 +9,7 @@ from tests.package.helpers.sources import FILES, PACKAGE, TOP, imports_of_packag
 # else must start and be tested without it.
 TORCH = (
     "runtime/",
+    "training/",
     "models/",
     "profiling/tensor_parallel/discovery/",
     *(

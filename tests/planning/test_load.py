@@ -11,9 +11,8 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.load import LoadedPlan, open_plan, problems_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.search.search import search
-from hocket.planning.swapping.budgets import claims_more, host_bytes, prove_limits
+from hocket.planning.swapping.budgets import claims_more, prove_limits
 from hocket.profiling.analytic.synthetic import chain
-from hocket.runtime.swapping.swapper import budgets_of
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 CLUSTER = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")
@@ -52,7 +51,7 @@ def test_limits_above_what_the_cluster_has() -> None:
     assert [claims_more(plan) for plan in plans] == [False, True, True, True, False]
     messages = ("device 0 holds up to", "the host of server 0 may hold up", "the host of device 0 holds up to")
     for plan, words in zip(plans, (None, None, *messages), strict=True):
-        assert all(budgets_of(plan, d)[1] == host_bytes(plan, plan.cluster)[d] for d in range(2))
+        assert all(plan.layout(model).budgets(d)[1] == plan.host_bytes(plan.cluster)[d] for d in range(2))
         opened = LoadedPlan(plan, model)
         found = problems_of(opened, opened.program)
         assert [one.code for one in found] == ([] if words is None else ["memory"] * len(found))

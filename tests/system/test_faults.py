@@ -14,7 +14,7 @@ import pytest
 
 from hocket.errors import InputError, WorkerLost
 from hocket.runtime.checkpoint.checkpoint import names_in
-from hocket.runtime.train import train
+from hocket.training.train import train
 from tests.limits import HUNG_S
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
 
@@ -236,7 +236,7 @@ def test_workers_die_with_the_watcher(tmp_path: Path) -> None:
     job, temporary = write_job(tmp_path), tmp_path / "temporary"
     temporary.mkdir()
     plan("flush").save(tmp_path / "plan.yaml")
-    script = "import sys; from hocket.runtime.worker.monitor.display import JsonLines; from hocket.runtime.train import train; "
+    script = "import sys; from hocket.training.worker.monitor.display import JsonLines; from hocket.training.train import train; "
     script += "train(sys.argv[1], sys.argv[2], steps=10**6, listener=JsonLines(sys.stdout, sys.stderr))"
     command = [sys.executable, "-c", script, str(job), str(tmp_path / "plan.yaml")]
     environment = {**os.environ, "TMPDIR": str(temporary)}

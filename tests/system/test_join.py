@@ -15,7 +15,7 @@ import pytest
 
 from hocket.errors import WorkerLost
 from hocket.runtime.checkpoint.checkpoint import names_in
-from hocket.runtime.train import train
+from hocket.training.train import train
 from tests.limits import HUNG_S
 from tests.system.tiny import plan, reference, write_job
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.workers
 SCRIPT = """
 import json, sys
 from hocket.errors import HocketError
-from hocket.runtime.worker.monitor.display import JsonLines
-from hocket.runtime.train import train
+from hocket.training.worker.monitor.display import JsonLines
+from hocket.training.train import train
 try:
     train(sys.argv[1], sys.argv[2], listener=JsonLines(sys.stdout, sys.stderr), **json.loads(sys.argv[3]))
 except HocketError as error:

@@ -6,7 +6,7 @@ import pytest
 
 from hocket.errors import InputError, NotFinite
 from hocket.runtime.checkpoint.checkpoint import names_in
-from hocket.runtime.train import train
+from hocket.training.train import train
 from tests.limits import HUNG_S
 from tests.system.test_join import two_workers
 from tests.system.tiny import Recorder, plan, workers_left, write_job

@@ -9,12 +9,12 @@ from hocket.cost.buckets.fit import Fitted
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.runtime.calibrate.buckets.fit import Noted, OverlapMeasurement, OverlapRun
-from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
-from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
-from hocket.runtime.train import run_workers
-from hocket.runtime.worker.monitor.listener import Quiet
-from hocket.runtime.worker.options import Options
+from hocket.training.calibrate.buckets.fit import Noted, OverlapMeasurement, OverlapRun
+from hocket.training.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
+from hocket.training.calibrate.buckets.random_buckets import BucketSampling
+from hocket.training.train import run_workers
+from hocket.training.worker.monitor.listener import Quiet
+from hocket.training.worker.options import Options
 from hocket.util.documents import parse_json
 from hocket.util.schema import read_as
 from tests.system.tiny import plan, write_job

@@ -26,10 +26,10 @@ def test_weights_larger_than_a_device() -> None:
     plan = found.best.plan
     assert plan.swap is not None
     assert plan.swap.device_bytes == BUDGET
-    losses = run_inline(graph, plan, plan.compile(graph), 6).losses
+    losses = run_inline(graph, plan.layout(graph), plan.compile(graph), 6).losses
     whole = capture(job(None), 2)
     alone = Case("data_parallel", (1,)).plan(whole)
-    expected = run_inline(whole, alone, alone.compile(whole), 6).losses
+    expected = run_inline(whole, alone.layout(whole), alone.compile(whole), 6).losses
     assert [m for m, _, _ in losses] == [m for m, _, _ in expected]
     assert [loss for _, loss, _ in losses] == pytest.approx([loss for _, loss, _ in expected], rel=1e-5)
     undivided = search(measure(job(None), (2,), budget_s=0.01), cluster, 8, strategies=("harmony",))

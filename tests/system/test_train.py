@@ -20,8 +20,8 @@ from hocket.profiling.job.lr_schedules import NamedSchedule
 from hocket.program.trace.trace import Trace
 from hocket.program.trace.usage import usage
 from hocket.runtime.checkpoint.checkpoint import names_in, newest
-from hocket.runtime.train import train
-from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.training.train import train
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 pytestmark = pytest.mark.workers

@@ -9,7 +9,7 @@ from hocket.planning.burst.amplification import amplification_of, work_done, wor
 from hocket.planning.plan import Plan
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.trace.trace import Trace
-from hocket.runtime.train import train
+from hocket.training.train import train
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 STEPS = 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.runtime.train import train
+from hocket.training.train import train
 from tests.system.tiny import Recorder, plan, reference, write_job
 
 pytestmark = pytest.mark.workers

@@ -16,8 +16,8 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.program.trace.trace import Trace
-from hocket.runtime.train import train
-from hocket.runtime.verify.verify import verify
+from hocket.training.train import train
+from hocket.training.verify.verify import verify
 from tests.limits import HUNG_S
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
 

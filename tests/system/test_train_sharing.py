@@ -9,7 +9,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
-from hocket.runtime.train import train
+from hocket.training.train import train
 from tests.system.tiny import Recorder, reference
 
 pytestmark = pytest.mark.workers

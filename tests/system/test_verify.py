@@ -8,7 +8,7 @@ import torch
 
 from hocket.errors import InputError
 from hocket.planning.plan import Plan
-from hocket.runtime.verify.verify import tolerance_of, verify
+from hocket.training.verify.verify import tolerance_of, verify
 from tests.system.tiny import plan, write_job
 
 pytestmark = pytest.mark.workers

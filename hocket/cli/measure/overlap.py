@@ -37,11 +37,11 @@ def overlap(
     Example: hocket measure-overlap job.py plan.yaml -o cluster.yaml
     """
     from hocket.planning.plan import Plan
-    from hocket.runtime.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
-    from hocket.runtime.calibrate.buckets.random_buckets import BucketSampling
-    from hocket.runtime.train import check_order
-    from hocket.runtime.worker.monitor.display import listener
-    from hocket.runtime.worker.options import INTERRUPTED
+    from hocket.training.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
+    from hocket.training.calibrate.buckets.random_buckets import BucketSampling
+    from hocket.training.train import check_order
+    from hocket.training.worker.monitor.display import listener
+    from hocket.training.worker.options import INTERRUPTED
     from hocket.util.files import check_signed, place_to_write, signed, write_atomic
 
     place_to_write(output)

@@ -214,7 +214,7 @@ def links(
 
     Example: hocket links -n 2 -o cluster.yaml
     """
-    from hocket.runtime.calibrate.local_links import measure_local
+    from hocket.training.calibrate.local_links import measure_local
     from hocket.util.files import check_signed, place_to_write, signed, write_atomic
 
     place_to_write(output)

@@ -9,7 +9,7 @@ import typer
 from hocket.printable import say
 
 if TYPE_CHECKING:
-    from hocket.runtime.calibrate.measure_waves import Waved
+    from hocket.training.calibrate.measure_waves import Waved
 
 
 def waves(
@@ -39,10 +39,10 @@ def waves(
     Example: hocket measure-waves job.py model_parallel.yaml -o waves.yaml
     """
     from hocket.planning.load import open_plan
-    from hocket.runtime.calibrate.measure_waves import measure_waves
-    from hocket.runtime.train import check_order
-    from hocket.runtime.worker.monitor.display import listener
-    from hocket.runtime.worker.options import INTERRUPTED
+    from hocket.training.calibrate.measure_waves import measure_waves
+    from hocket.training.train import check_order
+    from hocket.training.worker.monitor.display import listener
+    from hocket.training.worker.options import INTERRUPTED
     from hocket.util.files import check_replaced, place_to_write
 
     place_to_write(output)

@@ -20,10 +20,10 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.error_parts import KERNEL, Parts, waits_share
 from hocket.program.trace.trace import Trace
 from hocket.reporting import DemoRow, demo_html, slower_by
-from hocket.runtime.calibrate.local_links import measure_local
-from hocket.runtime.calibrate.train_in_turns import STEPS, Turned, train_in_turns
-from hocket.runtime.launch.local import MAX_LOCAL_WORKERS
-from hocket.runtime.worker.monitor.listener import RunSummary
+from hocket.training.calibrate.local_links import measure_local
+from hocket.training.calibrate.train_in_turns import STEPS, Turned, train_in_turns
+from hocket.training.launch.local import MAX_LOCAL_WORKERS
+from hocket.training.worker.monitor.listener import RunSummary
 from hocket.util.files import check_folder_to_write, write_atomic
 from hocket.util.schema import as_data
 from hocket.util.units import show_bytes, show_number, show_seconds

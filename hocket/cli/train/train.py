@@ -60,10 +60,10 @@ def train(
 
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
-    from hocket.runtime.train import train as run
-    from hocket.runtime.worker.monitor.display import listener
-    from hocket.runtime.worker.options import INTERRUPTED
-    from hocket.runtime.worker.ranks import shows_the_run
+    from hocket.training.train import train as run
+    from hocket.training.worker.monitor.display import listener
+    from hocket.training.worker.options import INTERRUPTED
+    from hocket.training.worker.ranks import shows_the_run
     from hocket.util.units import read_rate
 
     try:

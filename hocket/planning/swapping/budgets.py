@@ -40,19 +40,6 @@ def completed(plan: Plan, profile: ModelProfile) -> Plan:
     return replace(plan, swap=replace(plan.swap, stages=stages_of(program, PlanSizes(costs, program))))
 
 
-def host_bytes(plan: Plan, cluster: Cluster) -> dict[int, float]:
-    """Bytes on its host that each device of a plan may have: what the plan says, or its part of what its server has."""
-    found: dict[int, float] = {}
-    for device in {d for stage in plan.stages for d in stage.devices}:
-        said = plan.swap.host_bytes if plan.swap is not None else None
-        whole = cluster.host_bytes(device)
-        if said is not None:
-            found[device] = said
-        elif whole is not None:
-            found[device] = whole / cluster.levels[0].width
-    return found
-
-
 def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
     """What the devices of each server have on its host together."""
     found: dict[int, float] = {}
@@ -88,7 +75,7 @@ def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
 def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, ...]:
     """Everything that is wrong with the program of a plan that swaps: as `check`, and hosts that lack what their devices have there."""
     cluster = plan.group.cluster
-    said = host_bytes(plan, cluster)
+    said = plan.host_bytes(cluster)
     found = check(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program), host_bytes=said)
     if found or plan.swap is None or plan.swap.host_bytes is None:  # otherwise each has its even part of what there is
         return found
@@ -101,7 +88,7 @@ def limit_problems(plan: Plan, program: Program) -> tuple[Problem, ...]:
 
     Sizes are the plan's own bytes; limits are the plan's or its cluster's.
     """
-    limited = plan.swap is not None and (claims_more(plan) or bool(host_bytes(plan, plan.group.cluster)))
+    limited = plan.swap is not None and (claims_more(plan) or bool(plan.host_bytes(plan.group.cluster)))
     sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages and limited else None
     return swap_problems(plan, program, sizes) if sizes is not None else ()
 

@@ -14,7 +14,7 @@ from hocket.planning.predict.predict import predict_iteration, program_of
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.planning.search.failures import failed
 from hocket.planning.search.result import Evaluated, Refused
-from hocket.planning.swapping.budgets import by_server, completed, host_bytes
+from hocket.planning.swapping.budgets import by_server, completed
 from hocket.profiling.profile import ModelProfile
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.passes.swapping.insert import sizes_of
@@ -91,7 +91,7 @@ def tried(
         if miss is None:
             assert plan.swap is not None
             if own_bytes > min(
-                host_bytes(plan, cluster).values()
+                plan.host_bytes(cluster).values()
             ):  # devices need unequal parts of what all have together
                 plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
             predicted = predict_iteration(plan, profile)

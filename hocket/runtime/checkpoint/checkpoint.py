@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from hocket.errors import HocketError, InputError
 from hocket.profiling.measure.quiet_warnings import unwarned
 from hocket.runtime.checkpoint.dcp_storage import StoredFile, TensorReader, TensorWriter
-from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.kv_exchange import KVExchange
 from hocket.util.documents import parse_json
 from hocket.util.files import fsync_folder, read_bytes
 from hocket.util.schema import as_data, read_as

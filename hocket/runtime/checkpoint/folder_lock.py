@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hocket.errors import InputError
 
 if TYPE_CHECKING:
-    from hocket.runtime.worker.kv_exchange import KVExchange
+    from hocket.runtime.kv_exchange import KVExchange
 
 LOCK = ".lock"
 _MAX_BYTES = 256

@@ -1,6 +1,5 @@
 """Keeper: a worker's checkpoints: what of its state goes under which name, and from which of them a run goes on."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -8,17 +7,17 @@ from typing import Any, Literal
 from torch import Tensor
 
 from hocket.errors import InputError
-from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
+from hocket.program.rank_layout import RankLayout
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, damaged_path, names_in, newest, save, step_of
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import faults
 from hocket.runtime.nan_guard.not_finite import not_finite
 from hocket.runtime.update.optimizer_check import kept_keys
-from hocket.runtime.worker.kv_exchange import KVExchange
 
 Report = Callable[[dict[str, Any]], None]
 _MOST_NAMED = 100
@@ -34,7 +33,7 @@ class CheckpointManager:
     def __init__(
         self,
         job: Job,
-        plan: Plan,
+        layout: RankLayout,
         folder: Path,
         board: KVExchange,
         resumes: bool | Literal["auto"],
@@ -46,9 +45,9 @@ class CheckpointManager:
         Arguments:
             resumes: see Options. goes_on: weights that are not finite end no run.
         """
-        self._job, self._plan, self._folder, self._board = job, plan, folder, board
+        self._job, self._layout, self._folder, self._board = job, layout, folder, board
         self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
-        self._versions = (0,) * len(plan.stages)
+        self._versions = (0,) * len(layout.cuts)
         self.path: Path | None = None
         self._own: set[str] = set()
 
@@ -62,13 +61,13 @@ class CheckpointManager:
         found = self._found(speak)
         if found is None:
             return 0
-        self.path, self._versions = found.path, _versions(found.position, len(self._plan.stages))
+        self.path, self._versions = found.path, _versions(found.position, len(self._layout.cuts))
         held = engine.described()
         parts = engine.device.captured.parts
         state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
         _check_optimizer(self._job, found.path, state, parts)
         engine.load(state)
-        return _first_step(found, self._job, self._plan)
+        return _first_step(found, self._job, self._layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
         """Save what the engine holds after a segment of so many periods, in which step number `step` was reached.
@@ -77,14 +76,14 @@ class CheckpointManager:
             NotFinite: weights or what the optimizer keeps are not finite, and the run does not go on with them. If it does, nothing is
                 saved, and None returned.
         """
-        plan, program = self._plan, engine.program
+        layout, program = self._layout, engine.program
         self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(self._versions))
         position = Position(
             step=step,
-            samples=step * plan.batch_size,
+            samples=step * layout.batch_size,
             job=job_name(self._job),
-            plan_digest=plan_digest(plan),
-            profile_digest=plan.profile_digest,
+            plan_digest=layout.plan_digest,
+            profile_digest=layout.profile_digest,
             dtype=self._job.dtype,
             rule=program.rule.kind,
             weight_versions=self._versions,
@@ -124,7 +123,7 @@ class CheckpointManager:
             set_aside(found, self._board)
         for text in damaged:
             speak({"event": "note", "text": f"{text}; it is kept with .damaged behind its name"})
-        if found.position.plan_digest != plan_digest(self._plan):
+        if found.position.plan_digest != self._layout.plan_digest:
             text = f"{found.path} was made under another plan; its state is taken by name"
             speak({"event": "note", "text": text})
         if found.position.dtype not in ("", self._job.dtype):
@@ -181,17 +180,15 @@ def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapp
             raise InputError(f"checkpoint {path}: optimizer", f"{found} of {name!r}", told, step)
 
 
-def _first_step(found: Checkpoint, job: Job, plan: Plan) -> int:
+def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
     position = found.position
     if position.job != job_name(job):
         hint = "Name the folder of this job's checkpoints."
         raise InputError(str(found.path), f"a checkpoint of {position.job!r}", f"one of {job_name(job)!r}", hint)
-    if position.samples % plan.batch_size:
+    if position.samples % batch_size:
         hint = f"Use a batch size that divides {position.samples}."
-        raise InputError(
-            str(found.path), f"{position.samples} samples trained", f"whole batches of {plan.batch_size}", hint
-        )
-    return position.samples // plan.batch_size
+        raise InputError(str(found.path), f"{position.samples} samples trained", f"whole batches of {batch_size}", hint)
+    return position.samples // batch_size
 
 
 def _versions(position: Position, stages: int) -> tuple[int, ...]:
@@ -204,11 +201,6 @@ def _versions(position: Position, stages: int) -> tuple[int, ...]:
 def job_name(job: Job) -> str:
     """What a job is called in its checkpoints."""
     return job.name or type(job.model).__name__
-
-
-def plan_digest(plan: Plan) -> str:
-    """SHA-256 of the plan's text form."""
-    return hashlib.sha256(plan.to_yaml().encode()).hexdigest()
 
 
 def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:

@@ -5,7 +5,7 @@ segment.py's: the compute lane in the thread that calls `run`, which begins the 
 what it reads (transfers.py); further compute lanes, of waves, in threads of their own (compute_lanes.py), and so lanes of swaps (shared_values.py).
 What an instruction means is device.py's.
 
-    worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
+    worker = Worker(captured, layout, program, number)  # a collective call: every rank of the default process group
     worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
     worker.state(); worker.load(state)                # between segments: one version of every stage's weights
 
@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hocket.errors import InputError, InternalError, RefusedError, WorkerLost
-from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
 from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, group_lane
 from hocket.program.memory_bound.receive_window import windows
 from hocket.program.memory_bound.send_completion import Ends
 from hocket.program.program import Program
+from hocket.program.rank_layout import RankLayout
 from hocket.runtime.engine.compute_lanes import Exchange
 from hocket.runtime.engine.instruction import Execution
 from hocket.runtime.engine.lanes import LaneTable
@@ -41,13 +41,13 @@ from hocket.runtime.engine.transport.messages import Layouts
 from hocket.runtime.engine.transport.peer_lost import lost
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError
 from hocket.runtime.engine.transport.transfers import InstructionRecord, Transfers
-from hocket.runtime.launch.time_slice import long_time_slice
 from hocket.runtime.nan_guard.guard import Guard
+from hocket.runtime.progress.observer import Observer, Unobserved
 from hocket.runtime.stage.device import Device
 from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.runtime.tensor_parallel.shard_model import Division
 from hocket.runtime.update.sharding import Gather
-from hocket.runtime.worker.observer import Observer, Unobserved
+from hocket.util.time_slice import long_time_slice
 
 
 class Worker:
@@ -62,7 +62,7 @@ class Worker:
     def __init__(
         self,
         captured: Captured,
-        plan: Plan,
+        layout: RankLayout,
         program: Program,
         number: int,
         device: torch.device | str = "cpu",
@@ -78,7 +78,7 @@ class Worker:
         """Join the others: a collective call, made by all ranks of the default process group.
 
         Arguments:
-            number: which device of the program; that of rank r is program.devices[r // plan.tensor].
+            number: which device of the program; that of rank r is program.devices[r // layout.tensor].
             device: where its tensors live; with NCCL a CUDA device.
             record: keep the times of every instruction.
             shared_memory: send messages between processors of one machine through its memory.
@@ -88,18 +88,18 @@ class Worker:
         Raises:
             InputError: there are not as many workers as the plan has devices. MemoryExceeded: the weights do not fit.
         """
-        workers = len(program.devices) * plan.tensor
+        workers = len(program.devices) * layout.tensor
         if dist.get_world_size() != workers:
             found = f"{dist.get_world_size()} workers"
             raise InputError("workers", found, f"{workers}, one for each device of the plan")
-        if (division.split.width if division else 1) != plan.tensor:
-            raise InternalError(f"a model that is not divided by {plan.tensor}, as the plan is")
+        if (division.split.width if division else 1) != layout.tensor:
+            raise InternalError(f"a model that is not divided by {layout.tensor}, as the plan is")
         moved = (i for _, i in program.instructions() if i.kind in (Kind.SEND, Kind.RECEIVE))
         through_hosts = any(v.on_host for i in moved for v in (*i.reads, *i.writes))
         if through_hosts and torch.device(device).type == "cuda":
             found = "transfers from host to host, which NCCL does not have"
             raise RefusedError("options.peer", found, "true", "Plan with peer: true.")
-        self.program, self.plan, self.position = program, plan, 0
+        self.program, self.layout, self.position = program, layout, 0
         self.number = number
         self._observer: Observer = observer or Unobserved()
         self._clock, self._record = clock, record
@@ -108,11 +108,11 @@ class Worker:
         guard = guard or Guard()
         self._losses = Losses(self._handover, self._observer, guard)
         self.device = Device(
-            captured, plan, program, self.number, device, self._losses.note, memory, self._stream_of, guard
+            captured, layout, program, self.number, device, self._losses.note, memory, self._stream_of, guard
         )
-        self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
+        self._layouts = Layouts(captured, layout, {s: runner.part for s, runner in self.device.stages.items()})
         self._roster = LaneTable(program, self.number)
-        self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
+        self._groups = Groups(program, self.number, self.device.device, shared_memory, layout.tensor)
         self._division = division
         self._sharing = {  # the lane of gathers of each stage of this device that has any
             s: group_lane(GATHER, tuple(sorted(shape.devices)))
@@ -121,7 +121,7 @@ class Worker:
         }
         if division is not None:
             division.members.bind(self._groups)
-            self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
+            self.device.clipping.join(division.divided, layout.tensor, self._groups.total)
         self._memory = PeakMemory(self.device, clock if record else None)
         if self.device.memory is not None:
             self.device.memory.storages.resized = self._memory.made

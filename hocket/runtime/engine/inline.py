@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from hocket.errors import ProgramError
-from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
 from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, computes, receive_lane, send_lane
 from hocket.program.memory_bound.receive_window import consumed, windows
 from hocket.program.program import Lane, Program
+from hocket.program.rank_layout import RankLayout
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.stage.device import Device
 from hocket.runtime.update.buckets import Bucket
@@ -45,7 +45,7 @@ class Result:
 
 def run_inline(
     captured: Captured,
-    plan: Plan,
+    layout: RankLayout,
     program: Program,
     repeats: int,
     position: int = 0,
@@ -70,7 +70,7 @@ def run_inline(
         device.guard.loss(microbatch, float(loss), samples, weight)
 
     if devices is None:
-        devices = {d: Device(captured, plan, program, d, guard=(guards or {}).get(d)) for d in program.devices}
+        devices = {d: Device(captured, layout, program, d, guard=(guards or {}).get(d)) for d in program.devices}
     for device in devices.values():
         device.microbatches.on_loss = partial(on_loss, device)
     interpreter = Interpreter(program, devices, repeats, position)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.nan_guard.guard import Guard
-from hocket.runtime.worker.observer import Observer
+from hocket.runtime.progress.observer import Observer
 
 
 class Losses:

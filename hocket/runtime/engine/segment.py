@@ -21,8 +21,8 @@ from hocket.runtime.engine.shared_values import SharedValues
 from hocket.runtime.engine.stop_ahead import StopAhead
 from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.transfers import Transfers
+from hocket.runtime.progress.observer import Observer
 from hocket.runtime.stage.device import Device
-from hocket.runtime.worker.observer import Observer
 
 
 class Segment:

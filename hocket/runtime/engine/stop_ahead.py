@@ -5,7 +5,7 @@ Rules of this file: who asks, and who is told; why a run goes on or not is the o
 
 from hocket.runtime.engine.compute_lanes import Exchange
 from hocket.runtime.engine.transport.transfers import Transfers
-from hocket.runtime.worker.observer import Observer
+from hocket.runtime.progress.observer import Observer
 
 
 class StopAhead:

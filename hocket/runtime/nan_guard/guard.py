@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
+from hocket.program.rule import Rule
 from hocket.runtime.stage.data_stream import Stream
 from hocket.util.compatibility import Feature, check_together
 
@@ -137,13 +137,16 @@ class Guard:
         return self.stream.step(microbatch)
 
 
-def judged_together(captured: Captured, plan: Plan) -> Captured:
-    """A model whose plan's programs sum up the norm of all gradients before any device steps, clipped or not.
+def judged_together(captured: Captured, rule: Rule) -> Captured:
+    """The model, marked so that its programs sum the norm of all gradients before any device steps, clipped or not.
+
+    Arguments:
+        rule: the update rule of the program that will run.
 
     Raises:
-        RefusedError: the plan's stages update at different moments.
+        RefusedError: stages update at different moments.
     """
-    if plan.compile(captured).rule.kind != "sync":
+    if rule.kind != "sync":
         check_together("on_nan", Feature.SKIP, Feature.ASYNCHRONOUS)
     return replace(captured, sums_norm=True)
 

@@ -7,12 +7,12 @@ finding may have stepped before the run came to its end, so a replay can miss wh
 from hocket.errors import HocketError
 from hocket.profiling.capture.capture import Captured
 from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import Finding, Guard
 from hocket.runtime.nan_guard.inspector import Fact
 from hocket.runtime.nan_guard.not_finite import not_finite, origin
-from hocket.runtime.worker.kv_exchange import KVExchange
-from hocket.runtime.worker.progress_observer import Watched
-from hocket.runtime.worker.segments import RunSegment, SegmentCounts
+from hocket.runtime.progress.progress_observer import Watched
+from hocket.runtime.progress.segments import RunSegment, SegmentCounts
 
 _NOT_AGAIN = "when this step was run once more, with the weights that each device has now, all of it was finite"
 
@@ -57,7 +57,7 @@ def _where(
     inspector = engine.device.inspect()
     periods = pace.periods_for(1)
     watched.again(RunSegment(first.step, pace.steps(periods) or 1, 0, periods))
-    engine.run(periods, first.step * engine.plan.batch_size)
+    engine.run(periods, first.step * engine.layout.batch_size)
     shared = board.share([list(fact) for fact in inspector.facts.values()])
     place = origin(captured, [Fact(*fact) for facts in shared for fact in facts])
     return _NOT_AGAIN if place is None else f"it arose in {place}"

@@ -6,9 +6,9 @@ runs at once; how tensors are joined and split is bundles.py's.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
 from hocket.program.instruction import Instruction, Value, ValueKind
+from hocket.program.microbatches import Microbatches
 from hocket.program.order import piece
 from hocket.program.program import Program
 from hocket.runtime.stage.bundles import Border, Pieces
@@ -19,13 +19,13 @@ from hocket.runtime.swapping.swapper import Store
 class Borders:
     """The borders of one device's stages."""
 
-    def __init__(self, captured: Captured, plan: Plan, program: Program, parts: Sequence[StagePart]) -> None:
+    def __init__(self, captured: Captured, batches: Microbatches, program: Program, parts: Sequence[StagePart]) -> None:
         """Find how those are divided that come or go in pieces.
 
         Raises:
             InputError: a tensor that no dimension divides.
         """
-        self._plan, self._program = plan, program
+        self._batches, self._program = batches, program
         self._pieces = {
             (part.number, other): Pieces(captured, names, flowing[other], self._unlike(part, other))
             for part in parts
@@ -39,7 +39,7 @@ class Borders:
 
     def _unlike(self, part: StagePart, other: int) -> tuple[int, int]:
         """Samples of a bundle, and of a piece of it for or from another stage."""
-        return self._plan.samples(0, part.shape.merged), self._plan.samples(0, self._piece(part.number, other))
+        return self._batches.samples(0, part.shape.merged), self._batches.samples(0, self._piece(part.number, other))
 
     def _piece(self, one: int, other: int) -> int:
         """Microbatches of a piece on the border of two stages."""
@@ -68,7 +68,7 @@ class Borders:
         found = [whole]
         if len(values) > 1:
             each = self._piece(instruction.stage, other)
-            samples = [self._plan.samples(value.index, each) for value in values]
+            samples = [self._batches.samples(value.index, each) for value in values]
             found = self._pieces[instruction.stage, other].split(values[0].what, whole, samples)
         store.update(zip(values, found, strict=True))
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket.errors import InputError
-from hocket.planning.plan import Plan
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.seeding import mixed
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import Batch
+from hocket.program.microbatches import Microbatches
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Stream:
     """
 
     job: Job
-    plan: Plan
+    batches: Microbatches
     start: int = 0
 
     def __post_init__(self) -> None:
@@ -34,15 +34,15 @@ class Stream:
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
         """Samples of one microbatch, or of so many from it on."""
-        return self.plan.samples(microbatch, merged)
+        return self.batches.samples(microbatch, merged)
 
     def position(self, microbatch: int) -> int:
         """Where in the stream the microbatch begins."""
-        return self.start + self.plan.batches.start(microbatch)
+        return self.start + self.batches.start(microbatch)
 
     def step(self, microbatch: int) -> int:
         """In which step (batch) of the whole training the microbatch is, from 0."""
-        return self.position(microbatch) // self.plan.batch_size
+        return self.position(microbatch) // self.batches.batch_size
 
     def indices(self, microbatch: int, merged: int = 1) -> list[int]:
         """Which samples of `job.data` the microbatch holds, or so many from it on."""

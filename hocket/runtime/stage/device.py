@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from hocket.errors import ProgramError
-from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.program.passes.swapping.insert import sizes_of
 from hocket.program.program import Program
+from hocket.program.rank_layout import RankLayout
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.nan_guard.inspector import Inspector
 from hocket.runtime.stage.borders import Borders
@@ -35,7 +35,7 @@ from hocket.runtime.stage.stage_layout import StagePart, split
 from hocket.runtime.stage.stage_runner import StageRunner
 from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.runtime.swapping.states import HostCopy
-from hocket.runtime.swapping.swapper import Store, Swapper, budgets_of
+from hocket.runtime.swapping.swapper import Store, Swapper
 from hocket.runtime.update.clipping import Clipping
 from hocket.runtime.update.loss_scale import Scale
 from hocket.runtime.update.loss_weights import LossWeights
@@ -50,7 +50,7 @@ class Device:
     def __init__(
         self,
         captured: Captured,
-        plan: Plan,
+        layout: RankLayout,
         program: Program,
         number: int,
         device: torch.device | str = "cpu",
@@ -73,30 +73,30 @@ class Device:
             MemoryExceeded: the weights do not fit.
         """
         self.number, self.device = number, torch.device(device)
-        self.program, self.plan, self.captured = program, plan, captured
-        self.stream, self.guard = Stream(captured.job, plan), guard or Guard()
+        self.program, self.layout, self.captured = program, layout, captured
+        self.stream, self.guard = Stream(captured.job, layout.batches), guard or Guard()
         self.clipping = Clipping(captured.clip_grad_norm, program.stages, captured.loss_weighted)
-        parts = split(captured, plan, number)
-        way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
-        for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
+        parts = split(captured, layout, number)
+        for replicas, shard in {(len(part.shape.devices), part.shape.shard) for part in parts if part.shape.sharded}:
+            way = Feature.SHARD_FULL if shard == "full" else Feature.SHARD_OPTIMIZER
             check_sharing(captured.job, replicas, way)
-        if memory is None and (program.swaps or plan.swap is not None):
-            memory = MemoryManager(number, self.device, *budgets_of(plan, number))
+        if memory is None and (program.swaps or layout.swap is not None):
+            memory = MemoryManager(number, self.device, *layout.budgets(number))
         self.memory = memory
         self.swapping = None if memory is None else Swapper(memory, program.swaps)
-        self._swap_sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages else None
+        self._swap_sizes = sizes_of(program, layout.swap) if layout.swap is not None and layout.swap.stages else None
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
-            compile = plan.stages[part.number].compile
+            compile = layout.compilers[part.number]
             with lane(part.shape.lane):
                 runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
             self.stages[part.number] = runner
             if self.swapping is not None:
                 self.swapping.settle(part.number, runner)
         self.model = ModelState(program.rule, self.stages, self.swapping)
-        scale = Scale(plan, program.rule, captured.job.loss_weight)
+        scale = Scale(layout.batches, program.rule, captured.job.loss_weight)
         weights = LossWeights(program.rule, self.stream)
-        borders = Borders(captured, plan, program, parts)
+        borders = Borders(captured, layout.batches, program, parts)
         swaps = self.swapping is not None
         self.microbatches = DeviceMicrobatches(
             self.stages, borders, scale, weights, self.stream, captured.loss_tensor, swaps, on_loss
@@ -117,11 +117,11 @@ class Device:
     def _sizes(self, part: StagePart) -> tuple[int, ...]:
         """The numbers of samples that a stage runs at once."""
         merged = part.shape.merged
-        return tuple({self.plan.samples(m, merged) for m in range(0, self.plan.microbatches, merged)})
+        return tuple({self.layout.batches.samples(m, merged) for m in range(0, self.layout.batches.count, merged)})
 
     def start(self, position: int = 0) -> dict[Value, Any]:
         """Begin a segment at this many samples of the data; returns the values that are there before it."""
-        stream = Stream(self.captured.job, self.plan, position)
+        stream = Stream(self.captured.job, self.layout.batches, position)
         self.stream = self.microbatches.stream = self._updates.stream = stream
         self.microbatches.weights.begin(stream)
         self.guard.begin(stream)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
 from hocket.program.order import scattered, summed
-from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, stage_shapes, ties_of
+from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
 from hocket.program.program import StageShape
+from hocket.program.rank_layout import RankLayout
 
 Names = tuple[str, ...]
 
@@ -44,14 +44,9 @@ class StagePart:
     makes_loss: bool
 
 
-def split(captured: Captured, plan: Plan, device: int) -> tuple[StagePart, ...]:
-    """The stages of one device, ascending.
-
-    Raises:
-        InputError: the plan does not fit the captured model.
-    """
-    cuts = plan.cuts(captured)
-    shapes = stage_shapes(captured, cuts)
+def split(captured: Captured, layout: RankLayout, device: int) -> tuple[StagePart, ...]:
+    """The stages of one device, ascending."""
+    cuts, shapes = layout.cuts, layout.shapes
     ties = ties_of(captured, cuts)
     return tuple(_part(captured, cuts, shapes, ties, s) for s, cut in enumerate(cuts) if device in cut.devices)
 

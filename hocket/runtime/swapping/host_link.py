@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.kv_exchange import KVExchange
 
 _MOMENT = struct.Struct("=d")
 _OUT, _IN = 0, 1

@@ -9,14 +9,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 from torch import Tensor
 
 from hocket.hardware.link_sums import LinkSums
-from hocket.planning.plan import Plan
-from hocket.planning.swapping.budgets import host_bytes
 from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.runtime.stage.stage_runner import StageRunner
@@ -164,14 +162,6 @@ class Swapper:
         if value.what is not ValueKind.MARK:
             self.memory.wrote(value, thing)
         return thing
-
-
-def budgets_of(plan: Plan, number: int) -> tuple[float, float]:
-    """Bytes that a device of a plan, and its host for it, may hold of its values; inf where neither plan nor cluster says it."""
-    if plan.swap is None:
-        return inf, inf
-    device = plan.swap.budget_bytes(number)
-    return inf if device is None else device, host_bytes(plan, plan.group.cluster).get(number, inf)
 
 
 def _moved(values: Iterable[Value]) -> list[Value]:

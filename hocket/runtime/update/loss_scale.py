@@ -21,20 +21,20 @@ batch has: K = N = the batch. The very first has one half only, and is multiplie
 from dataclasses import dataclass
 from functools import cached_property
 
-from hocket.planning.plan import Plan
 from hocket.profiling.job.loss_weight import SUM, LossWeight
+from hocket.program.microbatches import Microbatches
 from hocket.program.rule import Rule
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The two factors for one plan and its rule.
+    """The two factors for the microbatches of a run and its rule.
 
     Attributes:
         loss_weight: of the job.
     """
 
-    plan: Plan
+    batches: Microbatches
     rule: Rule
     loss_weight: LossWeight | None = None
 
@@ -45,7 +45,7 @@ class Scale:
 
     def samples(self, stage: int, update: int) -> int:
         """N: samples of one update of one stage, over all replicas."""
-        return sum(self.plan.samples(m) for m in self.rule.microbatches(stage, update))
+        return sum(self.batches.samples(m) for m in self.rule.microbatches(stage, update))
 
     def loss(self, microbatch: int, merged: int = 1, weight: float | None = None) -> float:
         """Factor for the loss gradient of `merged` microbatches from this one.
@@ -56,19 +56,19 @@ class Scale:
         if callable(self.loss_weight):
             assert weight is not None
             return weight
-        samples = self.plan.samples(microbatch, merged)
+        samples = self.batches.samples(microbatch, merged)
         # Of a sum the weight is that of a whole batch, however few samples it is of.
-        counted = self.plan.batch_size if self.loss_weight == SUM else samples
+        counted = self.batches.batch_size if self.loss_weight == SUM else samples
         if self.rule.kind == "averaged":
-            return counted / self.plan.batch_size
+            return counted / self.batches.batch_size
         if self.uniform:
             return counted / self.samples(0, self.rule.update(0, microbatch))
-        return counted / (self.rule.batch[-1] * self.plan.microbatch_size)
+        return counted / (self.rule.batch[-1] * self.batches.size)
 
     def gradient(self, stage: int, update: int) -> float:
         """What a stage's summed gradients are multiplied by before its step."""
         if self.rule.kind == "averaged" and self.rule.before(stage, update) is None:
-            return self.plan.batch_size / self.samples(stage, update)
+            return self.batches.batch_size / self.samples(stage, update)
         if self.uniform:
             return 1.0
-        return self.rule.batch[-1] * self.plan.microbatch_size / self.samples(stage, update)
+        return self.rule.batch[-1] * self.batches.size / self.samples(stage, update)

@@ -9,8 +9,8 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.search.search import search
 from hocket.profiling.profile import ModelProfile
-from hocket.runtime.calibrate.buckets.fit import OverlapMeasurement, PlainBackward
-from hocket.runtime.calibrate.buckets.fit import OverlapRun as Backward
+from hocket.training.calibrate.buckets.fit import OverlapMeasurement, PlainBackward
+from hocket.training.calibrate.buckets.fit import OverlapRun as Backward
 from tests.cli.conftest import Run
 
 MODEL = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2, (1, 2), 1, 2e-4)
@@ -29,7 +29,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, predicted_s: float) -> None:
     """What workers would have found: backwards of 100 ms, foretold like this."""
     one = Backward(2, (1, 2), 0.1, predicted_s)
     found = OverlapMeasurement(Fitted(MODEL, 0.01, 0.02, 0.03), (one,), (one,), (PlainBackward({}, 0.09),))
-    monkeypatch.setattr("hocket.runtime.calibrate.buckets.measure.measure_overlap", lambda *_, **__: found)
+    monkeypatch.setattr("hocket.training.calibrate.buckets.measure.measure_overlap", lambda *_, **__: found)
 
 
 def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_links_are_measured_again(run: Callable[..., Any], folder: Path, monkeyp
     """What was measured is replaced, until somebody edits it."""
     cluster = Cluster.read("cluster.yaml")
     monkeypatch.setattr(
-        "hocket.runtime.calibrate.local_links.measure_local", lambda workers: replace(cluster, name=f"local {workers}")
+        "hocket.training.calibrate.local_links.measure_local", lambda workers: replace(cluster, name=f"local {workers}")
     )
     for workers in (2, 3):
         assert run("links", "-n", workers, "-o", "new.yaml").code == 0

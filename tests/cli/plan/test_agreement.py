@@ -16,9 +16,9 @@ from hocket.cli import main
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.branch_and_bound import make_plan
 from hocket.profiling.analytic.synthetic import chain
-from hocket.runtime.worker.monitor.listener import RunSummary
 from hocket.strategies.base.search_space import PlanRequest
 from hocket.strategies.base.strategy import members, strategy
+from hocket.training.worker.monitor.listener import RunSummary
 from hocket.util.documents import parse_yaml, write_yaml
 from tests.tiers import examples
 
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _no_workers() -> Any:
     """Launches that begin are taken for runs: what is asked before is what is tested."""
     with pytest.MonkeyPatch.context() as patch:
-        import hocket.runtime.launch.local as module
+        import hocket.training.launch.local as module
 
         patch.setattr(module, "launch", lambda *_: RunSummary(1))
         yield

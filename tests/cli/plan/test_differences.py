@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hocket.profiling.job.job import load_job
-from hocket.runtime.verify.reference_loop import plain_loop
+from hocket.training.verify.reference_loop import plain_loop
 from tests.cli.conftest import Run
 
 JOB = """

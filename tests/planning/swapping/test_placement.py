@@ -13,7 +13,6 @@ from hocket.planning.burst.amplification import amplification_of
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.search import search
-from hocket.planning.swapping.budgets import host_bytes
 from hocket.planning.swapping.placement import DeviceSet, left_out, places
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.check.check import check
@@ -33,7 +32,7 @@ def proved(plan: Plan) -> None:
     program = plan.compile(MODEL)
     costs = CostModel(MODEL, plan.cluster, plan.cuts(MODEL), plan.batches.sizes, swaps=True)
     room = {d: plan.cluster.capacity_bytes(d) for d in program.devices}
-    hosts = host_bytes(plan, plan.cluster)
+    hosts = plan.host_bytes(plan.cluster)
     assert check(program, value_bytes=PlanSizes(costs, program), capacity_bytes=room, host_bytes=hosts) == ()
 
 

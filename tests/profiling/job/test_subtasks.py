@@ -16,8 +16,8 @@ from hocket.profiling.job.subtasks import TOGETHER, ParameterRows, decomposed
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, Position, save
 from hocket.runtime.checkpoint.manager import flat, in_parts, nested, wanted
 from hocket.runtime.engine.inline import run_inline
-from hocket.runtime.worker.kv_exchange import KVExchange
-from hocket.runtime.worker.prepared import check_subtasks
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.training.worker.prepared import check_subtasks
 from tests.runtime.checkpoint.test_checkpoint import together
 from tests.runtime.helpers.plans import Case
 
@@ -68,11 +68,11 @@ def test_no_plan_changes_a_bit() -> None:
     graph, losses = capture(job(LARGE_BYTES / 3), 2), []
     for widths in ((1,), (1, 1), (1,) * 8):
         plan = Case("flush" if len(widths) > 1 else "data_parallel", widths).plan(graph)
-        losses.append(run_inline(graph, plan, plan.compile(graph), 4).losses)
+        losses.append(run_inline(graph, plan.layout(graph), plan.compile(graph), 4).losses)
     assert losses[0] == losses[1] == losses[2]
     whole = capture(job(None), 2)
     plan = Case("data_parallel", (1,)).plan(whole)
-    expected = [loss for _, loss, _ in run_inline(whole, plan, plan.compile(whole), 4).losses]
+    expected = [loss for _, loss, _ in run_inline(whole, plan.layout(whole), plan.compile(whole), 4).losses]
     assert [loss for _, loss, _ in losses[0]] == pytest.approx(expected, rel=1e-5)
     assert expected[0] == losses[0][0][1]
 

@@ -54,10 +54,10 @@ def test_accepted_mutants_give_the_same_weights(number: int) -> None:
     plan = case.plan(graph)
     program = plan.compile(graph)
     repeats = 2
-    expected = run_inline(graph, plan, program, repeats)
+    expected = run_inline(graph, plan.layout(graph), program, repeats)
     for one in accepted(number):
         told = f"{case}, seed {SEED}: {one}"
-        found = run_inline(graph, plan, one.program, repeats)
+        found = run_inline(graph, plan.layout(graph), one.program, repeats)
         assert found.position == expected.position, told
         assert_same_losses(found.losses, expected.losses, 1e-9)
         for device, weights in found.weights.items():

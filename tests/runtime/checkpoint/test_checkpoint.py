@@ -26,7 +26,7 @@ from hocket.runtime.checkpoint.checkpoint import (
     save,
     verify,
 )
-from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.kv_exchange import KVExchange
 
 T = TypeVar("T")
 

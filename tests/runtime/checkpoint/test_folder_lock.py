@@ -12,7 +12,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from hocket.errors import InputError
 from hocket.runtime.checkpoint.folder_lock import LOCK, claimed
-from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.kv_exchange import KVExchange
 
 HOLD = """
 import ctypes, os, sys

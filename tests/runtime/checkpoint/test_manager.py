@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from hocket.errors import InputError
+from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.runtime.checkpoint.checkpoint import MANIFEST, Position, names_in, save
 from hocket.runtime.checkpoint.manager import CheckpointManager
-from hocket.runtime.worker.kv_exchange import KVExchange
+from hocket.runtime.kv_exchange import KVExchange
 from tests.system.tiny import plan, write_job
 
 
@@ -32,7 +33,9 @@ def found(folder: Path, resume: bool | Literal["auto"]) -> tuple[Any, list[str]]
     folder.mkdir(exist_ok=True)
     notes: list[str] = []
     job = load_job(write_job(folder.parent))
-    keeper = CheckpointManager(job, plan("gpipe", (7, (0,))), folder, KVExchange(None, 0, 1), resume, 3)
+    keeper = CheckpointManager(
+        job, plan("gpipe", (7, (0,))).layout(capture(job, 1)), folder, KVExchange(None, 0, 1), resume, 3
+    )
     checkpoint = keeper._found(lambda event: notes.append(event["text"]))
     return checkpoint and checkpoint.position.step, notes
 

@@ -45,7 +45,7 @@ def test_every_plan_accumulates_as_one_process(
     graph = captured(MODEL)
     plan = Case(strategy, widths, batch_size, size).plan(graph)
     program = plan.compile(graph)
-    found = run_inline(graph, plan, program, STEPS * plan.microbatches // program.stride)
+    found = run_inline(graph, plan.layout(graph), program, STEPS * plan.microbatches // program.stride)
     assert found.position == STEPS * batch_size
     losses, weights = accumulated(batch_size, size)
     each = [0.0] * STEPS

@@ -70,9 +70,9 @@ def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tenso
         case = replace(case, shard="none")
     plan = case.plan(graph)
     program = program_of(case, graph)
-    first = run_inline(graph, plan, program, end or repeats)
+    first = run_inline(graph, plan.layout(graph), program, end or repeats)
     weights = {d: {n: t.clone() for n, t in tensors.items()} for d, tensors in first.weights.items()}
-    more = run_inline(graph, plan, program, 1, first.position, first.devices)
+    more = run_inline(graph, plan.layout(graph), program, 1, first.position, first.devices)
     return Result(first.losses, weights, first.position, {}), more.weights
 
 

@@ -67,9 +67,9 @@ def alone(name: str) -> tuple[Result, dict[str, Tensor], dict[str, Tensor]]:
     graph = chosen.whole()
     plan = Case(strategy, stages, case.batch_size, case.microbatch_size).plan(graph)
     program = plan.compile(graph)
-    first = run_inline(graph, plan, program, chosen.repeats)
+    first = run_inline(graph, plan.layout(graph), program, chosen.repeats)
     weights = {n: t.clone() for tensors in first.weights.values() for n, t in tensors.items()}
-    more = run_inline(graph, plan, program, 1, first.position, first.devices)
+    more = run_inline(graph, plan.layout(graph), program, 1, first.position, first.devices)
     return first, weights, {n: t for tensors in more.weights.values() for n, t in tensors.items()}
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from hocket.runtime.launch import fork_server
+from hocket.training.launch import fork_server
 from tests.limits import HUNG_S
 
 

@@ -84,7 +84,9 @@ def job(bad: str, at: int = 0) -> Job:
 def bad_sample() -> int:
     """The fifth sample of the step that is to go wrong, which a bundle on another device may hold than its first."""
     made = job("none")
-    return Stream(made, Case("data_parallel", (1,), BATCH, SIZE).plan(capture(made, SIZE))).indices(BAD_STEP * 4 + 2)[0]
+    return Stream(made, Case("data_parallel", (1,), BATCH, SIZE).plan(capture(made, SIZE)).batches).indices(
+        BAD_STEP * 4 + 2
+    )[0]
 
 
 @cache
@@ -97,12 +99,12 @@ def run(case: Case, captured: Captured, policy: str, steps: int = STEPS) -> tupl
     """Train a few steps under guards of each device; what these told."""
     plan = case.plan(captured)
     if policy == "skip":
-        captured = judged_together(captured, plan)
+        captured = judged_together(captured, plan.compile(captured).rule)
     program = plan.compile(captured)
     told: list[Any] = []
     guards = {d: Guard(policy, told.append) for d in program.devices}
     repeats = -(-steps * plan.microbatches // program.stride)
-    return run_inline(captured, plan, program, repeats, guards=guards), guards, told
+    return run_inline(captured, plan.layout(captured), program, repeats, guards=guards), guards, told
 
 
 def weights_of(result: Result) -> Iterator[Tensor]:
@@ -134,7 +136,7 @@ def test_the_first_one_is_named_and_no_weight_takes_it(case: Case, bad: str, pla
     program = plan.compile(captured)
     before = [tensor.clone() for tensor in weights_of(result)]
     repeats = max(1, -(-plan.microbatches // program.stride))
-    again = run_inline(captured, plan, program, repeats, BAD_STEP * BATCH, result.devices)
+    again = run_inline(captured, plan.layout(captured), program, repeats, BAD_STEP * BATCH, result.devices)
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(again), strict=True))
     said = origin(captured, [fact for one in inspectors for fact in one.facts.values()])
     assert said is not None
@@ -152,7 +154,9 @@ def test_a_step_that_is_skipped_is_as_if_it_were_not(case: Case) -> None:
     plan = case.plan(graph("backward"))
     program = plan.compile(graph("backward"))
     repeats = -(-(STEPS - BAD_STEP - 1) * plan.microbatches // program.stride)
-    rest = run_inline(graph("backward"), plan, program, repeats, (BAD_STEP + 1) * BATCH, first.devices)
+    rest = run_inline(
+        graph("backward"), plan.layout(graph("backward")), program, repeats, (BAD_STEP + 1) * BATCH, first.devices
+    )
     for device, weights in bad.weights.items():
         for name, tensor in weights.items():
             assert torch.equal(tensor, rest.weights[device][name]), name
@@ -172,7 +176,7 @@ def test_running_statistics_of_a_skipped_step_are_left_out() -> None:
 def test_skip_is_refused_where_updates_are_at_different_moments(case: Case) -> None:
     """With the reason of the table."""
     with pytest.raises(RefusedError) as caught:
-        judged_together(graph("none"), case.plan(graph("none")))
+        judged_together(graph("none"), case.plan(graph("none")).compile(graph("none")).rule)
     assert REFUSED[Feature.SKIP, Feature.ASYNCHRONOUS] in caught.value.found
 
 
@@ -238,9 +242,11 @@ def test_a_mask_of_infinities_is_not_where_it_arose() -> None:
     captured, case = capture(made, SIZE), Case("gpipe", (1, 1), 4)
     plan = case.plan(captured)
     program = plan.compile(captured)
-    devices = run_inline(captured, plan, program, 1, guards={d: Guard("stop") for d in program.devices}).devices
+    devices = run_inline(
+        captured, plan.layout(captured), program, 1, guards={d: Guard("stop") for d in program.devices}
+    ).devices
     inspectors = [device.inspect() for device in devices.values()]
-    run_inline(captured, plan, program, 1, 0, devices)
+    run_inline(captured, plan.layout(captured), program, 1, 0, devices)
     facts = [fact for one in inspectors for fact in one.facts.values()]
     assert any("infinite" in fact.faults and "cube" not in fact.name for fact in facts)
     said = origin(captured, facts)

@@ -13,7 +13,7 @@ from tests.runtime.helpers.plans import Case, captured
 def stream(batch_size: int, size: int, start: int = 0) -> Stream:
     """The stream of a small job; its plan has these sizes."""
     graph = captured("gpt")
-    return Stream(graph.job, Case("gpipe", (1, 1), batch_size, size).plan(graph), start)
+    return Stream(graph.job, Case("gpipe", (1, 1), batch_size, size).plan(graph).batches, start)
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 100))

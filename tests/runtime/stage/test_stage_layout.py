@@ -7,7 +7,7 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.stage.stage_layout import split
-from hocket.runtime.verify.reference_loop import rule_loop
+from hocket.training.verify.reference_loop import rule_loop
 from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, captured
 
 
@@ -19,7 +19,7 @@ def test_everything_has_a_home(model, case):
     """Stages together hold all layers and parameters, each trainable one in one bucket; borders agree on both sides."""
     graph = captured(model)
     plan = case.plan(graph)
-    parts = {p.number: p for d in plan.compile(graph).devices for p in split(graph, plan, d)}
+    parts = {p.number: p for d in plan.compile(graph).devices for p in split(graph, plan.layout(graph), d)}
     assert sorted(layer for p in parts.values() for layer in p.layers) == list(range(len(graph.layers)))
     assert {n for p in parts.values() for n in p.parameters} == {n for n, _ in graph.job.model.named_parameters()}
     for part in parts.values():
@@ -35,7 +35,7 @@ def test_tied_parameters_have_a_bucket_of_their_own():
     """A parameter of two stages is in the last bucket of both, which is summed even where stages are not replicated."""
     graph = captured("gpt")
     plan = Case("flush", (1, 1)).plan(graph)
-    first, last = (split(graph, plan, d)[0] for d in (0, 1))
+    first, last = (split(graph, plan.layout(graph), d)[0] for d in (0, 1))
     assert first.buckets[-1] == last.buckets[-1] == ("tok.weight",)
     assert first.summed == last.summed == (False, True)
 
@@ -43,7 +43,7 @@ def test_tied_parameters_have_a_bucket_of_their_own():
 def test_the_bucket_of_a_parameter_used_twice_is_the_later_one():
     """Inside one stage a tied parameter's gradient is complete when the first layer's backward is: the last bucket."""
     graph = captured("gpt")
-    part = split(graph, Case("data_parallel", (2,)).plan(graph), 0)[0]
+    part = split(graph, Case("data_parallel", (2,)).plan(graph).layout(graph), 0)[0]
     assert "tok.weight" in part.buckets[1]
     assert "tok.weight" not in part.buckets[0]
 
@@ -55,7 +55,7 @@ def test_two_tied_stages_on_one_device_have_a_weight_each():
     cuts = [0, 4, 8, len(names)]
     stages = [PlanStage(tuple(names[a:b]), (d,)) for a, b, d in zip(cuts, cuts[1:], (0, 1, 0), strict=False)]
     plan = Plan("harmony", "test", 8, 2, tuple(stages), CLUSTER, {"mode": "pipeline"})
-    first, last = split(graph, plan, 0)
+    first, last = split(graph, plan.layout(graph), 0)
     assert first.buckets[-1] == last.buckets[-1] == ("tok.weight",)
     assert not any(first.summed + last.summed)
 
@@ -81,7 +81,7 @@ def test_stages_of_branching_models_need_not_be_runs_of_layers():
     assert second != list(range(second[0], second[-1] + 1))
     plan = Plan("flush", "test", 4, 2, tuple(PlanStage(tuple(n), (d,)) for d, n in enumerate(names)), CLUSTER)
     program = plan.compile(graph)
-    result = run_inline(graph, plan, program, 4)
+    result = run_inline(graph, plan.layout(graph), program, 4)
     expected = rule_loop(graph, plan, program.rule, len(result.losses))
     assert_same_losses(result.losses, expected.losses, 1e-9)
     for weights in result.weights.values():

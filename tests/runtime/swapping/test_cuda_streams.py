@@ -97,7 +97,7 @@ def swaps(setting: Setting, fake: FakeCuda, prefetch: int = 2) -> int:
     """Two iterations with swaps in lanes of their own; how many compute has in its own."""
     plan = setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), workers=1)
     program = plan.compile(setting.graph)
-    worker = distributed.Worker(setting.graph, plan, program, 0)
+    worker = distributed.Worker(setting.graph, plan.layout(setting.graph), program, 0)
     fake.waits.clear()
     worker.run(2)
     return 2 * sum(i.kind in SWAPS for i in program.period[0, COMPUTE])
@@ -107,7 +107,7 @@ def two_waves(setting: Setting, fake: FakeCuda) -> int:
     """Three iterations of two waves, without a swap."""
     graph = captured("gpt")
     plan = Case("tick_tock", (1,)).plan(graph)
-    worker = distributed.Worker(graph, plan, plan.compile(graph), 0)
+    worker = distributed.Worker(graph, plan.layout(graph), plan.compile(graph), 0)
     fake.waits.clear()
     worker.run(3)
     return 0

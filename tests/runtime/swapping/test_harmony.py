@@ -27,10 +27,10 @@ from hocket.program.program import Program
 from hocket.program.trace.trace import Trace
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.device import Device
 from hocket.runtime.swapping.memory_manager import MemoryManager
-from hocket.runtime.train import train
-from hocket.runtime.worker.observer import Unobserved
+from hocket.training.train import train
 from tests.runtime.helpers.device_tracker import DeviceTracker
 from tests.runtime.helpers.plans import CLUSTER, adam
 
@@ -62,7 +62,7 @@ class Setting:
         key = f"{plan.options['mode']} of {len({d for stage in plan.stages for d in stage.devices})}", steps
         if key not in self._free:
             free = replace(plan, swap=None)
-            self._free[key] = run_inline(self.graph, free, free.compile(self.graph), steps)
+            self._free[key] = run_inline(self.graph, free.layout(self.graph), free.compile(self.graph), steps)
         return self._free[key]
 
     def plan(
@@ -167,9 +167,9 @@ def trains_as_if_it_fitted(
     program = plan.compile(setting.graph)
     expected = setting.unlimited(plan, 2)
     with DeviceTracker() as tracker:
-        first = run_inline(setting.graph, plan, program, 1)
+        first = run_inline(setting.graph, plan.layout(setting.graph), program, 1)
         before = moved(first.devices)
-        second = run_inline(setting.graph, plan, program, 1, first.position, first.devices)
+        second = run_inline(setting.graph, plan.layout(setting.graph), program, 1, first.position, first.devices)
     assert [loss[1:] for loss in expected.losses] == [loss[1:] for loss in (*first.losses, *second.losses)]
     for device, weights in expected.weights.items():
         assert all(torch.equal(second.weights[device][name], tensor) for name, tensor in weights.items())
@@ -217,7 +217,7 @@ def test_a_worker_swaps_beside_computation(setting, alone):
         sleep(drawn.random() * 2e-3)
 
     memory = MemoryManager(0, "cpu", budget_bytes, pace_out=pace, pace_in=pace)
-    worker = Worker(setting.graph, plan, program, 0, observer=heard, memory=memory, record=True)
+    worker = Worker(setting.graph, plan.layout(setting.graph), program, 0, observer=heard, memory=memory, record=True)
     worker.run(1)
     before, first = moved({0: worker.device}), sorted(heard.found)
     heard.found = []
@@ -236,7 +236,7 @@ def test_without_swaps_the_budget_is_an_error_that_names_the_tensor(setting):
     """The same job, the same budget, nothing swapped."""
     plan = replace(setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes)), swap=None)
     memory = MemoryManager(0, "cpu", setting.budget_bytes)
-    device = Device(setting.graph, plan, plan.compile(setting.graph), 0, memory=memory)
+    device = Device(setting.graph, plan.layout(setting.graph), plan.compile(setting.graph), 0, memory=memory)
     with pytest.raises(MemoryExceeded, match=r"device 0: w\.\d+v0: found .* KiB, beside .* that are there .*at most"):
         device.start()
 

@@ -3,8 +3,8 @@
 import threading
 import time
 
+from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.swapping.host_link import host_link
-from hocket.runtime.worker.kv_exchange import KVExchange
 
 RATE = 1e6
 

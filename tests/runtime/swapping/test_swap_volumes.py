@@ -88,9 +88,9 @@ def test_what_managers_count_is_the_formulas(scheme: Scheme, times: int, recompu
     swap = Swapping("task", writes_clean=scheme.writes_clean)
     plan = Plan("harmony", "test", SAMPLES * count, SAMPLES, stages, CLUSTER, options, swap=swap)
     program = plan.compile(graph)
-    first = run_inline(graph, plan, program, 1)  # before its first step an optimizer has no state
+    first = run_inline(graph, plan.layout(graph), program, 1)  # before its first step an optimizer has no state
     before = moved(first.devices)
-    second = run_inline(graph, plan, program, 1, first.position, first.devices)
+    second = run_inline(graph, plan.layout(graph), program, 1, first.position, first.devices)
     found = Counter[SwapKind]()
     for what, size in (moved(second.devices) - before).items():
         found[KINDS.get(what, SwapKind.STASH)] += size

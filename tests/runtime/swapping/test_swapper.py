@@ -24,7 +24,9 @@ def both(graph: Captured, case: Case, repeats: int = 3) -> tuple[Result, Result]
     """A case as it is, and with everything out."""
     plan = case.plan(graph)
     program = plan.compile(graph)
-    return run_inline(graph, plan, program, repeats), run_inline(graph, plan, everything_out(program), repeats)
+    return run_inline(graph, plan.layout(graph), program, repeats), run_inline(
+        graph, plan.layout(graph), everything_out(program), repeats
+    )
 
 
 @pytest.mark.parametrize(("model", "optimizer", "case"), CASES, ids=str)

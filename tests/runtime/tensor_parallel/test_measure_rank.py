@@ -12,7 +12,7 @@ from hocket.planning.search.search import search_widths
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
-from hocket.runtime.train import train
+from hocket.training.train import train
 
 pytestmark = pytest.mark.workers
 

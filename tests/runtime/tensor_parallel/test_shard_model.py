@@ -11,7 +11,7 @@ from hocket.errors import RefusedError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors, split_of
-from hocket.runtime.worker.worker import _notes_of
+from hocket.training.worker.worker import _notes_of
 from tests.runtime.helpers.plans import Case, captured
 
 WIDTH = 2

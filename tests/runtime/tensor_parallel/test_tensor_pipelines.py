@@ -23,7 +23,7 @@ def test_two_stages_of_two_devices(tmp_path: Path) -> None:
     for number, (case, model, optimizer, repeats) in enumerate(RUNS):
         graph = captured(model, optimizer)
         plan = case.plan(graph)
-        expected = run_inline(graph, plan, plan.compile(graph), repeats)
+        expected = run_inline(graph, plan.layout(graph), plan.compile(graph), repeats)
         whole = {
             name: tensor for device in expected.devices.values() for name, tensor in device.model.tensors().items()
         }

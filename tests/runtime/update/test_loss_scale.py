@@ -15,7 +15,7 @@ def test_weights_of_an_update_sum_to_one(batch_size, size, batches, update):
     """The factors of a stage's microbatches are their shares of the update's samples: loss factor times stage factor."""
     plan = Case("pipedream", (1, 1), batch_size, min(size, batch_size)).plan(captured("gpt untied"))
     rule = Rule("stashed", tuple(batches), (0,) * len(batches))
-    scale = Scale(plan, rule)
+    scale = Scale(plan.batches, rule)
     for stage in range(len(batches)):
         microbatches = rule.microbatches(stage, update)
         shares = [scale.loss(m) * scale.gradient(stage, update) for m in microbatches]
@@ -27,6 +27,6 @@ def test_weights_of_an_update_sum_to_one(batch_size, size, batches, update):
 def test_one_factor_is_enough_where_stages_agree():
     """With equal batches the stages' factor is exactly one, so that nothing is multiplied at the step."""
     plan = Case("gpipe", (1, 1), 7, 2).plan(captured("gpt"))
-    scale = Scale(plan, Rule("sync", (4, 4), (0, 0)))
+    scale = Scale(plan.batches, Rule("sync", (4, 4), (0, 0)))
     assert scale.gradient(0, 3) == scale.gradient(1, 3) == 1.0
     assert [scale.loss(m) for m in range(4)] == [2 / 7, 2 / 7, 2 / 7, 1 / 7]

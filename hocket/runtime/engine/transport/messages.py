@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.capture.memory_layout import Dims, inverse, memory_order
 from hocket.program.instruction import Value, ValueKind
 from hocket.program.order import piece
+from hocket.program.rank_layout import RankLayout
 from hocket.runtime.stage.stage_layout import StagePart
 from hocket.runtime.tensor_parallel.shard_model import divided_tensors
 
@@ -128,19 +128,18 @@ class BorderLayout:
 class Layouts:
     """The layouts of all borders of one device."""
 
-    def __init__(self, captured: Captured, plan: Plan, parts: Mapping[int, StagePart]) -> None:
-        self._captured, self._plan, self._parts = captured, plan, parts
+    def __init__(self, captured: Captured, layout: RankLayout, parts: Mapping[int, StagePart]) -> None:
+        self._captured, self._layout, self._parts = captured, layout, parts
         self._known: dict[tuple[ValueKind, int, int, int], BorderLayout] = {}
-        self._stages = plan.shapes(captured)
-        self._divided = divided_tensors(captured) if plan.slices else frozenset()
+        self._divided = divided_tensors(captured) if layout.slices else frozenset()
 
     def of(self, value: Value) -> BorderLayout:
         """The layout of an activation or gradient that this device sends or receives."""
-        samples = self._plan.samples(value.index, piece(self._stages, value.stage, value.part))
+        samples = self._layout.batches.samples(value.index, piece(self._layout.shapes, value.stage, value.part))
         key = (value.what, value.stage, value.part, samples)
         if key not in self._known:
             tensor, names = self._captured.for_size(samples).tensor, self._names(value)
-            slices = self._plan.tensor if self._plan.slices and self._divided.isdisjoint(names) else 1
+            slices = self._layout.tensor if self._layout.slices and self._divided.isdisjoint(names) else 1
             self._known[key] = BorderLayout.of(
                 [(tensor[name].shape, tensor[name].stride, tensor[name].dtype) for name in names], slices
             )

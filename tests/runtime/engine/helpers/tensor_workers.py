@@ -18,8 +18,8 @@ from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
-from hocket.runtime.worker.observer import Unobserved
 from tests.limits import HUNG
 from tests.runtime.engine.helpers.workers import Noted
 from tests.runtime.helpers import starting
@@ -123,7 +123,7 @@ def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: l
     program = plan.compile(graphs[member])
     worker = Worker(
         graphs[member],
-        plan,
+        plan.layout(graphs[member]),
         program,
         program.devices[rank // WIDTH],
         observer=noted,
@@ -167,7 +167,9 @@ def be_killed(folder: Path, name: str, rank: int, graphs: list[Captured], divisi
             return True
 
     number = program.devices[rank // WIDTH]
-    worker = Worker(graphs[member], plan, program, number, observer=Dying(), division=divisions[member])
+    worker = Worker(
+        graphs[member], plan.layout(graphs[member]), program, number, observer=Dying(), division=divisions[member]
+    )
     try:
         worker.run(100_000)
     except Exception as error:

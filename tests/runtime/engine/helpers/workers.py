@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hocket.runtime.engine.distributed import Worker
-from hocket.runtime.launch import fork_server
+from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.data_stream import Stream
-from hocket.runtime.worker.observer import Unobserved
+from hocket.training.launch import fork_server
 from tests.limits import HUNG
 from tests.runtime.helpers import starting
 from tests.runtime.helpers.plans import Case, captured, program_of
@@ -120,7 +120,9 @@ def run_cases(folder: Path, rank: int, workers: int) -> None:
         graph = captured(model, optimizer)
         plan, program = case.plan(graph), program_of(case, graph)
         noted, shared = Noted(end), number not in OVER_GLOO[workers]
-        worker = Worker(graph, plan, program, program.devices[rank], observer=noted, record=True, shared_memory=shared)
+        worker = Worker(
+            graph, plan.layout(graph), program, program.devices[rank], observer=noted, record=True, shared_memory=shared
+        )
         periods = worker.run(repeats)
         facts: dict[str, Any] = {
             "device": worker.number,
@@ -153,7 +155,7 @@ def carry(folder: Path, rank: int, workers: int) -> None:
     graph = captured("gpt untied", "adam")
     for number, (case, repeats) in enumerate(SHARING):
         plan = case.plan(graph)
-        worker = Worker(graph, plan, plan.compile(graph), rank)
+        worker = Worker(graph, plan.layout(graph), plan.compile(graph), rank)
         worker.run(repeats)
         (folder / f"{number}-{rank}.json").write_text(json.dumps(worker.carried_bytes))
     dist.destroy_process_group()
@@ -170,9 +172,9 @@ def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
     found: list[list[tuple[int, float, float]]] = []
     for case in FSDP_CASES:
         plan, noted = case.plan(graph), Noted(None)
-        Worker(graph, plan, plan.compile(graph), rank, observer=noted).run(FSDP_STEPS)
+        Worker(graph, plan.layout(graph), plan.compile(graph), rank, observer=noted).run(FSDP_STEPS)
         found.append(noted.losses)
-    job, stream = graph.job, Stream(graph.job, FSDP_CASES[0].plan(graph))
+    job, stream = graph.job, Stream(graph.job, FSDP_CASES[0].plan(graph).batches)
     model, each = copy.deepcopy(job.model), stream.plan.microbatches
     mesh = init_device_mesh("cpu", (workers,))
     for block in model.blocks:
@@ -208,7 +210,7 @@ def be_killed(folder: Path, rank: int, workers: int) -> None:
                 os.kill(os.getpid(), 9)
             return True
 
-    worker = Worker(graph, plan, program, program.devices[rank], observer=Dying())
+    worker = Worker(graph, plan.layout(graph), program, program.devices[rank], observer=Dying())
     try:
         worker.run(100_000)
     except Exception as error:

@@ -90,7 +90,10 @@ def test_layouts_are_the_same_on_both_sides():
     graph = captured("inception")
     plan = Case("flush", (1, 1, 1), batch_size=7).plan(graph)
     program = plan.compile(graph)
-    sides = {d: Layouts(graph, plan, {p.number: p for p in split(graph, plan, d)}) for d in program.devices}
+    sides = {
+        d: Layouts(graph, plan.layout(graph), {p.number: p for p in split(graph, plan.layout(graph), d)})
+        for d in program.devices
+    }
     sends = [i for _, i in program.instructions() if i.peer >= 0 and i.reads]
     layouts = [(sides[i.device].of(i.reads[0]), sides[i.peer].of(i.reads[0])) for i in sends]
     assert layouts

@@ -87,12 +87,12 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
         precision, case = RUNS[number]
         captured = graphs[precision]
         plan = case.plan(captured)
-        worker = Worker(captured, plan, plan.compile(captured), rank)
+        worker = Worker(captured, plan.layout(captured), plan.compile(captured), rank)
         torch.autograd.backward = stalled if busy == "busy" and case == WAVES else backward
         worker.run(5)
         found[number] = worker.peak_memory_bytes
         if number in CUT:
-            worker = Worker(captured, plan, plan.compile(captured), rank)
+            worker = Worker(captured, plan.layout(captured), plan.compile(captured), rank)
             for _ in range(3):
                 worker.run(1, worker.position)
             found[number + CUT_FROM] = worker.peak_memory_bytes

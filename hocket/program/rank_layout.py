@@ -1,0 +1,54 @@
+"""RankLayout: the facts of a plan that an engine needs beside the Program.
+
+A plan file names a strategy, layers and devices. It is resolved once, for one graph, into a Program (what each device does, in which
+order) and a RankLayout (which layers and samples a device has, and what it may hold). Engines read these two and no plan.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from hocket.program.microbatches import Microbatches
+from hocket.program.passes.borders import StageCut
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.program.program import StageShape
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """Layers, devices, samples and memory limits of a program's stages.
+
+    Attributes:
+        batches: samples of every microbatch.
+        cuts: layers, devices and gradient buckets of each stage, as indices into the graph.
+        shapes: the same stages as the program sees them.
+        compilers: for each stage the backend of torch.compile; "" runs the stage eagerly.
+        tensor: ranks of a tensor-parallel group.
+        slices: True if each rank of a group sends a slice of a border tensor, which is gathered behind the slow link.
+        swap: settings of swapping; None if all values stay on their devices.
+        host_bytes: by device of the program, bytes of host memory that it may use; a device that is missing has no limit.
+        plan_digest: SHA-256 of the plan file's text; profile_digest: of the profile that it was made with.
+    """
+
+    batches: Microbatches
+    cuts: tuple[StageCut, ...]
+    shapes: tuple[StageShape, ...]
+    compilers: tuple[str, ...]
+    tensor: int = 1
+    slices: bool = False
+    swap: Swapping | None = None
+    host_bytes: Mapping[int, float] = field(default_factory=dict)
+    plan_digest: str = ""
+    profile_digest: str = ""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one step."""
+        return self.batches.batch_size
+
+    def budgets(self, device: int) -> tuple[float, float]:
+        """Bytes that a device, and its host for it, may hold; infinite without a limit."""
+        if self.swap is None:
+            return inf, inf
+        limit = self.swap.budget_bytes(device)
+        return inf if limit is None else limit, self.host_bytes.get(device, inf)

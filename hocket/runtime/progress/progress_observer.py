@@ -1,0 +1,173 @@
+"""Watched: the observer of one worker: its progress page, its losses, how long its periods take, when it stops.
+
+Rules of this file: no torch. It is called for every instruction: a few microseconds, and nothing that can block but the wait for the
+watcher's word (heartbeat.py).
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from hocket.profiling.measure.core_time import queued_s
+from hocket.program.instruction import COMPUTE, SWAPS, Instruction
+from hocket.program.program import Program
+from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState
+from hocket.runtime.progress.segments import RunSegment, SegmentCounts, stop_in
+
+_KEPT_PERIODS = 4096
+# The first periods of a process pay for allocations and caches that the later ones find.
+_COLD_PERIODS = 2
+
+
+class Watched:
+    """An Observer.
+
+    Attributes:
+        limit: periods after which the segment that is running ends.
+        stopped: whether the run ends with it because it was asked to.
+    """
+
+    def __init__(
+        self,
+        progress: Heartbeat,
+        report: Callable[[dict[str, Any]], None],
+        program: Program,
+        number: int,
+        pace: SegmentCounts,
+        clock: Callable[[], float] = time.perf_counter,
+        queued: Callable[[], float] = queued_s,
+        lr: Callable[[int], Sequence[float | None] | None] = lambda step: None,
+        cold: int = 0,
+    ) -> None:
+        """Watch device `number` of a program.
+
+        Arguments:
+            lr: the learning rates of a step, from 0.
+            cold: periods at the beginning of each segment that are not counted: something else ran in this process before them.
+        """
+        self._cold, self._left_out = cold, 0
+        self._progress, self._report, self._clock, self._pace = progress, report, clock, pace
+        self._queued, self._lr = queued, lr
+        self._batch = program.rule.batch
+        self._segment = RunSegment(0, 0, 0, 0)
+        self._stop_at: int | None = None
+        self.limit = 0
+        self.stopped = self._replays = False
+        # A period begins with its first compute instruction, moved on; that of the epilogue ends the last one.
+        first = next(iter(program.period.get((number, COMPUTE), ())), None)
+        self._mark = _kind_of(first) if first else None
+        self._mark_index = first.index if first else 0
+        self._mark_stride = program.shifted(first, 1).index - first.index if first else 1
+        self._begun: int | None = None
+        self._last_s = self._queued_s = 0.0
+        self._period_s: deque[float] = deque(maxlen=_KEPT_PERIODS)
+        self._waited_s: deque[float] = deque(maxlen=_KEPT_PERIODS)  # of each period, for a core
+        self._measured = 0
+
+    def begin(self, segment: RunSegment) -> None:
+        """A segment is about to run."""
+        self._segment, self._begun, self.limit = segment, None, segment.periods
+        self._left_out = min(self._cold, segment.periods - 1)
+        if self._stop_at is not None:
+            self._stop(self._stop_at)
+
+    def again(self, segment: RunSegment) -> None:
+        """A step is about to be replayed, to look at it: nothing of it is reported or measured, and nobody is asked to stop."""
+        self._segment, self.limit, self._mark, self._replays = segment, segment.periods, None, True
+
+    def end(self) -> None:
+        """The segment is over: its last period ends here, where the epilogue did not begin with the same instruction."""
+        if self._begun is not None and self._begun == self.limit - 1:
+            self._period(self.limit)
+
+    # -- what the engine calls
+
+    def waits(self, instruction: Instruction) -> None:
+        """See Observer."""
+        self._progress.at(instruction, self._step(instruction), instruction.index, WorkerState.WAITING)
+        if self._mark is not None:
+            self._look(instruction)
+
+    def runs(self, instruction: Instruction) -> None:
+        """See Observer."""
+        self._progress.at(instruction, self._step(instruction), instruction.index, WorkerState.RUNNING)
+        if self._mark is not None:
+            self._look(instruction)
+
+    def goes_on(self, periods: int) -> bool:
+        """See Observer; the protocol is told in heartbeat.py."""
+        if self._replays:
+            return periods < self.limit
+        self._progress.periods = self._segment.first_period + periods
+        if self._stop_at is None and self._progress.hold:
+            self._stop_at = self._progress.wait_for_stop()
+            self._stop(self._stop_at)
+        return periods < self.limit
+
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
+        """See Observer."""
+        if self._replays:
+            return
+        step = self._segment.first_step + microbatch // self._pace.microbatches
+        event = {"event": "loss", "step": step, "sum": value * weight, "weight": weight, "samples": samples}
+        lr = self._lr(step)
+        self._report(event if lr is None else event | {"lr": lr})
+
+    # -- what the worker asks for
+
+    @property
+    def warm_steps(self) -> float:
+        """Steps of the warm periods."""
+        return max(0, self._measured - _COLD_PERIODS) * self._pace.stride / self._pace.microbatches
+
+    @property
+    def iteration_s(self) -> float | None:
+        """Median seconds for the microbatches of one step over warm periods; over all, when there were few."""
+        found = self._warm(self._period_s)
+        return median(found) * self._pace.microbatches / self._pace.stride if found else None
+
+    @property
+    def queued_share(self) -> float:
+        """Share of the time of the same periods for which the thread that computes could have gone on, but had no core."""
+        took_s = sum(self._warm(self._period_s))
+        return min(1.0, sum(self._warm(self._waited_s)) / took_s) if took_s else 0.0
+
+    def _warm(self, times: deque[float]) -> list[float]:
+        found = list(times)
+        return found[max(0, _COLD_PERIODS - (self._measured - len(found))) :] or found
+
+    def _stop(self, stop_at: int) -> None:
+        segment = self._segment
+        self.limit = stop_in(self._pace, segment, stop_at)
+        self.stopped = segment.first_period + self.limit >= stop_at
+
+    def _look(self, instruction: Instruction) -> None:
+        if _kind_of(instruction) == self._mark:
+            period, rest = divmod(instruction.index - self._mark_index, self._mark_stride)
+            if rest == 0 and period >= 0 and (self._begun is None or period == self._begun + 1):
+                self._period(period)
+
+    def _period(self, number: int) -> None:
+        now_s, queued_s = self._clock(), self._queued()
+        if self._begun is not None and self._left_out > 0:
+            self._left_out -= 1
+        elif self._begun is not None:
+            self._period_s.append(now_s - self._last_s)
+            self._waited_s.append(max(0.0, queued_s - self._queued_s))
+            self._measured += 1
+        self._begun, self._last_s, self._queued_s = number, now_s, queued_s
+
+    def _step(self, instruction: Instruction) -> int:
+        microbatch = instruction.index
+        if instruction.counts_updates:
+            microbatch *= self._batch[instruction.stage]
+        return self._segment.first_step + microbatch // self._pace.microbatches
+
+
+def _kind_of(instruction: Instruction) -> tuple[object, ...]:
+    """What two instructions have in common that are the same but for their index; swaps of weights and of stashes are not."""
+    swapped = instruction.writes[0] if instruction.kind in SWAPS else None
+    what = (swapped.what, swapped.part, swapped.copy) if swapped else ()
+    return instruction.kind, instruction.stage, instruction.again, *what

@@ -1,1 +1,0 @@
-"""One worker of a run: its segments, reports and recording."""

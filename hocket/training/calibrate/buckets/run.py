@@ -1,0 +1,99 @@
+"""Overlap: what computation and all-reduces take from each other, found by training with buckets and threads drawn at random.
+
+Rules of this file: every worker draws the same from one seed, and trains some steps under each draw. It notes when each parameter's
+gradient is there, when each bucket's all-reduce was its lane's turn, and when it was over; what follows from these notes is
+fit.py's.
+Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import Captured
+from hocket.program.instruction import Instruction, Kind, ValueKind
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.progress.heartbeat import Heartbeat
+from hocket.runtime.progress.progress_observer import Watched
+from hocket.runtime.progress.segments import SegmentCounts, segments
+from hocket.runtime.update.gradients import Arrival
+from hocket.training.calibrate.buckets.fit import OverlapStep
+from hocket.training.calibrate.buckets.random_buckets import BucketSampling, drawn
+
+WARM_STEPS = 2
+
+
+def measure(
+    captured: Captured,
+    plan: Plan,
+    number: int,
+    device: torch.device,
+    drawing: BucketSampling,
+    progress: Heartbeat,
+    note: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Train under every draw: a collective call; returns what this worker has noted, as JSON data: see overlap_notes.Noted.
+
+    Arguments:
+        number: this worker's device in the plan.
+        note: called with a line for people, now and then.
+    """
+    order, sizes = [layer.name for layer in reversed(captured.layers)], _gradients_bytes(captured)
+    every = list(drawn(order, sizes, drawing))
+    found = []
+    for k, draw in enumerate(every):
+        note(f"draw {k + 1} of {len(every)}: {len(draw.buckets)} buckets, threads {list(draw.threads)}")
+        found.append(noted(captured, draw.plan(plan), number, device, drawing.steps, progress))
+    return found
+
+
+def _gradients_bytes(captured: Captured) -> list[float]:
+    """Of each layer in the order of a backward; what several share is there with the last of them."""
+    left = {name: p.nbytes for name, p in captured.job.model.named_parameters() if p.requires_grad}
+    found = [float(sum(left.pop(name, 0) for name in layer.parameters)) for layer in captured.layers]
+    return found[::-1]
+
+
+def noted(
+    captured: Captured, plan: Plan, number: int, device: torch.device, steps: int, progress: Heartbeat
+) -> dict[str, Any]:
+    """Train so many steps with a plan's own buckets and threads: a collective call; returns the data of a `Noted`."""
+    program = plan.compile(captured)
+    pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
+    watched = Watched(progress, lambda event: None, program, number, pace)
+    engine = Worker(captured, plan.layout(captured), program, number, device, observer=watched, record=True)
+    arrivals = engine.device.stages[0].weights.gradients.note(time.perf_counter)
+    (segment,) = segments(pace, 0, WARM_STEPS + steps, None)
+    watched.begin(segment)
+    engine.run(segment.periods)
+    watched.end()
+    records = [(record.instruction, (record.start_s, record.end_s)) for record in engine.records]
+    engine.close()
+    buckets = engine.device.stages[0].weights.buckets
+    sizes_bytes = [sum(flat.nbytes for flat in of.memory(torch.device("meta"))) for of in buckets.sums]
+    return {
+        "buckets_bytes": sizes_bytes,
+        "threads": plan.stages[0].threads or (1,) * len(sizes_bytes),
+        "names": buckets.names,
+        "steps": [asdict(step) for step in _steps(records, arrivals)][WARM_STEPS:],
+    }
+
+
+def _steps(
+    records: Sequence[tuple[Instruction, tuple[float, float]]], arrivals: Sequence[Arrival]
+) -> Iterator[OverlapStep]:
+    """The last backward of each update, with its sums."""
+    backwards = sorted(times for i, times in records if i.kind is Kind.BACKWARD)
+    sums: dict[int, dict[int, tuple[float, float]]] = {}
+    for instruction, times in records:
+        if instruction.kind is Kind.ALL_REDUCE and instruction.reads[0].what is ValueKind.ACCUMULATOR:
+            sums.setdefault(instruction.index, {})[instruction.reads[0].part] = times
+    each = len(backwards) // len(sums)
+    for k, update in enumerate(sorted(sums)):
+        backward = backwards[(k + 1) * each - 1]
+        own = tuple((name, at_s) for name, at_s in arrivals if backward[0] <= at_s <= backward[1])
+        yield OverlapStep(backward, own, tuple(times for _, times in sorted(sums[update].items())))

@@ -1,0 +1,242 @@
+"""This machine as a cluster: start workers, measure the links between them, fit, describe.
+
+`measure_local` starts workers, `main` is one of them.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from hocket.errors import InputError, WorkerLost
+from hocket.hardware.catalog import device_type
+from hocket.hardware.cluster import HALF, Cluster, Level, Link
+from hocket.hardware.links import (
+    MEMBERS,
+    LinkSample,
+    collective_cores,
+    fit_samples,
+    ring_all_reduce_s,
+    transfer_cores,
+    with_fits,
+)
+from hocket.profiling.measure.background_load import usable_cores
+from hocket.training.launch import fork_server
+from hocket.training.launch.cpu_affinity import cores_of, stay_on
+from hocket.util.documents import parse_json
+from hocket.util.files import read_bytes, write_atomic
+from hocket.util.schema import read_as
+
+DEVICE_TYPE = "cpu-core"
+_POLL_S = 0.02
+_LONGER = 3  # times, of a second look
+_MOST_WORKERS = 64  # as many as a run starts on one machine
+
+
+def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 240.0) -> Cluster:
+    """This machine as a cluster of `workers` processes of `threads` threads each, with measured links.
+
+    Arguments:
+        limit_s: about how long to measure; starting the workers takes some seconds more.
+        timeout_s: how long to wait for the workers before giving up.
+
+    Returns:
+        One level, "local", with figures of messages through memory and of gloo's all-reduces over the loopback network, and
+        what the engine takes to begin a transfer and to run an instruction; each worker may use its even share of this machine's memory.
+
+    Raises:
+        InputError: fewer than one worker or thread; times that make no sense, twice.
+        WorkerLost: a worker failed or did not answer in time; the message holds its last words.
+    """
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value < 1:
+            raise InputError(name, str(value), ">= 1")
+    if workers > _MOST_WORKERS:
+        raise InputError("workers", str(workers), f"at most {_MOST_WORKERS} on one machine")
+    # A single worker has nobody to talk to: its level's figures are its own memory's, and never used.
+    level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
+    found, levels = _Found(), tuple[Level, ...]((level,))
+    if workers > 1:
+        try:
+            found, levels = _fitted(level, threads, limit_s, timeout_s)
+        except InputError:  # something else kept the machine busy: a longer look sees past it
+            found, levels = _fitted(level, threads, _LONGER * limit_s, timeout_s + _LONGER * limit_s)
+    # Between workers that compute, a message takes longer than one of workers that do nothing else.
+    size_bytes, seconds = found.message
+    seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
+    level = replace(levels[0], latency_s=max(levels[0].latency_s, seen_s), all_reduce=_seen(levels[0], found.reduced))
+    levels = (_with_halves(level, found.halves),)
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Cluster(
+        "local",
+        levels,
+        DEVICE_TYPE,
+        memory_bytes=memory_bytes / workers,
+        host_memory_bytes=memory_bytes,
+        # Counted in what one busy worker keeps busy.
+        host_cores=(found.cores or usable_cores()) / threads,
+        transfer_cores=transfer_cores(found.samples) / threads,
+        collective_cores=collective_cores(found.samples, threads),
+        sender_copies=found.sender_copies,
+        post_s=found.post_s,
+        instruction_s=found.instruction_s,
+    )
+
+
+def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tuple["_Found", tuple[Level, ...]]:
+    """Measure so many workers, with a level's figures from it.
+
+    Raises:
+        InputError: larger messages took no longer than smaller ones.
+        WorkerLost: see `measure_local`.
+    """
+    found = _measured(level.width, threads, limit_s, timeout_s)
+    alone = level.width * threads <= usable_cores()
+    return found, with_fits((level,), fit_samples(found.samples if alone else _without_waiting(found.samples)))
+
+
+def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
+    """What members' exchanges take of a core that others use while members wait for each other; other samples as they are."""
+    return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
+
+
+def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
+    """The ring's figures, for what an all-reduce takes in training."""
+    link, (size_bytes, seconds) = level.all_reduce, reduced
+    if link is None or not seconds:
+        return link
+    longer = max(1.0, seconds / ring_all_reduce_s(level.width, size_bytes, link))
+    return Link(link.bandwidth_bytes_per_s / longer, link.latency_s * longer)
+
+
+def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
+    """The level with what a reduce-scatter and an all-gather take by what an all-reduce does: at least the ring's halves."""
+    size_bytes, *seconds = halves
+    if level.all_reduce is None or not all(seconds):
+        return level
+    whole_s = ring_all_reduce_s(level.width, size_bytes, level.all_reduce)
+    scatter, gather = (max(HALF, each_s / whole_s) for each_s in seconds)
+    return replace(level, reduce_scatter=scatter, all_gather=gather)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the workers have measured: samples of their one level, and what the engine takes.
+
+    Attributes:
+        message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; halves: bytes, and
+            seconds of a reduce-scatter and of an all-gather; sender_copies, post_s,
+            instruction_s: see `Cluster`.
+        cores: that the workers share, in processor cores; 0 where that was not measured.
+    """
+
+    samples: tuple[LinkSample, ...] = ()
+    message: tuple[int, float] = (0, 0.0)
+    reduced: tuple[int, float] = (0, 0.0)
+    halves: tuple[int, float, float] = (0, 0.0, 0.0)
+    sender_copies: bool = False
+    post_s: float = 0.0
+    instruction_s: float = 0.0
+    cores: float = 0.0
+
+
+def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
+    """Start `workers` processes on this machine and let them measure.
+
+    Raises:
+        WorkerLost: a worker failed or did not answer in time.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
+        # Without it gloo looks up this machine's own name, which need not resolve to anything.
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    places = cores_of(workers, threads)
+    shared = usable_cores() if workers * threads > usable_cores() else 0
+    with tempfile.TemporaryDirectory(prefix="hocket-links-") as folder:
+        logs = [Path(folder, f"{rank}.log") for rank in range(workers)]
+        started: list[fork_server.ForkedProcess | subprocess.Popen[bytes]] = []
+        try:
+            for rank, log in enumerate(logs):
+                place = ["--rank", str(rank), "--workers", str(workers), "--folder", folder]
+                stay = ",".join(map(str, places[rank])) if places else ""
+                limits = ["--threads", str(threads), "--limit-s", str(limit_s), "--timeout-s", str(timeout_s)]
+                with log.open("wb") as out:
+                    told = [*place, *limits, "--cores", stay, "--shared", str(shared)]
+                    started.append(
+                        fork_server.start("hocket.training.calibrate.local_links", told, environment, out=out.fileno())
+                    )
+            _wait(started, logs, timeout_s)
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+        path = Path(folder, "samples.json")
+        return read_as(_Found, parse_json(read_bytes(path), str(path)), "measured links")
+
+
+def _wait(
+    started: "Sequence[fork_server.ForkedProcess | subprocess.Popen[bytes]]", logs: Sequence[Path], timeout_s: float
+) -> None:
+    """Return when all workers have ended well; raise as soon as one has not."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        codes = [process.poll() for process in started]
+        failed = next((rank for rank, code in enumerate(codes) if code), None)
+        if failed is not None:
+            words = logs[failed].read_text(errors="replace").strip().splitlines()[-3:]
+            raise WorkerLost(f"measuring links: worker {failed} ended with code {codes[failed]}: {' '.join(words)}")
+        if all(code == 0 for code in codes):
+            return
+        if time.monotonic() > end_s:
+            silent = [rank for rank, code in enumerate(codes) if code is None]
+            raise WorkerLost(f"measuring links: workers {silent} did not end within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
+    """One worker: join the others, measure, and as worker 0 write the samples down."""
+    import torch
+    import torch.distributed as dist
+
+    from hocket.runtime.engine.transport.connect import can_share
+    from hocket.training.calibrate.engine_overhead import (
+        all_reduce_s,
+        halves_s,
+        instruction_s,
+        message_s,
+        post_s,
+        shared_cores,
+    )
+    from hocket.training.calibrate.link_benchmark import measure_links
+
+    parser = argparse.ArgumentParser(description="one worker of hocket.training.calibrate.local_links.measure_local")
+    for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--cores", default="", help="to stay on")
+    parser.add_argument("--shared", type=int, help="cores of the machine, where the workers need more")
+    given = parser.parse_args(arguments)
+    stay_on(tuple(map(int, given.cores.split(","))) if given.cores else None)
+    torch.set_num_threads(given.threads)
+    dist.init_process_group(
+        "gloo",
+        init_method=(given.folder / "meeting").as_uri(),  # a file: no port that another program could hold
+        rank=given.rank,
+        world_size=given.workers,
+        timeout=timedelta(seconds=given.timeout_s),
+    )
+    samples = measure_links((given.workers,), limit_s=given.limit_s)
+    message, reduced, halves, begun_s = message_s(), all_reduce_s(), halves_s(), post_s()
+    cores = shared_cores(given.shared // given.threads) * given.threads if given.shared else 0.0
+    if given.rank == 0:
+        found = _Found(samples, message, reduced, halves, can_share(), begun_s, instruction_s(), cores)
+        write_atomic(given.folder / "samples.json", json.dumps(asdict(found)))
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,152 @@
+"""Waving: how many waves a job's iterations have room for, by running them: the second round of profiling.
+
+Rules of this file: no torch. Workers are local ones, begun anew for each number of waves, which is trained in turns with one wave where
+both fit (train_in_turns.py): a machine that others share is no judge of runs that are minutes apart. What they train is thrown away.
+Source: Wavelet (Wang et al. 2021), appendix B.2.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.planning.plan import Plan
+from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.waves.compare import launched_at_once
+from hocket.planning.waves.room import WaveRoom, WaveTrial, decrease, in_waves, room, wave_of
+from hocket.profiling.job.job import Job
+from hocket.profiling.profile import ModelProfile
+from hocket.training.calibrate.train_in_turns import train_in_turns
+from hocket.training.worker.monitor.listener import Listener, Noting
+from hocket.util.units import show_bytes, show_count
+
+LEAST_STEPS = 4  # the first two periods are cold
+
+
+@dataclass(frozen=True)
+class Waved:
+    """Result of the search for the number of waves.
+
+    Attributes:
+        room: the first number, from the profile. tried: what ran, one wave first.
+        plan: of the number that was found, as it is predicted; of one wave where no further one is worth it.
+    """
+
+    room: WaveRoom
+    tried: tuple[WaveTrial, ...]
+    waves: int
+    plan: Plan
+
+    def save(self, path: Path, beside: Path) -> None:
+        """Write the plan, which names its profile as seen from where it lies; `beside`: the plan that waves were added to."""
+        profile = beside.resolve().parent / self.plan.profile
+        replace(self.plan, profile=os.path.relpath(profile, path.resolve().parent)).save(path)
+
+
+def measure_waves(
+    job: Job | str | Path,
+    plan: Plan,
+    profile: ModelProfile,
+    steps: int,
+    listener: Listener,
+    first: int | None = None,
+    **options: Any,
+) -> Waved:
+    """Run iterations of one wave, and of as many as there is room for, one fewer each time, until that is worth it.
+
+    Arguments:
+        plan: of one wave or several: model_parallel or waves, data_parallel or tick_tock. Each wave is one of its microbatches, on every
+            device or on every chain of devices.
+        steps: of each number of waves.
+        first: where to begin, whatever the profile says. options: of workers, as `train` has them.
+
+    Raises:
+        InputError: another plan, or too few steps. WorkerLost: a worker is gone.
+    """
+    if steps < LEAST_STEPS:
+        raise InputError("steps", str(steps), f"at least {LEAST_STEPS}: the first two are cold")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise InputError("waves", "torchrun", "a command that starts its own workers", "Give it one machine's plan.")
+    one = _one_wave(plan)
+    wave = wave_of(one, profile)
+    found = room(wave)
+    begin = found.waves if first is None else first
+    if not 1 <= begin <= wave.most:
+        raise InputError("waves", str(begin), f"1 to {wave.most}, which the schedule has")
+
+    plans = dict[int, Plan]()  # as they are predicted
+    seconds = dict[int, float | None]()
+
+    def fitting(waves: int) -> Plan | None:
+        many = in_waves(one, waves)
+        foreseen, cluster = predict_iteration(many, profile), many.group.cluster
+        plans[waves] = replace(many, predicted=foreseen)
+        for device, size in foreseen.peak_memory_bytes.items():
+            if size > cluster.capacity_bytes(device):
+                had = f"{show_bytes(size)} of {show_bytes(cluster.capacity_bytes(device))} on device {device}"
+                listener.note(f"{show_count(waves, 'wave')}: would hold {had}")
+                return None
+        return many
+
+    def trained(*numbers: int) -> list[float | None]:
+        """Seconds of an iteration of each, in turns."""
+        for waves in numbers:
+            size = plans[waves].batch_size
+            listener.note(f"{show_count(waves, 'wave')}: {show_count(steps, 'step')} of {size} samples")
+        found = train_in_turns(
+            job,
+            [in_waves(one, waves) for waves in numbers],
+            steps=steps,
+            turn_steps=max(LEAST_STEPS, steps // 2),
+            own_batch=True,
+            listener=Noting(listener),
+            **options,
+        )
+        for waves, turned in zip(numbers, found, strict=True):
+            if turned.summary.queued and (wave.ring or waves == 1):  # otherwise it is the other wave that had it
+                listener.note(f"{turned.summary.queued}: measure again when the machine is idle")
+        return [turned.summary.iteration_s for turned in found]
+
+    def measured(waves: int) -> float | None:
+        """Seconds of an iteration; of later numbers at the pace that the machine had when one wave was measured first."""
+        if waves in seconds or fitting(waves) is None:
+            return seconds.get(waves)
+        if waves == 1:
+            many = begin > 1 and fitting(begin) is not None
+            if not many or not _together(plans[1], plans[begin]):
+                return _kept(seconds, {1: trained(1)[0]})
+            first_s, many_s = trained(1, begin)
+            return _kept(seconds, {1: first_s, begin: many_s})
+        alone_s = seconds[1]
+        if alone_s is None or not _together(plans[1], plans[waves]):
+            return trained(waves)[0]
+        again_s, many_s = trained(1, waves)
+        return many_s * alone_s / again_s if many_s and again_s else many_s
+
+    waves, tried = decrease(begin, measured, wave.stretch)
+    return Waved(found, tried, waves, plans[waves])
+
+
+def _kept(seconds: dict[int, float | None], found: dict[int, float | None]) -> float | None:
+    """Keep what was found; that of one wave."""
+    seconds.update(found)
+    return found[1]
+
+
+def _together(first: Plan, second: Plan) -> bool:
+    """True if both plans fit into memory at once, as training in turns needs."""
+    cluster, peaks = (
+        first.group.cluster,
+        [plan.predicted.peak_memory_bytes for plan in (first, second) if plan.predicted],
+    )
+    return all(sum(own.get(d, 0.0) for own in peaks) <= cluster.capacity_bytes(d) for d in range(cluster.devices))
+
+
+def _one_wave(plan: Plan) -> Plan:
+    one = None if plan.tensor > 1 or plan.swap is not None else launched_at_once(plan)
+    if one is None:
+        hint = "Make one with `hocket plan --strategy model_parallel`, or data_parallel with `--shard none`."
+        expected = "model_parallel, a stage a device, or data_parallel with all of its state"
+        raise InputError("plan", f"{plan.strategy} of {show_count(len(plan.stages), 'stage')}", expected, hint)
+    return one

@@ -1,0 +1,153 @@
+"""Turns: train several plans of one job in turns by the same local workers, so that all of them meet the same machine.
+
+Machines that others share are now faster and now slower by a fifth. Plans that are trained one after the other, minutes apart, are not
+compared with each other but with different machines. In turns (A B C A B C ...) each turn is some steps; between turns a kernel tells
+how fast the machine is at that moment (turns_worker.py).
+
+Rules of this file: no torch. What is trained is thrown away: no checkpoints.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.planning.plan import Plan
+from hocket.profiling.job.job import Job, check_job_file
+from hocket.profiling.profile import ModelProfile
+from hocket.training.launch.local import local_workers
+from hocket.training.launch.watcher import Watch
+from hocket.training.launch.worker_spec import TurnsSpec
+from hocket.training.worker.monitor.collector import Collector, Event
+from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
+from hocket.training.worker.options import Options
+from hocket.training.worker.ranks import devices_of
+
+STEPS = 10
+"""Steps of a turn; several, because its first period is not counted."""
+
+
+@dataclass(frozen=True)
+class Turned:
+    """One plan that was trained in turns.
+
+    Attributes:
+        summary: as of a run by itself; its iteration is the median over all turns, the first period of each left out.
+        paces: by device, how many times as long as profiled the kernel took beside this plan's turns, waits for a core left out.
+        stretches: by device, how many times as long it took with these waits. Both are empty where no kernel was run.
+    """
+
+    summary: RunSummary
+    paces: dict[int, float] = field(default_factory=dict)
+    stretches: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def pace(self) -> float | None:
+        """The machine's pace beside this plan's turns: the mean over its workers; None where no kernel was run."""
+        return fmean(self.paces.values()) if self.paces else None
+
+    @property
+    def slower(self) -> dict[int, float]:
+        """By device, how many times as long as profiled the kernel took, waits for a core included."""
+        return {device: pace * self.stretches[device] for device, pace in self.paces.items()}
+
+
+def train_in_turns(
+    job: Job | str | Path,
+    plans: Sequence[Plan],
+    *,
+    steps: int,
+    turn_steps: int = STEPS,
+    profile: ModelProfile | None = None,
+    traces: Sequence[str | Path] = (),
+    own_batch: bool = False,
+    listener: Listener | None = None,
+    on_turn: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> tuple[Turned, ...]:
+    """Train plans in turns until each has trained so many steps; what they gave, in their order.
+
+    Arguments:
+        plans: of as many workers each.
+        turn_steps: of one turn, rounded up to what a plan's program can end with.
+        profile: of the undivided job on this machine, by which the machine's pace is told; without it no kernel is run.
+        traces: for each plan where its measured trace is written; none: nowhere.
+        on_turn: called when a turn is over, with its plan's number and the steps that this plan has trained.
+        own_batch: let each plan's batch size take the place of the job's.
+        options: of workers, as `train` has them.
+
+    Raises:
+        InputError: plans that do not fit the job or each other; under torchrun. WorkerLost: a worker is gone.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise InputError("turns", "torchrun", "a command that starts its own workers")
+    if not plans:
+        raise InputError("plans", "none", "at least one")
+    if turn_steps < 1:
+        raise InputError("turn_steps", str(turn_steps), ">= 1")
+    if traces and len(traces) != len(plans):
+        raise InputError("traces", f"{len(traces)}", f"{len(plans)}, one for each plan")
+    given = Options(steps, **options)
+    for name in ("checkpoint", "drawing", "host_link_bytes_per_s"):
+        if getattr(given, name) is not None:
+            raise InputError(name, str(getattr(given, name)), "nothing: plans in turns are trained to be compared")
+    size = _kernel_size(plans) if profile is not None and all(plan.tensor == 1 for plan in plans) else 0
+    turns = TurnsSpec(
+        turn_steps,
+        tuple(str(Path(path).absolute()) for path in traces) or ("",) * len(plans),
+        own_batch,
+        size,
+        kernel_s(profile, size) if profile is not None and size else 0.0,
+    )
+    made = job if isinstance(job, Job) else check_job_file(job)
+    shown = listener or Quiet()
+    collectors = _Collectors([Collector(plan, Quiet()) for plan in plans], on_turn)
+    with (
+        local_workers(made, plans, given, shown, turns) as workers,
+        Watch(workers, collectors, given, shown) as watch,
+    ):
+        watch.run()
+    return tuple(_turned(one, devices_of(plan)) for one, plan in zip(collectors.of, plans, strict=True))
+
+
+def kernel_s(profile: ModelProfile, size: int) -> float:
+    """Seconds of the kernel, as profiled: forward and backward of one microbatch of the undivided model."""
+    return float(profile.column("forward_s", size).sum() + profile.column("backward_s", size).sum())
+
+
+def _kernel_size(plans: Sequence[Plan]) -> int:
+    """The size of most plans' microbatches; of several the smallest."""
+    counts = Counter(plan.microbatch_size for plan in plans)
+    return min(counts, key=lambda size: (-counts[size], size))
+
+
+def _turned(collector: Collector, devices: tuple[int, ...]) -> Turned:
+    told = {devices[rank]: event for rank, event in sorted(collector.done.items()) if "pace" in event}
+    paces = {device: float(event["pace"]) for device, event in told.items()}
+    return Turned(collector.summary(devices), paces, {d: float(event["stretch"]) for d, event in told.items()})
+
+
+@dataclass
+class _Collectors:
+    """The collectors of all plans."""
+
+    of: Sequence[Collector]
+    on_turn: Callable[[int, int], None] | None = None
+    done: dict[int, Event] = field(default_factory=dict)
+
+    def take(self, rank: int, event: Event) -> None:
+        """One report of one worker, of one plan or of the end."""
+        if event["event"] == "turn":
+            self.of[int(event["plan"])].take(rank, event["said"])
+        elif event["event"] == "turned" and self.on_turn is not None:
+            self.on_turn(int(event["plan"]), int(event["steps"]))
+        elif event["event"] == "done":
+            self.done[rank] = event
+
+    def stopped_at_once(self, folder: str | None) -> str:
+        """Message for a run that is ended without waiting for its workers."""
+        return "stopped; plans in turns are trained to be compared, and nothing was saved"

@@ -1,0 +1,213 @@
+"""Turning: what one worker does when several plans are trained in turns: A B C A B C ..., and between them a kernel.
+
+Rules of this file: every worker goes through the same calls in the same order. All plans' engines live in one process, each with its own
+weights; the kernel is a microbatch of the undivided job, forward and backward, on all workers at once, as it was profiled.
+"""
+
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from hocket.errors import InternalError
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.profiling.measure.core_time import on_core_s
+from hocket.profiling.measure.measure import usual
+from hocket.profiling.measure.worker_costs import WorkerCosts
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.progress.heartbeat import Heartbeat
+from hocket.runtime.progress.progress_observer import Watched
+from hocket.runtime.progress.recording import Recording
+from hocket.runtime.progress.segments import RunSegment, segments
+from hocket.training.launch.worker_spec import TurnsSpec
+from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
+from hocket.training.worker.options import Options
+from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
+from hocket.training.worker.worker import Report, result
+
+BURST_S = 0.2
+"""About how long the kernel runs each time: a few microbatches."""
+_LEAST = 3  # microbatches of a burst; the first one, which finds other things in the caches, is not counted
+
+
+def take_turns(
+    job: Job,
+    plans: Sequence[Plan],
+    turns: TurnsSpec,
+    options: Options,
+    seat: RankInfo,
+    progress: Heartbeat,
+    report: Report,
+) -> None:
+    """Train all plans in turns until each has trained `options.steps` steps.
+
+    Every turn is a segment: its pipeline is drained at the end, as for a checkpoint.
+
+    Raises:
+        InputError: job, plans or workers do not fit. WorkerLost: another worker is gone.
+    """
+    board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    models: dict[tuple[int, int], Captured] = {}
+    made = []
+    for number, plan in enumerate(plans):
+        given = replace(options, batch_size=plan.batch_size) if turns.own_batch else options
+        own = fitting(job, plan, given, seat.workers)
+        key = (own.batch_size, plan.microbatch_size)
+        if key not in models:
+            models[key] = capture(own, plan.microbatch_size)
+        ready = prepare(own, plan, given, seat, board, models[key])
+        made.append((number, plan, own, ready))
+    with process_group(seat, made[0][3].device):
+        players = [
+            _Player(number, own, plan, ready, _told(report, number), turns, options, seat, progress)
+            for number, plan, own, ready in made
+        ]
+        kernel = None
+        if turns.kernel_size:
+            captured = next(iter(models.values())).for_size(turns.kernel_size)
+            kernel = _Kernel(captured, turns.kernel_size, made[0][3].device)
+        gc.collect()
+        bursts = [kernel.burst()] if kernel else []
+        for number in range(max(len(player.segments) for player in players)):
+            for player in players:
+                if number < len(player.segments):
+                    player.turn(player.segments[number], board)
+                    if seat.rank == 0:
+                        report({"event": "turned", "plan": player.number, "steps": player.steps})
+                    if kernel:
+                        player.bursts += [bursts[-1], kernel.burst()]
+                        bursts.append(player.bursts[-1])
+        for player in players:
+            player.finish(turns, board)
+    report({"event": "done"})
+
+
+def _told(report: Report, plan: int) -> Report:
+    """Reports of one plan, for whoever takes those of all."""
+    return lambda event: report({"event": "turn", "plan": plan, "said": event})
+
+
+@dataclass(frozen=True)
+class _Burst:
+    """One run of the kernel: seconds of each microbatch on a core, and of the whole with and without waits for a core."""
+
+    microbatches_s: tuple[float, ...]
+    whole_s: float
+    on_core_s: float
+
+
+class _Kernel:
+    """The job's own microbatch, undivided, as it was profiled."""
+
+    def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
+        self._worker = WorkerCosts(captured, size, device)
+
+    def burst(self) -> _Burst:
+        """Train for a while."""
+        self._worker.once(on_core_s)
+        found: list[float] = []
+        began_s, began_on_core_s = time.perf_counter(), on_core_s()
+        while len(found) < _LEAST - 1 or time.perf_counter() - began_s < BURST_S:
+            once = self._worker.once(on_core_s)
+            found.append(once.forward + once.backward)
+        return _Burst(tuple(found), time.perf_counter() - began_s, on_core_s() - began_on_core_s)
+
+
+class _Player:
+    """One plan among those that are trained in turns.
+
+    Attributes:
+        number: of the plan; steps: trained so far; segments: its turns. bursts: of the kernel, before and after each of them.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        job: Job,
+        plan: Plan,
+        made: Prepared,
+        report: Report,
+        turns: TurnsSpec,
+        options: Options,
+        seat: RankInfo,
+        progress: Heartbeat,
+    ) -> None:
+        self._job, self._plan, self._made, self._report, self._seat = job, plan, made, report, seat
+        self.number, self.steps, program = number, 0, made.program
+        speaks = report if made.member == 0 else _silent
+        self._watched = Watched(progress, speaks, program, made.group, made.pace, cold=1)
+        record = any(turns.traces)
+        self._recording = Recording(program, made.number, MAX_EVENTS // seat.workers) if record else None
+        self._away_s, self._left_s = 0.0, 0.0  # for how long the others had the machine, since when
+        self._engine = Worker(
+            made.captured,
+            made.layout,
+            program,
+            made.group,
+            made.device,
+            observer=self._watched,
+            record=record,
+            division=made.division,
+            clock=self._clock,
+        )
+        self.segments: list[RunSegment] = list(segments(made.pace, 0, options.steps, turns.steps))
+        self.bursts: list[_Burst] = []
+        if seat.rank == 0:
+            report({"event": "start", "first": 0, "steps": self.segments[-1].end_step, "checkpoint": None})
+
+    def _clock(self) -> float:
+        """Seconds, but for those of the others' turns: in a trace one turn follows the other."""
+        return time.perf_counter() - self._away_s
+
+    def turn(self, segment: RunSegment, board: KVExchange) -> None:
+        """Train one segment; all workers begin and end it together."""
+        begins_s = max(board.share(time.perf_counter()))
+        if self._left_s:
+            self._away_s += begins_s - self._left_s
+        self._watched.begin(segment)
+        periods = self._engine.run(segment.periods, segment.first_step * self._plan.batch_size)
+        self._watched.end()
+        if self._recording is not None:
+            self._recording.add(self._engine.records, periods)
+        steps = self._made.pace.steps(periods)
+        if steps is None or periods != segment.periods:
+            raise InternalError(f"a turn of {segment.periods} periods ended after {periods}")
+        self.steps = segment.first_step + steps
+        self._left_s = max(board.share(time.perf_counter()))
+
+    def finish(self, turns: TurnsSpec, board: KVExchange) -> None:
+        """Write the trace, and report the result with the machine's pace beside this plan's turns."""
+        pace = self._pace(turns.kernel_s)
+        every = [fact for fact in board.share(pace) if fact]
+        if self._recording is not None and turns.traces[self.number]:
+            meta: dict[str, Any] = {"source": "measured", "program": self._made.program.name}
+            if self._plan.tensor > 1:
+                meta["tensor"] = self._plan.tensor
+            if every:
+                meta["pace"] = fmean(fact["pace"] for fact in every)
+            path = Path(turns.traces[self.number])
+            engine, device = self._engine, self._made.number
+            write_trace(path, self._recording, board, meta, device, engine.peak_memory_bytes, engine.memory_course)
+        found = result(self._job, self._made.device, self._engine, self._watched, self.steps)
+        self._report(found | pace)
+
+    def _pace(self, profiled_s: float) -> dict[str, float]:
+        """How many times as long as its profile says the kernel took on this worker's core, and by what waits stretched that."""
+        if not self.bursts or profiled_s <= 0:
+            return {}
+        took_s = usual([s for burst in self.bursts for s in burst.microbatches_s])
+        stretch = sum(burst.whole_s for burst in self.bursts) / sum(burst.on_core_s for burst in self.bursts)
+        return {"pace": took_s / profiled_s, "stretch": max(1.0, stretch)}
+
+
+def _silent(event: dict[str, Any]) -> None:
+    """The first member of a group speaks for all."""

@@ -1,0 +1,157 @@
+"""Launch: start one local worker for each device of a plan, watch them, and end all of them when one ends badly.
+
+Rules of this file: no torch; the watcher never waits for a worker without also looking at the others. What it promises:
+
+- A worker that dies, raises or falls silent ends the run: the others are killed at once, and the error says which worker it was
+  and where it stood (heartbeat.py). Of several failures the first cause is shown (failures.py).
+- When the watcher dies its workers die: by the end of a pipe, and on Linux by the kernel's word (PR_SET_PDEATHSIG). The first
+  worker removes the temporary folder.
+- The first Ctrl-C (or SIGTERM) asks all workers to stop at the same period, to save a checkpoint and to leave; the second, or the first
+  where there is no folder for checkpoints, kills them.
+
+Workers meet through a file in a private temporary folder (no port that another program could take), get their orders as a JSON file
+there, and report over a pipe, one JSON document a line. They are in a session of their own, so that a terminal's Ctrl-C reaches
+the watcher alone.
+"""
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hocket.errors import InputError
+from hocket.planning.plan import Plan
+from hocket.profiling.job.job import Job
+from hocket.profiling.measure.background_load import usable_cores
+from hocket.runtime.progress.heartbeat import Heartbeat
+from hocket.training.calibrate.run_feedback import predicted_now
+from hocket.training.launch import fork_server
+from hocket.training.launch.cpu_affinity import cores_of
+from hocket.training.launch.watcher import LocalWorker, Watch
+from hocket.training.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file
+from hocket.training.worker.monitor.collector import Collector
+from hocket.training.worker.monitor.listener import Listener, RunSummary
+from hocket.training.worker.options import Options
+from hocket.training.worker.ranks import devices_of, worker_name
+from hocket.util.files import write_atomic
+from hocket.util.units import show_count
+
+MAX_LOCAL_WORKERS = 64
+
+
+def launch(
+    job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
+) -> RunSummary:
+    """Run a job with local workers until it is done, stopped or broken; nothing is left running.
+
+    Arguments:
+        job: a job file, or a job whose origin is known: each worker makes it again.
+        folder_of_plan: from where the plan's profile is seen, if the plan has a file.
+
+    Raises:
+        InputError, WorkerLost, KeyboardInterrupt: see `train`.
+    """
+    with local_workers(job, (plan,), options, listener) as workers:
+        # While they load torch. They keep the plan as it is written: its digest goes into checkpoints.
+        collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
+        with Watch(workers, collector, options, listener) as watch:
+            watch.run()
+        summary = collector.summary(devices_of(plan))
+        if summary.stopped:
+            listener.note(f"stopped after step {summary.steps}, saved in {summary.checkpoint}; --resume goes on")
+        listener.finished(summary)
+        return summary
+
+
+@contextmanager
+def local_workers(
+    job: Job | Path, plans: Sequence[Plan], options: Options, listener: Listener, turns: TurnsSpec | None = None
+) -> Iterator[list[LocalWorker]]:
+    """Start a worker for each device of the plans, all of which have as many; none of them outlives the context.
+
+    Arguments:
+        turns: how plans that are trained in turns take them; None for a single plan.
+
+    Raises:
+        InputError: more workers than one machine has, plans of different numbers of workers, a job that no process can make again.
+    """
+    wanted, counts = JobSpec.of(job), {len(devices_of(plan)) for plan in plans}
+    if len(counts) != 1:
+        raise InputError(
+            "plans", f"plans of {' and '.join(map(str, sorted(counts)))} workers", "plans of as many workers"
+        )
+    (count,) = counts
+    if count > MAX_LOCAL_WORKERS:
+        hint = "Start it with torchrun on several machines."
+        raise InputError("plan", f"{count} devices", f"at most {MAX_LOCAL_WORKERS} local workers", hint)
+    places = None
+    if options.device != "cuda":
+        found = {cores_of(count, options.threads, options.pin, group=plan.tensor) for plan in plans}
+        places = found.pop() if len(found) == 1 else None
+        if count * options.threads > usable_cores():
+            each = show_count(options.threads, "thread")
+            listener.note(f"{count} workers of {each} share {usable_cores()} cores")
+    with tempfile.TemporaryDirectory(prefix="hocket-run-") as name:
+        folder = Path(name)
+        for number, plan in enumerate(plans):
+            plan.save(folder / plan_file(number))
+        workers: list[LocalWorker] = []
+        try:
+            for rank in range(count):
+                cores = places[rank] if places else ()
+                orders = WorkerSpec(wanted, str(folder), rank, count, options, cores, turns)
+                workers.append(_start(orders, worker_name(plans[0], rank)))
+            yield workers
+        finally:
+            _end(workers)
+
+
+def _start(orders: WorkerSpec, called: str) -> LocalWorker:
+    folder, rank, options = Path(orders.folder), orders.rank, orders.options
+    page = Heartbeat.create(folder / f"progress-{rank}")
+    log = folder / f"worker-{rank}.log"
+    reports, report_to = os.pipe()
+    control_from, control = os.pipe()
+    try:
+        path = folder / f"orders-{rank}.json"
+        write_atomic(path, json.dumps(asdict(orders)))
+        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
+        if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
+            # Without it gloo looks up this machine's own name, which need not resolve to anything.
+            environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        with log.open("wb") as out:
+            # What the first worker prints is shown (on standard error: standard output is for results).
+            shown = 2 if rank == 0 else out.fileno()
+            handles = (report_to, control_from)
+            process = fork_server.start(
+                "hocket.training.launch.worker_main",
+                [str(path)],
+                environment,
+                out=shown,
+                handles=handles,
+                name=f"hocket-{rank}",
+            )
+    except BaseException:
+        for handle in (reports, control):
+            os.close(handle)
+        raise
+    finally:
+        os.close(report_to)
+        os.close(control_from)
+    os.set_blocking(reports, False)
+    return LocalWorker(rank, called, process, page, reports, control, log)
+
+
+def _end(workers: Sequence[LocalWorker]) -> None:
+    """Kill what still runs and close what is open. Killing is safe: all files are written aside and renamed."""
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.process.kill()
+    for worker in workers:
+        worker.process.wait()
+        os.close(worker.reports)
+        os.close(worker.control)

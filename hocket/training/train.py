@@ -1,0 +1,153 @@
+"""Train: the way in. Alone it starts local workers and watches them (local.py); under `torchrun` it joins (torchrun.py).
+
+Rules of this file: no torch, so that the process that watches stays small and starts at once. What people and machines see
+of a run goes through a Listener (listener.py; display.py has two).
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import InputError, nearest
+from hocket.planning.plan import Plan
+from hocket.profiling.job.job import Job, check_job_file, refuse_in_job_file
+from hocket.runtime.checkpoint.resume_errors import no_checkpoint
+from hocket.training.calibrate.run_feedback import keep_feedback, note_amplification, unlike_host_link
+from hocket.training.launch.torchrun_environment import check_meeting, first_speaks, number_in
+from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
+from hocket.training.worker.options import Options
+from hocket.training.worker.ranks import check_workers, devices_of, shows_the_run
+from hocket.util.files import check_folder_to_write, place_to_write
+
+
+def train(
+    job: Job | str | Path,
+    plan: Plan | str | Path,
+    *,
+    steps: int,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+    listener: Listener | None = None,
+    **options: Any,
+) -> RunSummary:
+    """Train a job as a plan says.
+
+    Arguments:
+        job: a job, or the path of a job file. Local workers make a job again (see `hocket.profiling.job.origin`): it must stand at the
+            top of a file, or be returned by a function without arguments. Under `torchrun` this process is a worker itself.
+        plan: a plan or its file.
+        steps, options: see Options.
+        on_step: called with each step's line, where no listener is given.
+
+    Raises:
+        InputError: what was given does not fit: job, plan, number of workers, checkpoints, a full disk.
+        SystemExit: under `torchrun` with another number of workers than the plan's, on all but the first, which raises.
+        WorkerLost: a worker died, failed or went silent; the message says where it stood.
+        KeyboardInterrupt: interrupted twice, or without a folder for checkpoints; its text says after which step. (Interrupted
+            once, with such a folder, a run saves and returns a summary with `stopped`.)
+    """
+    refuse_in_job_file("hocket.train")
+    check_order(job, plan)
+    given = _options(steps, options)
+    path = None if isinstance(plan, Plan) else Path(plan).resolve()
+    place = "plan" if isinstance(plan, Plan) else str(plan)
+    if not isinstance(plan, Plan):
+        plan = Plan.read(plan)
+    listener = listener or Quiet(on_step)
+    try:
+        summary = run_workers(job, plan, path.parent if path else None, given, listener, place)
+        told = unlike_host_link(plan, summary.swaps)
+        if told and shows_the_run():
+            listener.note(told)
+        if path is not None and shows_the_run():
+            keep_feedback(plan, path, summary, listener)
+            note_amplification(plan, path, given, listener)
+        return summary
+    finally:
+        listener.close()
+
+
+def check_order(job: Job | str | Path, plan: Plan | str | Path, command: str = "train") -> None:
+    """Refuse a plan where the job belongs, and the job where the plan does.
+
+    Raises:
+        InputError: with the other order, of this command.
+    """
+    if isinstance(job, Job) or isinstance(plan, Plan):
+        return
+    if Path(plan).suffix == ".py" and Path(job).suffix in (".yaml", ".yml"):
+        step = f"The other way round: hocket {command} {plan} {job}"
+        raise InputError(command, f"{job} as the job and {plan} as the plan", "a job, then a plan", step)
+
+
+def run_workers(
+    job: Job | str | Path,
+    plan: Plan,
+    folder: Path | None,
+    options: Options,
+    listener: Listener,
+    place: str = "plan",
+) -> RunSummary:
+    """Be one of torchrun's workers, or start local ones and watch them.
+
+    Arguments:
+        folder: of the plan's file; None: its profile is not known. place: of the plan, for errors.
+
+    Raises:
+        InputError: `hocket check` refuses the plan, or workers and plan do not fit.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        with first_speaks():
+            check_workers(devices_of(plan), number_in("WORLD_SIZE"))
+            plan = checked(plan, folder, place)
+        check_meeting()
+        from hocket.training.launch.torchrun import join
+
+        return join(job, plan, folder, options, listener)
+    if not isinstance(job, Job):
+        job = check_job_file(job)
+    from hocket.training.launch.local import launch
+
+    return launch(job, checked(plan, folder, place), folder, options, listener)
+
+
+def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
+    """Refuse before any worker starts a plan that `hocket check` refuses; return it with the bytes by which it swaps.
+
+    Where its profile is not at hand the workers ask what they can by the plan's own figures.
+
+    Arguments:
+        folder: of the plan's file; None: its profile is not known. place: of the plan, for errors.
+
+    Raises:
+        InputError: as `hocket.planning.load.validate`; or the profile is another one than the plan was made for.
+    """
+    from hocket.planning.load import opened, validate
+    from hocket.planning.predict.predict import profile_of_group
+    from hocket.planning.swapping.budgets import completed
+
+    if folder is None or not plan.profile or not (folder / plan.profile).exists():
+        return plan
+    known = opened(plan, folder, place)
+    validate(known)
+    return completed(plan, profile_of_group(plan, known.profile))
+
+
+def _options(steps: int, options: dict[str, Any]) -> Options:
+    known = [name for name in Options.__dataclass_fields__ if name != "steps"]
+    for name in options:
+        if name not in known:
+            raise InputError(f"train: {name}", "unknown option", f"one of {', '.join(known)}", nearest(name, known))
+    paths = {name: str(Path(options[name]).absolute()) for name in ("checkpoint", "trace") if options.get(name)}
+    found = Options(steps, **(options | paths))
+    # Found out now, and not when all steps are trained.
+    if found.trace is not None:
+        try:
+            place_to_write(found.trace)
+        except InputError as error:
+            raise InputError(f"trace {found.trace}", error.found, error.expected, error.next_step) from None
+    if found.checkpoint is not None:
+        check_folder_to_write(found.checkpoint, f"checkpoint {found.checkpoint}")
+        if found.resume is True and not any(Path(found.checkpoint).glob("step-*")):
+            raise no_checkpoint(Path(found.checkpoint))
+    return found

@@ -1,0 +1,131 @@
+"""Verify: a few steps with real workers under a plan, beside a plain loop that applies the plan's declared update rule.
+
+Rules of this file: the two sides share the job, its data order and its seeds, and nothing of the engine: reference_loop.py runs the
+undivided model. What agrees here is what the plan promises; what cannot (a model that normalises over microbatches does so
+in the plain loop as well) is said by the planner.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.errors import InputError
+from hocket.planning.plan import Plan
+from hocket.profiling.capture.capture import capture
+from hocket.profiling.job.job import load_job
+from hocket.runtime.checkpoint.checkpoint import newest
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.stage.compute_dtypes import computed_types
+from hocket.training.train import train
+from hocket.training.verify.reference_loop import rule_loop, step_losses
+from hocket.training.worker.monitor.listener import Quiet
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""Relative, by the least exact type that the model computes in; for shorter types ten times their resolution."""
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How far the plan's run was from the plain loop.
+
+    Attributes:
+        steps: trained on both sides; rule: the declared one.
+        loss_error: the largest of a step, relative to the plain loop's loss.
+        weights_error: the largest of a parameter, as a norm relative to the plain loop's; worst: which parameter.
+        tolerance: what is allowed, relative; least_exact: the type that it follows from, and where that is met.
+    """
+
+    steps: int
+    rule: str
+    loss_error: float
+    weights_error: float
+    worst: str
+    tolerance: float
+    least_exact: str
+
+    def __str__(self) -> str:
+        return (
+            f"{'good' if self.good else 'BAD'}: {self.steps} steps beside a plain loop that updates as declared ({self.rule}): losses "
+            f"differ by {self.loss_error:.2g}, weights by {self.weights_error:.2g}{f' ({self.worst})' if self.worst else ''}, "
+            f"relative; {self.tolerance:.2g} is allowed, for {self.least_exact}"
+        )
+
+    @property
+    def good(self) -> bool:
+        """Whether the two agree."""
+        return self.loss_error <= self.tolerance and self.weights_error <= self.tolerance
+
+
+def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Verification:
+    """Train `steps` steps (or the next number that the program can end with) with local workers, and compare.
+
+    Arguments:
+        options: of `train`; none about checkpoints.
+
+    Raises:
+        InputError, WorkerLost: as `train` does.
+    """
+    for name in ("checkpoint", "every", "keep", "resume"):
+        if name in options:
+            raise InputError(f"verify: {name}", repr(options[name]), "no option about checkpoints", "Leave it out.")
+    with tempfile.TemporaryDirectory(prefix="hocket-verify-") as folder:
+        summary = train(job, plan, steps=steps, checkpoint=folder, every=steps, listener=Quiet(), **options)
+        found = newest(Path(folder), KVExchange(None, 0, 1), lambda text: None)
+        if found is None:
+            raise InputError(folder, "no checkpoint that can be read back", "the one that was just written")
+        state = found.load(lambda name: name.startswith("model."))
+    captured = capture(load_job(job), plan.microbatch_size)
+    program = plan.compile(captured)
+    trained = rule_loop(captured, plan, program.rule, summary.steps * plan.microbatches)
+    losses = step_losses(trained.losses, plan.microbatches)
+    errors = {name: _distance(state[f"model.{name}"], tensor) for name, tensor in trained.weights.items()}
+    weights = {tensor.dtype for tensor in trained.weights.values()}
+    types = computed_types(captured) | weights
+    worst = max(errors, key=lambda name: errors[name], default="")
+    return Verification(
+        steps=summary.steps,
+        rule=program.rule.kind,
+        loss_error=max((_relative(a, b) for a, b in zip(summary.losses, losses, strict=True)), default=0.0),
+        weights_error=errors.get(worst, 0.0),
+        worst=worst,
+        tolerance=tolerance_of(types),
+        least_exact=_least_exact(types, weights),
+    )
+
+
+def tolerance_of(types: Iterable[torch.dtype]) -> float:
+    """What two orders of the same sums may differ by: of the least exact of the types that a model computes in, relative.
+
+    A model of float64 that takes its softmax in float32 rounds there. Where two runs differ by the last bit of a float64 before,
+    now and then one is rounded up and the other one down: they agree to float32 and no further.
+    """
+    return max((_allowed(dtype) for dtype in types), default=TOLERANCE[torch.float64])
+
+
+def _allowed(dtype: torch.dtype) -> float:
+    return TOLERANCE.get(dtype, 10 * torch.finfo(dtype).eps)
+
+
+def _least_exact(types: Iterable[torch.dtype], weights: Iterable[torch.dtype]) -> str:
+    least = max(types, key=_allowed, default=torch.float64)
+    own = sorted({str(dtype).removeprefix("torch.") for dtype in weights})
+    name = str(least).removeprefix("torch.")
+    return f"weights are {name}" if name in own else f"the model computes in {name} between weights of {', '.join(own)}"
+
+
+def _relative(found: float, wanted: float) -> float:
+    difference = abs(found - wanted)
+    # What is not a number agrees with nothing.
+    return float("inf") if difference != difference else difference / max(abs(wanted), _TINY)
+
+
+def _distance(found: Tensor, wanted: Tensor) -> float:
+    wanted = wanted.cpu().double()
+    difference = float((found.double() - wanted).norm())
+    return float("inf") if difference != difference else difference / max(float(wanted.norm()), _TINY)

@@ -1,0 +1,1 @@
+"""One worker of a training run, from its plan to its last checkpoint."""

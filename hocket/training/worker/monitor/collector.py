@@ -1,0 +1,158 @@
+"""Collector: makes steps and a summary out of what the workers report.
+
+Rules of this file: no torch, no I/O. A report is a small dictionary that came as JSON; `event` says what it is:
+
+    start   first, steps, checkpoint    from worker 0, once it knows where to begin
+    loss    step, sum, weight, samples, one microbatch: its loss times its weight, and the rates of its step's updates by parameter
+            lr                          group; from whoever has the last stage
+    note    text                        from worker 0
+    not_finite  step, text, halt        from whoever found it: what it was; halt: all workers are to drain, and look for its place
+    saved   step, path                  from worker 0
+    done    steps, iteration_s, queued_share, warm_steps, skipped, optimizer, dtype, device_type, peak_memory_bytes, stopped; swaps; collectives of
+            tensor-parallel groups inside forwards, backwards
+    error   see failures.py
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from statistics import median
+from typing import Any
+
+from hocket.hardware.link_sums import LinkSums
+from hocket.planning.plan import Plan
+from hocket.training.worker.monitor.listener import Listener, RunSummary
+
+Event = Mapping[str, Any]
+
+
+def plain(event: Event) -> dict[str, Any]:
+    """A report as it may be written as JSON: numbers that JSON does not know become null."""
+    return {key: _plain(value) for key, value in event.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return plain(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+@dataclass
+class _Partial:
+    """A step of which not all microbatches have reported."""
+
+    total: float = 0.0
+    weight: float = 0.0
+    samples: int = 0
+    lr: list[float | None] | None = None
+
+    @property
+    def loss(self) -> float:
+        """The mean loss; of a batch in which nothing has a weight it is not a number, as in one process."""
+        return self.total / self.weight if self.weight else float("nan")
+
+
+class Collector:
+    """Takes the reports of all workers, in any order."""
+
+    def __init__(self, plan: Plan, listener: Listener) -> None:
+        self._plan, self._listener = plan, listener
+        self._steps: dict[int, _Partial] = {}
+        self._next: int | None = None
+        self._losses: list[float] = []
+        self._odd: set[int] = set()
+        self.checkpoint: str | None = None
+        self.done: dict[int, Event] = {}
+
+    def take(self, rank: int, event: Event) -> None:
+        """One report of one worker."""
+        match event.get("event"):
+            case "start":
+                self._next = int(event["first"])
+                predicted = self._plan.predicted.iteration_s if self._plan.predicted else None
+                self._listener.started(self._next, int(event["steps"]), predicted)
+                self.checkpoint = event.get("checkpoint")
+                self._emit()
+            case "loss":
+                partial = self._steps.setdefault(int(event["step"]), _Partial())
+                # JSON has no NaN: a loss that is not a number comes as null, and makes the step's loss one.
+                partial.total += float("nan") if event["sum"] is None else float(event["sum"])
+                partial.weight += float(event["weight"])
+                partial.samples += int(event["samples"])
+                partial.lr = event.get("lr", partial.lr)
+                self._emit()
+            case "not_finite":
+                # Several workers see one update: the first is shown.
+                if int(event["step"]) not in self._odd:
+                    self._odd.add(int(event["step"]))
+                    self._listener.note(str(event["text"]))
+            case "note":
+                self._listener.note(str(event["text"]))
+            case "saved":
+                self.checkpoint = str(event["path"])
+                self._listener.saved(int(event["step"]), self.checkpoint)
+            case "done":
+                self.done[rank] = event
+
+    def stopped_at_once(self, folder: str | None) -> str:
+        """What to say when a run is ended without waiting for its workers.
+
+        Arguments:
+            folder: of checkpoints, if any.
+        """
+        where = f"after step {self._next}" if self._next else "before the first step was done"
+        if folder is None:
+            return f"stopped {where}; nothing was saved, because no --checkpoint DIR was given"
+        if self.checkpoint is None:
+            return f"stopped at once {where}; no checkpoint was made yet"
+        return f"stopped at once {where}; the newest checkpoint is {self.checkpoint}; --resume goes on"
+
+    def _emit(self) -> None:
+        """Hand on the steps that are complete, in order; none before it is known which is the first."""
+        batch = self._plan.batch_size
+        if self._next is None:
+            return
+        while self._next in self._steps and self._steps[self._next].samples >= batch:
+            partial = self._steps.pop(self._next)
+            loss = partial.loss
+            self._next += 1
+            self._losses.append(loss)
+            shown = loss if isfinite(loss) else None
+            line = {"step": self._next, "loss": shown, "samples": self._next * batch}
+            self._listener.step(line if partial.lr is None else line | {"lr": partial.lr})
+
+    def _told(self, name: str) -> Iterator[str]:
+        """What workers say of themselves when they are done."""
+        return (str(event[name]) for _, event in sorted(self.done.items()) if name in event)
+
+    def summary(self, devices: tuple[int, ...]) -> RunSummary:
+        """The run's summary, when every worker is done.
+
+        Arguments:
+            devices: of the plan, by rank.
+        """
+        paces = [float(event["iteration_s"]) for event in self.done.values() if event["iteration_s"] is not None]
+        # In the steady state all workers have the same pace; the middle one is the least disturbed by noise.
+        iteration_s = median(paces) if paces else None
+        predicted, tensor = self._plan.predicted, self._plan.tensor
+        peaks = predicted.peak_memory_bytes if predicted else {}
+        return RunSummary(
+            steps=max(int(event["steps"]) for event in self.done.values()),
+            losses=tuple(self._losses),
+            iteration_s=iteration_s,
+            samples_per_s=self._plan.batch_size / iteration_s if iteration_s else None,
+            predicted_iteration_s=predicted.iteration_s if predicted else None,
+            predicted_peak_memory_bytes={d: peaks[d // tensor] for d in devices if d // tensor in peaks},
+            peak_memory_bytes={devices[rank]: int(e["peak_memory_bytes"]) for rank, e in sorted(self.done.items())},
+            stopped=any(event["stopped"] for event in self.done.values()),
+            warm_steps=min((float(event.get("warm_steps", 0)) for event in self.done.values()), default=0.0),
+            queued_share=max((float(event.get("queued_share", 0)) for event in self.done.values()), default=0.0),
+            optimizer=next((name for name in self._told("optimizer") if name), ""),
+            dtype=next(self._told("dtype"), ""),
+            device_types=tuple(dict.fromkeys(self._told("device_type"))),
+            checkpoint=self.checkpoint,
+            skipped=max((int(event.get("skipped", 0)) for event in self.done.values()), default=0),
+            swaps={devices[rank]: LinkSums(**e["swaps"]) for rank, e in sorted(self.done.items()) if e.get("swaps")},
+        )

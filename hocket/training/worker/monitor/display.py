@@ -1,0 +1,236 @@
+"""What a run shows: JSON lines for machines, a progress bar for people.
+
+Rules of this file: results go to standard output, everything else to standard error. No torch; rich is loaded when it is used.
+"""
+
+import json
+import sys
+import textwrap
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from hocket.printable import printable
+from hocket.training.worker.monitor.listener import Listener, RunSummary
+from hocket.util.units import show_count, show_number, show_peaks, show_seconds
+
+_THAN, _NONE = " than measured", 0.0005
+_BAR_WIDTH = range(6, 41)
+# Steps over which the pace is taken, and after how many of them it counts as warm.
+_WINDOW, _WARM = 20, 3
+# Of the lines of a log: so many over a run, and one more where none was for so long.
+_LINES, _QUIET_S = 20, 30.0
+
+
+def listener(machine: bool) -> Listener:
+    """JSON lines on standard output, or a bar on standard error; with lines on standard output where one of both is no terminal."""
+    if machine:
+        return JsonLines(sys.stdout, sys.stderr)
+    watched = sys.stdout.isatty() and sys.stderr.isatty()
+    return TrainingBar(log=None if watched else sys.stdout)
+
+
+class JsonLines:
+    """A JSON document a line: each step, and last the summary. Notes go to the other stream."""
+
+    def __init__(self, out: TextIO, notes: TextIO) -> None:
+        self._out, self._notes = out, notes
+
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+        """Nothing."""
+
+    def step(self, line: dict[str, Any]) -> None:
+        """One line."""
+        print(json.dumps(line), file=self._out, flush=True)
+
+    def saved(self, step: int, path: str) -> None:
+        """A note of each checkpoint."""
+        self.note(f"saved {path}")
+
+    def note(self, text: str) -> None:
+        """On the other stream."""
+        print(printable(f"hocket: {text}", lines=True), file=self._notes, flush=True)
+
+    def finished(self, summary: RunSummary) -> None:
+        """The last line."""
+        print(json.dumps(summary.line()), file=self._out, flush=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TrainingBar:
+    """A line that moves: a bar, the loss, the pace, and the prediction beside the measurement once warm.
+
+    Where standard error is no terminal there is no such line, and what is said is not broken into lines. A log gets a line of
+    its own every so often, and of the first and the last step.
+
+    The pace of a step is the mean of the last ones without those in which a checkpoint was made, as the summary's median is of
+    nothing else than training; what is left is counted with checkpoints.
+    """
+
+    def __init__(
+        self, console: Any = None, clock: Callable[[], float] = time.monotonic, log: TextIO | None = None
+    ) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = console or Console(stderr=True, highlight=False)
+        self._clock = clock
+        self._took = deque[tuple[float, int, bool]](maxlen=_WINDOW - 1)  # seconds, samples, with a checkpoint
+        self._last: tuple[float, int] | None = None
+        self._saving = False
+        self._log, self._logged_s, self._first = log, clock(), 0
+        self._predicted_s: float | None = None
+        self._done = self._steps = 0
+        self._figures: tuple[str, ...] = ()
+        self._saved: int | None = None
+        self._live = Live(console=self._console, get_renderable=self._shown, transient=True)
+
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+        """Show the line."""
+        self._predicted_s, self._done, self._steps, self._first = predicted_iteration_s, first, steps, first
+        if self._console.is_terminal:
+            self._live.start()
+
+    def step(self, line: dict[str, Any]) -> None:
+        """Move the bar."""
+        now = self._clock(), int(line["samples"])
+        if self._last is not None:
+            self._took.append((now[0] - self._last[0], now[1] - self._last[1], self._saving))
+        self._last, self._saving = now, False
+        self._done = line["step"]
+        self._figures = self.figures(line)
+        if self._log is not None:
+            self._write(self._log)
+
+    def _write(self, log: TextIO) -> None:
+        """A line of a log, where it is time for one."""
+        now_s, each = self._clock(), max(1, (self._steps - self._first) // _LINES)
+        ends = self._done in (self._first + 1, self._steps)
+        if ends or self._done % each == 0 or now_s - self._logged_s >= _QUIET_S:
+            self._logged_s = now_s
+            print("  ".join([f"step {self._done}/{self._steps}", *self._figures]), file=log, flush=True)
+
+    def saved(self, step: int, path: str) -> None:
+        """Shown in the line until the end, which names the folder."""
+        self._saved, self._saving = step, True
+
+    def figures(self, line: dict[str, Any]) -> tuple[str, ...]:
+        """What stands behind the bar, the most important first."""
+        loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
+        parts = [f"loss {loss}"]
+        if len(self._took) >= _WARM:
+            steady = [(s, samples) for s, samples, saving in self._took if not saving]
+            steady = steady or [(s, samples) for s, samples, _ in self._took]
+            steady_s, samples = sum(s for s, _ in steady), sum(samples for _, samples in steady)
+            if steady_s > 0:
+                left_s = sum(s for s, _, _ in self._took) / len(self._took) * (self._steps - self._done)
+                parts += [f"{show_seconds(steady_s / len(steady))} a step", f"{_clock_of(left_s)} left"]
+                if self._predicted_s:
+                    parts.append(f"{show_seconds(self._predicted_s)} predicted")
+                parts.append(f"{show_number(samples / steady_s)} samples/s")
+        return tuple(parts)
+
+    def line(self, width: int) -> str:
+        """The line in so many columns: what does not fit is left out, the bar first, the number of steps never."""
+        head = f"{self._done}/{self._steps}"
+        parts = [*self._figures, *([f"saved step {self._saved}"] if self._saved is not None else [])]
+        while parts and len("  ".join([head, *parts])) > width:
+            parts.pop()
+        behind = "  ".join([head, *parts])
+        room = min(width - len(behind) - 1, _BAR_WIDTH[-1])
+        if room not in _BAR_WIDTH:
+            return behind
+        full = room * self._done // max(self._steps, 1)
+        done, left = ("#", "-") if self._console.options.ascii_only else ("━", "─")
+        return f"{done * full}{left * (room - full)} {behind}"
+
+    def note(self, text: str) -> None:
+        """Above the line."""
+        if self._console.is_terminal:
+            text = textwrap.fill(text, self._console.width - 1, break_long_words=False, break_on_hyphens=False)
+        self._say(text)
+
+    def finished(self, summary: RunSummary) -> None:
+        """Take the line away and say how it went."""
+        self._live.stop()
+        self._say(spoken(summary, self._console.width - 1 if self._console.is_terminal else None))
+        if (
+            summary.checkpoint and (summary.losses or summary.iteration_s is not None) and not summary.stopped
+        ):  # of a run that was stopped, a note has said it
+            self._say(f"saved in {summary.checkpoint}")
+
+    def close(self) -> None:
+        """Leave the terminal as it was, however the run ended."""
+        self._live.stop()
+
+    def _say(self, text: str) -> None:
+        self._console.print(printable(text, lines=True), markup=False, highlight=False, soft_wrap=True)
+
+    def _shown(self) -> Any:
+        from rich.text import Text
+
+        return Text(self.line(self._console.width - 1), no_wrap=True, overflow="crop")
+
+
+def spoken(summary: RunSummary, width: int | None = None) -> str:
+    """A summary in one sentence, broken between phrases where it is wider than `width`."""
+    if not summary.losses and summary.iteration_s is None:
+        return f"{show_count(summary.steps, 'step')} trained before, none now"
+    parts = [f"{show_count(summary.steps, 'step')} trained"]
+    if summary.skipped:
+        parts.append(f"{show_count(summary.skipped, 'update')} left out, of gradients that were not finite")
+    if summary.iteration_s is None:  # every step lay where the pipeline fills or empties
+        parts.append("too few to measure an iteration")
+    else:
+        parts.append(f"{show_seconds(summary.iteration_s)} an iteration")
+    if summary.predicted_iteration_s and summary.iteration_s is not None:
+        off = summary.predicted_iteration_s / summary.iteration_s - 1
+        parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({_beside(off)})")
+    if summary.queued:
+        parts.append(summary.queued)
+    if summary.samples_per_s:
+        parts.append(f"{show_number(summary.samples_per_s)} samples/s")
+    phrases = [f"{part};" for part in parts]
+    if summary.peak_memory_bytes:
+        first, *others = show_peaks(summary.peak_memory_bytes).split("; ")
+        phrases += [f"peak memory by device {first};", *(f"{other};" for other in others)]
+        phrases += [f"{text};" for text in _memory_errors(summary)]
+    phrases[-1] = phrases[-1][:-1]
+    return "\n".join(_lines(phrases, width))
+
+
+def _memory_errors(summary: RunSummary) -> list[str]:
+    """How far what was predicted of devices' memory is from what was measured."""
+    predicted = summary.predicted_peak_memory_bytes
+    off = [predicted[d] / size - 1 for d, size in summary.peak_memory_bytes.items() if size and d in predicted]
+    if not off:
+        return []
+    least, most = _beside(min(off)), _beside(max(off))
+    if least == most:
+        return [f"predicted {least}"]
+    return [f"predicted {least.removesuffix(_THAN)} to {most}"]
+
+
+def _beside(off: float) -> str:
+    """A prediction beside the measurement, by the share of it that it is off."""
+    return "as measured" if abs(off) < _NONE else f"{abs(off):.1%} {'more' if off > 0 else 'less'}{_THAN}"
+
+
+def _lines(phrases: Sequence[str], width: int | None) -> list[str]:
+    """Phrases in as few lines as they need, none of them broken."""
+    lines: list[str] = []
+    for phrase in phrases:
+        if lines and (width is None or len(lines[-1]) + 1 + len(phrase) <= width):
+            lines[-1] += f" {phrase}"
+        else:
+            lines.append(phrase)
+    return lines
+
+
+def _clock_of(duration_s: float) -> str:
+    """A duration as on a clock: 0:01:30."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

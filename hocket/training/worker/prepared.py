@@ -1,0 +1,179 @@
+"""Prepared: all that a worker makes of a job and a plan before the first step: checks, its part of the model, its proven program.
+
+Rules of this file: every worker of a run makes the same calls in the same order; nothing is trained here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+
+from hocket.errors import InputError, RefusedError
+from hocket.planning.plan import Plan
+from hocket.planning.swapping.budgets import prove_limits
+from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import Job
+from hocket.profiling.profile import CPU
+from hocket.profiling.tensor_parallel.split import TensorSplit
+from hocket.program.check.check import prove
+from hocket.program.program import Program
+from hocket.program.rank_layout import RankLayout
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.nan_guard.guard import judged_together
+from hocket.runtime.progress.segments import SegmentCounts
+from hocket.runtime.tensor_parallel.shard_model import Division, split_of
+from hocket.runtime.update.optimizer_check import check_optimizer
+from hocket.training.worker.options import Options
+from hocket.training.worker.ranks import check_workers, devices_of
+from hocket.util.compatibility import Feature, check_together
+
+_TRIED = 8  # rows and features of the weight on which an optimizer is tried
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """One worker's place among the others: `local_rank` among those of its machine; the store where they all meet."""
+
+    rank: int
+    workers: int
+    local_rank: int
+    store: Store
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One worker's part of a run.
+
+    Attributes:
+        captured: the job's model, of a member of a tensor-parallel group its part of it; division: how it was divided, if it was.
+        program: proven; layout: the plan's layers, samples and limits; pace: counts of the program.
+        number: the worker's device in the cluster; group: the device of the program that it runs; member: its place in the group.
+        device: where its tensors live.
+    """
+
+    captured: Captured
+    division: Division | None
+    program: Program
+    layout: RankLayout
+    pace: SegmentCounts
+    number: int
+    group: int
+    member: int
+    device: torch.device
+
+
+def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
+    """The job, with the batch size that the options say, where it fits the plan.
+
+    Raises:
+        InputError: plan, job and workers do not fit each other.
+    """
+    check_workers(devices_of(plan), workers)
+    _check_model(job, plan)
+    if options.batch_size is not None:
+        job = replace(job, batch_size=options.batch_size)
+    if plan.batch_size != job.batch_size:
+        hint = f"Plan again with --batch {job.batch_size}, or give the job batch_size={plan.batch_size}."
+        raise InputError("batch_size", f"{plan.batch_size} in the plan", f"{job.batch_size}, as in the job", hint)
+    if plan.dtype and plan.dtype != job.dtype:
+        hint = "Profile the job and plan again, or give the job the precision that was profiled."
+        raise InputError("precision", f"{plan.dtype} in the plan", f"{job.dtype}, as in the job", hint)
+    return job
+
+
+def prepare(
+    job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, captured: Captured | None = None
+) -> Prepared:
+    """Everything before the first step: a call that all workers make together.
+
+    Arguments:
+        captured: of the undivided job, for the plan's microbatches, where it is there already.
+
+    Raises:
+        InputError: the plan does not fit the job, or the machine. ProgramError: its program is not legal.
+    """
+    # Members of a tensor-parallel group do what their group's number says, each as a device of its own.
+    number = devices_of(plan)[seat.rank]
+    group, member = divmod(number, plan.tensor)
+    device = device_of(plan, number, options.device, seat.local_rank)
+    captured, division = captured or capture(job, plan.microbatch_size), None
+    if captured.parts:
+        check_subtasks(job, plan)
+    if plan.tensor > 1:
+        division = Division(job, _agreed_split(job, plan, board), member)
+        captured = capture(division.job, plan.microbatch_size, like=captured)
+    program = plan.compile(captured)
+    if options.on_nan == "skip":
+        captured = judged_together(captured, program.rule)
+        program = plan.compile(captured)
+    prove(program)
+    prove_limits(plan, program)
+    pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
+    return Prepared(captured, division, program, plan.layout(captured), pace, number, group, member, device)
+
+
+def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
+    """How the model is divided, as the first worker finds it.
+
+    Raises:
+        RefusedError: it cannot be: on every worker the same error.
+    """
+    fact: dict[str, Any] = {}
+    if board.rank == 0:
+        try:
+            fact["split"] = split_of(job, plan.tensor, plan.sequence_parallel).as_data()
+        except RefusedError as error:
+            fact["refused"] = [error.place, error.found, error.expected, error.next_step]
+    found = board.share(fact)[0]
+    if "refused" in found:
+        raise RefusedError(*found["refused"])
+    return TensorSplit.read(found["split"])
+
+
+def _check_model(job: Job, plan: Plan) -> None:
+    """The model that the plan was made for, or an InputError; plans by hand or from foreign profiles do not say."""
+    if plan.model_digest and plan.model_digest != job.model_digest:
+        raise InputError(
+            "model",
+            f"parameters of other names, shapes or types ({job.model_digest[:12]}...) than the plan's model {plan.model!r} has",
+            f"the model that was profiled ({plan.model_digest[:12]}...)",
+            "Profile the job and plan again, or change the model back.",
+        )
+
+
+def check_subtasks(job: Job, plan: Plan) -> None:
+    """Refuse what cannot be done with some rows of a weight."""
+    if plan.tensor > 1:
+        check_together("Job.subtask_bytes", Feature.SUBTASKS, Feature.TENSOR)
+    check_optimizer(job, ((_TRIED, _TRIED), (_TRIED,)), lambda whole: whole.chunk(2), Feature.SUBTASKS)
+
+
+def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.device:
+    """Where one worker's tensors live.
+
+    Raises:
+        InputError: a graphics processor is wanted and not there.
+    """
+    kind = plan.cluster.type_of(number).name
+    if wanted == "cpu" or (wanted == "auto" and kind == CPU):
+        return torch.device("cpu")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if local_rank >= there:
+        hint = "Use --device cpu to run it on this machine's cores, or plan for the devices that are there."
+        raise InputError(f"device {number}", f"{there} CUDA devices", f"at least {local_rank + 1}, for {kind}", hint)
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def process_group(seat: RankInfo, device: torch.device) -> Iterator[None]:
+    """The process group, which the engine and nobody else talks through."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    store = PrefixStore("group", seat.store)
+    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.workers)
+    yield
+    dist.destroy_process_group()

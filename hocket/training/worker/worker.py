@@ -1,0 +1,274 @@
+"""Work: what one worker does from its first step to its last: segments of the program, checkpoints between them.
+
+Rules of this file: every worker of a run goes through the same calls in the same order; what it decides alone follows from
+numbers that all of them have. Who started the worker, and who watches it, is not known here.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from hocket.errors import InternalError
+from hocket.planning.plan import Plan
+from hocket.planning.predict.model_differences import differences_of_layers
+from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
+from hocket.profiling.capture.capture import Captured
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.learning_rates import rates_of, remarks, shown_rates
+from hocket.profiling.tensor_parallel.split import Collectives
+from hocket.program.program import Program
+from hocket.program.rank_layout import RankLayout
+from hocket.runtime.checkpoint.folder_lock import claimed
+from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.nan_guard.guard import Guard
+from hocket.runtime.nan_guard.replay import check_guards
+from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState
+from hocket.runtime.progress.progress_observer import Watched
+from hocket.runtime.progress.recording import Recording
+from hocket.runtime.progress.segments import RunSegment, segments
+from hocket.runtime.stage.device_type import known_type
+from hocket.runtime.swapping.host_link import host_link
+from hocket.runtime.swapping.memory_manager import MemoryManager
+from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors
+from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
+from hocket.training.worker.options import Options
+from hocket.training.worker.prepared import RankInfo, fitting, prepare, process_group
+from hocket.training.worker.same_samples import Reads
+from hocket.util.files import write_atomic
+from hocket.util.units import show_count, show_seconds
+
+if TYPE_CHECKING:
+    from hocket.runtime.checkpoint.manager import CheckpointManager
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def work(job: Job, plan: Plan, options: Options, seat: RankInfo, progress: Heartbeat, report: Report) -> None:
+    """Train until all steps are done, or until asked to stop.
+
+    Raises:
+        InputError: job, plan, workers or checkpoints do not fit. WorkerLost: another worker is gone.
+    """
+    job = fitting(job, plan, options, seat.workers)
+    board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    with claimed(options.checkpoint, board):
+        _train(job, plan, options, seat, board, progress, report)
+
+
+def _train(
+    job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, progress: Heartbeat, report: Report
+) -> None:
+    """Train a job that fits its plan, in a folder of checkpoints that is this run's alone."""
+    made = prepare(job, plan, options, seat, board)
+    captured, division, program, pace = made.captured, made.division, made.program, made.pace
+    number, group, device = made.number, made.group, made.device
+    reads = Reads(captured.job, board)
+    speak: Report = report if seat.rank == 0 else _silent
+    # Losses are the same on all members of a group: the first one reports them.
+    watched = Watched(progress, report if made.member == 0 else _silent, program, group, pace, lr=shown_rates(job))
+    with process_group(seat, device):
+        if options.drawing is not None:
+            report(_drawn(captured, plan, options, number, device, board, progress, speak))
+            return
+        recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
+        record = recording is not None
+        memory = None
+        if options.host_link_bytes_per_s is not None and plan.swap is not None:
+            link = host_link(options.host_link_bytes_per_s, board, seat.local_rank)
+            memory = MemoryManager(group, device, *made.layout.budgets(group), pace_out=link.out, pace_in=link.back)
+        guard = Guard(options.on_nan, report)
+        engine = Worker(
+            captured, made.layout, program, group, device,
+            observer=watched, record=record, division=division, memory=memory, guard=guard,
+        )  # fmt: skip
+        engine.device.microbatches.on_load = reads.take
+        keeper = _keeper(job, made.layout, options, board)
+        start = keeper.resume(engine, speak) if keeper is not None else 0
+        runs = list(segments(pace, start, options.steps, _every(options, start)))
+        end = runs[-1].end_step if runs else start
+        checkpoint = str(keeper.path) if keeper is not None and keeper.path is not None else None
+        speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
+        differing = differences_of_layers((layer.name, layer.notes) for layer in captured.layers)
+        shapes, sizes = made.layout.shapes, (plan.batch_size, plan.microbatch_size)
+        updates = updates_of(plan.strategy, shapes, *sizes, plan.options, differing)
+        if division is not None:
+            for text in _notes_of(division, plan, captured):
+                speak({"event": "note", "text": text})
+        if end > start:
+            rates_of(job).at(end - 1)
+        for text in remarks(job, start > 0):
+            speak({"event": "note", "text": text})
+        for text in _notes(options, plan, updates, program, runs, start, end):
+            speak({"event": "note", "text": text})
+        step = start
+        for segment in runs:
+            watched.begin(segment)
+            reads.begin(segment.first_step * plan.batch_size)
+            periods = engine.run(segment.periods, segment.first_step * plan.batch_size)
+            watched.end()
+            reads.compare()
+            if recording is not None:
+                recording.add(engine.records, periods)
+            steps = pace.steps(periods)
+            if steps is None or engine.position != (segment.first_step + steps) * plan.batch_size:
+                raise InternalError(f"{periods} periods ended inside a step, at sample {engine.position}")
+            if options.on_nan != "go":
+                newest = str(keeper.path) if keeper is not None and keeper.path is not None else None
+                check_guards(engine, captured, guard, board, watched, pace, newest)
+            step = segment.first_step + steps
+            if keeper is not None:
+                progress.state = WorkerState.SAVING
+                path = keeper.save(engine, step, periods, speak)
+                if path is not None:
+                    speak({"event": "saved", "step": step, "path": str(path)})
+            if watched.stopped:
+                break
+        peak_bytes = engine.peak_memory_bytes
+        if options.trace is not None and recording is not None:
+            meta: dict[str, Any] = {"source": "measured", "program": program.name}
+            if plan.tensor > 1:
+                meta["tensor"] = plan.tensor
+            write_trace(Path(options.trace), recording, board, meta, number, peak_bytes, engine.memory_course)
+        # Nobody leaves while another may still want something from it.
+        cold_s = sum(runner.cold_s for runner in engine.device.stages.values())
+        coldest_s = max(float(fact["cold_s"]) for fact in board.share({"step": step, "cold_s": cold_s}))
+        if coldest_s > 0:
+            text = f"to make code of compiled stages took up to {show_seconds(coldest_s)} a worker"
+            speak({"event": "note", "text": text})
+    collectives = asdict(division.members.done) if division else {}
+    report(
+        result(job, device, engine, watched, step)
+        | {"stopped": watched.stopped and step < end, "collectives": collectives, "skipped": guard.skipped}
+    )
+
+
+def result(job: Job, device: torch.device, engine: Worker, watched: Watched, step: int) -> dict[str, Any]:
+    """The last report of a worker that has trained so many steps; see collector.py."""
+    return {
+        "event": "done",
+        "steps": step,
+        "iteration_s": watched.iteration_s,
+        "warm_steps": watched.warm_steps,
+        "queued_share": watched.queued_share,
+        "optimizer": engine.device.model.optimizer,
+        "dtype": job.dtype,
+        "device_type": known_type(device),
+        "peak_memory_bytes": engine.peak_memory_bytes,
+        "swaps": asdict(engine.device.swapping.took()) if engine.device.swapping is not None else {},
+        "stopped": False,
+    }
+
+
+def _drawn(
+    captured: Captured,
+    plan: Plan,
+    options: Options,
+    number: int,
+    device: torch.device,
+    board: KVExchange,
+    progress: Heartbeat,
+    speak: Report,
+) -> dict[str, Any]:
+    """Train with buckets and threads drawn at random; the first worker writes what all have noted; returns the last report."""
+    from hocket.training.calibrate.buckets.run import measure
+
+    assert options.drawing is not None
+    speak({"event": "start", "first": 0, "steps": 0, "checkpoint": None})
+    noted = measure(
+        captured, plan, number, device, options.drawing, progress, lambda text: speak({"event": "note", "text": text})
+    )
+    every = board.share(noted)
+    if board.rank == 0 and options.notes is not None:
+        write_atomic(options.notes, json.dumps(every))
+    return {"event": "done", "steps": 0, "iteration_s": None, "peak_memory_bytes": 0, "stopped": False}
+
+
+def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[str]:
+    """What there is to know of a model that is divided."""
+    split = division.split
+    blocks = sum(len(kind.paths) for kind in split.blocks)
+    forward, backward = (_together(split.collectives, way) for way in ("forward", "backward"))
+    yield (
+        f"{blocks} blocks are divided over groups of {split.width} workers: "
+        f"{forward} forward and {backward} backward a microbatch"
+    )
+    for kind in split.blocks:
+        for name, reason in kind.undivided.items():
+            yield f"{kind.paths[0]}: {name} is whole on every member: {reason}"
+        if plan.sequence_parallel and kind.sliced is None:
+            yield f"{kind.paths[0]} works on whole sequences: {kind.unsliced}"
+    for end in (split.embedding, split.output):
+        if end is not None:
+            yield f"{end.path} is divided by its {end.cut.words} words"
+    for path, reason in split.undivided.items():
+        yield f"{path} is whole on every member: {reason}"
+    if plan.slices:
+        stage_of = {captured.index_of(layer): s for s, stage in enumerate(plan.stages) for layer in stage.layers}
+        own = divided_tensors(captured)
+        for tensor in captured.tensors:
+            if tensor.name in own and {stage_of[layer] for layer in tensor.targets} != {stage_of[tensor.source]}:
+                yield (
+                    f"slices: what stage {stage_of[tensor.source]} sends beside {tensor.name} goes whole: "
+                    "a border inside of a divided block, where each member has its own part"
+                )
+
+
+def _together(done: Collectives, way: str) -> str:
+    names = {"all_reduces": "all-reduces", "gathers": "gathers", "scatters": "reduce-scatters"}
+    counts = {name: getattr(getattr(done, key), way) for key, name in names.items()}
+    return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
+
+
+def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -> "CheckpointManager | None":
+    """Who makes checkpoints, if they are wanted: DCP takes a second to import."""
+    if options.checkpoint is None:
+        return None
+    from hocket.runtime.checkpoint.manager import CheckpointManager
+
+    going_on = options.on_nan == "go"
+    return CheckpointManager(job, layout, Path(options.checkpoint), board, options.resume, options.keep, going_on)
+
+
+def _silent(event: dict[str, Any]) -> None:
+    """What all workers would say alike, the first one says."""
+
+
+def _every(options: Options, start: int) -> int | None:
+    """Steps between two checkpoints: a tenth of what is to do, if nothing else is said."""
+    if options.checkpoint is None:
+        return None
+    return options.every or max(1, (options.steps - start) // 10)
+
+
+def _notes(
+    options: Options,
+    plan: Plan,
+    updates: UpdateSemantics,
+    program: Program,
+    runs: list[RunSegment],
+    start: int,
+    end: int,
+) -> Iterator[str]:
+    if not runs:
+        yield f"{start} steps are trained already: nothing to do"
+        return
+    if end != options.steps:
+        filled = f", besides {program.admitted} that fill and empty the pipeline" if program.admitted else ""
+        yield (
+            f"{end} steps instead of {options.steps}: {program.name} ends behind whole periods, of "
+            f"{show_count(program.stride, 'microbatch')}, and whole steps, of {plan.microbatches}{filled}"
+        )
+    if not updates.same:
+        yield f"a step is {updates.batch_size} samples; {updates.sentence(plan.strategy)}"
+    yield from (one.text for one in updates.differences)
+    if len(runs) > 1 and not program.rule.synchronous:
+        yield (
+            f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "
+            f"the {program.rule.kind} rule begins anew after each"
+        )

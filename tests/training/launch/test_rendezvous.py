@@ -1,0 +1,89 @@
+"""How workers find each other under torchrun, and what a person sees while they do not."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hocket.errors import InputError, WorkerLost
+from hocket.training.launch.rendezvous import meet
+from tests.limits import HUNG_S
+
+pytestmark = pytest.mark.workers
+
+WAITING = """
+import signal
+import sys
+from hocket.training.launch.rendezvous import meet
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which who starts tests in the background may have taken away
+print("waiting", flush=True)
+meet(int(sys.argv[1]), 2, print)
+"""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def place(monkeypatch: pytest.MonkeyPatch, host: str, port: int | str) -> None:
+    """Where to meet."""
+    monkeypatch.setenv("MASTER_ADDR", host)
+    monkeypatch.setenv("MASTER_PORT", str(port))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.thinned
+def test_who_waits_can_leave(rank: int, number: signal.Signals) -> None:
+    """The others never come: a signal ends the process within seconds, not after minutes inside torch."""
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment |= {"RANK": str(rank), "WORLD_SIZE": "2"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(rank)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.5)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=HUNG_S)
+        assert process.returncode != 0
+        assert "c10d" not in said
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_place_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error with worker, place and reason, after it was said what is waited for."""
+    port, told = free_port(), list[str]()
+    place(monkeypatch, "127.0.0.1", port)
+    seconds = iter(range(10**6))
+    with pytest.raises(
+        WorkerLost, match=rf"^worker 1 did not meet the others at 127\.0\.0\.1:{port} within 20 s: Connection refused"
+    ):
+        meet(1, 2, told.append, wait_s=20.0, clock=lambda: float(next(seconds)))
+    assert told == [f"waiting at 127.0.0.1:{port} for worker 0 of 2 workers"]
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "at"),
+    [("", "29500", "MASTER_ADDR"), ("here", "", "MASTER_PORT"), ("here", "99999", "MASTER_PORT")],
+)
+def test_a_place_that_is_none(monkeypatch: pytest.MonkeyPatch, host: str, port: str, at: str) -> None:
+    """Environment variables that torchrun would have set are named."""
+    place(monkeypatch, host, port)
+    with pytest.raises(InputError, match=rf"^{at}: "):
+        meet(1, 2, print)

@@ -1,0 +1,49 @@
+"""What one of torchrun's workers makes of signals, without starting any worker."""
+
+import json
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from hocket.errors import NotFinite
+from hocket.runtime.progress.heartbeat import Heartbeat
+from hocket.training.launch.failures import describe
+from hocket.training.launch.torchrun import _Together
+from hocket.training.worker.options import Options
+
+
+@pytest.mark.parametrize("folder", ["saved", None])
+def test_the_first_signal_is_the_first_although_the_thread_was_quicker(folder: str | None) -> None:
+    """The thread that watches learns of a signal at once, the main thread when it runs Python again: still only a second one ends
+    the run at once, or the first where nothing can be saved."""
+    waker, woken = socket.socketpair()
+    with waker, woken:
+        woken.setblocking(False)
+        progress = Heartbeat.private()
+        together = _Together(HashStore(), 0, ["worker 0"], progress, Options(1, checkpoint=folder), None)
+        together._woken = woken
+        waker.send(bytes([signal.SIGINT]))
+        together._hold()  # the thread's turn, while the main thread is inside a transfer
+        assert progress.hold == (folder is not None)
+        if folder is not None:
+            together._again(signal.SIGINT, None)
+        with pytest.raises(KeyboardInterrupt):
+            together._again(signal.SIGINT, None)
+
+
+@pytest.mark.parametrize(("rank", "waits"), [(0, True), (1, False)])
+def test_the_first_worker_keeps_the_store_until_all_have_found_what_is_not_finite(rank: int, waits: bool) -> None:
+    """A worker that is slower to raise the error still needs the store, which lives in the first worker's process."""
+    store = HashStore()
+    together = _Together(store, rank, ["worker 0", "worker 1"], Heartbeat.private(), Options(1, silence_s=60), None)
+    error = NotFinite("step 1", "a loss of nan", "finite losses")
+    other = json.dumps(describe(error, time.time(), "step 1", False))
+    slow = threading.Timer(0.3, lambda: store.set(f"failed/{1 - rank}", other))
+    slow.start()
+    assert together.explain(error) is error
+    assert store.check([f"failed/{1 - rank}"]) is waits
+    slow.join()

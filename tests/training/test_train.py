@@ -1,0 +1,156 @@
+"""Tests of what the process that starts a run does without torch."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.link_sums import LinkSums
+from hocket.planning.plan import Plan, PlanStage, Predicted
+from hocket.planning.predict.predict import predict_iteration
+from hocket.profiling.analytic.synthetic import chain
+from hocket.training.calibrate.run_feedback import predicted_now, unlike_host_link
+from hocket.training.train import train
+from hocket.training.worker.monitor.listener import Quiet
+from hocket.training.worker.ranks import devices_of, worker_name
+
+PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
+NAMES = [layer.name for layer in PROFILE.layers]
+
+
+class Notes(Quiet):
+    """A listener that keeps notes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep it."""
+        self.notes.append(text)
+
+
+def cut_at(layer: int) -> Plan:
+    """Two stages on two devices."""
+    cluster = Cluster("two", (Level("local", 2, 1e9),), "cpu-core")
+    stages = (PlanStage(tuple(NAMES[:layer]), (0,)), PlanStage(tuple(NAMES[layer:]), (1,)))
+    return Plan("flush", PROFILE.name, 4, 1, stages, cluster, profile="p.json", profile_digest=PROFILE.digest)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the profile."""
+    PROFILE.save(tmp_path / "p.json")
+    return tmp_path
+
+
+def test_a_plan_as_it_was_predicted_keeps_its_prediction(folder: Path) -> None:
+    """Nothing is said of a plan that nobody has touched, or of one that was never predicted and now is."""
+    plan, notes = cut_at(2), Notes()
+    now = predict_iteration(plan, PROFILE)
+    assert predicted_now(replace(plan, predicted=now), folder, notes) == now
+    assert predicted_now(plan, folder, notes) == now
+    assert notes.notes == []
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(1e-3, True), (0.1, False), (0.3, False)])
+def test_a_link_to_the_host_that_is_not_imitated(seconds: float, told: bool) -> None:
+    """Swaps that took less than the plan's host_link lets them: a note says which link was expected and measured, and what to give.
+    Nothing where they took as long or longer, where the cluster says no link, or where nothing was swapped."""
+    plan = cut_at(2)
+    linked = replace(plan, cluster=replace(plan.cluster, host_link=Link(5e6)))
+    swaps = {device: LinkSums.of(5e5, seconds, 10) for device in (0, 1)}
+    note = unlike_host_link(linked, swaps)
+    assert bool(note) is told
+    assert not told or ("5MB/s" in note and "500MB/s" in note and "--host-link 5MB/s" in note)
+    assert unlike_host_link(plan, swaps) == unlike_host_link(linked, {}) == ""
+
+
+def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
+    """A plan that was cut elsewhere by hand is compared with what it does now, and both figures are told."""
+    then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
+    edited = replace(cut_at(1), predicted=then)
+    now = predicted_now(edited, folder, notes)
+    assert now == predict_iteration(edited, PROFILE)
+    assert now.iteration_s > then.iteration_s
+    assert len(notes.notes) == 1
+    assert "changed since it was predicted" in notes.notes[0]
+
+
+def test_of_groups_by_hand_nothing_is_predicted(folder: Path) -> None:
+    """A plan whose devices were made groups is not the one that was predicted, and its profile says nothing of groups."""
+    cluster = Cluster("four", (Level("local", 4, 1e9),), "cpu-core")
+    then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
+    assert predicted_now(replace(cut_at(2), predicted=then, tensor=2, cluster=cluster), folder, notes) is None
+    assert len(notes.notes) == 1
+    assert notes.notes[0].startswith("nothing is predicted: ")
+
+
+def test_workers_of_groups_are_named() -> None:
+    """By number, and by member and group where there are groups; they are on the groups' devices, in order."""
+    cluster = Cluster("eight", (Level("local", 8, 1e9),), "cpu-core")
+    plan = replace(cut_at(2), cluster=cluster)
+    grouped = replace(plan, tensor=2, stages=(PlanStage(("a",), (3,)), PlanStage(("b",), (1,))))
+    assert devices_of(grouped) == (2, 3, 6, 7)
+    assert worker_name(plan, 1) == "worker 1"
+    assert [worker_name(grouped, rank) for rank in (1, 2)] == [
+        "worker 1, member 1 of group 1",
+        "worker 2, member 0 of group 3",
+    ]
+
+
+@pytest.mark.parametrize("trouble", ["no folder", "no profile", "another profile", "no name"])
+def test_without_the_profile_the_plan_is_believed(tmp_path: Path, trouble: str) -> None:
+    """A profile that is not at hand, or is another one, is no reason not to train."""
+    plan = replace(cut_at(2), predicted=Predicted(99.0, 1.0, {0: 1.0}))
+    if trouble == "another profile":
+        replace(PROFILE, name="other").save(tmp_path / "p.json")
+    if trouble == "no name":
+        plan = replace(plan, profile="")
+    notes = Notes()
+    assert predicted_now(plan, None if trouble == "no folder" else tmp_path, notes) == plan.predicted
+    assert notes.notes == []
+
+
+def test_only_the_first_worker_says_that_the_number_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun with too many workers one raises; the others wait until it has spoken and leave with the same code."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(InputError, match="--nproc-per-node 2") as caught:
+        train("job.py", cut_at(2), steps=1)
+    assert waited == []
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(SystemExit) as left:
+        train("job.py", cut_at(2), steps=1)
+    assert left.value.code == caught.value.exit_code == 2
+    assert waited == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "place"),
+    [
+        ("", "", "MASTER_ADDR"),
+        ("here", "", "MASTER_PORT"),
+        ("here", "-1", "MASTER_PORT"),
+        ("here", "65536", "MASTER_PORT"),
+    ],
+)
+def test_where_workers_meet_must_be_said(monkeypatch: pytest.MonkeyPatch, address: str, port: str, place: str) -> None:
+    """A rank that was left behind by another program is no torchrun: told with what to do, on every worker."""
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", address), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="torchrun") as caught:
+        train("job.py", cut_at(2), steps=1)
+    assert caught.value.place == place
+
+
+def test_what_torchrun_sets_must_be_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything else is named."""
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="RANK: found 'first'"):
+        train("job.py", cut_at(2), steps=1)

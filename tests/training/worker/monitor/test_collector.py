@@ -1,0 +1,309 @@
+"""Tests of the collector and of what is shown."""
+
+import io
+import json
+from dataclasses import replace
+from math import isnan
+
+import pytest
+
+from hocket.planning.plan import Plan, Predicted
+from hocket.training.worker.monitor.collector import Collector
+from hocket.training.worker.monitor.display import JsonLines, TrainingBar, spoken
+from hocket.training.worker.monitor.listener import RunSummary
+from tests.system.tiny import Recorder, plan
+
+
+def loss(step: int, value: float | None, samples: int = 2, weight: float | None = None) -> dict[str, object]:
+    """A report of one microbatch."""
+    given = samples if weight is None else weight
+    return {"event": "loss", "step": step, "sum": value, "weight": given, "samples": samples}
+
+
+def started(chosen: Plan, first: int = 0) -> tuple[Collector, Recorder]:
+    """A collector that knows where the run begins."""
+    listener = Recorder()
+    collector = Collector(chosen, listener)
+    collector.take(0, {"event": "start", "first": first, "steps": first + 9, "checkpoint": None})
+    return collector, listener
+
+
+def test_the_loss_of_a_step_is_the_mean_by_weights() -> None:
+    """A microbatch without weight changes nothing; a step without any has no loss, as the mean over nothing in one process."""
+    collector, listener = started(plan("flush"))
+    for value, weight in ((6.0, 3.0), (0.0, 0.0), (4.0, 1.0), (0.0, 0.0)):
+        collector.take(1, loss(0, value, weight=weight))
+    for _ in range(4):
+        collector.take(1, loss(1, 0.0, weight=0.0))
+    assert [line["loss"] for line in listener.lines] == [2.5, None]
+
+
+def test_steps_come_in_order_whatever_order_microbatches_come_in() -> None:
+    """Replicas of the last stage report different microbatches; a step is shown when it is whole and its turn has come."""
+    collector, listener = started(plan("flush"), first=3)
+    for step, value in ((4, 1.0), (3, 2.0), (4, 3.0), (4, 5.0), (4, 7.0), (3, 2.0), (3, 4.0)):
+        collector.take(1, loss(step, value))
+    assert listener.lines == []
+    collector.take(1, loss(3, 8.0))
+    assert listener.lines == [
+        {"step": 4, "loss": 2.0, "samples": 32},
+        {"step": 5, "loss": 2.0, "samples": 40},
+    ]
+
+
+def test_losses_that_overtake_the_start() -> None:
+    """Pipes of different workers are read in any order: nothing is shown before it is known where the run begins."""
+    listener = Recorder()
+    collector = Collector(plan("flush"), listener)
+    collector.take(1, loss(5, 16.0, 8))
+    assert listener.lines == []
+    collector.take(0, {"event": "start", "first": 5, "steps": 9, "checkpoint": None})
+    assert listener.losses == [2.0]
+
+
+def test_a_loss_that_is_not_a_number() -> None:
+    """It is null in JSON, not a number in the summary, and the steps go on."""
+    collector, listener = started(plan("flush"))
+    collector.take(1, loss(0, None, 8))
+    assert listener.losses == [None]
+    collector.take(0, {"event": "done", "steps": 1, "iteration_s": None, "peak_memory_bytes": 5, "stopped": False})
+    summary = collector.summary((4, 7))
+    assert isnan(summary.losses[0])
+    assert summary.peak_memory_bytes == {4: 5}
+    assert summary.iteration_s is None
+
+
+def test_summary() -> None:
+    """The pace is the middle one of the workers', samples/s follow from it, peaks are by device of the plan."""
+    collector, _ = started(plan("flush"))
+    for rank, pace in enumerate((1.0, 2.0, 9.0)):
+        collector.take(
+            rank,
+            {
+                "event": "done",
+                "steps": 6,
+                "iteration_s": pace,
+                "peak_memory_bytes": rank,
+                "stopped": False,
+                "warm_steps": 4 - rank,
+                "queued_share": 0.125 * rank,
+                "optimizer": "SGD" if rank == 1 else "",
+                "dtype": "float32",
+                "device_type": "cpu-core",
+            },
+        )
+    collector.take(0, {"event": "saved", "step": 6, "path": "there"})
+    summary = collector.summary((0, 2, 5))
+    assert (summary.warm_steps, summary.optimizer, summary.dtype) == (2.0, "SGD", "float32")
+    assert summary.device_types == ("cpu-core",)
+    assert summary.queued_share == 0.25
+    assert (summary.iteration_s, summary.samples_per_s, summary.checkpoint) == (2.0, 4.0, "there")
+    assert summary.peak_memory_bytes == {0: 0, 2: 1, 5: 2}
+
+
+def test_lines_are_json() -> None:
+    """Standard output holds JSON documents and nothing else; the last is the summary."""
+    out, notes = io.StringIO(), io.StringIO()
+    lines = JsonLines(out, notes)
+    lines.note("by the way")
+    lines.step({"step": 1, "loss": 0.5, "samples": 8})
+    lines.finished(RunSummary(1, (0.5,), 0.25, 32.0, None, {0: 100}))
+    first, last = [json.loads(text) for text in out.getvalue().splitlines()]
+    assert first == {"step": 1, "loss": 0.5, "samples": 8}
+    assert last["iteration_s"] == 0.25
+    assert last["peak_memory_bytes"] == {"0": 100}
+    assert notes.getvalue() == "hocket: by the way\n"
+
+
+def bar_at(width: int, terminal: bool = True) -> tuple[TrainingBar, io.StringIO]:
+    """A bar on a console of so many columns, six of a thousand steps into a run that saves; and what the console shows."""
+    from rich.console import Console
+
+    now_s = [0.0]
+    text = io.StringIO()
+    bar = TrainingBar(
+        Console(file=text, width=width, force_terminal=terminal, legacy_windows=False), clock=lambda: now_s[0]
+    )
+    bar.started(0, 1000, 0.5)
+    for step in range(1, 7):
+        now_s[0] += 0.25
+        bar.step({"step": step, "loss": 1.5, "samples": 8 * step})
+    bar.saved(5, "saved/step-00000005")
+    return bar, text
+
+
+def test_bar_shows_prediction_against_measurement_once_warm() -> None:
+    """The loss at once; pace, time left and prediction when enough steps have been seen."""
+    bar, text = bar_at(200)
+    assert bar.figures({"loss": 1.5}) == (
+        "loss 1.5000",
+        "250 ms a step",
+        "0:04:08 left",
+        "500 ms predicted",
+        "32 samples/s",
+    )
+    assert bar.line(200).endswith(" 6/1000  " + "  ".join(bar.figures({"loss": 1.5})) + "  saved step 5")
+    bar.close()
+    assert TrainingBar().figures({"loss": None}) == ("loss not a number",)
+    assert "6/1000" in text.getvalue()
+
+
+@pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 40, 20, 7])
+def test_the_number_of_steps_is_never_left_out(width: int) -> None:
+    """In a narrow terminal the bar goes first, then what matters least; nothing is cut in the middle."""
+    bar, _ = bar_at(width)
+    bar.close()
+    line = bar.line(width - 1)
+    assert "6/1000" in line
+    assert len(line) <= width - 1
+    shown = line.partition("6/1000")[2].split("  ")[1:]
+    assert shown == [*bar.figures({"loss": 1.5}), "saved step 5"][: len(shown)]
+    if width == 80:
+        assert shown[-1] == "500 ms predicted"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
+    """Checkpoints are not listed as they are made; nothing is broken inside a phrase, and no blank line is left."""
+    bar, text = bar_at(80, terminal)
+    summary = RunSummary(6, (), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, checkpoint="saved/step-00000005")
+    bar.finished(summary)
+    bar.close()
+    said = text.getvalue()
+    assert said.count("saved/step-00000005") == 1
+    assert said.endswith("saved in saved/step-00000005\n")
+    assert all(line in said for line in spoken(summary, 79 if terminal else None).splitlines())
+    if not terminal:
+        assert said == f"{spoken(summary)}\nsaved in saved/step-00000005\n"
+
+
+def test_a_run_that_never_began_leaves_no_blank_line() -> None:
+    """What comes next, an error, stands alone."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    TrainingBar(Console(file=text, width=80)).close()
+    assert text.getvalue() == ""
+
+
+def test_a_summary_breaks_between_phrases() -> None:
+    """Every line but one that is a single phrase fits, and the lines together are the sentence."""
+    summary = RunSummary(6, (), 0.25, 32.0, 0.5, {d: (d % 6 + 1) * 2**20 for d in range(12)})
+    lines = spoken(summary, 79).splitlines()
+    assert max(map(len, lines)) <= 79
+    assert " ".join(lines) == spoken(summary)
+    assert all(line[-1] in ";," for line in lines[:-1])
+    assert len(spoken(summary, 5).splitlines()) == 4 + 6
+
+
+@pytest.mark.parametrize("iteration_s", [None, 0.5])
+def test_spoken(iteration_s: float | None) -> None:
+    """One sentence, with or without a pace, says by how much the prediction was off."""
+    said = spoken(RunSummary(3, (), iteration_s, 16.0, 0.4, {0: 10}))
+    assert said.startswith("3 steps trained")
+    assert ("400 ms predicted (20.0% less than measured)" in said) == (iteration_s is not None)
+    memory = RunSummary(3, (), 0.4, 16.0, 0.4, {0: 100, 1: 100, 2: 100}, {0: 99.0, 1: 100.0, 2: 102.5})
+    assert "400 ms predicted (as measured)" in spoken(memory)
+    assert spoken(memory).endswith("predicted 1.0% less to 2.5% more than measured")
+    assert spoken(replace(memory, predicted_peak_memory_bytes={0: 103.0})).endswith("predicted 3.0% more than measured")
+    assert spoken(RunSummary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
+    waited = "up to 31% of an iteration a worker waited for a core that other threads had"
+    assert (waited in spoken(RunSummary(3, (), iteration_s, queued_share=0.31))) == (iteration_s is not None)
+    assert "waited" not in spoken(replace(memory, queued_share=0.1))
+
+
+def test_prediction_is_handed_on() -> None:
+    """What the plan predicted stands beside what was measured."""
+    base = plan("flush")
+    chosen = Plan(
+        base.strategy, "tiny", 8, 2, base.stages, base.cluster, predicted=Predicted(0.125, 64.0, {0: 1.0, 1: 1.0})
+    )
+    collector, _ = started(chosen)
+    collector.take(0, {"event": "done", "steps": 1, "iteration_s": 1.0, "peak_memory_bytes": 5, "stopped": False})
+    assert collector.summary((0, 1)).predicted_iteration_s == 0.125
+
+
+def test_what_is_said_of_a_run_that_was_ended() -> None:
+    """The step it had reached, and what of it is left: nothing without a folder, else the newest checkpoint."""
+    collector, _ = started(plan("flush"))
+    assert (
+        collector.stopped_at_once("saved")
+        == "stopped at once before the first step was done; no checkpoint was made yet"
+    )
+    collector.take(1, loss(0, 16.0, 8))
+    assert collector.stopped_at_once(None) == (
+        "stopped after step 1; nothing was saved, because no --checkpoint DIR was given"
+    )
+    collector.take(0, {"event": "saved", "step": 1, "path": "saved/step-00000001"})
+    assert "after step 1; the newest checkpoint is saved/step-00000001; --resume" in collector.stopped_at_once("saved")
+
+
+def test_a_log_has_a_line_every_so_often() -> None:
+    """Of the first and the last step, of twenty between them, and where nothing was said for long."""
+    from rich.console import Console
+
+    now_s, out = [0.0], io.StringIO()
+    bar = TrainingBar(Console(file=io.StringIO(), force_terminal=False), clock=lambda: now_s[0], log=out)
+    bar.started(0, 1000, 0.5)
+    for step in range(1, 1001):
+        now_s[0] += 40.0 if step == 77 else 0.25
+        bar.step({"step": step, "loss": 2.0 / step, "samples": step * 8})
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "step 1/1000  loss 2.0000"
+    assert lines[1].startswith("step 50/1000  loss 0.0400  250 ms a step  0:03:58 left  500 ms predicted  32 samples/s")
+    steps = [int(line.split()[1].partition("/")[0]) for line in lines]
+    assert steps == sorted([1, 77, *range(50, 1001, 50)])
+
+
+def test_a_checkpoint_is_no_part_of_a_steps_pace() -> None:
+    """Of the time that is left it is; where each step makes one, of the pace as well."""
+    bar, now_s = timed_bar()
+    for step in range(1, 31):
+        now_s[0] += 1.25 if step in (11, 21) else 0.25
+        bar.step({"step": step, "loss": 1.0, "samples": step * 8})
+        if step % 10 == 0:
+            bar.saved(step, f"saved/step-{step:08}")
+    left = "0:04:54 left"  # 970 steps of (18 x 250 ms + 1.25 s) / 19
+    assert bar.figures({"loss": 1.0}) == ("loss 1.0000", "250 ms a step", left, "500 ms predicted", "32 samples/s")
+    bar, now_s = timed_bar()
+    for step in range(1, 6):
+        now_s[0] += 1.25
+        bar.step({"step": step, "loss": 1.0, "samples": step * 8})
+        bar.saved(step, f"saved/step-{step:08}")
+    assert bar.figures({"loss": 1.0})[1] == "1.25 s a step"
+
+
+def timed_bar() -> tuple[TrainingBar, list[float]]:
+    """A bar at the start of a thousand steps, and its clock."""
+    now_s = [0.0]
+    bar = TrainingBar(clock=lambda: now_s[0])
+    bar.started(0, 1000, 0.5)
+    return bar, now_s
+
+
+def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
+    """It says that steps were trained before; a folder of checkpoints that it did not write is not named."""
+    bar, text = bar_at(80)
+    bar.finished(RunSummary(10, (), None, checkpoint="saved/step-00000010"))
+    assert "10 steps trained before, none now" in text.getvalue()
+    assert "saved in" not in text.getvalue()
+
+
+def test_steps_too_few_for_a_pace_are_trained_and_saved() -> None:
+    """Where every step fills or empties the pipeline (tick_tock, two steps) no iteration is measured, and yet they were trained."""
+    bar, text = bar_at(160)
+    bar.finished(
+        RunSummary(
+            2,
+            (5.6, 4.9),
+            None,
+            predicted_iteration_s=0.1,
+            peak_memory_bytes={0: 2**20},
+            checkpoint="saved/step-00000002",
+        )
+    )
+    said = " ".join(text.getvalue().split())
+    assert (
+        "2 steps trained; too few to measure an iteration; peak memory by device 0: 1.00 MiB saved in saved/step-00000002"
+        in said
+    )

@@ -1,0 +1,105 @@
+"""Tests of the measured trace."""
+
+from pathlib import Path
+
+from hocket.program.instruction import Instruction, Kind
+from hocket.program.program import Program, StageShape
+from hocket.program.trace.trace import Event, Trace
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.progress.recording import Recording
+from hocket.strategies.base.strategy import compile_strategy
+from hocket.training.worker.monitor.trace_writer import met, write_trace
+
+PROGRAM: Program = compile_strategy("data_parallel", (StageShape(devices=(3,), batch=True),), 1, {})
+FORWARD = Instruction(Kind.FORWARD, 0, 0, 3, "compute")
+
+
+def recorded(most: int, *segments: list[tuple[float, float]]) -> Recording:
+    """A recording of device 3, of forwards that ran in these segments of one period each."""
+    found = Recording(PROGRAM, 3, most)
+    for times in segments:
+        found.add([(FORWARD, *each) for each in times], 1)
+    return found
+
+
+def test_a_transfer_begins_when_both_sides_are_ready() -> None:
+    """A receive that was posted early, and a send that was, begin with the later of the two; compute stays."""
+    early_receive = Event(1, "receive<0", "receive 0 #0 act.0>1#0", Kind.RECEIVE, 0, 0, 0.0, 5.0)
+    late_send = Event(0, "send>1", "send 0 #0 act.0>1#0", Kind.SEND, 0, 0, 4.0, 5.0)
+    early_send = Event(1, "send>0", "send 0 #0 grad.0>1#0", Kind.SEND, 0, 0, 6.0, 9.0)
+    late_receive = Event(0, "receive<1", "receive 0 #0 grad.0>1#0", Kind.RECEIVE, 0, 0, 8.0, 9.0)
+    forward = Event(0, "compute", "forward 0 #0", Kind.FORWARD, 0, 0, 1.0, 4.0)
+    found = met([early_receive, late_send, early_send, late_receive, forward])
+    assert [event.start_s for event in found] == [4.0, 4.0, 8.0, 8.0, 1.0]
+    assert [event.end_s for event in found] == [5.0, 5.0, 9.0, 9.0, 4.0]
+    assert all(event.end_s >= event.start_s for event in found)
+
+
+def test_a_transfer_begins_behind_the_one_before_it_and_ends_when_either_side_knows() -> None:
+    """Both are posted at once; the first receive is looked at late, the second begins when the first is over."""
+    events = [
+        Event(0, "send>1", "send 0 #0 act.0>1#0", Kind.SEND, 0, 0, 1.0, 3.0),
+        Event(0, "send>1", "send 0 #1 act.0>1#1", Kind.SEND, 0, 1, 1.5, 5.0),
+        Event(1, "receive<0", "receive 0 #0 act.0>1#0", Kind.RECEIVE, 0, 0, 0.0, 8.0),
+        Event(1, "receive<0", "receive 0 #1 act.0>1#1", Kind.RECEIVE, 0, 1, 0.0, 9.0),
+    ]
+    assert [(e.start_s, e.end_s) for e in met(events)] == [(1.0, 3.0), (3.0, 5.0), (1.0, 3.0), (3.0, 5.0)]
+
+
+def test_members_of_groups_meet_their_counterparts() -> None:
+    """Groups of two: device 0 sends to 2 what is called the same between 1 and 3, at another time."""
+    events = [
+        Event(device, lane, f"{kind} 0 #0 act.0>1#0", kind, 0, 0, start_s + device % 2 * 10, end_s + device % 2 * 10)
+        for device in range(4)
+        for lane, kind, start_s, end_s in (
+            [("send>1", Kind.SEND, 4.0, 5.0)] if device < 2 else [("receive<0", Kind.RECEIVE, 0.0, 6.0)]
+        )
+    ]
+    found = [(e.device, e.start_s, e.end_s) for e in met(events, members=2)]
+    assert found == [(0, 4.0, 5.0), (1, 14.0, 15.0), (2, 4.0, 5.0), (3, 14.0, 15.0)]
+
+
+def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
+    """What each device held at most stands in the trace's meta, beside what the trace is of; nothing else is left there."""
+    recording = recorded(100, [(1.0, 4.0)])
+    write_trace(tmp_path / "trace.json", recording, KVExchange(None, 0, 1), {"source": "measured"}, 3, 12345)
+    found = Trace.read(tmp_path / "trace.json")
+    assert found.meta == {"source": "measured", "peak_memory_bytes": {"3": 12345}}
+    assert [(e.start_s, e.end_s) for e in found.events] == [(0.0, 3.0)]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_the_trace_knows_what_a_device_held_while_it_was_looked_at(tmp_path: Path) -> None:
+    """On the clock of its events; what came before the first that is there is left out. The most is what the run says, not the course."""
+    course = [(0.5, 1.0), (1.0, 2.0), (2.5, 9.0)]
+    write_trace(tmp_path / "t.json", recorded(9, [(1.0, 4.0)]), KVExchange(None, 0, 1), {}, 3, 12, course)
+    found = Trace.read(tmp_path / "t.json")
+    assert {d: [row.tolist() for row in series] for d, series in found.memory.items()} == {3: [[0.0, 1.5], [2.0, 9.0]]}
+    assert found.peak_memory_bytes() == {3: 12.0}
+
+
+def test_the_trace_is_of_all_segments(tmp_path: Path) -> None:
+    """Segments follow each other, named on, and the trace says when each began; one alone needs no word."""
+    write_trace(
+        tmp_path / "t.json", recorded(9, [(2.0, 3.0)], [(5.0, 6.0)], [(9.0, 9.5)]), KVExchange(None, 0, 1), {}, 3, 1
+    )
+    found = Trace.read(tmp_path / "t.json")
+    assert [(e.name, e.start_s) for e in found.events] == [
+        ("forward 0 #0", 0.0),
+        ("forward 0 #1", 3.0),
+        ("forward 0 #2", 7.0),
+    ]
+    assert found.segments_s == (0.0, 3.0, 7.0)
+    assert "left_out" not in found.meta
+    write_trace(tmp_path / "one.json", recorded(9, [(2.0, 3.0)]), KVExchange(None, 0, 1), {}, 3, 1)
+    assert "segments_s" not in Trace.read(tmp_path / "one.json").meta
+
+
+def test_of_a_long_run_the_end_is_kept(tmp_path: Path) -> None:
+    """Older events are counted, not kept; the segment that is cut begins with the trace."""
+    recording = recorded(3, [(0.0, 1.0)], [(2.0, 3.0), (4.0, 5.0)], [(6.0, 7.0), (8.0, 9.0)])
+    write_trace(tmp_path / "t.json", recording, KVExchange(None, 0, 1), {}, 3, 1)
+    found = Trace.read(tmp_path / "t.json")
+    assert [e.start_s for e in found.events] == [0.0, 2.0, 4.0]
+    assert found.segments_s == (0.0, 2.0)
+    assert found.meta["left_out"] == 2

@@ -1,0 +1,78 @@
+"""Time slices of threads that compute."""
+
+import os
+import threading
+
+import pytest
+
+from hocket.training.launch import time_slice
+from hocket.util.time_slice import LONGEST_S, long_time_slice, time_slice_s
+
+needs_slices = pytest.mark.skipif(time_slice_s() is None, reason="this kernel has no time slices (Linux 6.12)")
+
+
+@needs_slices
+def test_a_thread_has_the_longest_slice_inside_and_its_own_after() -> None:
+    """The slice is long inside, also in a thread started there, and as before afterwards, also after an error."""
+    usual_s, inside_s = time_slice_s(), list[float | None]()
+
+    def fail() -> None:
+        assert time_slice_s() == LONGEST_S
+        thread = threading.Thread(target=lambda: inside_s.append(time_slice_s()))
+        thread.start()
+        thread.join()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), long_time_slice():
+        fail()
+    assert inside_s == [LONGEST_S]
+    assert time_slice_s() == usual_s
+    assert usual_s is not None
+    assert usual_s < LONGEST_S
+
+
+@needs_slices
+def test_other_threads_keep_their_slice() -> None:
+    """A thread that was started before has a shorter slice than the one that computes: it gets the core when it wakes up."""
+    begin, end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begin.set()
+        end.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    begin.wait()
+    try:
+        with long_time_slice():
+            slice_s = time_slice_s(thread.native_id or 0)
+            assert slice_s is not None
+            assert slice_s < LONGEST_S
+    finally:
+        end.set()
+        thread.join()
+
+
+@needs_slices
+def test_a_niceness_stays() -> None:
+    """Only the slice changes: a run under `nice` stays as nice as it is."""
+    found = list[tuple[int, int]]()
+
+    def nice() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), before + 1)
+        with long_time_slice():
+            found.append((os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), before + 1))
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=nice)
+    thread.start()
+    thread.join()
+    assert found == [(before + 1, before + 1)]
+
+
+def test_nothing_happens_where_there_are_no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with unknown system calls computes as before."""
+    monkeypatch.setattr(time_slice, "_CALLS", {})
+    assert time_slice_s() is None
+    with long_time_slice():
+        assert time_slice_s() is None
