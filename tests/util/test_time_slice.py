@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hocket.training.launch import time_slice
+from hocket.util import time_slice
 from hocket.util.time_slice import LONGEST_S, long_time_slice, time_slice_s
 
 needs_slices = pytest.mark.skipif(time_slice_s() is None, reason="this kernel has no time slices (Linux 6.12)")
