@@ -184,6 +184,7 @@ def validate(opened: LoadedPlan) -> Program:
         InputError: the plan does not fit its profile. RefusedError: its strategy does not support it, or swaps.
         ProgramError: its program is not legal, or may need more memory than there is.
     """
+    opened.profile.check_shard(f"{opened.place}: shard" if opened.place else "shard", opened.plan.shard)
     program = opened.program
     problems = problems_of(opened, program)
     if problems:

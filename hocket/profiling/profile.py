@@ -22,6 +22,7 @@ import numpy as np
 from hocket.errors import InputError
 from hocket.profiling.capture.compiled_costs import Compiled
 from hocket.profiling.layer import MOST, Layer, OtherDeviceLayer, Tensor, check_amounts
+from hocket.util.compatibility import Feature, check_together
 from hocket.util.documents import parse_json, seems, seems_instead
 from hocket.util.files import digest, read_bytes, write_atomic
 from hocket.util.schema import as_data, read_as
@@ -79,6 +80,7 @@ class ModelProfile:
             trainable parameters does not pay this cost.
         step_together: True if the optimizer step needs the temporary memory of all layers at once; False if it needs
             one layer's at a time.
+        elementwise_step: False if the optimizer looks at whole weights (Adafactor): replicas cannot shard its state.
         digest_of_model: SHA-256 over names and shapes of the parameters; empty for imported profiles.
         batch_size: global batch size of the measured job; 0 if unknown.
         tensor: tensor-parallel size. All costs are costs of one rank of the group.
@@ -110,6 +112,7 @@ class ModelProfile:
     dtype: str = "float32"
     step_call_s: float = 0.0
     step_together: bool = False
+    elementwise_step: bool = True
     digest_of_model: str = ""
     batch_size: int = 0
     tensor: int = 1
@@ -187,6 +190,20 @@ class ModelProfile:
     def elsewhere(self) -> tuple[str, ...]:
         """Other device types with known times for all layers."""
         return tuple(one.device_type for one in self.layers[0].elsewhere)
+
+    def check_shard(self, place: str, shard: str) -> None:
+        """Refuse sharding among replicas that the job's optimizer does not allow.
+
+        Arguments:
+            shard: "none", "optimizer" or "full".
+
+        Raises:
+            RefusedError: the optimizer looks at whole weights.
+        """
+        if shard != "none" and not self.elementwise_step:
+            check_together(
+                place, Feature.WHOLE_STEPS, Feature(f"shard: {shard}"), found=f"{shard}, with {self.optimizer}"
+            )
 
     def on(self, device_type: str) -> "ModelProfile":
         """Return the profile of the job on a device type in `elsewhere`."""
@@ -328,6 +345,8 @@ class ModelProfile:
         for name in ("sequence_parallel", "loss_weighted", "loss_parts", "whole_forward_std_s", "whole_backward_std_s"):
             if not data[name]:
                 del data[name]
+        if data["elementwise_step"]:
+            del data["elementwise_step"]
         for tensor in data["tensors"]:
             if not tensor["own"]:
                 del tensor["own"]

@@ -30,6 +30,7 @@ TORCH = (
             "capture/stage",
             "capture/storage_tracker",
             "checks/batch_independence",
+            "checks/elementwise_step",
             "checks/loss_additivity",
             "checks/mean_draws",
             "checks/stable_calls",

@@ -90,6 +90,9 @@ def search(
         if shard not in SHARDS:
             raise InputError("shard", repr(shard), f"one of {', '.join(SHARDS)}", nearest(shard, SHARDS))
         situation = replace(situation, shard=shard)
+    if not profile.elementwise_step:
+        profile.check_shard("shard", shard or "none")
+        situation = replace(situation, shard="none")
     if buckets == AUTO:
         situation = replace(situation, rebuckets=True)
     elif not isinstance(buckets, str):

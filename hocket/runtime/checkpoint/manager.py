@@ -17,7 +17,7 @@ from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import faults
 from hocket.runtime.nan_guard.not_finite import not_finite
-from hocket.runtime.update.optimizer_check import kept_keys
+from hocket.profiling.checks.elementwise_step import kept_keys
 
 Report = Callable[[dict[str, Any]], None]
 _MOST_NAMED = 100

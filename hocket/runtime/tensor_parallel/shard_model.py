@@ -24,7 +24,7 @@ from hocket.profiling.tensor_parallel.sequence_parallel import enter, leave
 from hocket.profiling.tensor_parallel.sharded_modules import cuts, divide, part_of, whole_of
 from hocket.profiling.tensor_parallel.split import CollectiveCounts, Collectives, Cut, TensorSplit
 from hocket.profiling.tensor_parallel.vocab_parallel import cross_entropy, gathered
-from hocket.runtime.update.optimizer_check import check_optimizer
+from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.util.compatibility import Feature
 
 State = Mapping[str, Mapping[str, Any]]

@@ -15,7 +15,7 @@ from hocket.errors import RefusedError
 from hocket.profiling.job.job import Job
 from hocket.program.instruction import Instruction, ValueKind
 from hocket.runtime.update.flat_buffer import Flat
-from hocket.runtime.update.optimizer_check import check_optimizer
+from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.util.compatibility import Feature
 
 Entries = Mapping[str, object]

@@ -62,6 +62,8 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
 
 def missing(situation: PlanRequest) -> str:
     """What is missing where there is no choice."""
+    if not situation.profile.elementwise_step:
+        return f"{situation.profile.optimizer} looks at whole weights, which replicas would divide"
     if situation.shard == "none":
         return "replicas divide everything here, and shard: none was asked for"
     if situation.cluster.devices < 2:

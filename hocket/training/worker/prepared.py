@@ -26,7 +26,7 @@ from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import judged_together
 from hocket.runtime.progress.segments import SegmentCounts
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
-from hocket.runtime.update.optimizer_check import check_optimizer
+from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers, devices_of
 from hocket.util.compatibility import Feature, check_together

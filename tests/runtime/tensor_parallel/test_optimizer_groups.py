@@ -17,7 +17,7 @@ from hocket.profiling.job.optimizer import group_names
 from hocket.program.rule import Rule
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
-from hocket.runtime.update.optimizer_check import kept_keys
+from hocket.profiling.checks.elementwise_step import kept_keys
 from hocket.runtime.update.sharding import check_sharing
 from hocket.strategies.base.strategy import members
 from hocket.training.verify.reference_loop import rule_loop

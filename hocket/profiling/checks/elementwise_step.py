@@ -1,7 +1,7 @@
-"""Elementwise: whether an optimizer treats every number of a weight alone, so that devices may each step a part of it.
+"""Elementwise steps: an optimizer that updates each number of a weight by itself, so that each device may step a shard.
 
-Rules of this file: what is tried are small weights in the parameter groups that the job's optimizer makes of its whole model, each with
-as many dimensions as a weight of that group.
+The optimizer is tried on small weights in the parameter groups that it makes of the whole model. A small weight has as many dimensions
+as a weight of its group.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hocket.errors import InputError
+from hocket.errors import InputError, RefusedError
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import PLACE, group_names, refill, whole_optimizer, written_parameters
 from hocket.util.compatibility import Feature, check_together
 
 _SAME = 1e-9
 _SIZE = 2
+_SHAPES = ((8, 8), (8,))
 
 Cut = Callable[[Tensor], Sequence[Tensor]]
 """The parts of a tensor."""
@@ -24,16 +25,30 @@ Groups = Sequence[Sequence[Tensor]]
 """Tensors of each parameter group."""
 
 
+def is_elementwise(job: Job) -> bool:
+    """True unless the optimizer's step of a shard differs from the shard of its step, as for Adafactor."""
+    try:
+        # Real numbers decide, also where the job itself is sketched on fake tensors.
+        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[no-untyped-call]
+            check_optimizer(job, _SHAPES, lambda whole: whole.chunk(2), Feature.SHARD_OPTIMIZER)
+    except RefusedError:
+        return False
+    except InputError:  # it makes no step of float64 weights on the CPU: nothing is known
+        return True
+    return True
+
+
 def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: Feature) -> None:
-    """Try on small weights of these shapes whether steps of the parts of a weight are the parts of its step.
+    """Refuse an optimizer that is not elementwise: a step of each shard must equal the shards of one step.
 
     Arguments:
-        shapes: one of two dimensions or more, and one of one.
-        way: what of a plan divides weights.
+        shapes: of the small weights to try: one with two or more dimensions, one with one dimension.
+        cut: divides a weight into shards.
+        way: the feature that divides weights, for the error.
 
     Raises:
-        RefusedError: they are not.
-        InputError: the optimizer makes no step of whole weights.
+        RefusedError: the optimizer looks at whole weights.
+        InputError: the optimizer's step fails on these weights.
     """
     draw = torch.Generator().manual_seed(0)
     optimizer = whole_optimizer(job)

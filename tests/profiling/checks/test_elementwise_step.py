@@ -1,0 +1,85 @@
+"""Optimizers that look at whole weights are found when a job is profiled, and no plan for it shards them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.load import LoadedPlan, validate
+from hocket.planning.search.search import search
+from hocket.profiling.analytic.sketch import sketch
+from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.checks.elementwise_step import is_elementwise
+from hocket.profiling.job.job import Job
+
+Optimizers = Callable[[Any], torch.optim.Optimizer]
+
+
+class NormalizedSGD(torch.optim.Optimizer):
+    """Steps of length `lr`: each depends on the norm of the whole gradient."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Step each weight."""
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                p.sub_(group["lr"] * p.grad / p.grad.norm())
+
+
+def job(optimizer: Optimizers) -> Job:
+    """A model of two linear layers under an optimizer."""
+    data = [(torch.ones(8), torch.ones(8)) for _ in range(8)]
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    return Job(model, nn.functional.mse_loss, data, optimizer, 8)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9), True),
+        (lambda params: torch.optim.AdamW(params, lr=0.1), True),
+        (NormalizedSGD, False),
+    ],
+    ids=["sgd", "adamw", "normalized"],
+)
+def test_an_optimizer_is_elementwise_or_not(optimizer: Optimizers, expected: bool) -> None:
+    """The profile says it too, and survives its text form."""
+    assert is_elementwise(job(optimizer)) is expected
+    profile = sketch(job(optimizer), (1, 2)).profile
+    assert profile.elementwise_step is expected
+    assert type(profile).from_json(profile.to_json()) == profile
+
+
+def test_adafactor_is_not_elementwise() -> None:
+    """Its second moments are means over rows and columns."""
+    assert not is_elementwise(job(lambda params: torch.optim.Adafactor(params, lr=0.1)))
+
+
+def test_no_plan_shards_what_the_optimizer_reads_whole() -> None:
+    """The search leaves such plans out, refuses them if they are asked for, and a plan edited by hand is refused."""
+    profile = replace(
+        chain(6, forward_s=0.01, backward_s=0.02, device_type="v100-16gb"),
+        elementwise_step=False,
+        optimizer="Adafactor",
+    )
+    cluster = Cluster("two", (Level("server", 2, 1e11),), profile.device_type)
+    found = search(profile, cluster, 8)
+    assert found.candidates
+    assert {one.plan.shard for one in found.candidates} == {"none"}
+    assert any(one.strategy == "fully_sharded" and "whole weights" in one.reason for one in found.refused)
+    for shard in ("optimizer", "full"):
+        with pytest.raises(RefusedError, match=r"Adafactor.*whole weights"):
+            search(profile, cluster, 8, shard=shard)
+    plan = next(
+        one.plan for one in found.candidates if one.strategy == "data_parallel" and len(one.plan.stages[0].devices) == 2
+    )
+    with pytest.raises(RefusedError, match=r"plan.yaml: shard.*whole weights"):
+        validate(LoadedPlan(replace(plan, shard="optimizer"), profile, "plan.yaml"))
