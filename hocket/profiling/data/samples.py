@@ -53,7 +53,7 @@ def _read(data: Any, index: int) -> dict[str, Any]:
         sample = data[index]
     except HocketError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         known = show_count(len(data), "sample")
         steps = [f"len(data) says {known}."] if isinstance(error, LookupError | StopIteration) else []
         steps.append(f"It was raised here:\n{raised_at(error)}")

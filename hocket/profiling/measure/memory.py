@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from hocket.errors import InputError
 from hocket.profiling.analytic.fake_tensors import is_fake
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.storage_tracker import StorageTracker, storage_key, unique_bytes
+from hocket.profiling.job.optimizer import PLACE
 
 _SUM = 1.01  # a step that needs more than its largest layer by so much needs all at once
 
@@ -214,7 +216,11 @@ def step_peaks(
         for name, p in weights.items():
             p.grad = torch.full_like(p, 1e-6) if name in names else None
         with StorageTracker() as tracker:
-            optimizer.step()
+            try:
+                optimizer.step()
+            except RuntimeError as error:
+                found = f"{type(optimizer).__name__}, whose step fails: {error}"
+                raise InputError(PLACE, found, "an optimizer that steps dense gradients") from error
             return tracker.peak_bytes
 
     known: dict[Any, int] = {}

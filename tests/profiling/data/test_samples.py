@@ -166,6 +166,18 @@ def test_data_that_two_workers_made_otherwise():
     assert refused(lambda: check_reads(jobs[0], [reads_of(job) for job in jobs])).found == "41 samples on worker 1"
 
 
+def test_a_sample_that_ends_the_process():
+    """sys.exit in data[i] is an error of the sample, with its place in the user's code."""
+
+    def make(i):
+        if i == 3:
+            raise SystemExit("no more data")
+        return good(i)
+
+    error = refused(lambda: job_of(make).batch([2, 3]))
+    assert (error.place, error.found) == ("Job.data[3]", "SystemExit: no more data")
+
+
 @pytest.mark.parametrize("bad", [1, 30])
 def test_a_target_out_of_range_names_its_sample(bad):
     """Whether the capture meets it first or the measurement, the sample, its item and its value are named."""

@@ -183,3 +183,13 @@ def test_temporary_memory_of_a_step(optimizer, together):
     assert peaks[1] == 0
     assert peaks[0] >= 512 * 4
     assert peaks[0] == pytest.approx(2 * peaks[2], rel=0.02)
+
+
+def test_an_optimizer_that_refuses_dense_gradients():
+    """SparseAdam ends in one error about the optimizer, and in no traceback."""
+    data = [(torch.tensor([i % 10]), torch.ones(1, 4)) for i in range(8)]
+    model = nn.Sequential(nn.Embedding(10, 4, sparse=True))
+    job = Job(model, nn.functional.mse_loss, data, lambda params: torch.optim.SparseAdam(params, lr=0.1), 8)
+    with pytest.raises(InputError, match="SparseAdam, whose step fails") as caught:
+        measure(job, (1,), budget_s=1)
+    assert caught.value.place == "Job.optimizer"
