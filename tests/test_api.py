@@ -1,8 +1,6 @@
 """The public face: five names that work in whatever order, and paths where files will do."""
 
 import inspect
-import os
-import shutil
 import subprocess
 import sys
 from itertools import permutations
@@ -15,7 +13,6 @@ from hocket import api
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.profiling.analytic.synthetic import chain
-from hocket.profiling.profile import ModelProfile
 
 pytestmark = pytest.mark.workers
 
@@ -118,19 +115,3 @@ def test_a_job_file_can_be_profiled_by_its_path(tmp_path: Path) -> None:
     """A path that is no job file is refused as such: the path has been understood as one."""
     with pytest.raises(InputError, match="no such file"):
         api.profile(tmp_path / "job.py")
-
-
-def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
-    """The Python lines of README.md plan and simulate, beside a copy of the files that they name."""
-    blocks = (TOP / "README.md").read_text().split("```python\n")[1:]
-    example = next(block.split("```")[0] for block in blocks if "hocket.plan(" in block)
-    shutil.copytree(TOP / "examples", tmp_path / "examples")
-    shutil.copytree(TOP / "hocket" / "profiling" / "examples", tmp_path / "profiles" / "examples")
-    example = example.replace("hocket/profiling/examples", "profiles/examples")
-    environment = {**os.environ, "PYTHONPATH": str(TOP)}
-    done = subprocess.run(
-        [sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "samples/s" in done.stdout
-    assert isinstance(ModelProfile.read(tmp_path / "vgg16.json"), ModelProfile)

@@ -129,6 +129,7 @@ def test_a_break_is_no_traceback(tmp_path: Path) -> None:
     """Ctrl-C while a check runs, which tells of it: nothing more, and the code that shells know."""
     script = (
         f"import runpy, signal, subprocess, sys\n"
+        f"signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent in the background ignores it
         f"subprocess.run = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
         f"own = subprocess.Popen\n"
         f"checker = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"

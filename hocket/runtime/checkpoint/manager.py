@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from hocket.errors import InputError
+from hocket.profiling.checks.elementwise_step import kept_keys
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
@@ -17,7 +18,6 @@ from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import faults
 from hocket.runtime.nan_guard.not_finite import not_finite
-from hocket.profiling.checks.elementwise_step import kept_keys
 
 Report = Callable[[dict[str, Any]], None]
 _MOST_NAMED = 100

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.profiling.capture.capture import Captured
+from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.profiling.job.job import Job
 from hocket.profiling.tensor_parallel.discovery.blocks import find_split
 from hocket.profiling.tensor_parallel.discovery.sequence import with_slices
@@ -24,7 +25,6 @@ from hocket.profiling.tensor_parallel.sequence_parallel import enter, leave
 from hocket.profiling.tensor_parallel.sharded_modules import cuts, divide, part_of, whole_of
 from hocket.profiling.tensor_parallel.split import CollectiveCounts, Collectives, Cut, TensorSplit
 from hocket.profiling.tensor_parallel.vocab_parallel import cross_entropy, gathered
-from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.util.compatibility import Feature
 
 State = Mapping[str, Mapping[str, Any]]

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from hocket.errors import RefusedError
+from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.profiling.job.job import Job
 from hocket.program.instruction import Instruction, ValueKind
 from hocket.runtime.update.flat_buffer import Flat
-from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.util.compatibility import Feature
 
 Entries = Mapping[str, object]

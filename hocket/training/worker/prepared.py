@@ -16,6 +16,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
 from hocket.planning.swapping.budgets import prove_limits
 from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
@@ -26,7 +27,6 @@ from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import judged_together
 from hocket.runtime.progress.segments import SegmentCounts
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
-from hocket.profiling.checks.elementwise_step import check_optimizer
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers, devices_of
 from hocket.util.compatibility import Feature, check_together

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hocket.errors import RefusedError
 from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.checks.elementwise_step import kept_keys
 from hocket.profiling.data.order import order
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import scheduled
@@ -17,7 +18,6 @@ from hocket.profiling.job.optimizer import group_names
 from hocket.program.rule import Rule
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
-from hocket.profiling.checks.elementwise_step import kept_keys
 from hocket.runtime.update.sharding import check_sharing
 from hocket.strategies.base.strategy import members
 from hocket.training.verify.reference_loop import rule_loop

@@ -175,7 +175,7 @@ def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
         Worker(graph, plan.layout(graph), plan.compile(graph), rank, observer=noted).run(FSDP_STEPS)
         found.append(noted.losses)
     job, stream = graph.job, Stream(graph.job, FSDP_CASES[0].plan(graph).batches)
-    model, each = copy.deepcopy(job.model), stream.plan.microbatches
+    model, each = copy.deepcopy(job.model), stream.batches.count
     mesh = init_device_mesh("cpu", (workers,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -188,7 +188,7 @@ def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
             loss = job.loss(model(*args, **kwargs), *loss_args, **loss_kwargs)
             model.set_requires_gradient_sync(m == own[-1])
             # It divides by the number of workers.
-            (loss * (workers * stream.samples(m) / stream.plan.batch_size)).backward()
+            (loss * (workers * stream.samples(m) / stream.batches.batch_size)).backward()
             losses.append((m, float(loss.detach()), stream.samples(m)))
         optimizer.step()
         optimizer.zero_grad()
