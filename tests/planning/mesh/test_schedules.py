@@ -55,6 +55,7 @@ def test_as_many_microbatches_as_stages() -> None:
     assert str(replace(flush[0], schedule="two_bw")) == f"{flush[0].config} two_bw b1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profiles", [pytest.param(source, marks=pytest.mark.slow), untied])
 def test_two_versions(profiles: Any) -> None:
     """What a device holds beyond 1F1B with a flush: another version of the weights, and where devices sum gradients, another sum of
@@ -149,6 +150,7 @@ def test_of_equals_the_newest_weights_go_first() -> None:
         assert of_sizes(exact, options).stale == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.3, 0.7])
 @pytest.mark.parametrize("schedule", ["two_bw", "gpipe"])
 @pytest.mark.thinned
@@ -174,6 +176,7 @@ def test_cut_to_measure(schedule: str, share: float) -> None:
     assert found.iteration_s <= 1.02 * best_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [25e9, pytest.param(1e9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", [pytest.param("two_bw", marks=pytest.mark.slow), "gpipe"])
 def test_unequal_replicas(strategy: str, network: float) -> None:

@@ -119,10 +119,27 @@ def first_come() -> tuple[Policy, SimulatorOptions]:
     ("name", "blind", "by_hand"),
     [
         ("fifo", True, first_come),
-        ("max_min_fairness", True, lambda: (policy_named("max_min_fairness", blind=True), public(blind=True))),
-        ("max_min_fairness", False, lambda: (policy_named("max_min_fairness", rest="middle"), public())),
-        ("finish_time_fairness", False, lambda: (policy_named("finish_time_fairness", rest="middle"), public())),
-        ("makespan", True, lambda: (policy_named("makespan", blind=True), public(blind=True))),
+        pytest.param(
+            "max_min_fairness",
+            True,
+            lambda: (policy_named("max_min_fairness", blind=True), public(blind=True)),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "max_min_fairness",
+            False,
+            lambda: (policy_named("max_min_fairness", rest="middle"), public()),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "finish_time_fairness",
+            False,
+            lambda: (policy_named("finish_time_fairness", rest="middle"), public()),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "makespan", True, lambda: (policy_named("makespan", blind=True), public(blind=True)), marks=pytest.mark.slow
+        ),
         ("isolated", False, lambda: (policy_named("isolated"), public(blind=True))),
         ("allox", False, lambda: (policy_named("allox", rest="middle"), public())),
     ],

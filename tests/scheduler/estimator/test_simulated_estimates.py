@@ -143,6 +143,7 @@ def test_policies_see_estimates_that_rounds_refine_and_jobs_do_what_is_true() ->
     assert run(Estimating(8, 2))[0].records == found.records
 
 
+@pytest.mark.slow
 def test_without_refining_nothing_is_learned() -> None:
     """Policies go on seeing what was thought before the first round."""
     _, seen = run(Estimating(8, 2, refine=False))

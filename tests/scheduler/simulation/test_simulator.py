@@ -359,7 +359,7 @@ REFERENCE = FOLDER / "reference.json"
     [
         ("fifo", "", True),
         pytest.param("max_min_fairness", "max_min_fairness", True, marks=pytest.mark.slow),
-        ("max_min_fairness_perf", "max_min_fairness", False),
+        pytest.param("max_min_fairness_perf", "max_min_fairness", False, marks=pytest.mark.slow),
     ],
 )
 def test_completion_times_are_the_public_simulators(key: str, name: str, blind: bool) -> None:
@@ -386,12 +386,12 @@ def test_completion_times_are_the_public_simulators(key: str, name: str, blind: 
     [
         pytest.param("multi_r2.1_s1", "fifo", marks=pytest.mark.slow),
         ("single_r5_s1", "allox"),
-        ("single_r2_s0", "gandiva"),
+        pytest.param("single_r2_s0", "gandiva", marks=pytest.mark.slow),
         ("static_multi_n100_s0", "isolated"),
-        ("single_r4_s0", "finish_time_fairness_perf"),
+        pytest.param("single_r4_s0", "finish_time_fairness_perf", marks=pytest.mark.slow),
         ("single_r2_s0", "max_min_fairness_packed"),
         ("static_multi_n100_s0", "max_min_fairness_perf"),
-        ("static_multi_n100_s0", "finish_time_fairness_perf"),
+        pytest.param("static_multi_n100_s0", "finish_time_fairness_perf", marks=pytest.mark.slow),
     ],
 )
 def test_completion_times_are_those_that_were_measured(workload: str, policy: str) -> None:

@@ -30,6 +30,7 @@ def _answer(profile, cluster, options, plain_work):
             return str(refused)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     st.integers(2, 9),
