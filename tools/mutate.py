@@ -2,6 +2,8 @@
 
     .venv/bin/python tools/mutate.py --count 60 --seed 1 -o mutants.json
     .venv/bin/python tools/mutate.py --selection fast --selection all    those that the fast selection lets through, by all tests
+    .venv/bin/python tools/mutate.py --near --seed 1 -o near.json            only by tests of the mutant's own room: a lower bound
+    .venv/bin/python tools/mutate.py --escaped-from near.json --seed 1       those that escaped, by all tests of the selection
     .venv/bin/python tools/mutate.py --command "pytest -x tests/program"     by a command of your own
 
 Mutants are drawn over all rooms by a seed, which is printed. For each one the tests that mirror its file run first, then those of
@@ -88,6 +90,13 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     return (first + draw.sample(rest, min(len(rest), max(0, count - len(first)))))[:count]
 
 
+def still_there(mutants: Sequence[Mutant], output: Path) -> list[Mutant]:
+    """Mutants that escaped in an earlier campaign."""
+    told = json.loads(output.read_text())["mutants"]
+    escaped = {(one["path"], one["line"], one["kind"]) for one in told if one["result"] == ESCAPED}
+    return [one for one in mutants if (one.path, one.mutation.line, one.mutation.kind) in escaped]
+
+
 def mirrors(path: str, top: Path) -> Iterator[str]:
     """Tests of a file, of its sub-rooms from the nearest on, and of its room, as far as they exist."""
     parts = path.split("/")[1:]
@@ -97,14 +106,18 @@ def mirrors(path: str, top: Path) -> Iterator[str]:
             yield place.as_posix()
 
 
-def steps(path: str, top: Path, selection: str) -> Iterator[Step]:
-    """Commands of a selection of tests, those nearest to a file first."""
+def steps(path: str, top: Path, selection: str, near: bool) -> Iterator[Step]:
+    """Commands of a selection of tests, the nearest to a file first.
+
+    Arguments:
+        near: leave out tests of other rooms.
+    """
     fast = ("--fast",) if selection == "fast" else ()
     beside = bootstrap.side_by_side()
     for place in mirrors(path, top):
         spread = beside if not place.endswith(".py") else ()
         yield Step(f"{selection}: {place}", (*PYTEST, *fast, *spread, place))
-    for name, command in bootstrap.tests([f"--{selection}"] if selection == "all" else []):
+    for name, command in () if near else bootstrap.tests([f"--{selection}"] if selection == "all" else []):
         yield Step(f"{selection}: {name}", (*PYTEST, *(word for word in command[1:] if word != bootstrap.SLOWEST)))
     yield Step("lint", (str(BIN / "ruff"), "check", "--no-cache", path))
     yield Step("types", (str(BIN / "mypy"),))
@@ -168,7 +181,7 @@ def commands(path: str, top: Path, asked: argparse.Namespace) -> Iterator[Step]:
         return
     seen: set[tuple[str, ...]] = set()
     for selection in asked.selection or ["fast"]:
-        for step in steps(path, top, selection):
+        for step in steps(path, top, selection, asked.near):
             if step.command not in seen:
                 seen.add(step.command)
                 yield step
@@ -208,6 +221,8 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     said.add_argument(
         "--selection", action="append", choices=("fast", "all"), help="tests; the first that catches counts"
     )
+    said.add_argument("--near", action="store_true", help="only tests of the mutant's own room, linter and types")
+    said.add_argument("--escaped-from", type=Path, help="only mutants that escaped in this output of the same seed")
     said.add_argument("--command", default="", help="run this instead, in the copy; its failure catches a mutant")
     said.add_argument("--limit", type=float, default=1800.0, help="seconds for each command; longer counts as caught")
     said.add_argument("-o", "--output", type=Path, default=None, help="write the outcomes as JSON")
@@ -223,6 +238,8 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="hocket-mutants-") as folder:
         top = copied(Path(folder))
         chosen = drawn([one for one in every(top) if one.path.startswith(asked.only)], asked.count, seed)
+        if asked.escaped_from:
+            chosen = still_there(chosen, asked.escaped_from)
         if asked.list:
             print("\n".join(f"{one.mutation.kind:12} {one.path}:{one.mutation.line}" for one in chosen))
             return 0

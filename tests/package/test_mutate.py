@@ -162,3 +162,32 @@ def test_what_does_not_end_is_ended(small: Path, tools: tuple[ModuleType, Module
     """After its limit, and counts as caught by time."""
     step = tools[0].Step("command", (sys.executable, "-c", "import time; time.sleep(1000)"))
     assert tools[0].run(step, small, 0.5) == "timeout"
+
+
+def test_near_leaves_out_tests_of_other_rooms(small: Path, tools: tuple[ModuleType, ModuleType]) -> None:
+    """Only tests that mirror the file, its sub-room or its room, then linter and types."""
+    near, whole = (
+        [step.name for step in tools[0].steps("hocket/room/shape.py", small, "fast", near)] for near in (True, False)
+    )
+    assert near == ["fast: tests/room/test_shape.py", "fast: tests/room", "lint", "types"]
+    assert set(near) < set(whole)
+    assert "fast: tests with workers" in whole
+
+
+def test_only_what_escaped_is_tried_again(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    """The same seed draws the same mutants; of them those that an output names as escaped are left."""
+    mutants = tools[0].every(small)
+    rows = [
+        {
+            "path": one.path,
+            "line": one.mutation.line,
+            "kind": one.mutation.kind,
+            "result": "escaped" if k == 1 else "caught",
+        }
+        for k, one in enumerate(mutants)
+    ]
+    output = tmp_path / "near.json"
+    output.write_text(json.dumps({"mutants": rows}))
+    left = tools[0].still_there(mutants, output)
+    assert mutants[1] in left
+    assert len(left) < len(mutants)
