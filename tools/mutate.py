@@ -106,7 +106,7 @@ def mirrors(path: str, top: Path) -> Iterator[str]:
             yield place.as_posix()
 
 
-def steps(path: str, top: Path, selection: str, near: bool) -> Iterator[Step]:
+def steps(path: str, top: Path, selection: str, near: bool = False) -> Iterator[Step]:
     """Commands of a selection of tests, the nearest to a file first.
 
     Arguments:
