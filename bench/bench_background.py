@@ -23,7 +23,7 @@ from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.simulation.background.background import background_of, collocate
 from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import steady_state
-from hocket.strategies.base.search_space import PlanRequest, cut
+from hocket.strategies.base.search_space import SearchSpace, cut
 from hocket.strategies.burst.planner import plan_burst
 
 GPUS, REPEATS = 8, 12
@@ -84,7 +84,7 @@ class Bench:
 
     def _run(self, strategy: str, runs: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> SimulationResult:
         """A plan of runs of layers on devices, played."""
-        situation = PlanRequest(self.profile, cluster(GPUS), self.batch, bucket_bytes=self.bucket_bytes)
+        situation = SearchSpace(self.profile, cluster(GPUS), self.batch, bucket_bytes=self.bucket_bytes)
         names = [layer.name for layer in self.profile.layers]
         stages = []
         for layers, devices in runs:

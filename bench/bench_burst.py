@@ -26,7 +26,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.profiling.readers import deeppool
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.program.trace.busy_time import active_s
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.burst.planner import BurstPlan, plan_burst
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
@@ -215,7 +215,7 @@ def simulated(models: list[str]) -> None:
         if row["pad"] or row["gpus"] != 8 or row["missing_profile_entries"]:
             continue
         plan = plan_burst(profile(row["model"]), cluster(8), row["batch"], limit_of(row))
-        situation = PlanRequest(profile(row["model"]), cluster(8), row["batch"])
+        situation = SearchSpace(profile(row["model"]), cluster(8), row["batch"])
         microbatches = lcm(*(len(run.devices) for run in plan.runs))
         stages = tuple(
             replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices))

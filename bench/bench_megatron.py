@@ -28,7 +28,7 @@ from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 SIZES = (1, 2, 4, 8, 16)
 CARD, RING = Link(0.92 * 25e9, 5e-6), Link(230e9, 3e-6)
@@ -150,7 +150,7 @@ def zero_3(
     each = replace(cards, bandwidth_bytes_per_s=cards.bandwidth_bytes_per_s * rings / inside.width)
     replicas = tuple(range(devices))
     units = tuple(StageCut((k,), replicas, False, ((k,),), shard="full") for k in range(len(profile.layers)))
-    situation = PlanRequest(profile, replace(whole, levels=(inside, each)), batch, (samples,))
+    situation = SearchSpace(profile, replace(whole, levels=(inside, each)), batch, (samples,))
     found = predict_choice(situation, "fully_sharded", Candidate(units, samples, batch // samples))
     achieved = model.model_flops(batch) / found.iteration_s / devices
     return achieved / 1e12, max(found.peak_memory_bytes.values()) / 1e9

@@ -15,7 +15,7 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.pipedream_partition.cost import evaluate, journeys, owners
 from hocket.strategies.pipedream_partition.cuts import cuts as cuts_of
 from hocket.strategies.pipedream_partition.partition import partition
@@ -34,7 +34,7 @@ def everywhere(profile: ModelProfile, cluster: Cluster) -> Stages:
 def run(profile: ModelProfile, size: int, stages: Stages, strategy: str, **options: int) -> tuple[float, list[float]]:
     """Samples a second, and peak bytes of the first device of every stage, with minibatches of so many samples."""
     batch = size * len(stages[0][1]) if strategy == "data_parallel" else size
-    situation = PlanRequest(profile, A, batch, (size,))
+    situation = SearchSpace(profile, A, batch, (size,))
     stage_cuts = tuple(cut(situation, layers, devices) for layers, devices in stages)
     found = predict_choice(situation, strategy, Candidate(stage_cuts, size, batch // size, dict(options)))
     return found.samples_per_s, [found.peak_memory_bytes[devices[0]] for _, devices in stages]

@@ -24,7 +24,7 @@ from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 
 V100 = catalog.device_type("v100-16gb")
 GB = 1e9
@@ -88,7 +88,7 @@ def run(
     profile, cluster = profile_of(model, recompute), servers(devices)
     count = len(profile.layers)
     ends = [0, *(1 + round(model.layers * s / depth) for s in range(1, depth)), count]
-    situation = PlanRequest(profile, cluster, batch, (microbatch,))
+    situation = SearchSpace(profile, cluster, batch, (microbatch,))
     stages: tuple[StageCut, ...] = tuple(
         cut(situation, range(ends[s], ends[s + 1]), tuple(s + depth * k for k in range(width))) for s in range(depth)
     )

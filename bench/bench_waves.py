@@ -21,7 +21,7 @@ from hocket.profiling.analytic.sizes import published
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.strategies.base.balance import Balancer, runs
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.util.units import show_bytes
 
 FLOAT32 = Precision("float32", weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, step_bytes=28)
@@ -43,7 +43,7 @@ def profile() -> ModelProfile:
 def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple[str, Plan]]:
     """Every plan with its name; partitions are balanced by measured cost (section 4.2: evenly)."""
     count = cluster.devices
-    situation = PlanRequest(found, cluster, count * samples, (samples,))
+    situation = SearchSpace(found, cluster, count * samples, (samples,))
     parts = list(runs(Balancer(found, samples).cuts(count)[count - 1]))
     everything = tuple(range(count))
 

@@ -21,7 +21,7 @@ from hocket.program.passes.borders import stage_shapes
 from hocket.program.program import SHARDS, Program, StageShape
 from hocket.program.rule import KINDS, Rule
 from hocket.program.text.printer import parse_program, print_program
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import Option, compile_strategy, complete, members, strategy
 from tests.paths import GOLDEN
 from tests.program.helpers.programs import CASES, pipeline, rounds, stages_on, two_waves, waves
@@ -213,7 +213,7 @@ def test_a_member_is_as_steady_as_it_declares(name: str) -> None:
     profile = chain(
         12, activation_bytes=1e3, stash_bytes=1e6, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1e-3
     )
-    for choice in member.choices(PlanRequest(profile, cluster, 8)):
+    for choice in member.choices(SearchSpace(profile, cluster, 8)):
         width = len(choice.stages[0].devices)
         if any(len(stage.layers) * len(choice.stages) != 12 or len(stage.devices) != width for stage in choice.stages):
             continue
@@ -222,7 +222,7 @@ def test_a_member_is_as_steady_as_it_declares(name: str) -> None:
         assert (sizes is not None) == member.steady
         if sizes is None:
             continue
-        situation = PlanRequest(profile, cluster, batch)
+        situation = SearchSpace(profile, cluster, batch)
         whole = predict_choice(situation, name, choice, most_forwards=10**9)
         told = predict_choice(situation, name, choice, most_forwards=0)
         assert told.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6), choice
@@ -281,7 +281,7 @@ def test_a_members_choices_can_be_compiled(name: str) -> None:
     """What a member offers to the planner is legal, or refused with a reason; something is legal."""
     profile = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2), device_type="cpu-core")
     cluster = Cluster("four", (Level("server", 4, 1e9),), device_type="cpu-core")
-    situation = PlanRequest(profile, cluster, batch_size=4)
+    situation = SearchSpace(profile, cluster, batch_size=4)
     legal = 0
     for choice in islice(strategy(name).choices(situation), 40):
         program = compiled(name, stage_shapes(profile, choice.stages), choice.microbatches, choice.options)

@@ -20,7 +20,7 @@ from hocket.planning.search.failures import failed
 from hocket.planning.search.result import NEAR, Evaluated, Refused
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import yields_idle
 
 AUTO, DEFAULT = "auto", "default"
@@ -163,7 +163,7 @@ def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
     cluster = plan.group.cluster
     if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
         return True
-    situation = PlanRequest(profile_of_group(plan, profile), cluster, plan.batch_size)
+    situation = SearchSpace(profile_of_group(plan, profile), cluster, plan.batch_size)
     choice = Candidate(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options)
     most = proven_peaks(situation, plan.strategy, choice)
     return all(max(peaks[device], size) <= cluster.capacity_bytes(device) for device, size in most.items())

@@ -14,7 +14,7 @@ from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_choice, profile_of_group, trace_of_choice
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.busy_time import active_s
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import yields_idle
 
 
@@ -30,14 +30,14 @@ def least_used_s(plan: Plan, profile: ModelProfile) -> float:
     return held_s(plan.stages, predict_choice(situation, plan.strategy, choice).iteration_s, plan.tensor)
 
 
-def _freed(plan: Plan, profile: ModelProfile) -> tuple[PlanRequest, Candidate]:
+def _freed(plan: Plan, profile: ModelProfile) -> tuple[SearchSpace, Candidate]:
     whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
     summed = [[i for i in cut.layers if whole.layers[i].gradients_bytes > 0] for cut in cuts]
     last = {layers[0] for layers in summed if layers}
     layers = tuple(layer if i in last else replace(layer, gradients_bytes=0.0) for i, layer in enumerate(whole.layers))
     stages = tuple(replace(cut, threads=()) for cut in cuts)
     freed = replace(cluster, levels=tuple(map(_quickest, cluster.levels)))
-    situation = PlanRequest(replace(whole, layers=layers), freed, plan.batch_size)
+    situation = SearchSpace(replace(whole, layers=layers), freed, plan.batch_size)
     return situation, Candidate(stages, plan.microbatch_size, plan.microbatches, plan.options)
 
 

@@ -19,7 +19,7 @@ from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.util.units import show_bytes, show_count
 
 WEAK, STRONG, OPTIMAL = "weak", "strong", "batch-optimal"
@@ -178,7 +178,7 @@ def data_parallel(profile: ModelProfile) -> Iteration:
         capacity = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
         sizes = [b for b in range(min(each, profile.microbatch_sizes[-1]), 0, -1) if each % b == 0]
         for size in sizes:
-            situation = PlanRequest(profile, cluster, batch_size, (size,))
+            situation = SearchSpace(profile, cluster, batch_size, (size,))
             stage = cut(situation, range(len(profile.layers)), tuple(range(cluster.devices)))
             found = predict_choice(situation, "data_parallel", Candidate((stage,), size, batch_size // size))
             peak = max(found.peak_memory_bytes.values())

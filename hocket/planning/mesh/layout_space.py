@@ -18,7 +18,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
 from hocket.strategies.base.balance import Balancer, Ends, runs
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 _MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be left out
 
@@ -147,7 +147,7 @@ class LayoutSpace(MeshBounds):
         # Units are those of one stage, and none has weights of another's.
         return tuple(shard for shard in self.shards if shard != "full" or (depth == 1 and not self._shared.any()))
 
-    def choice(self, mesh: ParallelLayout, batch_size: int) -> tuple[PlanRequest, Candidate]:
+    def choice(self, mesh: ParallelLayout, batch_size: int) -> tuple[SearchSpace, Candidate]:
         """A mesh as the planner's choice."""
         gradients = [layer.gradients_bytes for layer in self.profile.layers]
         cuts, stands = [], mesh.stands
@@ -158,7 +158,7 @@ class LayoutSpace(MeshBounds):
                 found = buckets_of([gradients[i] for i in layers], DEFAULT_BUCKET_BYTES)
                 buckets = tuple(tuple(layers[i] for i in bucket) for bucket in found)
             cuts.append(StageCut(layers, place, False, buckets, shard=mesh.shard))
-        situation = PlanRequest(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
+        situation = SearchSpace(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
         return situation, Candidate(tuple(cuts), mesh.samples, batch_size // mesh.samples)
 
     def profile_of(self, mesh: ParallelLayout) -> ModelProfile:

@@ -36,7 +36,7 @@ from hocket.simulation.simulator import SimulationResult, enough_repeats, lay_ou
 from hocket.simulation.steady_state import steady_state
 from hocket.simulation.summary import Summary, summarize
 from hocket.simulation.swapping.host_memory import HostCourse, host_course
-from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace
 from hocket.strategies.base.strategy import compile_strategy, complete, habits, microbatches_of
 from hocket.util.gc_pause import paused
 
@@ -160,7 +160,7 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
 
 
 def predict_choice(
-    situation: PlanRequest, strategy: str, choice: Candidate, most_forwards: int = MAX_FORWARDS
+    situation: SearchSpace, strategy: str, choice: Candidate, most_forwards: int = MAX_FORWARDS
 ) -> Predicted:
     """As `predict_iteration`, for a strategy's choice that is no plan yet.
 
@@ -175,7 +175,7 @@ def predict_choice(
     return _short(asked, most_forwards)
 
 
-def trace_of_choice(situation: PlanRequest, strategy: str, choice: Candidate) -> Trace:
+def trace_of_choice(situation: SearchSpace, strategy: str, choice: Candidate) -> Trace:
     """As `played`, for a strategy's choice.
 
     Raises:
@@ -186,7 +186,7 @@ def trace_of_choice(situation: PlanRequest, strategy: str, choice: Candidate) ->
     return _play(asked, record=False).trace
 
 
-def proven_peaks(situation: PlanRequest, strategy: str, choice: Candidate) -> dict[int, float]:
+def proven_peaks(situation: SearchSpace, strategy: str, choice: Candidate) -> dict[int, float]:
     """The most that each device can come to hold, whatever the timing: what `check` asks of the plan (footprint.py).
 
     Raises:

@@ -22,7 +22,7 @@ from hocket.planning.search.failures import failed
 from hocket.planning.search.result import NEAR, TIE, Evaluated, Refused
 from hocket.program.program import StageShape
 from hocket.program.trace.busy_time import active_s
-from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, period_forwards, shared
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace, period_forwards, shared
 from hocket.strategies.base.strategy import complete, config, microbatches_of, missing, refusal, strategy, yields_idle
 from hocket.util.units import show_bytes, show_count
 
@@ -40,7 +40,7 @@ class BranchAndBound:
         tolerance: what a choice may use of devices. rebucket: a plan that uses more, with buckets with which it does not.
     """
 
-    situation: PlanRequest
+    situation: SearchSpace
     profile_path: str
     tolerance: Tolerance | None = None
     rebucket: Callable[[Plan], Rebucketed | None] = lambda plan: None
@@ -241,7 +241,7 @@ def _config(shapes: tuple[StageShape, ...]) -> str:
     return found if found.endswith("units") else found + next((f" shard={s.shard}" for s in shapes if s.sharded), "")
 
 
-def make_plan(situation: PlanRequest, name: str, choice: Candidate, profile_path: str = "") -> Plan:
+def make_plan(situation: SearchSpace, name: str, choice: Candidate, profile_path: str = "") -> Plan:
     """The plan file of one choice, without a prediction."""
     layers = situation.profile.layers
     stages = tuple(

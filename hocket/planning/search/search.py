@@ -31,7 +31,7 @@ from hocket.planning.swapping.placement import left_out
 from hocket.planning.swapping.search import SWAPPING, plans_of_packs
 from hocket.profiling.profile import ModelProfile
 from hocket.program.program import SHARDS
-from hocket.strategies.base.search_space import MAX_FORWARDS, PlanRequest
+from hocket.strategies.base.search_space import MAX_FORWARDS, SearchSpace
 from hocket.strategies.base.strategy import members, merges_microbatches, searched
 from hocket.util.compatibility import Feature, check_together
 
@@ -85,7 +85,7 @@ def search(
     check_buckets(buckets)
     chosen = considered(strategies, synchronous, members(), searched())
     group = grouped(cluster, profile.tensor, slices=not profile.sequence_parallel)
-    situation = PlanRequest(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
+    situation = SearchSpace(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
     if shard is not None:
         if shard not in SHARDS:
             raise InputError("shard", repr(shard), f"one of {', '.join(SHARDS)}", nearest(shard, SHARDS))
@@ -148,7 +148,7 @@ def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> 
 
 
 def _packs(
-    situation: PlanRequest,
+    situation: SearchSpace,
     profile_path: str,
     tolerance: Tolerance | None,
     progress: Callable[[int, int, str], None] | None,
@@ -162,7 +162,7 @@ def _packs(
 
 
 def _baselines(
-    situation: PlanRequest,
+    situation: SearchSpace,
     strategies: Sequence[str],
     policy: str,
     tolerance: Tolerance | None,
@@ -250,7 +250,7 @@ def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> I
                 )
 
 
-def _notes(profile: ModelProfile, situation: PlanRequest, cluster: Cluster) -> Iterator[str]:
+def _notes(profile: ModelProfile, situation: SearchSpace, cluster: Cluster) -> Iterator[str]:
     """What keeps a plan from being trained, what makes the figures rough, and what differs from one process, whatever the plan."""
     batch_size = situation.batch_size
     known = profile.microbatch_sizes

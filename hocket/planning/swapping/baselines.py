@@ -15,7 +15,7 @@ from hocket.planning.search.result import NO_HOST, Refused
 from hocket.planning.swapping.candidates import Packs, has_hosts, tried
 from hocket.program.passes.swapping.settings import POLICIES
 from hocket.strategies.base.balance import Balancer, runs
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut, period_forwards
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut, period_forwards
 from hocket.strategies.base.strategy import complete, config, in_use, microbatches_of, refusal, strategy
 from hocket.util.compatibility import Feature, conflict
 
@@ -36,7 +36,7 @@ MOST_FORWARDS = 2048  # in one iteration
 
 
 def plans_with_virtual_memory(
-    situation: PlanRequest,
+    situation: SearchSpace,
     names: Sequence[str],
     policy: str,
     profile_path: str = "",
@@ -61,7 +61,7 @@ def plans_with_virtual_memory(
 
 
 def _try(
-    situation: PlanRequest,
+    situation: SearchSpace,
     name: str,
     policy: str,
     profile_path: str,
@@ -83,7 +83,7 @@ def _try(
         tried(situation, plan, words, found, policy)
 
 
-def _choices(situation: PlanRequest, name: str, found: Packs) -> Iterator[Candidate]:
+def _choices(situation: SearchSpace, name: str, found: Packs) -> Iterator[Candidate]:
     """The strategy's own: the quickest, and those that need least memory."""
     bounds, own = Bounds(situation), strategy(name)
     ranked: list[tuple[float, float, int, Candidate]] = []
@@ -108,7 +108,7 @@ def _choices(situation: PlanRequest, name: str, found: Packs) -> Iterator[Candid
         yield choice
 
 
-def _packed(situation: PlanRequest, name: str) -> Iterator[Candidate]:
+def _packed(situation: SearchSpace, name: str) -> Iterator[Candidate]:
     """The same order of finer stages: a microbatch goes through all packs of a device in turn, and steps come at the end."""
     if name not in PACKED:
         return

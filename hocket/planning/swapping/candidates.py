@@ -19,7 +19,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.passes.swapping.insert import sizes_of
 from hocket.program.passes.swapping.settings import Swapping
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.util.units import show_bytes
 
 
@@ -44,7 +44,7 @@ class Packs:
     considered: int = 0
 
 
-def has_hosts(situation: PlanRequest) -> bool:
+def has_hosts(situation: SearchSpace) -> bool:
     """Whether every device's server says how much there is to swap to."""
     return all(situation.cluster.host_bytes(device) for device in range(situation.cluster.devices))
 
@@ -74,7 +74,7 @@ def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
 
 
 def tried(
-    situation: PlanRequest, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0
+    situation: SearchSpace, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0
 ) -> list[Evaluated]:
     """The candidate that a plan is with swaps, if it is one; otherwise `found.refused` has why.
 

@@ -20,7 +20,7 @@ from hocket.planning.swapping.candidates import on_hosts
 from hocket.planning.swapping.search import SWAPPING, smallest_packs
 from hocket.profiling.analytic.repeat_blocks import LEAST, RepeatedBlock, lengthened, repeated_block
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, period_forwards, shared
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace, period_forwards, shared
 from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, searched, strategy
 from hocket.util.units import show_bytes, show_count
 
@@ -101,7 +101,7 @@ def _staying(
         if times not in known:
             at(f"{name}, {times} blocks")
             deeper = lengthened(profile, block, times)
-            known[times] = _choice(name, PlanRequest(deeper, cluster, batch_size))
+            known[times] = _choice(name, SearchSpace(deeper, cluster, batch_size))
         return known[times].config is not None
 
     # A strategy may need more layers than that, such as one for each chunk.
@@ -125,7 +125,7 @@ class _Tried(NamedTuple):
     lacks: str = ""
 
 
-def _choice(name: str, situation: PlanRequest) -> _Tried:
+def _choice(name: str, situation: SearchSpace) -> _Tried:
     """A choice that is proved to fit, if there is one among those that may."""
     bounds, cluster = Bounds(situation), situation.cluster
     capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
@@ -175,7 +175,7 @@ def _choice(name: str, situation: PlanRequest) -> _Tried:
     return _Tried(None, lacks or missing(name, situation) or "this strategy has no choice here")
 
 
-def _variants(name: str, situation: PlanRequest) -> Iterator[Candidate]:
+def _variants(name: str, situation: SearchSpace) -> Iterator[Candidate]:
     """All choices of a strategy, what needs less memory included."""
     for choice in strategy(name).choices(situation):
         for one in (choice, *choice.thriftier):
@@ -195,7 +195,7 @@ def _swapped(
         at(f"{name}, what hosts need for {times} blocks")
         deeper = lengthened(profile, block, times)
         try:
-            plan = smallest_packs(PlanRequest(deeper, cluster, batch_size))
+            plan = smallest_packs(SearchSpace(deeper, cluster, batch_size))
         except RefusedError as error:
             return MaxDepth(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
         needs.append(by_server(on_hosts(plan, deeper), cluster))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hocket.planning.plan import Plan
 from hocket.planning.search.result import TIE, Evaluated
 from hocket.planning.swapping.candidates import Packs, tried
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 
 POLICY = "next_use"
 FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, which does not fetch ahead: many small packs gain most by it
@@ -25,7 +25,7 @@ def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
     return ordered[:1] if finest is None or finest is ordered[0] else [ordered[0], finest]
 
 
-def improve(situation: PlanRequest, first: Evaluated, found: Packs) -> None:
+def improve(situation: SearchSpace, first: Evaluated, found: Packs) -> None:
     """The same packs with stashes kept instead of made again, then with values swapped in ahead of their use: each where that is quicker.
 
     A stash that is kept is swapped where there is no room for it, which takes more or less time than to compute it again. Those of the last

@@ -21,7 +21,7 @@ from hocket.planning.swapping.candidates import Packs, room_of, tried
 from hocket.planning.swapping.placement import DeviceSet, places
 from hocket.planning.swapping.refine import FINE, POLICY, finalists_of, improve
 from hocket.program.passes.swapping.settings import Swapping
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.swapping.shared_packs import equal_plans
 from hocket.strategies.swapping.tuner import HarmonyPlan, Mode, Tasks
 from hocket.util.units import show_bytes
@@ -37,7 +37,7 @@ MOST_FORWARDS = 2048  # in one iteration
 
 
 def plans_of_packs(
-    situation: PlanRequest,
+    situation: SearchSpace,
     profile_path: str = "",
     progress: Callable[[int, int, str], None] | None = None,
     others_s: float = inf,
@@ -124,7 +124,7 @@ class _Offer:
         return f"{self.config} b{self.one.backward.size}"
 
 
-def _offered(situation: PlanRequest, place: DeviceSet, most: int, found: Packs) -> Iterator[_Offer]:
+def _offered(situation: SearchSpace, place: DeviceSet, most: int, found: Packs) -> Iterator[_Offer]:
     layers, server, seen = place.layers, place.server, set[tuple[Mode, Tasks, Tasks]]()
     for mode in Mode:
         if mode is Mode.PIPELINE and server.devices == 1:
@@ -179,7 +179,7 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
-def _plan(situation: PlanRequest, offer: _Offer, profile_path: str) -> Plan:
+def _plan(situation: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
     """A plan of packs whose stashes are made again, without its swaps."""
     one = offer.one
     stages = tuple(
@@ -195,7 +195,7 @@ def _plan(situation: PlanRequest, offer: _Offer, profile_path: str) -> Plan:
     return make_plan(situation, SWAPPING, Candidate(stages, size, situation.batch_size // size, options), profile_path)
 
 
-def _finest_offers(situation: PlanRequest, place: DeviceSet) -> Iterator[_Offer]:
+def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
     """Packs as fine as a program may be long: in pipeline mode first, where hosts have everything once; likeliest by the tuner first."""
     server = place.server
     rooms = ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
@@ -211,7 +211,7 @@ def _finest_offers(situation: PlanRequest, place: DeviceSet) -> Iterator[_Offer]
             yield _Offer(place, one, next(place.turns(mode, len(one.backward.packs))))
 
 
-def smallest_packs(situation: PlanRequest) -> Plan:
+def smallest_packs(situation: SearchSpace) -> Plan:
     """A plan of packs as fine as a program may be long, in pipeline mode where that is possible, as hosts then have everything once.
 
     Raises:
@@ -232,12 +232,12 @@ def smallest_packs(situation: PlanRequest) -> Plan:
     raise RefusedError("swap", refused)
 
 
-def _nothing(situation: PlanRequest, place: DeviceSet) -> str:
+def _nothing(situation: SearchSpace, place: DeviceSet) -> str:
     """Why the tuner offers nothing: what the largest layer takes by itself."""
     return _too_large(situation, place) or f"no size of microbatches divides a batch of {situation.batch_size}"
 
 
-def _too_large(situation: PlanRequest, place: DeviceSet) -> str:
+def _too_large(situation: SearchSpace, place: DeviceSet) -> str:
     """What the largest layer takes by itself, if that is more than there is; otherwise nothing."""
     held, has = place.layers.backward.bytes[0], place.server.memory_bytes
     k = int(held.argmax())

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from math import ceil
 
-from hocket.strategies.base.search_space import MAX_MICROBATCHES, PlanRequest
+from hocket.strategies.base.search_space import MAX_MICROBATCHES, SearchSpace
 from hocket.util.units import show_count
 
 
-def pipeline(situation: PlanRequest, layers: int = 2) -> str:
+def pipeline(situation: SearchSpace, layers: int = 2) -> str:
     """What is missing for stages on several devices, of so many layers at least."""
     if situation.cluster.devices < 2:
         return "it takes two devices or more"
@@ -15,7 +15,7 @@ def pipeline(situation: PlanRequest, layers: int = 2) -> str:
     return f"the model has {show_count(there, 'layer')}; it takes {layers} or more" if there < layers else ""
 
 
-def microbatches(situation: PlanRequest, takes: str, enough: Callable[[int], bool]) -> str:
+def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], bool]) -> str:
     """That a batch is no such number of microbatches, and of the sizes that there are the next batch which is.
 
     Arguments:
@@ -37,6 +37,6 @@ def microbatches(situation: PlanRequest, takes: str, enough: Callable[[int], boo
     return f"{now}; {takes}; {step}"
 
 
-def even(situation: PlanRequest, takes: str) -> str:
+def even(situation: SearchSpace, takes: str) -> str:
     """That a batch cannot be divided as a strategy wants it, for which an even number of microbatches would be enough."""
     return microbatches(situation, takes, lambda count: count % 2 == 0)

@@ -26,7 +26,7 @@ SYNC: tuple[Sync, ...] = ("paper", "ring")
 
 
 @dataclass(frozen=True)
-class PlanRequest:
+class SearchSpace:
     """What there is to choose for.
 
     Attributes:
@@ -104,7 +104,7 @@ class Candidate:
 
 
 def cut(
-    situation: PlanRequest, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
+    situation: SearchSpace, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
 ) -> StageCut:
     """A stage with its gradient buckets: one bucket where nobody waits for it, else as the bucket size says."""
     layers = tuple(layers)
@@ -112,7 +112,7 @@ def cut(
     return StageCut(layers, devices, recompute, buckets, shard=situation.shard or "none")
 
 
-def units(situation: PlanRequest) -> Iterator[Candidate]:
+def units(situation: SearchSpace) -> Iterator[Candidate]:
     """The model in 1, 2, 4, ... units of equal cost on 2 to all devices, each whole only while it is computed with."""
     for size in situation.sizes if situation.shard != "none" else ():
         microbatches = ceil(situation.batch_size / size)
@@ -145,7 +145,7 @@ def shared(choice: Candidate) -> Candidate | None:
     return replace(choice, stages=tuple(replace(one, shard="optimizer") for one in choice.stages), thriftier=())
 
 
-def replicas(situation: PlanRequest) -> Iterator[Candidate]:
+def replicas(situation: SearchSpace) -> Iterator[Candidate]:
     """One stage on 1 to all devices."""
     everything = range(len(situation.profile.layers))
     for size in situation.sizes:
@@ -156,7 +156,7 @@ def replicas(situation: PlanRequest) -> Iterator[Candidate]:
                 yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def pipelines(situation: PlanRequest, recompute: bool = False) -> Iterator[Candidate]:
+def pipelines(situation: SearchSpace, recompute: bool = False) -> Iterator[Candidate]:
     """Pipelines of every depth p >= 2 and width d with p * d devices, balanced by measured cost.
 
     The replicas of one stage stand side by side, so that their all-reduce stays on fast links where it can (3.2.3). Each
@@ -166,7 +166,7 @@ def pipelines(situation: PlanRequest, recompute: bool = False) -> Iterator[Candi
     yield from situation.saving if recompute else situation.straight
 
 
-def _straight(situation: PlanRequest) -> Iterator[Candidate]:
+def _straight(situation: SearchSpace) -> Iterator[Candidate]:
     devices = situation.cluster.devices
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
@@ -183,7 +183,7 @@ def _straight(situation: PlanRequest) -> Iterator[Candidate]:
                     yield Candidate(stages, size, microbatches)
 
 
-def _balanced(situation: PlanRequest, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
+def _balanced(situation: SearchSpace, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
     """Cuts into 1, 2, ... stages of `width` devices each, without doubles."""
     level = [situation.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
     used = sorted(set(level))
@@ -202,7 +202,7 @@ def _collect(found: list[dict[Ends, None]], cuts: list[Ends]) -> None:
         found[k].setdefault(ends)
 
 
-def interleavings(situation: PlanRequest) -> Iterator[Candidate]:
+def interleavings(situation: SearchSpace) -> Iterator[Candidate]:
     """Depth p, width d, and v = 2, 4, ... chunks a device."""
     devices, layers = situation.cluster.devices, len(situation.profile.layers)
     for size in situation.sizes:
@@ -232,7 +232,7 @@ def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
     return sum(turns // stage.merged for stage in stages)
 
 
-def partitioned(situation: PlanRequest) -> Iterator[Candidate]:
+def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
     """The plans of the PipeDream partitioner, for each microbatch size: under both readings of its synchronisation
     cost, with replication and straight, with memory out of account and within every device's, and with fewer inputs in
     flight where memory is short. Where the best repeats itself too seldom, the best of fewer stages is there as well."""

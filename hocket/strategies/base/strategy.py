@@ -43,7 +43,7 @@ class Strategy:
         supports: the reason to refuse some stages; None where the schedule can be compiled.
         in_flight: forwards that each stage holds a stash for at most, per replica.
         compile: the Program for some stages.
-        choices: candidates for a search (`search_space.PlanRequest`).
+        choices: candidates for a search (`search_space.SearchSpace`).
         steady: True if a batch costs a constant time more per microbatch, so that long batches can be extrapolated.
         options: entries of a plan's `options`, by name.
         merges_microbatches: True if a replica runs its share of a batch as one forward and one backward.

@@ -14,7 +14,7 @@ from hocket.program.order import stages_on
 from hocket.program.passes.assemble import assemble
 from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.base.strategy import Options, Stages, Strategy, config
 from hocket.strategies.base.synchronous import rule
 from hocket.strategies.burst.planner import BurstRun, plan_burst
@@ -68,7 +68,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 _NEAR = (1.2, 1.0, 0.98, 0.94, 0.85)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """What `plan_burst` finds, if no replica has more samples at once than were measured: without a limit; or where there is one, under it
     and near it, of the iteration and of every layer, and without it, for plans that keep it all the same."""
     profile, batch, limit = situation.profile, situation.batch_size, situation.amplification_limit
@@ -97,7 +97,7 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
     return [_choice(situation, runs) for runs in offered]
 
 
-def missing(situation: PlanRequest) -> str:
+def missing(situation: SearchSpace) -> str:
     """What is missing where there is no choice."""
     largest = situation.profile.microbatch_sizes[-1]
     return (
@@ -106,7 +106,7 @@ def missing(situation: PlanRequest) -> str:
     )
 
 
-def _choice(situation: PlanRequest, runs: tuple[BurstRun, ...]) -> Candidate:
+def _choice(situation: SearchSpace, runs: tuple[BurstRun, ...]) -> Candidate:
     microbatches = lcm(*(len(run.devices) for run in runs))
     stages = (cut(situation, run.layers, run.devices) for run in runs)
     merged = tuple(replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)

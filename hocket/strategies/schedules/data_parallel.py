@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from hocket.program.program import Program
 from hocket.strategies.base.orders import one_after_the_other
-from hocket.strategies.base.search_space import Candidate, PlanRequest, replicas
+from hocket.strategies.base.search_space import Candidate, SearchSpace, replicas
 from hocket.strategies.base.strategy import Options, Stages, Strategy, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import compile_batches, rule
 
@@ -25,7 +25,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("data_parallel", stages, microbatches, one_after_the_other)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """All numbers of replicas that the cluster and the batch allow, with and without recomputation."""
     return replicas(situation)
 

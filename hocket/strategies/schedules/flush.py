@@ -6,7 +6,7 @@ from hocket.program.passes.tasks import Task
 from hocket.program.program import Program
 from hocket.strategies.base.missing import pipeline
 from hocket.strategies.base.orders import at_most_own, one_forward_one_backward, warmup
-from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
+from hocket.strategies.base.search_space import Candidate, SearchSpace, pipelines
 from hocket.strategies.base.strategy import Options, Stages, Strategy
 from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
@@ -26,7 +26,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("flush", stages, microbatches, batch_order)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation."""
     return pipelines(situation, recompute=True)
 

@@ -7,7 +7,7 @@ from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.missing import even
 from hocket.strategies.base.orders import own
-from hocket.strategies.base.search_space import Candidate, PlanRequest, units
+from hocket.strategies.base.search_space import Candidate, SearchSpace, units
 from hocket.strategies.base.strategy import Options, Stages, Strategy, config, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
@@ -55,12 +55,12 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """All numbers of replicas that the cluster and the batch allow, in few and in many units, with and without recomputation."""
     return units(situation)
 
 
-def missing(situation: PlanRequest) -> str:
+def missing(situation: SearchSpace) -> str:
     """What is missing where there is no choice."""
     if not situation.profile.elementwise_step:
         return f"{situation.profile.optimizer} looks at whole weights, which replicas would divide"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hocket.program.program import Program
 from hocket.strategies.base.missing import pipeline
 from hocket.strategies.base.orders import forwards_then_backwards, most_own
-from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
+from hocket.strategies.base.search_space import Candidate, SearchSpace, pipelines
 from hocket.strategies.base.strategy import Options, Stages, Strategy
 from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
@@ -20,7 +20,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("gpipe", stages, microbatches, forwards_then_backwards)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation."""
     return pipelines(situation, recompute=True)
 

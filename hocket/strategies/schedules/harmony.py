@@ -11,7 +11,7 @@ from hocket.program.program import Program
 from hocket.strategies.base.balance import Balancer, runs
 from hocket.strategies.base.missing import microbatches as too_few
 from hocket.strategies.base.orders import most_own, own
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut, recomputing
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut, recomputing
 from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, config, enough_microbatches, reasons
 from hocket.strategies.base.synchronous import rule
 from hocket.strategies.swapping.tuner import Mode
@@ -117,7 +117,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Data mode: the layers in 1, 2, 4, ... packs of equal cost on all devices."""
     devices = tuple(range(situation.cluster.devices))
     for size in situation.sizes:
@@ -131,7 +131,7 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
                 yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def missing(situation: PlanRequest) -> str:
+def missing(situation: SearchSpace) -> str:
     """What is missing where there is no choice."""
     devices = situation.cluster.devices
     return too_few(

@@ -6,7 +6,7 @@ from hocket.program.passes.assemble import assemble
 from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.missing import even, pipeline
-from hocket.strategies.base.search_space import Candidate, PlanRequest, interleavings
+from hocket.strategies.base.search_space import Candidate, SearchSpace, interleavings
 from hocket.strategies.base.strategy import Options, Stages, Strategy, config, enough_microbatches, reasons, rounds
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
@@ -84,12 +84,12 @@ def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tu
     return tasks
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Every depth, width and number of chunks that the layers, devices and microbatches allow."""
     return interleavings(situation)
 
 
-def missing(situation: PlanRequest) -> str:
+def missing(situation: SearchSpace) -> str:
     """What is missing where there is no choice."""
     takes = "they must divide by depth x width, which is 2 or more (section 4.2.2)"
     return pipeline(situation, layers=4) or even(situation, takes)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hocket.program.program import Program
 from hocket.strategies.base.missing import pipeline
 from hocket.strategies.base.orders import one_after_the_other
-from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
+from hocket.strategies.base.search_space import Candidate, SearchSpace, pipelines
 from hocket.strategies.base.strategy import Options, Stages, Strategy
 from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
@@ -20,7 +20,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("model_parallel", stages, microbatches, one_after_the_other)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Balanced pipelines of every depth, without replication."""
     return (c for c in pipelines(situation) if len(c.stages) > 1 and all(len(s.devices) == 1 for s in c.stages))
 

@@ -8,7 +8,7 @@ from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies.base import orders
-from hocket.strategies.base.search_space import Candidate, PlanRequest, partitioned
+from hocket.strategies.base.search_space import Candidate, SearchSpace, partitioned
 from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, config, one_stage_a_device, reasons
 
 OPTIONS = {
@@ -66,7 +66,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(f"pipedream {config(stages)}{suffix}", stages, declared, stride, order)
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """The partitioner's plan, and plans with fewer inputs in flight where memory is short."""
     return partitioned(situation)
 

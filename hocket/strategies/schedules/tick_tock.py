@@ -15,7 +15,7 @@ from hocket.program.program import Program
 from hocket.program.rule import WAVES, Rule
 from hocket.strategies.base.missing import even
 from hocket.strategies.base.orders import own
-from hocket.strategies.base.search_space import Candidate, PlanRequest, recomputing, replicas
+from hocket.strategies.base.search_space import Candidate, SearchSpace, recomputing, replicas
 from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, config, reasons
 from hocket.util.units import show_count
 
@@ -108,7 +108,7 @@ def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> 
             yield 1, m + half
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """All numbers of devices on which every replica of both waves has as many microbatches of a batch, in both alignments; where memory is
     short, with one stash at a time."""
     for choice in replicas(situation) if situation.shard in (None, "none") else ():
@@ -119,7 +119,7 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
             yield replace(waves, options={"align": "forwards"})
 
 
-def missing(situation: PlanRequest) -> str:
+def missing(situation: SearchSpace) -> str:
     """What is missing where there is no choice."""
     if situation.shard not in (None, "none"):
         return _WHOLE

@@ -9,7 +9,7 @@ from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies.base import orders
 from hocket.strategies.base.missing import pipeline
-from hocket.strategies.base.search_space import Candidate, PlanRequest, pipelines
+from hocket.strategies.base.search_space import Candidate, SearchSpace, pipelines
 from hocket.strategies.base.strategy import (
     Options,
     Stages,
@@ -76,12 +76,12 @@ def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
     return microbatch // batch != (microbatch + len(stages[stage].devices)) // batch
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation (algorithm 1 of section 3.3)."""
     return pipelines(situation, recompute=True)
 
 
-def missing(situation: PlanRequest) -> str:
+def missing(situation: SearchSpace) -> str:
     """What is missing where there is no choice."""
     return pipeline(situation)
 

@@ -13,7 +13,7 @@ from hocket.program.passes.borders import StageCut
 from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies.base.missing import even, pipeline
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut, pipelines, recomputing
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut, pipelines, recomputing
 from hocket.strategies.base.strategy import Options, Stages, Strategy, config, ring_of
 from hocket.strategies.base.synchronous import rule
 from hocket.util.units import show_count
@@ -78,7 +78,7 @@ def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterato
     yield updates[0]
 
 
-def choices(situation: PlanRequest) -> Iterable[Candidate]:
+def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Every cut of model parallelism, with as many waves as devices; where memory is short with recomputation, and then with fewer and
     fewer waves (appendix B: additive decrease), each of which takes its partition's weights off a device."""
     for straight in pipelines(situation):
@@ -91,14 +91,14 @@ def choices(situation: PlanRequest) -> Iterable[Candidate]:
             yield replace(offered[0], thriftier=tuple(offered[1:]))
 
 
-def missing(situation: PlanRequest) -> str:
+def missing(situation: SearchSpace) -> str:
     """What is missing where there is no choice."""
     most = min(situation.cluster.devices, len(situation.profile.layers))
     takes = "waves are two" if most == 2 else f"waves are 2 to {most}"
     return pipeline(situation) or even(situation, f"{takes}, each with as many of them")
 
 
-def _with_waves(situation: PlanRequest, straight: Candidate, waves: int) -> Candidate:
+def _with_waves(situation: SearchSpace, straight: Candidate, waves: int) -> Candidate:
     devices = [stage.devices[0] for stage in straight.stages]
     count = len(devices)
 

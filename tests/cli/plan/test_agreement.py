@@ -16,7 +16,7 @@ from hocket.cli import main
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.branch_and_bound import make_plan
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import members, strategy
 from hocket.training.worker.monitor.listener import RunSummary
 from hocket.util.documents import parse_yaml, write_yaml
@@ -135,7 +135,7 @@ SWAPS = st.fixed_dictionaries(
 @cache
 def legal(name: str) -> tuple[dict[str, Any], ...]:
     """Plans of a strategy of the registry: its own choices for the profile."""
-    situation = PlanRequest(PROFILE, CLUSTER, 4)
+    situation = SearchSpace(PROFILE, CLUSTER, 4)
     chosen = [
         make_plan(situation, name, choice)
         for choice, _ in zip(strategy(name).choices(situation), range(12), strict=False)

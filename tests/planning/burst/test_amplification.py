@@ -16,7 +16,7 @@ from hocket.planning.search.branch_and_bound import make_plan
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search, search_widths
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import strategy
 from hocket.strategies.burst.planner import plan_burst
 from tests.strategies.helpers import burst_models
@@ -72,7 +72,7 @@ def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int
     """Of all choices of all strategies, whose plans are accounted for one by one; and what is refused says by how much."""
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1), [1.0] * layers)
     cluster = burst_models.flat(4, data.draw(st.sampled_from((0.5, 50.0))), memory_bytes=1e6)
-    situation = PlanRequest(profile, cluster, 8, amplification_limit=limit)
+    situation = SearchSpace(profile, cluster, 8, amplification_limit=limit)
     kept = []
     for name in NAMES:
         try:

@@ -15,7 +15,7 @@ from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import Candidate, PlanRequest, recomputing
+from hocket.strategies.base.search_space import Candidate, SearchSpace, recomputing
 from hocket.strategies.base.search_space import cut as stage
 from tests.planning.mesh.test_layout import GPT, source
 
@@ -42,7 +42,7 @@ class Costs:
 
     def _run(self, d: int, p: int, b: int, r: bool) -> Predicted:
         each = BLOCKS // p
-        situation = PlanRequest(MODEL, self.cluster, SAFE_BATCH, (b,))
+        situation = SearchSpace(MODEL, self.cluster, SAFE_BATCH, (b,))
         stages = tuple(
             stage(situation, tuple(range(s * each, (s + 1) * each)), tuple(range(s * d, (s + 1) * d))) for s in range(p)
         )

@@ -10,13 +10,13 @@ from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.planning.predict.extrapolate import foreseen, shorter
 from hocket.planning.predict.predict import critical_path_of, predict_choice, predict_iteration
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import members, strategy
 
 ROUNDS = 60
 
 
-def cases(name: str, seed: int) -> Iterator[tuple[PlanRequest, Candidate]]:
+def cases(name: str, seed: int) -> Iterator[tuple[SearchSpace, Candidate]]:
     """Long batches of a strategy's choices, for random layers on links that may be slower than compute."""
     random = Random(seed)
     like = random.random() < 0.5
@@ -33,10 +33,10 @@ def cases(name: str, seed: int) -> Iterator[tuple[PlanRequest, Candidate]]:
     slow = fast * 10 ** random.uniform(-2, 0)
     levels = Level("server", 2, fast, 1e-5, random.random() < 0.5), Level("net", 2, slow, 1e-5, random.random() < 0.7)
     cluster = Cluster("servers", levels, "v100-16gb")
-    for choice in strategy(name).choices(PlanRequest(profile, cluster, 8)):
+    for choice in strategy(name).choices(SearchSpace(profile, cluster, 8)):
         batch = ROUNDS * len(choice.stages[0].devices)
         if shorter(name, choice.stages, (batch, 1)) is not None:
-            yield PlanRequest(profile, cluster, batch), choice
+            yield SearchSpace(profile, cluster, batch), choice
 
 
 @pytest.mark.parametrize("seed", [3, 10, 27])

@@ -9,7 +9,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict, predict_choice, predict_iteration
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import members, strategy
 
 CLUSTER = Cluster("c", (Level("server", 4, 1e9, 1e-4),), "cpu-core")
@@ -77,7 +77,7 @@ def test_other_profiles_and_clusters_give_other_figures() -> None:
 @pytest.mark.parametrize("name", members())
 def test_every_strategy_can_be_predicted(name: str) -> None:
     """Choices of every strategy have positive times, and a device is never busier than always."""
-    situation = PlanRequest(PROFILE, CLUSTER, 8, (2,))
+    situation = SearchSpace(PROFILE, CLUSTER, 8, (2,))
     seen = 0
     for choice in strategy(name).choices(situation):
         try:

@@ -16,7 +16,7 @@ from hocket.planning.predict.symmetry import column_of
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import members, strategy
 from tests.planning.helpers.situations import clusters, profiles
 from tests.tiers import examples
@@ -29,7 +29,7 @@ def test_a_column_gives_what_the_whole_gives(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
     """Seconds, and bytes on every device, of every strategy's choices that have columns alike."""
-    situation = PlanRequest(profile, cluster, batch_size)
+    situation = SearchSpace(profile, cluster, batch_size)
     try:
         offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
     except RefusedError:
@@ -66,7 +66,7 @@ def test_a_column_waits_for_the_slowest_of_all(r: int) -> None:
     """Where seconds vary, one replica alone stands for all that it meets: the iteration is the whole's, and longer than without variance."""
     profile = replace(PROFILE, whole_forward_std_s=(0.2,), whole_backward_std_s=(0.5,))
     cluster = Cluster("alike", (Level("server", r, 1e9, shared=False),), "cpu-core")
-    situation = PlanRequest(profile, cluster, 2 * r)
+    situation = SearchSpace(profile, cluster, 2 * r)
     choice = Candidate((StageCut((0, 1, 2, 3), tuple(range(r))),), 1, 2 * r)
     column = column_of(profile, cluster, choice.stages, 2 * r, 1)
     assert column is not None

@@ -13,7 +13,7 @@ from hocket.planning.search.bounds.bounds import Bounds
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.schedules.tick_tock import choices
 
 CLUSTER = Cluster("two", (Level("server", 2, 1e12),), "v100-16gb")
@@ -59,7 +59,7 @@ def test_a_plan_of_two_waves_is_what_was_searched() -> None:
     assert [stage.wave for stage in plan.stages] == [0, 1]
     assert predict_iteration(plan, given).iteration_s == pytest.approx(best.iteration_s)
     choice = Candidate(plan.cuts(given), plan.microbatch_size, plan.microbatches, plan.options)
-    proven = proven_peaks(PlanRequest(given, CLUSTER, 8), "tick_tock", choice)
+    proven = proven_peaks(SearchSpace(given, CLUSTER, 8), "tick_tock", choice)
     assert best.peak_memory_bytes == proven, "one number, of any timing"
     work = work_of(plan)
     assert (
@@ -71,7 +71,7 @@ def test_a_plan_of_two_waves_is_what_was_searched() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.6, 1.0])
 def test_no_bound_is_above_what_is_simulated(share: float) -> None:
     """Waves overlap as far as a device goes, and bounds allow for that."""
-    situation = PlanRequest(profile(share), CLUSTER, 8, (1, 2))
+    situation = SearchSpace(profile(share), CLUSTER, 8, (1, 2))
     bounds = Bounds(situation)
     seen = 0
     for choice in choices(situation):

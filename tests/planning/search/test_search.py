@@ -20,7 +20,7 @@ from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.program.order import waves
-from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, PlanRequest, shared
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace, shared
 from hocket.strategies.base.strategy import members, searched, strategy
 from hocket.util.schema import as_data
 from tests.planning.helpers.situations import clusters, profiles
@@ -41,7 +41,7 @@ def fastest(found: Search) -> Evaluated:
     return min(found.candidates, key=lambda candidate: candidate.iteration_s)
 
 
-def every(situation: PlanRequest, names: Iterable[str]) -> list[tuple[float, str, Candidate]]:
+def every(situation: SearchSpace, names: Iterable[str]) -> list[tuple[float, str, Candidate]]:
     """Everything that is offered and fits, simulated: slow, and without any bound."""
     found = []
     capacity = [situation.cluster.capacity_bytes(d) for d in range(situation.cluster.devices)]
@@ -77,7 +77,7 @@ def test_nothing_that_is_offered_is_faster(
     profile = replace(profile, layers=tuple(replace(layer, step_s=step_s) for layer in profile.layers))
     names = ("data_parallel", "flush", "model_parallel", "two_bw", "interleaved")
     found = search(profile, cluster, batch_size, strategies=names)
-    offered = every(PlanRequest(profile, cluster, batch_size), names)
+    offered = every(SearchSpace(profile, cluster, batch_size), names)
     assert bool(found.candidates) == bool(offered)
     if offered:
         least = min(seconds for seconds, _, _ in offered)
@@ -296,7 +296,7 @@ def test_progress_ends_at_the_total() -> None:
 
 def test_a_plan_of_a_choice_by_hand() -> None:
     """A choice becomes a plan with names instead of numbers."""
-    situation = PlanRequest(PROFILE, CLUSTER, 8)
+    situation = SearchSpace(PROFILE, CLUSTER, 8)
     choice = next(iter(strategy("flush").choices(situation)))
     plan = make_plan(situation, "flush", choice, "p.json")
     assert plan.cuts(PROFILE) == choice.stages

@@ -12,7 +12,7 @@ from hocket.planning.swapping.max_depth import block_in_words, largest
 from hocket.planning.swapping.search import smallest_packs
 from hocket.profiling.analytic.repeat_blocks import lengthened, repeated_block
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import searched
 from hocket.util.units import show_bytes
 
@@ -36,7 +36,7 @@ def test_the_deepest_fit_and_one_block_more_does_not() -> None:
         assert re.fullmatch(rf"{found[name].blocks + 1} blocks: device \d needs .* of 1\.40 GiB", found[name].limit)
     for more in (0, 1):
         deeper = lengthened(MODEL, block, found["harmony"].blocks + more)
-        needs = by_server(on_hosts(smallest_packs(PlanRequest(deeper, ROOM, 4)), deeper), ROOM)
+        needs = by_server(on_hosts(smallest_packs(SearchSpace(deeper, ROOM, 4)), deeper), ROOM)
         assert (needs[0] <= 2.5e9) == (more == 0)
     lacks = f"the host of server 0 needs {show_bytes(needs[0])} of 2.33 GiB"
     assert found["harmony"].limit == f"{found['harmony'].blocks + 1} blocks: {lacks}"

@@ -16,7 +16,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from tests.runtime.engine.helpers.tensor_workers import KILLED, ODD, RUNS, SEQUENCE, SLICED, WIDTH, run_cases
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights
 
@@ -215,7 +215,7 @@ def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
     """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, to the
     byte, over gloo as well."""
     plan, of_member = RUNS[name].plan(), profile_of_member(RUNS[name].sequence, "2x2x1 odd" if name in ODD else "2x2x1")
-    situation = PlanRequest(of_member, plan.group.cluster, plan.batch_size)
+    situation = SearchSpace(of_member, plan.group.cluster, plan.batch_size)
     choice = Candidate(plan.cuts(of_member), plan.microbatch_size, tuple(plan.options.items()))
     proven = proven_peaks(situation, plan.strategy, choice)
     assert all(fact["peak_bytes"] <= proven[fact["device"]] for fact in results[name][0])

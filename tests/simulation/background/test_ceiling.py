@@ -23,7 +23,7 @@ from hocket.simulation.engine.unrolled import Unrolled
 from hocket.simulation.result import SimulationResult
 from hocket.simulation.simulator import play
 from hocket.simulation.steady_state import steady_state
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import members, strategy
 from tests.simulation.helpers.chains import Chain
 from tests.tiers import examples
@@ -52,7 +52,7 @@ PROFILE = profile()
 @cache
 def runs(name: str) -> tuple[SimulationResult, ...]:
     """Runs of a strategy's first choices on two GPUs, and of one that swaps where the strategy can."""
-    situation = PlanRequest(PROFILE, CLUSTER, 8)
+    situation = SearchSpace(PROFILE, CLUSTER, 8)
     plans = []
     for choice, _ in zip(strategy(name).choices(situation), range(CHOICES), strict=False):
         plans.append(make_plan(situation, name, choice))

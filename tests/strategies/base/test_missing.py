@@ -9,14 +9,14 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import members, missing, strategy
 
 
-def of(devices: int, layers: int, batch_size: int, sizes: tuple[int, ...], shard: str | None = None) -> PlanRequest:
+def of(devices: int, layers: int, batch_size: int, sizes: tuple[int, ...], shard: str | None = None) -> SearchSpace:
     """Devices that are all alike, and a model whose layers are."""
     profile = chain(layers, microbatch_sizes=sizes, device_type="cpu-core")
-    return PlanRequest(profile, Cluster("c", (Level("server", devices, 1e9),), "cpu-core"), batch_size, shard=shard)
+    return SearchSpace(profile, Cluster("c", (Level("server", devices, 1e9),), "cpu-core"), batch_size, shard=shard)
 
 
 @pytest.mark.parametrize("name", members())

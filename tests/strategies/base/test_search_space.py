@@ -15,7 +15,7 @@ from hocket.strategies.base.search_space import (
     MAX_FORWARDS,
     MAX_MICROBATCHES,
     Candidate,
-    PlanRequest,
+    SearchSpace,
     interleavings,
     partitioned,
     period_forwards,
@@ -26,7 +26,7 @@ from hocket.strategies.base.search_space import (
 from tests.tiers import examples
 
 PROFILE = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2), device_type="cpu-core")
-OFFERS: dict[str, Callable[[PlanRequest], Iterator[Candidate]]] = {
+OFFERS: dict[str, Callable[[SearchSpace], Iterator[Candidate]]] = {
     "replicas": replicas,
     "pipelines": pipelines,
     "pipelines that save": lambda situation: pipelines(situation, recompute=True),
@@ -41,9 +41,9 @@ def cluster(*widths: int, rate: float = 1e9) -> Cluster:
     return Cluster("c", levels, "cpu-core")
 
 
-def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> PlanRequest:
+def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> SearchSpace:
     """Four devices if nothing else is said."""
-    return PlanRequest(profile, cluster(*(widths or (4,))), batch_size)
+    return SearchSpace(profile, cluster(*(widths or (4,))), batch_size)
 
 
 @pytest.mark.parametrize("name", list(OFFERS))
@@ -147,7 +147,7 @@ def test_microbatch_sizes() -> None:
     assert situation(profile, batch_size=4).sizes == (1, 2, 4)
     assert situation(profile, batch_size=2 * MAX_MICROBATCHES).sizes == (2, 4, 8)
     assert situation(profile, batch_size=100 * MAX_MICROBATCHES).sizes == (100 * MAX_MICROBATCHES,)
-    assert PlanRequest(profile, cluster(2), 8, (3,)).sizes == (3,)
+    assert SearchSpace(profile, cluster(2), 8, (3,)).sizes == (3,)
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_microbatch_sizes() -> None:
 def test_sizes_that_make_no_sense(batch_size: int, sizes: tuple[int, ...], words: str) -> None:
     """Each is named."""
     with pytest.raises(InputError, match=words):
-        PlanRequest(PROFILE, cluster(2), batch_size, sizes)
+        SearchSpace(PROFILE, cluster(2), batch_size, sizes)

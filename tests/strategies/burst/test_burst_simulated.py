@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.hardware.cluster import Link
 from hocket.planning.predict.predict import predict_choice
-from hocket.strategies.base.search_space import Candidate, PlanRequest, cut
+from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.burst.planner import plan_burst
 from tests.strategies.helpers.burst_models import chain, flat, seconds
 from tests.tiers import examples
@@ -36,7 +36,7 @@ def test_the_program_takes_what_was_planned(case):
     profile, only, cluster = case
     plan = plan_burst(profile, cluster, BATCH, None, only=only)
     microbatches = lcm(*(len(run.devices) for run in plan.runs))
-    situation = PlanRequest(profile, cluster, BATCH)
+    situation = SearchSpace(profile, cluster, BATCH)
     stages = tuple(
         replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices)) for run in plan.runs
     )

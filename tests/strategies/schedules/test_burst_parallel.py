@@ -21,7 +21,7 @@ from hocket.program.check.check import check
 from hocket.program.instruction import COMPUTE, Kind
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.microbatches import Microbatches
-from hocket.strategies.base.search_space import PlanRequest
+from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import compile_strategy
 from hocket.strategies.burst.planner import plan_burst
 from hocket.strategies.schedules.burst_parallel import choices
@@ -137,7 +137,7 @@ def test_any_batch_takes_as_long_as_was_planned(data: st.DataObject, layers: int
 def test_a_batch_that_devices_do_not_divide_is_offered() -> None:
     """Five samples on four devices: two, and one on each of the others; without a limit one plan, under one several that are not alike."""
     profile = burst_models.chain([[1, 2, 4, 8], [5, 5, 5, 5]], [1.0])
-    situation = PlanRequest(profile, burst_models.flat(4, bandwidth=1e9), 5)
+    situation = SearchSpace(profile, burst_models.flat(4, bandwidth=1e9), 5)
     (choice,) = choices(situation)
     assert (choice.microbatches, choice.microbatch_size) == (4, 2)
     assert [len(stage.devices) for stage in choice.stages] == [4]

@@ -11,14 +11,14 @@ from hocket.planning.search.bounds.stages import StageFigures
 from hocket.planning.search.bounds.time import TimeBound, by_device
 from hocket.program.passes.borders import StageCut, stage_shapes
 from hocket.program.program import StageShape
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import complete, strategy
 
 
 class Bounds:
     """Bounds for the choices of one situation. Figures that choices share are worked out once."""
 
-    def __init__(self, situation: PlanRequest) -> None:
+    def __init__(self, situation: SearchSpace) -> None:
         self._profile = situation.profile
         self._stages = StageFigures(situation)
         self._time = TimeBound(situation, self._stages)

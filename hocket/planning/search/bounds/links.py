@@ -11,13 +11,13 @@ from hocket.cost.transfer import TransferTime, collective
 from hocket.planning.search.bounds.stages import LayerRun, Stages
 from hocket.program.instruction import Kind
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 
 class LinkFigures:
     """What the choices of one situation send; what choices share is worked out once."""
 
-    def __init__(self, situation: PlanRequest, columns: Columns) -> None:
+    def __init__(self, situation: SearchSpace, columns: Columns) -> None:
         self._situation, self._columns = situation, columns
         self._borders: dict[tuple[int, int], tuple[tuple[StageCut, ...], np.ndarray, np.ndarray]] = {}
         self._loads: dict[tuple[tuple[int, ...], ...], tuple[list[Resource], np.ndarray, np.ndarray]] = {}

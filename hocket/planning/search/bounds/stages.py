@@ -10,7 +10,7 @@ from hocket.cost.compute import Columns, step_s
 from hocket.cost.model import CostModel
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Stages:
 class StageFigures:
     """The stages of one situation's choices as figures; what choices share is worked out once."""
 
-    def __init__(self, situation: PlanRequest) -> None:
+    def __init__(self, situation: SearchSpace) -> None:
         self._situation = situation
         self.columns = Columns(situation.profile)
         everything = StageCut(tuple(range(len(situation.profile.layers))), tuple(range(situation.cluster.devices)))

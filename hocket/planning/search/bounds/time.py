@@ -16,14 +16,14 @@ from hocket.planning.search.bounds.links import LinkFigures
 from hocket.planning.search.bounds.stages import LayerRun, StageFigures, Stages
 from hocket.program.passes.borders import StageCut
 from hocket.program.program import StageShape
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import complete, strategy
 
 
 class TimeBound:
     """Seconds of an iteration that no simulation of a choice is below."""
 
-    def __init__(self, situation: PlanRequest, stages: StageFigures) -> None:
+    def __init__(self, situation: SearchSpace, stages: StageFigures) -> None:
         self._cluster = situation.cluster
         self._figures, self._links = stages, LinkFigures(situation, stages.columns)
 

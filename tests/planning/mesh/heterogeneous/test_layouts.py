@@ -20,7 +20,7 @@ from hocket.planning.mesh.simulated import proven, simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from tests.planning.mesh.test_layout import A100, GPT
 
 SMALL = Transformer("small", 3, 1024, 16, 8192, 512)
@@ -137,7 +137,7 @@ def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
         StageCut(tuple(range(a, b)), tuple(range(first, first + width)), False)
         for a, b, first, width in zip(layers, (*layers[1:], 12), begins, widths, strict=True)
     )
-    situation, choice = PlanRequest(profile, cluster, 240, (1,)), Candidate(stages, 1, 240)
+    situation, choice = SearchSpace(profile, cluster, 240, (1,)), Candidate(stages, 1, 240)
     whole = predict_choice(situation, "flush", choice, most_forwards=10**9)
     found = predict_choice(situation, "flush", choice, most_forwards=0)
     assert found.iteration_s == pytest.approx(whole.iteration_s, rel=2e-3)

@@ -16,13 +16,13 @@ from hocket.planning.search.result import TIE
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
-from hocket.strategies.base.search_space import Candidate, PlanRequest, shared
+from hocket.strategies.base.search_space import Candidate, SearchSpace, shared
 from hocket.strategies.base.strategy import complete, members, strategy
 from tests.planning.helpers.situations import clusters, profiles
 from tests.tiers import examples
 
 
-def supported(situation: PlanRequest, name: str, bounds: Bounds, choice: Candidate) -> bool:
+def supported(situation: SearchSpace, name: str, bounds: Bounds, choice: Candidate) -> bool:
     """Whether the strategy takes the choice."""
     options = complete(name, choice.options)
     microbatches = -(-situation.batch_size // choice.microbatch_size)
@@ -36,7 +36,7 @@ def test_a_bound_is_never_above_the_simulation(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
     """Seconds and bytes, for every strategy's choices with their thriftier forms, on every kind of cluster."""
-    situation = PlanRequest(profile, cluster, batch_size)
+    situation = SearchSpace(profile, cluster, batch_size)
     bounds = Bounds(situation)
     try:
         offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
@@ -65,7 +65,7 @@ def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
     profile = replace(profile, tensors=tuple(replace(one, gradient=False) for one in profile.tensors))
     cluster = Cluster("machine", (Level("cores", 3, 1e8, shared=True),), "cpu-core", sender_copies=copies)
     choice = Candidate((StageCut((0,), (0, 1)), StageCut((1,), (2,))), 1, 16)
-    situation = PlanRequest(profile, cluster, 16)
+    situation = SearchSpace(profile, cluster, 16)
     bounds, found = Bounds(situation), predict_choice(situation, "flush", choice)
     assert bounds.seconds("flush", bounds.shapes(choice), choice) <= found.iteration_s
     assert (found.iteration_s < 16 * 0.01) == copies  # seconds of the messages, one after the other
@@ -76,7 +76,7 @@ def test_what_is_scattered_takes_what_is_known_of_it() -> None:
     slow = OverlapModel(1.0, 0.0, Rate(1e7, 0.0, 0.0), Rate(1e7, 0.0, 0.0), 0.0, 2)
     known = Level("server", 2, 1e10, overlap=slow, reduce_scatter=1.5, all_gather=0.5)
     profile = chain(2, forward_s=1e-3, backward_s=1e-3, microbatch_sizes=(1,), device_type="cpu-core")
-    situation = PlanRequest(profile, Cluster("known", (known,), "cpu-core"), 2)
+    situation = SearchSpace(profile, Cluster("known", (known,), "cpu-core"), 2)
     whole = Candidate((StageCut((0, 1), (0, 1), buckets=((1, 0),)),), 1, 2)
     divided = shared(whole)
     assert divided is not None
@@ -96,7 +96,7 @@ def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
         replace(level, overlap=level.overlap and replace(level.overlap, threads=(1, 16, 256)))
         for level in cluster.levels
     )
-    situation = PlanRequest(profile, replace(cluster, levels=levels), batch_size, rebuckets=True)
+    situation = SearchSpace(profile, replace(cluster, levels=levels), batch_size, rebuckets=True)
     name = data.draw(st.sampled_from(("data_parallel", "flush", "gpipe", "fully_sharded")))
     situation = (
         situation

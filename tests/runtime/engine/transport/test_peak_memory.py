@@ -19,7 +19,7 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.engine.transport import process_groups, transfers
-from hocket.strategies.base.search_space import Candidate, PlanRequest
+from hocket.strategies.base.search_space import Candidate, SearchSpace
 from tests.limits import HUNG
 from tests.runtime.helpers.plans import Case, adam
 from tests.runtime.helpers.starting import finish, start
@@ -111,7 +111,7 @@ def predicted() -> tuple[Bytes, Bytes]:
     plans = [(profiles[precision], case.plan(capture(job(precision), 2))) for precision, case in RUNS]
     proven = [
         proven_peaks(
-            PlanRequest(profile, plan.cluster, plan.batch_size),
+            SearchSpace(profile, plan.cluster, plan.batch_size),
             plan.strategy,
             Candidate(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options),
         )
