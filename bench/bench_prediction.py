@@ -3,7 +3,7 @@
     python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8] [--scaled]
 
 For each (workers, strategy, microbatch size) the planner's best plan is taken. In each round the job and the links are
-profiled anew, every plan is predicted from that, and all plans of as many workers are trained in turns (hocket/training/calibrate/train_in_turns.py),
+profiled anew, every plan is predicted from that, and all plans with the same number of workers are trained in turns (hocket/training/calibrate/train_in_turns.py),
 so that they meet the same machine; medians over rounds are compared. Between turns a microbatch of the job is trained on all workers,
 and how many times as long as profiled that takes (the machine's pace, waits for cores included) is printed; with `--scaled`
 predictions are those at that pace. Prints one

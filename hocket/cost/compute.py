@@ -177,8 +177,8 @@ def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[st
     if not rates or not own or dtype not in rates or dtype not in own:
         raise InputError(
             "device type",
-            f"a profile of {profile_type!r} for other devices, without a {dtype} rate of both",
-            "types of the catalogue with their rates",
+            f"a profile measured on {profile_type!r}, and no {dtype} rate to convert it",
+            "device types with known {dtype} rates",
             "Measure the profile on the cluster's own device type, or describe both types under `types`.",
         )
     return rates[dtype] / own[dtype]

@@ -195,7 +195,7 @@ class Collocation:
     def __post_init__(self) -> None:
         for name in ("collective_slowdown", "compute_slowdown", "slowdown_limit"):
             if not getattr(self, name) >= 1:
-                raise InputError(name, str(getattr(self, name)), ">= 1: times as long as alone")
+                raise InputError(name, str(getattr(self, name)), ">= 1: a factor on the time without background job")
         if self.outstanding < 1:
             raise InputError("outstanding", str(self.outstanding), "at least one launch")
         if self.launch_s is not None and not self.launch_s > 0:

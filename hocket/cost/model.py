@@ -45,7 +45,7 @@ class CostModel:
 
     def __post_init__(self) -> None:
         if not self.samples or min(self.samples) < 1:
-            raise InputError("samples", str(self.samples), "at least one microbatch, each of at least one sample")
+            raise InputError("samples", str(self.samples), "at least one microbatch with at least one sample each")
         check_cuts(self.profile, self.cuts)
 
     @property

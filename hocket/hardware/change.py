@@ -105,7 +105,12 @@ def _counted(cluster: Cluster, devices: int) -> Cluster:
     """More or fewer components of the outermost level; of one server so many devices."""
     inner = prod(level.width for level in cluster.levels[:-1])
     if cluster.nodes:
-        raise InputError("devices", f"{devices}, of a mixed cluster", "a cluster of one type", "Write a cluster file.")
+        raise InputError(
+            "devices",
+            f"{devices} devices of a heterogeneous cluster",
+            "a cluster of one device type",
+            "Write a cluster file.",
+        )
     if devices % inner == 0:
         return replace(cluster, levels=(*cluster.levels[:-1], replace(cluster.levels[-1], width=devices // inner)))
     if devices < cluster.levels[0].width:

@@ -87,7 +87,7 @@ class Level:
         for key in ("reduce_scatter", "all_gather"):
             share = getattr(self, key)
             if share is not None and not HALF <= share < inf:
-                raise InputError(f"level {self.name}.{key}", str(share), f"at least {HALF}, what a ring takes")
+                raise InputError(f"level {self.name}.{key}", str(share), f"at least {HALF}, the share of a ring")
 
     @property
     def link(self) -> Link:
@@ -181,9 +181,7 @@ class Cluster:
         if len(set(names)) != len(names):
             raise InputError("levels", f"names {', '.join(names)}", "unique names")
         if bool(self.device_type) == bool(self.nodes):
-            raise InputError(
-                "device_type", "nothing" if not self.nodes else "nodes too", "a device type, or else nodes"
-            )
+            raise InputError("device_type", "nothing" if not self.nodes else "nodes too", "either device_type or nodes")
         _check_amounts("", self)
         if self.host_cores is not None and not self.host_cores > 0:
             raise InputError("host_cores", str(self.host_cores), "> 0, or leave the key out")
@@ -245,7 +243,7 @@ class Cluster:
 
     @cached_property
     def _node_of(self) -> tuple[Node, ...]:
-        """The node of every device; in a cluster of one type, one node that stands for all."""
+        """The node of every device; in a cluster of one device type, one node that stands for all."""
         nodes = self.nodes or (Node(self.device_type, self.devices, self.host_memory_bytes, self.memory_bytes),)
         return tuple(node for node in nodes for _ in range(node.devices))
 

@@ -34,7 +34,7 @@ class Kernels:
         if self.units < 1:
             raise InputError("kernels.units", str(self.units), ">= 1")
         if not self.tiles or min(min(tile) for tile in self.tiles) < 1:
-            raise InputError("kernels.tiles", str(self.tiles), "at least one, of rows and columns >= 1")
+            raise InputError("kernels.tiles", str(self.tiles), "at least one tile, rows and columns >= 1")
         for key in ("product_share", "memory_share"):
             if not 0 < getattr(self, key) <= 1:
                 raise InputError(f"kernels.{key}", str(getattr(self, key)), "above 0, at most 1")

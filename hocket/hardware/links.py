@@ -83,10 +83,12 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
     sizes, times = np.asarray(sizes_bytes, dtype=float), np.asarray(seconds, dtype=float)
     if sizes.shape != times.shape or sizes.ndim != 1 or len(np.unique(sizes)) < 2:
         raise InputError(
-            "link samples", f"{sizes.shape} sizes and {times.shape} times", "one time a size, two sizes at least"
+            "link samples",
+            f"{sizes.shape} sizes and {times.shape} times",
+            "one time for each size, and at least two sizes",
         )
     if not (np.all(np.isfinite(times)) and np.all(times > 0) and np.all(np.isfinite(sizes)) and np.all(sizes >= 0)):
-        raise InputError("link samples", "a time that is not above 0, or a size below 0", "measured times")
+        raise InputError("link samples", "a time of 0 or less, or a negative size", "measured times")
     least = sizes.min()
     latency_s, per_byte_s = _line(sizes, times)
     while not _meets_the_largest(sizes, times, latency_s, per_byte_s) and len(np.unique(sizes[sizes >= least])) > 2:
@@ -96,9 +98,9 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
     if not per_byte_s > 0:
         raise InputError(
             "link samples",
-            "times that do not grow with the size",
+            "times that do not grow with the message size",
             "growing times",
-            "Measure larger messages, or when nothing else runs.",
+            "Measure larger messages, or measure on an idle machine.",
         )
     relative = np.abs(latency_s + per_byte_s * sizes - times) / times
     link = Link(bandwidth_bytes_per_s=1 / per_byte_s, latency_s=latency_s)

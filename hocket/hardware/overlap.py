@@ -35,7 +35,7 @@ class Rate:
         """
         found = self.most_bytes_per_s - self.lost_bytes_per_s * exp(-self.decay * threads**EXPONENT)
         if found <= 0:
-            raise InputError("threads", f"{threads:g}, with which nothing moves", "more of them")
+            raise InputError("threads", f"{threads:g} threads, which move no bytes", "more threads")
         return found
 
     def times(self, factor: float) -> "Rate":
@@ -95,7 +95,7 @@ class OverlapModel:
             raise InputError("threads", str(list(self.threads)), "ascending numbers, each once")
         if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0 and (self.beside_latency_s or 0.0) >= 0):
             found = f"{self.kept:g}, {self.taken:g}, {self.latency_s:g}, {self.beside_latency_s}"
-            raise InputError("kept, taken, latency_s, beside_latency_s", found, "the first above zero, none below")
+            raise InputError("kept, taken, latency_s, beside_latency_s", found, "kept > 0, the others >= 0")
         if not self.error >= 0:
             raise InputError("error", f"{self.error:g}", "a share, >= 0")
 
@@ -143,7 +143,7 @@ class OverlapModel:
         """
         found = self.kept - self.taken * threads
         if found <= 0:
-            raise InputError("threads", f"{threads:g}, beside which computation stands still", "fewer of them")
+            raise InputError("threads", f"{threads:g} threads, which leave no core for computation", "fewer threads")
         return found
 
     def computation_s(self, alone_s: float, threads: float) -> float:
@@ -187,7 +187,9 @@ class OverlapModel:
         """
         if not len(sizes_bytes) == len(computes_s) == len(threads) > 0:
             found = f"{len(sizes_bytes)}, {len(computes_s)}, {len(threads)}"
-            raise InputError("buckets", found, "as many sizes as computations and threads, at least one")
+            raise InputError(
+                "buckets", found, "one size, computation and thread count for each bucket, at least one bucket"
+            )
         behind_s = [0.0]  # computation behind bucket i, from the last one on
         for compute_s in reversed(computes_s):
             behind_s.append(behind_s[-1] + compute_s)

@@ -141,15 +141,15 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
             f"{place}: profile",
             "nothing",
             "the path of the profile that the plan was made for",
-            "Write it behind `profile:` in the plan; what is planned from the path of a saved profile names it by itself.",
+            "Write the path after `profile:` in the plan. `hocket plan PROFILE` writes it.",
         )
     where = folder / plan.profile
     if not where.exists():
         raise InputError(
             f"{place}: profile",
             f"{plan.profile!r}, and there is no file {where}",
-            "the path of the profile that the plan was made for, as seen from the plan's folder",
-            "Put the profile there, or write its path behind `profile:` in the plan.",
+            "the path of the profile that the plan was made for, relative to the plan's folder",
+            "Put the profile there, or write its path after `profile:` in the plan.",
         )
     profile = ModelProfile.read(where)
     if plan.profile_digest and profile.digest != plan.profile_digest:
@@ -157,7 +157,7 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
             f"{place}: profile_digest",
             f"{plan.profile_digest[:12]}..., but {plan.profile} has {profile.digest[:12]}...",
             "the profile that the plan was made for",
-            "Plan again with this profile, or give the plan its own back.",
+            "Plan again with this profile, or restore the profile of the plan.",
         )
     return LoadedPlan(plan, profile, place)
 

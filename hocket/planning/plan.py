@@ -135,7 +135,7 @@ class Plan:
             raise InputError("tensor", str(self.tensor), ">= 1")
         for key in ("slices", "sequence_parallel"):
             if getattr(self, key) and self.tensor == 1:
-                raise InputError(key, "true, for groups of one device", "false", "Say `tensor` as well.")
+                raise InputError(key, "true, with tensor: 1", "false", "Set `tensor` to 2 or more.")
         check_together("plan", *self.features)
         if self.shard not in SHARDS:
             raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
@@ -184,8 +184,13 @@ class Plan:
             where = " on a processor" if processor else ""
             raise InputError(place, str(list(stage.threads)), f"numbers from 1 to {most}{where}")
         if self.shard != "none" and len(stage.devices) > 1:
-            hint = "Leave threads out, or take shard: none."
-            raise InputError(place, f"threads of sums that shard: {self.shard} divides", "sums that are whole", hint)
+            hint = "Leave threads out, or use shard: none."
+            raise InputError(
+                place,
+                f"threads, with shard: {self.shard}",
+                "threads only for all-reduces of whole gradients (shard: none)",
+                hint,
+            )
 
     @cached_property
     def group(self) -> Grouped:

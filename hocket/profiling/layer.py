@@ -40,7 +40,7 @@ class OtherDeviceLayer:
         """Validate the times; see `Layer.check`."""
         for key, values in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             if len(values) != len(sizes):
-                found, expected = f"{len(values)} values", f"{len(sizes)}, one a microbatch size"
+                found, expected = f"{len(values)} values", f"{len(sizes)}, one for each microbatch size"
                 raise InputError(f"{where}.{self.device_type}.{key}", found, expected)
         check_amounts(f"{where}.{self.device_type}", (*self.forward_s, *self.backward_s, self.step_s, self.copy_s))
 
@@ -120,7 +120,9 @@ class Layer:
         for key in _REQUIRED + _OPTIONAL:
             column = getattr(self, key)
             if len(column) != len(sizes) and (column or key in _REQUIRED):
-                raise InputError(f"{where}.{key}", f"{len(column)} values", f"{len(sizes)}, one a microbatch size")
+                raise InputError(
+                    f"{where}.{key}", f"{len(column)} values", f"{len(sizes)}, one for each microbatch size"
+                )
             check_amounts(f"{where}.{key}", column)
         for key in _SINGLE:
             check_amounts(f"{where}.{key}", (getattr(self, key),))

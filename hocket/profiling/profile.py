@@ -134,11 +134,9 @@ class ModelProfile:
         if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
             raise InputError("microbatch_sizes", str(sizes), "ascending numbers of samples, each >= 1")
         if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
-            raise InputError(
-                "clip_grad_norm", str(self.clip_grad_norm), "> 0, or nothing where gradients are not clipped"
-            )
+            raise InputError("clip_grad_norm", str(self.clip_grad_norm), "> 0, or null without clipping")
         if self.batch_size < 0:
-            raise InputError("batch_size", str(self.batch_size), ">= 1, or 0 where it is not known")
+            raise InputError("batch_size", str(self.batch_size), ">= 1, or 0 if unknown")
         if not self.layers:
             raise InputError("layers", "none", "at least one layer")
         for i, layer in enumerate(self.layers):
@@ -150,7 +148,7 @@ class ModelProfile:
         }
         for key, found in by_size.items():
             if len(found) not in (0, len(sizes)):
-                raise InputError(key, f"{len(found)} values", f"{len(sizes)}, one a microbatch size, or none")
+                raise InputError(key, f"{len(found)} values", f"{len(sizes)}, one for each microbatch size, or none")
         for key, values in (
             *by_size.items(),
             ("step_call_s", (self.step_call_s,)),
@@ -165,7 +163,7 @@ class ModelProfile:
             if self.compiled.ends[-1:] != (len(self.layers),):
                 raise InputError("compiled.ends", str(self.compiled.ends), f"all {len(self.layers)} layers")
             if any(len(row) != len(sizes) for row in (*self.compiled.forward, *self.compiled.backward)):
-                raise InputError("compiled", "other numbers of factors", f"{len(sizes)}, one a microbatch size")
+                raise InputError("compiled", "a wrong number of factors", f"{len(sizes)}, one for each microbatch size")
         names = [layer.name for layer in self.layers]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)

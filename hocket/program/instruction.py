@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 class ValueKind(StrEnum):
-    """What a value is. The comment says what `index` and `part` mean for it."""
+    """Kind of a value. The comments define `index` and `part` of each kind."""
 
     INPUT = "in"  # tensors of the batch itself: microbatch, -
     ACTIVATION = "act"  # all tensors from stage to stage `part`: microbatch, target stage
@@ -75,7 +75,7 @@ UPDATE_KINDS = COLLECTIVES | {Kind.STEP, Kind.NORM}
 
 
 class Value(NamedTuple):
-    """One value on the device (or its host) where the instruction that names it runs.
+    """A value on the device (or its host) of the instruction that names it.
 
     `copy` tells the copies of a value that is swapped from each other: 0 is what its maker wrote, on the device; odd ones lie on the
     host, other even ones on the device again. Each is written once.
@@ -94,7 +94,7 @@ class Value(NamedTuple):
 
     @property
     def on_host(self) -> bool:
-        """Whether this copy lies on the host."""
+        """True if this copy is in host memory."""
         return self.copy % 2 == 1
 
     def __str__(self) -> str:
@@ -134,17 +134,20 @@ def compute_lane(wave: int) -> str:
 
 
 def computes(lane: str) -> bool:
-    """Whether a lane is that of some wave's compute instructions."""
+    """True if the lane is a compute lane."""
     return lane.startswith(COMPUTE)
 
 
 def send_lane(peer: int) -> str:
-    """Lane for everything sent to one peer. One network lane a device would deadlock 1F1B: lanes are part of the meaning."""
+    """Lane of all sends to one peer.
+
+    One network lane for the whole device would deadlock 1F1B, so lanes are part of the semantics.
+    """
     return f"{_SEND}{peer}"
 
 
 def sends(lane: str) -> bool:
-    """Whether a lane is that of everything sent to some peer."""
+    """True if the lane is the lane of sends to a peer."""
     return lane.startswith(_SEND)
 
 
@@ -154,7 +157,9 @@ def receive_lane(peer: int) -> str:
 
 
 def group_lane(what: str, group: tuple[int, ...]) -> str:
-    """Lane of the collectives of one group: each group has its own, so that no two groups can wait for each other.
+    """Lane of the collectives of one group.
+
+    Each group has its own lane, so no two groups can wait for each other.
 
     Arguments:
         what: REDUCE, or GATHER: members may have their steps at different places among their sums.
@@ -164,7 +169,7 @@ def group_lane(what: str, group: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction.
+    """One instruction of a program.
 
     Attributes:
         kind, stage: what, and of which stage (for send and receive: the stage that made the value).
@@ -191,7 +196,7 @@ class Instruction:
 
     @property
     def counts_updates(self) -> bool:
-        """Whether its index counts updates, or versions, and not microbatches."""
+        """True if the index counts updates or versions instead of microbatches."""
         if self.kind is Kind.ALL_GATHER:
             return not (self.writes and self.writes[0].what is ValueKind.GATHERED)
         if self.kind in _AS_THEIR_VALUE:

@@ -29,12 +29,12 @@ class Microbatches:
 
     @classmethod
     def of(cls, batch_size: int, size: int) -> "Microbatches":
-        """Of so many samples each, the last of a batch with what is left."""
+        """Microbatches of a fixed size; the last microbatch of a batch holds the rest."""
         return cls(batch_size, size, -(-batch_size // size))
 
     @classmethod
     def bundled(cls, batch_size: int, size: int, widths: Iterable[int]) -> "Microbatches":
-        """Of at most so many samples each, in a number that all of these numbers of devices divide.
+        """Microbatches of at most `size` samples, in a number that all `widths` divide.
 
         Raises:
             InputError: there would be microbatches without a sample; it says what batch or size would do.
@@ -47,7 +47,7 @@ class Microbatches:
             found = f"{batch_size}, to be divided among {_spoken(numbers)} devices"
             expected = f"at least {together}, which all of these divide: a microbatch has a sample at least"
             raise InputError(
-                "batch_size", found, expected, "Take a larger batch, or stages on other numbers of devices."
+                "batch_size", found, expected, "Use a larger batch, or other numbers of devices for the stages."
             )
         if count > batch_size:
             found = f"{size}: {show_count(count, 'microbatch')} of a batch of {show_count(batch_size, 'sample')}"
@@ -71,6 +71,6 @@ class Microbatches:
 
 
 def _spoken(numbers: Sequence[int]) -> str:
-    """Such as "2, 3 and 4"."""
+    """Numbers as text, such as "2, 3 and 4"."""
     *first, last = map(str, numbers)
     return f"{', '.join(first)} and {last}" if first else last

@@ -27,13 +27,15 @@ Stages = tuple[StageShape, ...]
 
 
 def waves(rule: Rule) -> bool:
-    """Whether stages are waves, which take turns (Wang et al., Wavelet, MLSys 2021, section 3.2)."""
+    """True if stages are waves that take turns (Wang et al., Wavelet, MLSys 2021, section 3.2)."""
     return rule.kind == "averaged"
 
 
 def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | None:
-    """The signal that a wave's forward of a microbatch waits for: that its device's forward before, of the other wave, is over
-    (appendix B.1.1). None for the very first. A backward's is the same with part 1."""
+    """Signal that the forward of a wave waits for: the end of the other wave's previous forward on its device; None
+
+    without it.
+    """
     half = rule.batch[stage] // WAVES
     if stage:
         return Value(ValueKind.ENDED, 0, microbatch - half, 0)
@@ -46,7 +48,7 @@ def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | Non
 
 
 def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
-    """The signal of the other wave that a forward (part 0) or backward (part 1) waits for: none where there are no waves."""
+    """Signal of the other wave that a forward (part 0) or backward (part 1) waits for; empty without waves."""
     if not _takes_turns(stages, rule, stage, part):
         return ()
     found = twin(stages, rule, stage, microbatch)
@@ -54,7 +56,7 @@ def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int)
 
 
 def _signals(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
-    """That a forward, with the one that is made again (part 0), or a backward (part 1) is over."""
+    """Signals for the end of a forward and its recomputation (part 0), or of a backward (part 1)."""
     return (Value(ValueKind.ENDED, stage, microbatch, part),) if _takes_turns(stages, rule, stage, part) else ()
 
 
@@ -63,12 +65,12 @@ def _takes_turns(stages: Stages, rule: Rule, stage: int, part: int) -> bool:
 
 
 def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ...]:
-    """What a wave's step leaves of its gradients for the next step of the other wave, bucket by bucket."""
+    """Gradients that a wave's step leaves for the next step of the other wave, by bucket."""
     return tuple(Value(ValueKind.LENT, stage, update, b) for b in range(stages[stage].buckets)) if waves(rule) else ()
 
 
 def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
-    """What the second wave leaves for the first one behind its update with this last microbatch, when nothing comes any more."""
+    """Gradients that the second wave leaves for the first wave after the last microbatch of a run."""
     signals = (value for part in (0, 1) for value in _signals(stages, rule, 1, microbatch, part))
     return *signals, *lent(stages, rule, 1, rule.update(1, microbatch))
 
@@ -87,8 +89,10 @@ def first_of_round(stages: Stages, stage: int, microbatch: int) -> int:
 
 
 def piece(stages: Stages, source: int, target: int) -> int:
-    """Microbatches in one activation or gradient on a border: as many as divide the bundles of both stages, so that nobody gets what
-    belongs to another's bundle."""
+    """Microbatches in one activation or gradient on a border.
+
+    The number divides the bundles of both stages, so no message mixes the samples of two bundles.
+    """
     return gcd(stages[source].merged, stages[target].merged)
 
 
@@ -99,7 +103,7 @@ def pieces(stages: Stages, what: ValueKind, source: int, target: int, stage: int
 
 
 def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
-    """Batch tensors and activations that a stage's forward reads; they are kept until its backward is over."""
+    """Batch tensors and activations that a forward reads. They are kept until the backward ends."""
     shape = stages[stage]
     own = (Value(ValueKind.INPUT, stage, microbatch),) if shape.batch else ()
     came = (pieces(stages, ValueKind.ACTIVATION, source, stage, stage, microbatch) for source in shape.sources)
@@ -114,7 +118,7 @@ def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device
 
 
 def previous_in_update(stages: Stages, rule: Rule, stage: int, microbatch: int) -> int | None:
-    """The microbatch whose accumulator this one continues, or None when it is the first of its update here."""
+    """Microbatch with the accumulator that this microbatch continues; None for the first microbatch of an update."""
     before = microbatch - stages[stage].round
     first = rule.microbatches(stage, rule.update(stage, microbatch)).start
     return before if before >= first else None
@@ -134,7 +138,7 @@ def accumulators(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ..
 def forward_values(
     stages: Stages, rule: Rule, stage: int, microbatch: int, again: bool
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What a forward reads and writes.
+    """Values that a forward reads and writes.
 
     Of waves, one that is made again waits until the other wave's stash is gone, and then tells that this microbatch draws no more random
     numbers: the other wave's next forward waits for that.
@@ -153,7 +157,7 @@ def forward_values(
 def backward_values(
     stages: Stages, rule: Rule, stage: int, microbatch: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What a backward reads and writes."""
+    """Values that a backward reads and writes."""
     shape = stages[stage]
     arriving = tuple(
         value
@@ -180,13 +184,13 @@ def backward_values(
 
 
 def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
-    """Devices that sum one bucket: the stage's replicas, and those of the stages it is tied to; of every column."""
+    """Devices that sum one bucket: replicas of the stage and of its tied stages, in every column."""
     tied = dict(stages[stage].tied).get(bucket, (stage,))
     return tuple(sorted({device for s in tied for device in stages[s].devices}))
 
 
 def together(stages: Stages, stage: int, bucket: int) -> tuple[tuple[int, int], ...]:
-    """(stage, bucket), ascending, of all that share a bucket's weights on the same devices, this one among them.
+    """All (stage, bucket) pairs that share a bucket's weights on the same devices, ascending, including this pair.
 
     There each stage has weights, gradients and optimizer state of its own, sums its gradients over devices by itself, and its step adds
     those of all: so their weights stay the same. Stages on different devices sum theirs in one all-reduce instead.
@@ -200,14 +204,14 @@ def together(stages: Stages, stage: int, bucket: int) -> tuple[tuple[int, int], 
 
 
 def added(stages: Stages, value: Value) -> bool:
-    """Whether the steps of several stages of a device read these gradients."""
+    """True if the steps of several stages of a device read these gradients."""
     return (
         value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED) and len(together(stages, value.stage, value.part)) > 1
     )
 
 
 def summed(stages: Stages, stage: int, bucket: int) -> bool:
-    """Whether the gradients of a bucket are summed over devices."""
+    """True if the gradients of a bucket are summed over devices."""
     return stages[stage].columns > 1 or len(reduce_group(stages, stage, bucket)) > 1
 
 
@@ -217,7 +221,10 @@ def stages_on(stages: Stages, device: int) -> list[int]:
 
 
 def norms(stages: Stages, rule: Rule) -> bool:
-    """Whether the norm of all gradients is an instruction of its own; a wave's step has all that it steps with, and finds it by itself."""
+    """True if the norm of all gradients is an instruction of its own.
+
+    The step of a wave has all its gradients and computes the norm itself.
+    """
     return stages[0].needs_norm and not waves(rule)
 
 
@@ -227,19 +234,21 @@ def norm_group(stages: Stages) -> tuple[int, ...]:
 
 
 def norm_summed(stages: Stages) -> bool:
-    """Whether squares of gradients are summed over devices."""
+    """True if squared gradients are summed over devices."""
     return len(norm_group(stages)) > 1 or stages[0].columns > 1
 
 
 def norm_of(stages: Stages, update: int, device: int) -> Value:
-    """What the steps of an update read on a device to know the norm; it is named after the first stage there."""
+    """Value of the gradient norm that the steps of an update read on a device; it is named after the first stage there."""
     what = ValueKind.NORM if norm_summed(stages) else ValueKind.SQUARES
     return Value(what, stages_on(stages, device)[0], update)
 
 
 def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> list[Value]:
-    """The weight gradients of one update of one stage, bucket by bucket, as its replica on a device has them at last; with those of
-    other stages that are added to them."""
+    """Final weight gradients of one update of a stage, by bucket, on the replica of a device.
+
+    Gradients of other stages that are added to them are included.
+    """
     found = []
     for own in range(stages[stage].buckets):
         for s, bucket in together(stages, stage, own):
@@ -254,25 +263,28 @@ def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: in
 def norm_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What a norm reads and writes: the gradients of all stages of its device, of which it names the first."""
+    """Values that a norm instruction reads and writes: gradients of all stages of its device. It names the first stage."""
     reads = [v for s in stages_on(stages, device) for v in gradients_of(stages, rule, s, update, device)]
     return tuple(dict.fromkeys(reads)), (Value(ValueKind.SQUARES, stage, update),)
 
 
 def scattered(stages: Stages, stage: int, bucket: int) -> bool:
-    """Whether each replica gets its own part of a bucket's sum only; weights that several stages share are whole everywhere."""
+    """True if each replica gets only its part of a bucket's sum (reduce-scatter).
+
+    Weights that several stages share are whole on every replica.
+    """
     return stages[stage].sharded and bucket not in dict(stages[stage].tied)
 
 
 def sum_of(stages: Stages, stage: int, bucket: int) -> ValueKind:
-    """What a bucket's sum over devices is: where weights are not kept whole, its own part in memory of its own."""
+    """Kind of a bucket's sum over devices; a separate part if weights are not kept whole."""
     return ValueKind.PART if stages[stage].gathers and scattered(stages, stage, bucket) else ValueKind.REDUCED
 
 
 def step_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What a step reads and writes."""
+    """Values that a step reads and writes."""
     reads = gradients_of(stages, rule, stage, update, device)
     if norms(stages, rule):
         reads.append(norm_of(stages, update, device))
@@ -289,7 +301,9 @@ def step_values(
 def gather_values(
     stages: Stages, rule: Rule, stage: int, index: int, part: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What a gather reads and writes: it makes a version and frees the part, or makes the weights for one round and keeps it.
+    """Values that a gather reads and writes.
+
+    It either makes a new version and frees the part, or makes the weights for one round and keeps the part.
 
     Arguments:
         index: the version, or the round's first microbatch. part: of the latter 0 for its forwards, 1 for its backwards.
@@ -301,7 +315,7 @@ def gather_values(
 
 
 def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, ...], tuple[Value, ...]] | None:
-    """What an instruction of this kind, stage and index must read and write; None where its kind leaves that open."""
+    """Values that an instruction must read and write, from its kind, stage and index; None if the kind leaves them open."""
     stages, rule = program.stages, program.rule
     stage, index = instruction.stage, instruction.index
     match instruction.kind:

@@ -21,7 +21,7 @@ well, which are gathered for each forward and backward (its third)."""
 
 
 def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
-    """Which of a stage's replicas runs a microbatch: they take turns (1F1B-RR, section 2.4.2), with a bundle each."""
+    """Replica that runs a microbatch: replicas take turns, one bundle each (1F1B-RR, section 2.4.2)."""
     return devices[microbatch // merged % len(devices)]
 
 
@@ -33,7 +33,7 @@ MAX_CPU_THREADS = 16
 
 @dataclass(frozen=True)
 class StageShape:
-    """What a program must know of one stage; layers, bytes and seconds stand elsewhere.
+    """Facts about one stage that a program needs. Layers, bytes and seconds are kept elsewhere.
 
     Attributes:
         devices: the replicas, which take turns (see `replica`).
@@ -86,12 +86,12 @@ class StageShape:
 
     @property
     def sharded(self) -> bool:
-        """Whether each replica makes a part of new weights, and all gather them."""
+        """True if each replica steps a shard of the weights and all replicas gather them."""
         return self.shard != "none" and len(self.devices) * self.columns > 1
 
     @property
     def gathers(self) -> bool:
-        """Whether weights are whole while a forward or backward needs them, and no longer."""
+        """True if weights are whole only while a forward or backward needs them (ZeRO-3, FSDP)."""
         return self.sharded and self.shard == "full"
 
     def device(self, microbatch: int) -> int:
@@ -104,7 +104,7 @@ class StageShape:
         return len(self.devices) * self.merged
 
     def threads_of(self, value: Value) -> int:
-        """That move the sum of what an all-reduce reads; 0: what the library takes."""
+        """Threads (or NCCL CTAs) of the all-reduce that reads a value; 0 for the library's default."""
         return self.threads[value.part] if self.threads and value.what is ValueKind.ACCUMULATOR else 0
 
     def first(self, microbatch: int) -> int:
@@ -114,7 +114,7 @@ class StageShape:
 
 @dataclass(frozen=True)
 class Program:
-    """What every device does. Frozen; `hocket.program.text.printer` prints and parses it.
+    """Instructions of every device. Frozen; `hocket.program.text.printer` prints and parses it.
 
     Attributes:
         name: the strategy's name and configuration, for people.
@@ -142,7 +142,7 @@ class Program:
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
-        """All lanes, by device, compute first."""
+        """All lanes by device, compute lane first."""
         found = {lane for part in (self.prologue, self.period, self.epilogue) for lane in part}
         return tuple(sorted(found, key=lambda lane: (lane[0], lane[1] != "compute", lane[1])))
 
@@ -201,7 +201,7 @@ class Program:
         return tuple(self._kept(device, lambda stage: self.updates(stage, repeats)))
 
     def _kept(self, device: int, version: Callable[[int], int]) -> Iterator[Value]:
-        """What a device keeps of its stages between segments."""
+        """Yield values of its stages that a device keeps between segments."""
         for s, stage in enumerate(self.stages):
             if device in stage.devices:
                 yield Value(

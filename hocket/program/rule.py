@@ -39,7 +39,9 @@ class Rule:
         if self.kind not in KINDS:
             raise InputError("rule", repr(self.kind), f"one of {', '.join(KINDS)}")
         if len(self.batch) != len(self.delay):
-            raise InputError("rule", f"{len(self.batch)} batches, {len(self.delay)} delays", "one of each a stage")
+            raise InputError(
+                "rule", f"{len(self.batch)} batches, {len(self.delay)} delays", "one batch and one delay for each stage"
+            )
         if any(b < 1 for b in self.batch) or any(d < 0 for d in self.delay):
             raise InputError("rule", f"batch {self.batch}, delay {self.delay}", "batch >= 1, delay >= 0")
 
@@ -58,7 +60,10 @@ class Rule:
         return microbatch // self.batch[stage]
 
     def microbatches(self, stage: int, update: int) -> range:
-        """The microbatches that a stage runs for one update: their mean gradient makes it, under `averaged` with the half before."""
+        """Microbatches of a stage in one update.
+
+        The update applies their mean gradient; under `averaged`, together with the half before.
+        """
         first, count = update * self.batch[stage], self.batch[stage]
         if self.kind == "averaged":
             count //= WAVES
@@ -66,11 +71,11 @@ class Rule:
         return range(first, first + count)
 
     def takes(self, stage: int, microbatch: int) -> bool:
-        """Whether a stage runs a microbatch; of waves each runs its own."""
+        """True if a stage runs a microbatch. Each wave runs its own microbatches."""
         return self.kind != "averaged" or microbatch in self.microbatches(stage, self.update(stage, microbatch))
 
     def before(self, stage: int, update: int) -> tuple[int, int] | None:
-        """Under `averaged` the (stage, update) in front of one: its gradients are averaged with those of this one."""
+        """The (stage, update) before this one under `averaged`: their gradients are averaged."""
         if self.kind != "averaged" or (stage, update) == (0, 0):
             return None
         return (0, update) if stage else (1, update - 1)
@@ -81,10 +86,10 @@ class Rule:
 
     @property
     def synchronous(self) -> bool:
-        """Whether every gradient is computed with the newest weights, as by one process."""
+        """True if every gradient is computed with the newest weights, as in one process."""
         return self.kind != "averaged" and all(d == 0 for d in self.delay)
 
     @property
     def at_one_moment(self) -> bool:
-        """Whether all stages update with the gradients of the same microbatches, before any of them goes on."""
+        """True if all stages update with gradients of the same microbatches before any stage continues."""
         return self.synchronous and len(set(self.batch)) == 1

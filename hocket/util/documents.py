@@ -160,7 +160,9 @@ def _bound_aliases(data: Any, limit: int, place: str) -> None:
         children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         seen += 1 + len(children)
         if seen > 2 * limit + 1:
-            raise InputError(place, "aliases that repeat without bound", "a document that is a tree", "Write it out.")
+            raise InputError(
+                place, "aliases that expand without bound", "a document without such aliases", "Write the values out."
+            )
         waiting.extend(children)
 
 

@@ -64,7 +64,7 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
             with open(path, "wb") as stream:
                 stream.write(raw)
         except OSError as error:
-            raise InputError(str(path), error.strerror or str(error), "a place that can be written") from None
+            raise InputError(str(path), error.strerror or str(error), "a writable path") from None
         return
     aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -80,7 +80,7 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
             raise
     except OSError as error:  # in its own words it would name the file aside
         why = error.strerror or str(error)
-        raise InputError(str(path), why, "a place that can be written", "Nothing was changed.") from None
+        raise InputError(str(path), why, "a writable path", "Nothing was changed.") from None
     try:
         fsync_folder(target.parent)
     except OSError as error:
@@ -104,14 +104,14 @@ def place_to_write(path: str | Path) -> Path | None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # ValueError: a NUL inside the name
-        raise InputError(str(path), str(error), "a place that can be written", "Nothing was changed.") from None
+        raise InputError(str(path), str(error), "a writable path", "Nothing was changed.") from None
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         step = f"Make {target.parent} first. Nothing was changed."
-        raise InputError(str(path), f"no folder {target.parent}", "a file in a folder that exists", step)
+        raise InputError(str(path), f"no folder {target.parent}", "a path in an existing folder", step)
     if not _takes_files(target.parent):
         found = f"no permission to write into {target.parent}"
-        raise InputError(str(path), found, "a place that can be written", "Nothing was changed.")
+        raise InputError(str(path), found, "a writable path", "Nothing was changed.")
     return target
 
 
@@ -129,7 +129,7 @@ def check_replaced(path: str | Path, kind: str, mark: str) -> None:
         with path.open("rb") as file:
             if mark.encode() not in file.read(256):
                 raise InputError(
-                    str(path), f"a file that is no {kind}", f"a new file, or a {kind}", "Nothing was changed."
+                    str(path), f"a file that is not a {kind}", f"a new file, or a {kind}", "Nothing was changed."
                 )
 
 
@@ -152,7 +152,7 @@ def check_signed(path: str | Path, kind: str) -> None:
         line, _, text = read_bytes(path).partition(b"\n")
         if not line.startswith(b"# by ") or not line.decode(errors="replace").endswith(f"{_SIGNED} {digest(text)}"):
             step = "Name another one with -o, or move it away. Nothing was changed."
-            raise InputError(str(path), f"a file that is no {kind}, or was edited", f"a new file, or a {kind}", step)
+            raise InputError(str(path), f"a file that is not a {kind}, or was edited", f"a new file, or a {kind}", step)
 
 
 def check_folder_to_write(path: str | Path, place: str) -> None:
@@ -165,9 +165,9 @@ def check_folder_to_write(path: str | Path, place: str) -> None:
     there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
     if not there.is_dir():
         found = "a file" if there == whole else f"a place inside {there}, which is a file"
-        raise InputError(place, found, "a folder, or a name that is free")
+        raise InputError(place, found, "a folder, or a free name")
     if not _takes_files(there):
-        raise InputError(place, f"no permission to write into {there}", "a folder that can be written")
+        raise InputError(place, f"no permission to write into {there}", "a writable folder")
 
 
 def _takes_files(folder: Path) -> bool:

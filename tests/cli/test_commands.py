@@ -448,7 +448,7 @@ def test_what_a_background_job_may_be(run: Run, folder: Path) -> None:
     for words, said in (
         (["--background", "plan.yaml"], "a plan for one device"),
         (["--background", "profile.json"], "--background-batch"),
-        (["--background", "plan.yaml", "--background-batch", 1], "which says its own"),
+        (["--background", "plan.yaml", "--background-batch", 1], "contains its batch size"),
         (["--idle-only"], "--background"),
         (["--background", "profile.json", "--background-batch", 1, "--outstanding", 0], "--outstanding: found 0"),
         (["--background", "profile.json", "--background-batch", 1, "--launch-ms", -1], "--launch-ms: found -1"),

@@ -75,7 +75,7 @@ def test_numbers_and_types() -> None:
     [
         (ALIKE, {"bandwidth": {"servr": 2.0}}, "level: found 'servr'; expected one of server, cluster. .*server"),
         (ALIKE, {"devices": 6}, "devices: found 6; expected a multiple of 4, or fewer than 4"),
-        (MIXED, {"devices": 8}, "devices: found 8, of a mixed cluster"),
+        (MIXED, {"devices": 8}, "devices: found 8 devices of a heterogeneous cluster"),
         (ALIKE, {"device_type": "h1000"}, "device type: found 'h1000'.*h100"),
         (ALIKE, {"memory": 0.0}, "memory: found 0.0; expected a factor > 0"),
         (ALIKE, {"latency": {"server": -1.0}}, "latency server: found -1.0"),

@@ -211,7 +211,7 @@ levels:
         ("1e9", "0", r"c\.yaml: levels\.0\.bandwidth_bytes_per_s: found 0.*expected > 0"),
         ("1e9", ".nan", r"bandwidth_bytes_per_s: found nan; expected > 0"),
         ("1e9}", "1e9, latency_s: -1}", r"latency_s: found -1.*expected >= 0"),
-        ("device_type: v100-16gb", "", r"c\.yaml: device_type: found nothing; expected a device type, or else nodes"),
+        ("device_type: v100-16gb", "", r"c\.yaml: device_type: found nothing; expected either device_type or nodes"),
         ("v100-16gb", "v100-16", r"c\.yaml: device_type: found 'v100-16'.*Did you mean 'v100-16gb'\?"),
         ("v100-16gb", "v100-16gb\nmemory_bytes: 0", r"memory_bytes: found 0.*> 0"),
         ("v100-16gb", "v100-16gb\nhost_cores: 0", r"host_cores: found 0.*> 0"),

@@ -84,10 +84,10 @@ def test_other_numbers_of_workers_change_startup_and_bytes_only() -> None:
     ("wrong", "told"),
     [
         (lambda: V100.on(0), "workers"),
-        (lambda: V100.share(10**5), "stands still"),
-        (lambda: Rate(1e9, 2e9, 1e-9).at(1), "nothing moves"),
+        (lambda: V100.share(10**5), "leave no core for computation"),
+        (lambda: Rate(1e9, 2e9, 1e-9).at(1), "move no bytes"),
         (lambda: V100.stages((), (), ()), "at least one"),
-        (lambda: V100.stages((1.0,), (1.0,), ()), "as many"),
+        (lambda: V100.stages((1.0,), (1.0,), ()), "one size, computation"),
     ],
 )
 def test_wrong_figures(wrong, told: str) -> None:  # type: ignore[no-untyped-def]

@@ -98,7 +98,7 @@ def test_a_profile_of_another_model(saved: Path) -> None:
 def test_a_profile_that_is_gone(saved: Path) -> None:
     """The key of the plan is named, the file that is missing, and what to do."""
     (saved.parent / "profile.json").unlink()
-    with pytest.raises(InputError, match="write its path behind `profile:`") as caught:
+    with pytest.raises(InputError, match="write its path after `profile:`") as caught:
         open_plan(saved)
     assert caught.value.place == f"{saved}: profile"
     assert str(saved.parent / "profile.json") in caught.value.found
@@ -117,7 +117,7 @@ def test_a_plan_without_a_profile(saved: Path) -> None:
     """It says that the key is missing, and how a plan comes to it."""
     replace(Plan.read(saved), profile="").save(saved)
     with pytest.raises(
-        InputError, match=r"plan\.yaml: profile: found nothing.*planned from the path of a saved profile"
+        InputError, match=r"plan\.yaml: profile: found nothing.*Write the path after"
     ):
         open_plan(saved)
 

@@ -44,11 +44,11 @@ PLAN = Plan(
         ((1,), "none", "2, one for each bucket"),
         ((0, 1), "none", "numbers from 1 to 16 on a processor"),
         ((1, 17), "none", "numbers from 1 to 16 on a processor"),
-        ((1, 2), "optimizer", "Leave threads out, or take shard: none"),
+        ((1, 2), "optimizer", "Leave threads out, or use shard: none"),
     ],
 )
 def test_wrong_threads(threads: tuple[int, ...], shard: str, expected: str) -> None:
-    """A number for each bucket, as many as the device can have, of sums that are whole."""
+    """A number for each bucket, as many as the device can have, of threads only for all-reduces of whole gradients (shard: none)."""
     first = replace(PLAN.stages[0], threads=threads)
     with pytest.raises(InputError, match=expected) as found:
         replace(PLAN, stages=(first, PLAN.stages[1]), shard=shard)
@@ -264,7 +264,7 @@ def test_layers_of_another_model() -> None:
 @pytest.mark.parametrize(
     ("stages", "words"),
     [
-        ((NAMES[:3], NAMES[2:]), r"'layer2', which stage 0 has already"),
+        ((NAMES[:3], NAMES[2:]), r"'layer2', which is already in stage 0"),
         ((NAMES[:2], NAMES[3:]), r"no stage for layer 'layer2' \(1 missing\)"),
         ((NAMES[3:], NAMES[:3]), r"back to stage 0.*Move layer"),
         (((), NAMES), r"stages\.0\.layers.*no layers"),

@@ -48,7 +48,9 @@ def test_a_killed_worker_is_named(tmp_path: Path, rank: int, listener: Recorder,
     place = (
         r"(before its first instruction|at step \d+ in `[a-z_]+ \d [#u]\d+`|after step \d+ while it saved a checkpoint)"
     )
-    assert re.match(rf"worker {rank} \(pid \d+\) was killed by signal 9 {place}; the others were stopped; ", said)
+    assert re.match(
+        rf"worker {rank} \(pid \d+\) was killed by signal 9 {place}; the other workers were stopped; ", said
+    )
     assert said.split("; ")[2].startswith(
         "resume with --resume" if names_in(tmp_path / "saved") else "no checkpoint was made yet"
     )

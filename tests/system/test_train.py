@@ -160,7 +160,7 @@ def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
     """To go on from an empty folder is refused, and with "auto" begins at step 0 and says so."""
     job, one, folder = write_job(tmp_path), plan("gpipe", (7, (0,))), tmp_path / "saved"
     folder.mkdir()
-    with pytest.raises(InputError, match=r"found an empty folder; expected a checkpoint to go on from"):
+    with pytest.raises(InputError, match=r"found an empty folder; expected a checkpoint to resume from"):
         train(job, one, steps=1, checkpoint=folder, resume=True)
     fresh = run(job, one, steps=1, checkpoint=folder, resume="auto")
     assert fresh.notes[0] == f"no checkpoint in {folder}: starting from step 0"
@@ -343,14 +343,14 @@ def main():
             "make_job()",
             "torch.seed()",
             'if __name__ == "__main__": ',
-            "made again, it is another",
+            "a different job",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "with_width(3)",
             "torch.manual_seed(0)",
             'if __name__ == "__main__": ',
-            "a Job that other processes cannot make again",
+            "a Job that other processes cannot create",
             marks=pytest.mark.slow,
         ),
         ("job", "", "", 'script.py: found a call of hocket.train; expected a call behind `if __name__ == "__main__":`'),

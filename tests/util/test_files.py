@@ -169,7 +169,7 @@ def test_folders_to_write(tmp_path: Path) -> None:
         ("f/g", f"a place inside {tmp_path / 'f'}, which is a file"),
         ("dangling", "a file"),
     ):
-        with pytest.raises(InputError, match="a folder, or a name that is free") as caught:
+        with pytest.raises(InputError, match="a folder, or a free name") as caught:
             check_folder_to_write(tmp_path / name, "here")
         assert caught.value.found == found
 
@@ -263,7 +263,7 @@ def test_only_files_of_a_kind_are_replaced(tmp_path: Path) -> None:
             path.write_text(text)
         check_replaced(path, "plan", "format: hocket-plan")
     path.write_text("import torch\n")
-    with pytest.raises(InputError, match="a file that is no plan"):
+    with pytest.raises(InputError, match="a file that is not a plan"):
         check_replaced(path, "plan", "format: hocket-plan")
     assert path.read_text() == "import torch\n"
 

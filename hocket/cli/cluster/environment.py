@@ -84,21 +84,21 @@ def world_of(
     own = tuple(types)
     if folder is None:
         if begins is not None:
-            raise InputError("--from", repr(begins), "prices that begin then", "Add --prices FOLDER.")
+            raise InputError("--from", repr(begins), "price data for this moment", "Add --prices FOLDER.")
         return World(own, (), None, {})
     market = read_market(folder)
     with inside(place):
         found = [(t, offer) for t in own if (offer := market.offer_of(t)) is not None]
     if not found:
         step = "In the file of workers, say for instance `offer: aws/us-east-1a/p3.2xlarge, spot: true`."
-        raise InputError("--prices", "no type of workers with an `offer`", "one at least", step)
+        raise InputError("--prices", "no worker type with an `offer`", "one at least", step)
     series = [(offer.key, s) for t, offer in found if (s := offer.spot if t.spot else offer.on_demand) is not None]
     first_s = max(s.times_s[0] for _, s in series)
     if begins is None:
         moments = sorted({first_s, *(when for _, s in series for when in s.times_s if when > first_s)})
         begin_s = next((when for when in moments if not any(isnan(s.at(when)) for _, s in series)), nan)
         if isnan(begin_s):
-            raise InputError(str(folder), "no moment at which all offers are on sale", "one at least")
+            raise InputError(str(folder), "no moment with a price for every offer", "one at least")
     else:
         begin_s = moment_of(begins, "--from")
         if begin_s < first_s:
@@ -123,7 +123,9 @@ def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills:
     from hocket.scheduler.prices.egress import TARIFFS
 
     if checkpoint_gb and bills is None:
-        raise InputError("--checkpoint-gb", f"{checkpoint_gb:g}", "bills that tell what it costs", "Add --bills FILE.")
+        raise InputError(
+            "--checkpoint-gb", f"{checkpoint_gb:g}", "bills, which give the price of a transfer", "Add --bills FILE."
+        )
     unknown = next((place.cloud for place in places.values() if place.cloud not in TARIFFS), None)
     if checkpoint_gb and unknown is not None:
         found = f"{checkpoint_gb:g}, and workers in {unknown}, which has no tariff"

@@ -80,7 +80,7 @@ def generate(
     drawing = kind_of(kind, "KIND")
     if rate is not None and not drawing.continues:
         step = "Leave --rate out, or draw one of the continuous kinds."
-        raise InputError("--rate", f"{rate:g}", f"none for {drawing}, whose jobs are all there at once", step)
+        raise InputError("--rate", f"{rate:g}", f"none for {drawing}, where all jobs arrive at time 0", step)
     per_hour = _RATE if rate is None else rate
     within("--rate", per_hour, *RATES, "jobs an hour")
     check_outputs({"--output": output}, (throughputs,))

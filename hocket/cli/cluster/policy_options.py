@@ -176,9 +176,7 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
     for option, path in outputs.items():
         target = place_to_write(path) if path else None
         if target in taken:
-            raise InputError(
-                option, str(path), "a file of its own", "That file is read, or written for another option."
-            )
+            raise InputError(option, str(path), "a file of its own", "Another option reads or writes this file.")
         if target:
             taken.add(target)
 

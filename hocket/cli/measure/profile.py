@@ -76,17 +76,19 @@ def profile(
         from hocket.errors import InputError
 
         if compile:
-            raise InputError("--compile", "--device-type, with which nothing is measured", "a job that is measured")
+            raise InputError("--compile", "--device-type, which estimates without measuring", "a job that is measured")
         if device is not None:
             step = "Leave one out: --device measures here, --device-type works out for a type that need not be here."
-            raise InputError("--device", device, "nothing, where --device-type says that nothing is measured", step)
+            raise InputError(
+                "--device", device, "no --device together with --device-type, which measures nothing", step
+            )
         _work_out(job, output, microbatch, device_type, calibration, neighbours, tensor, json)
         return
     if calibration is not None:
         from hocket.errors import InputError
 
         raise InputError(
-            "--calibration", str(calibration), "nothing, where the job is measured", "Give --device-type as well."
+            "--calibration", str(calibration), "no calibration for a measured job", "Give --device-type as well."
         )
     if compile and tensor > 1:
         check_together("--compile", Feature.COMPILE, Feature.TENSOR)
@@ -149,7 +151,7 @@ def calibrate(
     measured = ModelProfile.read(profile)
     if measured.worked_out:
         expected = "a profile that was measured, by `hocket profile` on the device"
-        raise InputError(str(profile), f"seconds that are worked out ({measured.source})", expected)
+        raise InputError(str(profile), f"estimated seconds ({measured.source})", expected)
     kind = device_type_of(device_type or measured.device_type)
     check_job_file(job)
 
@@ -245,7 +247,7 @@ def _work_out(
     from hocket.hardware.resolve import device_type_of
     from hocket.profiling.job.job import check_job_file
 
-    alone = "nothing, where --device-type says that nothing is measured"
+    alone = "no --device together with --device-type, which measures nothing"
     if neighbours is not None:
         raise InputError("--busy-workers", str(neighbours), alone)
     if tensor != 1:

@@ -62,7 +62,7 @@ def collocated(
     if outstanding < 1:
         raise InputError("--outstanding", str(outstanding), "at least one launch")
     if slowdown_limit is not None and not slowdown_limit >= 1:
-        raise InputError("--slowdown-limit", f"{slowdown_limit:g}", ">= 1: times as long as alone")
+        raise InputError("--slowdown-limit", f"{slowdown_limit:g}", ">= 1: a factor on the time without background job")
     rules = Collocation(
         priority=priority,
         beside=not idle_only,

@@ -33,8 +33,8 @@ def compare(
     if (believed.meta.get("source"), real.meta.get("source")) == ("measured", "simulated"):
         raise InputError(
             str(predicted),
-            "the trace of a run, before that of a simulation",
-            "the predicted one first",
+            "a measured trace in the first place",
+            "the predicted trace first, then the measured one",
             "Swap the two files.",
         )
     found = compare_traces(believed, real)

@@ -338,7 +338,7 @@ def _report(
 
 
 def _path_from(profile: Path, output: Path | None) -> str:
-    """The profile's path as seen from the plan's folder, so that both can move together."""
+    """The profile's path relative to the plan's folder, so that both can move together."""
     import os
 
     folder = (output or Path("plan.yaml")).resolve().parent

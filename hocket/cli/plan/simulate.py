@@ -136,7 +136,7 @@ def simulate(
     validate(opened)
     rules = (background_batch, idle_only, priority, outstanding, launch_ms, slowdown_limit)
     if background is None and rules != (None, False, True, 1, None, None):
-        raise InputError("--background", "nothing", "a job's file, for the options of a background job")
+        raise InputError("--background", "nothing", "the file of a background job")
     both = None if background is None else collocating.collocated(opened, background, *rules)
     real = _run_of(measured, report, opened.program.name) if measured else None
     found, summary = opened.simulate()
@@ -201,7 +201,7 @@ def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
     from hocket.program.trace.trace import Trace
 
     if report is None:
-        raise InputError("--measured", "without --report", "both", "The run is drawn in the report.")
+        raise InputError("--measured", "without --report", "both", "Add --report: the report shows the measured run.")
     found = Trace.read(path)
     for key, expected in (("source", "measured"), ("program", program)):
         told = found.meta.get(key)
@@ -257,7 +257,7 @@ def _deepest(opened: "LoadedPlan") -> "tuple[MaxDepth, ...]":
     from hocket.planning.swapping.max_depth import largest
 
     if opened.plan.tensor > 1:
-        raise RefusedError("--max-depth", "a plan of tensor-parallel groups", "a plan of whole devices")
+        raise RefusedError("--max-depth", "a tensor-parallel plan", "a plan of whole devices")
     with Progress("looking how deep", True) as progress:
         return largest(opened.profile, opened.plan.cluster, opened.plan.batch_size, progress=progress)
 

@@ -121,7 +121,7 @@ class _WhatIfOptions:
             return
         if batch is None:
             raise InputError(
-                "--planned-batch", "nothing", "samples of an update, where a model is given with a cluster"
+                "--planned-batch", "nothing", "--planned-batch N: samples of a step, for a model with a cluster"
             )
         from hocket.planning.explain.what_if import ask_profile, ask_sizes
 

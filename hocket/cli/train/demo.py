@@ -86,7 +86,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
             cannot be written.
     """
     if workers < 2:
-        raise InputError("--workers", str(workers), ">= 2: one voice alone is no hocket")
+        raise InputError("--workers", str(workers), ">= 2")
     if workers > MAX_LOCAL_WORKERS:
         raise InputError("--workers", str(workers), f"at most {MAX_LOCAL_WORKERS} on one machine")
     if steps < 1:
@@ -101,7 +101,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(str(output), error.strerror or str(error), "a folder that can be written") from None
+        raise InputError(str(output), error.strerror or str(error), "a writable folder") from None
     began = time.perf_counter()
 
     say("1  profile: every layer of the GPT, forward and backward, for four microbatch sizes")
@@ -224,7 +224,7 @@ def _one_each(candidates: tuple[Evaluated, ...], workers: int) -> dict[str, Eval
         if len(used) == workers and (len(candidate.plan.stages) > 1 or candidate.strategy == "data_parallel"):
             best.setdefault(candidate.strategy, candidate)
     if not best:
-        raise InputError("--workers", f"{workers}, and no plan that keeps all of them busy", "fewer", "Try 2 or 4.")
+        raise InputError("--workers", f"{workers}, but no plan keeps all of them busy", "fewer", "Try 2 or 4.")
     return best
 
 

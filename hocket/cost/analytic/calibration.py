@@ -124,9 +124,9 @@ def learned(sketch: Sketch, measured: ModelProfile, device: DeviceType) -> Calib
             "calibrate", f"a profile of another model ({measured.name})", f"one of this job ({plain.name})"
         )
     if [x.name for x in measured.layers] != [x.name for x in plain.layers]:
-        raise InputError("calibrate", "a profile with other layers", "one that this version of hocket measured")
+        raise InputError("calibrate", "a profile with other layers", "a profile measured by this version of hocket")
     if measured.microbatch_sizes != plain.microbatch_sizes:
-        raise InputError("calibrate", f"microbatches of {measured.microbatch_sizes}", f"{plain.microbatch_sizes}")
+        raise InputError("calibrate", f"microbatch sizes {measured.microbatch_sizes}", f"{plain.microbatch_sizes}")
     if measured.device_type != device.name:
         raise InputError("calibrate", f"a profile of {measured.device_type}", f"one of {device.name}")
     sides = {}

@@ -66,7 +66,9 @@ def analytic(
     """
     if sequence_parallel and (tensor == 1 or model.sequence % tensor):
         raise InputError(
-            "sequence_parallel", f"a sequence of {model.sequence} for {tensor} devices", "several, that divide it"
+            "sequence_parallel",
+            f"a sequence of {model.sequence} for {tensor} devices",
+            "several devices, a divisor of the sequence length",
         )
     if recompute not in RECOMPUTE:
         raise InputError("recompute", repr(recompute), f"one of {', '.join(RECOMPUTE)}")

@@ -43,11 +43,11 @@ class Background:
 
     def __post_init__(self) -> None:
         if not self.samples > 0:
-            raise InputError("background: samples", str(self.samples), "more than none in a step")
+            raise InputError("background: samples", str(self.samples), ">= 1 sample in a step")
         if not self.launches or min(launch.seconds for launch in self.launches) <= 0:
-            raise InputError("background: launches", "none, or one that takes no time", "seconds of each")
+            raise InputError("background: launches", "no launches, or a launch of 0 s", "seconds of each")
         if not all(0 < launch.demand <= 1 for launch in self.launches):
-            raise InputError("background: launches", "a demand that is no share", "more than 0, at most 1")
+            raise InputError("background: launches", "a demand outside 0 to 1", "more than 0, at most 1")
 
     @classmethod
     def even(cls, name: str, samples: float, step_s: float, launch_s: float | None = None) -> "Background":

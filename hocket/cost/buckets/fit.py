@@ -62,7 +62,7 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
         InputError: too few measurements of one kind, or some that are no times.
     """
     if workers < 2:
-        raise InputError("workers", str(workers), ">= 2, or nothing is reduced")
+        raise InputError("workers", str(workers), ">= 2: one worker reduces nothing")
     computed = [one for one in computed if one.beside_s]
     alone_ones = [_Whole(one.threads, one.size_bytes, one.apart_s) for one in moved if one.beside_s == 0]
     partly = [one for one in moved if one.beside_s > 0]
@@ -71,7 +71,7 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
     figures = [(r, seconds) for one in computed for r, seconds in (*one.beside_s.items(), (1, one.alone_s))]
     figures += [(one.threads, one.beside_s + one.apart_s) for one in moved]
     if not all(threads >= 1 and seconds > 0 for threads, seconds in figures):
-        raise InputError("measurements", "a time or a number of threads that is not above zero", "times of real tasks")
+        raise InputError("measurements", "a time or thread count of 0 or less", "times and thread counts above 0")
     kept, taken = _share(computed)
     hops, carried = 2 * (workers - 1), 2 * (workers - 1) / workers
     startup_s, rates = _rates(alone_ones, carried, "alone")
@@ -115,7 +115,7 @@ def _share(computed: Sequence[Computed]) -> tuple[float, float]:
             "computation that stands still beside communication",
             f"Nothing else may keep the machine busy. {_LONGER}",
         )
-        raise InputError("measurements", found, "some progress", hint)
+        raise InputError("measurements", found, "progress of the all-reduces beside computation", hint)
     most = max(r for one in computed for r in one.beside_s)
     if len({r for one in computed for r in one.beside_s}) > 1:
         (both, slope), *_ = np.linalg.lstsq(np.stack([beside, threads], axis=1), done, rcond=None)
@@ -147,7 +147,7 @@ def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, d
         if not others:
             found = f"all-reduces {what} that take no longer for more bytes"
             hint = "Measure larger all-reduces, or more of them, on a machine that is not busy with anything else."
-            raise InputError("measurements", found, "times that grow with bytes", hint)
+            raise InputError("measurements", found, "times that grow with the number of bytes", hint)
         nearest = min(others, key=lambda threads: (abs(threads - odd), threads))
         counted = [one._replace(threads=nearest) if one.threads == odd else one for one in counted]
 

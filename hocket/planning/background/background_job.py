@@ -37,13 +37,18 @@ def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = 
         if batch_size is not None:
             step = "Write it into the plan, or give the profile."
             raise InputError(
-                "--background-batch", str(batch_size), f"none: {place} is a plan, which says its own", step
+                "--background-batch", str(batch_size), f"none: the plan {place} contains its batch size", step
             )
         ours, theirs = found.plan.cluster.node_of(0).device_type, cluster.node_of(0).device_type
         if found.plan.tensor > 1:
             raise InputError(f"{place}: tensor", str(found.plan.tensor), "a plan for one device")
         if ours != theirs:
-            raise InputError(f"{place}: cluster", ours, f"{theirs}, as the foreground's devices", "Give the profile.")
+            raise InputError(
+                f"{place}: cluster",
+                ours,
+                f"{theirs}, the foreground's device type",
+                "Give the background job as a profile.",
+            )
         return background_of(played(found.shown, found.profile), f"{found.plan.model} ({place})")
     profile = ModelProfile.read(path)
     if batch_size is None:
@@ -76,7 +81,9 @@ def beside(
     plan = opened.shown
     if plan.tensor > 1:
         found = f"{plan.tensor}, with a background job"
-        raise InputError("tensor", found, "1: what members of a group wait for inside of layers is not simulated")
+        raise InputError(
+            "tensor", found, "1: the simulator does not model waits between tensor-parallel ranks inside a layer"
+        )
     first = plan.cluster.node_of(0).device_type
     alike = tuple(d for d in range(plan.cluster.devices) if plan.cluster.node_of(d).device_type == first)
     rules = rules or Collocation()

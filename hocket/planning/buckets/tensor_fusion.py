@@ -37,13 +37,13 @@ class ReadyGradients:
     def __post_init__(self) -> None:
         if not len(self.sizes_bytes) == len(self.computes_s) > 0:
             found = f"{len(self.sizes_bytes)} sizes, {len(self.computes_s)} times"
-            raise InputError("gradients", found, "as many sizes as times, at least one")
+            raise InputError("gradients", found, "one time for each size, at least one")
         for name, figures in (("sizes_bytes", self.sizes_bytes), ("computes_s", self.computes_s)):
             for i, figure in enumerate(figures):
                 if not 0 <= figure < float("inf"):
                     raise InputError(f"gradients.{name}.{i}", str(figure), "a number that is not below zero")
         if not (sum(self.sizes_bytes) > 0 and sum(self.computes_s) > 0):
-            raise InputError("gradients", "no bytes, or no seconds", "some of both")
+            raise InputError("gradients", "0 bytes or 0 seconds in total", "bytes and seconds above 0")
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def alone_s(profiles: Iterable[ModelProfile], cluster: Cluster, batch_size: int)
     costs = BurstCosts(profile, cluster, batch_size, (1,), (range(len(profile.layers)),))
     found = profile.tensor * float(costs.alone_s.sum())
     if not found > 0:
-        raise InputError("layers", f"all of them take {found:g} s", "seconds of one device, to compare with")
+        raise InputError("layers", f"{found:g} s for all layers", "seconds above 0 on one device")
     return found
 
 
@@ -100,7 +100,7 @@ def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None =
     measured = measured.by_group()
     done, wanted = work_done(plan, measured), work_of(plan)
     if not done:
-        raise InputError("trace", "no whole iteration", "that of a run of this plan")
+        raise InputError("trace", "no whole iteration", "a trace of a run of this plan")
     other = next((text for update, work in sorted(done.items()) for text in _unlike(update, work, wanted)), "")
     return Amplification(alone, planned_s, _device_s(plan, measured), len(done), other)
 

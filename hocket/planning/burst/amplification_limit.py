@@ -44,7 +44,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         if not self.limit >= 1:
             step = "1.5 lets devices work half as long again as one device alone; leave it out for no limit."
-            raise InputError("amplification_limit", f"{self.limit:g}", ">= 1: one device alone has 1", step)
+            raise InputError("amplification_limit", f"{self.limit:g}", ">= 1 (one device has amplification 1)", step)
 
     def refusal(self, used_s: float, how: str = "") -> str:
         """Why so many device-seconds of an iteration are too many; empty where they are not."""

@@ -50,9 +50,9 @@ def plan_sizes(
     if options.pop("amplification_limit", None) is not None:
         raise InputError(
             "amplification_limit",
-            "an analytic model: its plans use all devices all the time",
-            "a profile, whose layers may have unlike numbers of devices",
-            "Profile the model, on no device with `hocket profile job.py --device-type`; or ask for few devices with --objective cost.",
+            "an analytic model, for which every plan uses all devices",
+            "a profile, where each layer may use its own number of devices",
+            "Profile the model (`hocket profile job.py --device-type` needs no device), or ask for few devices with --objective cost.",
         )
     if goal.objective == "time":
         if progress:
@@ -113,7 +113,9 @@ class _Asks:
         if options.get("tensors"):
             options["tensors"] = tuple(width for width in options["tensors"] if fits(part.cluster, width))
             if not options["tensors"]:
-                raise RefusedError("tensor", "no groups of these widths", "groups that fit the part")
+                raise RefusedError(
+                    "tensor", "no tensor-parallel groups of these sizes", "sizes that divide the sub-cluster"
+                )
         try:
             found = search_sizes(
                 self.model, part.cluster, self.batch_size, ceiling_s=ceiling_s, like=self._last, **options

@@ -53,10 +53,12 @@ class _Asks:
         return 0.0
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[Search, float]:
-        """As `search_widths`, of the groups that fit the part; what takes longer than the ceiling is found as well, and goes last."""
+        """As `search_widths`, of the sizes that divide the sub-cluster; what takes longer than the ceiling is found as well, and goes last."""
         fitting = {path: one for path, one in self.profiles.items() if fits(part.cluster, one.tensor)}
         if not fitting:
-            raise RefusedError("tensor", "no groups of these widths", "groups that fit the part")
+            raise RefusedError(
+                "tensor", "no tensor-parallel groups of these sizes", "sizes that divide the sub-cluster"
+            )
         found = search_widths(fitting, part.cluster, self.batch_size, **self.options)
         order = sorted(found.candidates, key=lambda one: one.iteration_s > ceiling_s)
         found = replace(found, candidates=tuple(order))

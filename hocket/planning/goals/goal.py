@@ -36,10 +36,13 @@ class Goal:
                 raise InputError(name, str(value), "> 0")
         if self.deadline_s is not None and self.samples is None:
             raise InputError(
-                "deadline", "no number of samples", "what is to be done by then", "Say --samples or --tokens."
+                "deadline",
+                "no number of samples",
+                "the number of samples to train by the deadline",
+                "Give --samples or --tokens.",
             )
         if self.objective == "devices" and self.deadline_s is None:
-            raise InputError("objective", "devices, without a deadline", "a deadline", "Say --deadline, such as 30d.")
+            raise InputError("objective", "devices, without a deadline", "a deadline", "Give --deadline, such as 30d.")
 
     def iterations(self, batch_size: int) -> int:
         """Batches that the samples take; 0 where nobody says how many there are."""
@@ -64,9 +67,9 @@ def goal_of(
     if tokens is not None:
         if not sequence:
             expected = "an analytic model: samples of a profile have no token count"
-            raise InputError("tokens", "a profile", expected, "Say how many samples.")
+            raise InputError("tokens", "a profile", expected, "Give --samples.")
         if samples is not None:
-            raise InputError("tokens", "samples as well", "one of the two")
+            raise InputError("tokens", "tokens and samples", "one of the two")
         samples = tokens / sequence
     return Goal(objective or ("time" if deadline_s is None else "devices"), samples, deadline_s)
 

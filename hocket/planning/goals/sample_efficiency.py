@@ -69,7 +69,7 @@ class SampleCurve:
             raise InputError("noise_scale", f"{self.noise_scale}, least_samples {self.least_samples}", "both > 0")
         sizes = [point.batch_size for point in self.points]
         if sizes != sorted(set(sizes)):
-            raise InputError("points", f"batch sizes {', '.join(map(str, sizes))}", "ascending ones, each once")
+            raise InputError("points", f"batch sizes {', '.join(map(str, sizes))}", "ascending batch sizes, each once")
 
     @property
     def range(self) -> tuple[float, float]:

@@ -74,7 +74,7 @@ class SubclusterSearch(Generic[F]):
             least_s = near.worth.training_s * _least_s(near) / near.worth.iteration_s
             found = f"{show_days(least_s)} at best, on {near.part.cluster.name}"
             raise RefusedError("plan", found, met, "Give more devices or more time, or train on fewer samples.")
-        raise RefusedError("plan", f"nothing that fits on any of {len(self.tried)} parts", met, "Give more devices.")
+        raise RefusedError("plan", f"no plan fits on any of {len(self.tried)} sub-clusters", met, "Give more devices.")
 
 
 class PredictedPlan(Protocol):

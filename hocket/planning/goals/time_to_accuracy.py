@@ -106,7 +106,12 @@ def scale(
         batch_size, asked = base_batch * wanted[0], _asked(WEAK, base_batch * wanted[0], wanted[0])
         why = next((note.removeprefix(f"{asked}no plan") for note in notes if note.startswith(asked)), "")
         found = f"no plan for a batch of {batch_size} on {show_count(wanted[0], 'device')}{why}"
-        raise RefusedError("scaling", found, "one to compare with", "Take a smaller batch, or more devices at least.")
+        raise RefusedError(
+            "scaling",
+            found,
+            "a plan for one device as the baseline",
+            "Use a smaller batch, or start with more devices.",
+        )
     told = tuple(
         Scaled(r.way, r.devices, r.batch_size, r.iteration_s, r.iterations, first.seconds / r.seconds) for r in rows
     )

@@ -71,7 +71,7 @@ class SizedSearch(SizedSpace):
             step = (
                 "Take a batch that is a multiple of microbatch times columns, other microbatches, or another --tensor."
             )
-            raise RefusedError("plan", f"no way to divide {what}", "microbatches of one size for every column", step)
+            raise RefusedError("plan", f"no layout for {what}", "one microbatch size for every replica", step)
         needs = f"{nearest.mesh} needs at least {show_bytes(nearest.bytes)} a device of {show_bytes(nearest.capacity_bytes)}"
         step = "Give more devices, more memory or a smaller batch, or let more be made again (--recompute full)."
         raise RefusedError("plan", f"nothing that fits; nearest is {needs}", "a plan that fits", step)

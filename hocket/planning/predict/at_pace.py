@@ -25,7 +25,7 @@ def paced_iteration_s(plan: Plan, profile: ModelProfile, slower: Mapping[int, fl
         slower: by device, how many times as long as profiled the same work takes there; those left out are as slow as the least slow.
 
     Raises:
-        InputError: a factor that is not positive; a plan of tensor-parallel groups, whose members are not slowed one by one.
+        InputError: a factor that is not positive; a tensor-parallel plan, whose members are not slowed one by one.
     """
     if not slower:
         return predict_iteration(plan, profile).iteration_s

@@ -226,7 +226,7 @@ def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s:
         predicted_s = predict_iteration(now, scaled).iteration_s
     if abs(predicted_s / measured_s - 1) > _NEAR:
         found = f"{measured_s / first_s:.3g} times the seconds that were predicted"
-        raise RefusedError("run", found, "what other compute seconds would explain")
+        raise RefusedError("run", found, "a run that other compute times would explain")
     return factor
 
 

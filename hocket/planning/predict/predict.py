@@ -53,13 +53,13 @@ def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
     if profile.tensor != plan.tensor:
         found = f"{plan.tensor}, but the profile is of one of {profile.tensor} tensor-parallel devices"
         raise InputError(
-            "tensor", found, f"{profile.tensor}, the profile's", "Plan again, or give the plan its profile."
+            "tensor", found, f"{profile.tensor}, the profile's", "Plan again, or use the profile of the plan."
         )
     if profile.sequence_parallel != plan.sequence_parallel:
         ours, theirs = (str(one.sequence_parallel).lower() for one in (plan, profile))
         raise InputError(
-            "sequence_parallel", f"{ours}, but the profile is of members for which it is {theirs}", theirs,
-            "Plan again, or give the plan its profile.",
+            "sequence_parallel", f"{ours}, but the profile was made with {theirs}", theirs,
+            "Plan again, or use the profile of the plan.",
         )  # fmt: skip
     code = {name for stage in plan.stages if stage.compile for name in stage.layers}
     if code:

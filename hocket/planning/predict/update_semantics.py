@@ -136,7 +136,7 @@ def considered(
             raise InputError("strategy", repr(name), f"{where}one of {', '.join(known)}", nearest(name, known))
         if synchronous and name not in exact:
             expected = f"one of {', '.join(one for one in known if one in exact)}"
-            raise InputError("strategy", f"{name}, which is not synchronous", expected)
+            raise InputError("strategy", f"{name}, an asynchronous strategy", expected)
     return tuple(strategies) or tuple(name for name in unnamed if synchronous is False or name in exact)
 
 

@@ -48,7 +48,7 @@ def batches(smallest: int, largest: int) -> tuple[int, ...]:
         InputError: the largest is below the smallest.
     """
     if largest < smallest:
-        raise InputError("--max-batch", str(largest), f"the batch, {smallest}, or more")
+        raise InputError("--max-batch", str(largest), f"at least the batch size, {smallest}")
     found = [smallest]
     while 2 * found[-1] < largest:
         found.append(2 * found[-1])

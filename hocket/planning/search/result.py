@@ -119,7 +119,9 @@ class Search:
         reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused if not r.bug))[:3]
         reasons += self.bugs
         step = "Allow other strategies, microbatch sizes or more devices."
-        raise RefusedError("plan", "; ".join(reasons) or "no choice at all", "a strategy that supports this", step)
+        raise RefusedError(
+            "plan", "; ".join(reasons) or "no candidate", "a strategy that supports this job and cluster", step
+        )
 
     def named(self, refused: Refused) -> str:
         """A refusal's strategy, and whether it is of plans that swap, where that is not plain."""

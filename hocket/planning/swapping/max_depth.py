@@ -66,7 +66,9 @@ def largest(
     block = repeated_block(profile)
     if block is None:
         raise RefusedError(
-            "profile", "no run of layers that comes three times", "a repeated block, by which a model can be deeper"
+            "profile",
+            "no block of layers that is repeated three times",
+            "a repeated block, which makes deeper models possible",
         )
     names = list(dict.fromkeys((*(strategies or searched()), SWAPPING)))
     found = []

@@ -151,7 +151,7 @@ def decrease(
         raise InputError("waves", str(first), ">= 1")
     alone_s = measure(1)
     if alone_s is None or not alone_s > 0:
-        raise InputError("waves", "one that does not run", "one wave that runs")
+        raise InputError("waves", "a wave without work", "only waves with work")
     tried = [WaveTrial(1, alone_s, 0.0)]
     for waves in range(first, 1, -1):
         iteration_s = measure(waves)
@@ -184,9 +184,13 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
         again = dict.fromkeys(trace.devices, weights)
         return replace(found, again_bytes=again, sums_s=tuple((k + 1) * one_s for k in range(TICK_TOCK)))
     if plan.strategy != "model_parallel":
-        raise InputError("strategy", plan.strategy, "data_parallel or model_parallel, which waves are added to")
+        raise InputError("strategy", plan.strategy, "data_parallel or model_parallel, the strategies that waves extend")
     if plan.microbatches != 1:
-        raise InputError("microbatch_size", f"{plan.microbatch_size} of {plan.batch_size}", "the batch: a wave has one")
+        raise InputError(
+            "microbatch_size",
+            f"{plan.microbatch_size} of {plan.batch_size}",
+            "the batch size: each wave runs one microbatch",
+        )
     sums = []
     for waves in range(1, len(plan.stages) + 1):
         stages = in_waves(plan, waves).stages

@@ -148,9 +148,7 @@ def capture(
     numberless = next((name for name, tensor in tensors if tensor.is_meta), None)
     if numberless is not None:
         hint = "To plan it without any, name a device type: hocket.profile(job, for_type=...), or --device-type."
-        raise InputError(
-            "Job.model", f"{numberless!r} on `meta`, where it has no numbers", "weights with numbers", hint
-        )
+        raise InputError("Job.model", f"{numberless!r} on `meta`, where it has no values", "weights with values", hint)
     check_optimizer_and_rates(job)
     job = computed(decomposed(job))
     choices = Choices(max_layers) if like is None else like.choices
@@ -252,7 +250,7 @@ def _check_held(trace: RecordedGraph, layers: tuple[CapturedLayer, ...], modules
     if lost:
         hint = "Write it in that module's forward."
         raise CaptureError(
-            f"buffer {lost[0]}", "written by another module's hook", "a write by the module that holds it", hint
+            f"buffer {lost[0]}", "written by a hook of another module", "a write by the module that holds it", hint
         )
 
 

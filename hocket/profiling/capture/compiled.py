@@ -112,7 +112,9 @@ class CompiledStep:
                 found = self._call(*[env[v] for v in self._reads])
         except torch._dynamo.exc.TorchDynamoException as error:
             said = " ".join(str(error).split("\n")[:2]).strip()
-            raise CaptureError(f"layer {self._name}", said, "what torch.compile takes whole", _LEAVE) from error
+            raise CaptureError(
+                f"layer {self._name}", said, "a layer that torch.compile compiles as one graph", _LEAVE
+            ) from error
         self.cold_s += time.perf_counter() - start_s
         self._warm.add(torch.is_grad_enabled())
         return found

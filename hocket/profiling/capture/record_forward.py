@@ -135,7 +135,7 @@ def record(
         python_random.setstate(dice)
         raise CaptureError(
             "model", "random numbers of Python's `random` in the forward", "torch's random numbers",
-            "A path through the model that is drawn by chance cannot be planned: fix it, or use torch's dropout.",
+            "A path that is chosen at random cannot be planned. Fix the path, or use torch's dropout.",
         )  # fmt: skip
     if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
         found = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__

@@ -75,9 +75,7 @@ def check_reads(job: Job, reads: Sequence[Reads]) -> None:
     for read in reads:
         for (index, _), first, again in zip(places, read["first"], read["again"], strict=True):
             if item := difference(first, again):
-                raise InputError(
-                    f"Job.data[{index}]", f"other values of {item} when it was read again", _EXPECTED, _DRAWS
-                )
+                raise InputError(f"Job.data[{index}]", f"other values of {item} at the second read", _EXPECTED, _DRAWS)
     for k, (index, _) in enumerate(places):
         check_alike(index, {rank: read["first"][k] for rank, read in enumerate(reads)})
 

@@ -309,7 +309,7 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
         told = " and no ".join(f"`{name}`" for name in names)
         found = f"no {told}" if made is None else f"a value of type {type(made).__name__}"
         step = 'What stands behind `if __name__ == "__main__":` is left out.' if made is None else ""
-        raise InputError(str(path), found, "`job`, a hocket.Job, or `make_job()` that returns one", step)
+        raise InputError(str(path), found, "`job` (a hocket.Job) or `make_job()` (a function that returns one)", step)
     object.__setattr__(made, "path", path.absolute())
     return made
 

@@ -54,7 +54,9 @@ def check_likeness(job: "Job", wanted: Likeness) -> None:
         step = (
             "Seed it (torch.manual_seed) and load its weights in the code that makes it: every worker runs that anew."
         )
-        raise InputError("job", f"made again, it is another: {told}", "the job that was given", step)
+        raise InputError(
+            "job", f"a different job when its file was loaded again: {told}", "the job that was given", step
+        )
 
 
 def difference(wanted: Likeness, found: Likeness) -> str:

@@ -119,7 +119,7 @@ def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
     for p in list(inspect.signature(type(made).step).parameters.values())[1:]:
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             found = f"{type(made).__name__}, whose step() needs {p.name!r}"
-            raise InputError(PLACE, found, "an optimizer whose step() needs gradients alone")
+            raise InputError(PLACE, found, "an optimizer whose step() needs gradients only")
     return made
 
 
@@ -195,7 +195,9 @@ def _of_shape(value: Any, given: Tensor, p: Tensor) -> Any:
     first = value.flatten()[:1]
     if type(value) is Tensor and not value.is_meta and not bool((value == first).all()):
         raise InputError(
-            PLACE, "state that is made of a weight's numbers", "state that begins the same for every number"
+            PLACE,
+            "state that is computed from the weight's values",
+            "state with the same initial value for every element",
         )
     return first.expand(p.numel()).reshape(p.shape).clone().to(p.device)
 

@@ -86,9 +86,9 @@ def origin_of(job: object, makers: tuple[JobSource, ...]) -> Origin:
         return Origin(path, tuple(names[path]))
     raise InputError(
         "job",
-        "a Job that other processes cannot make again",
-        "a Job that stands at the top of a file or is returned by a function without arguments, or the path of a job file",
-        "Put what makes it into such a function, for example make_job() in job.py, or start this script with torchrun.",
+        "a Job that other processes cannot create",
+        "a Job at the top level of a file, a Job returned by a function without arguments, or the path of a job file",
+        "Create it in such a function, for example make_job() in job.py, or start this script with torchrun.",
     )
 
 

@@ -72,7 +72,7 @@ def assemble(
 
     Arguments:
         job: as its user wrote it; captured may be a member's part of it.
-        columns: one a microbatch size, ascending; with seconds all or none.
+        columns: one for each microbatch size, ascending; with seconds all or none.
         loss_parts: see ModelProfile.
     """
     sizes = tuple(column.size for column in columns)

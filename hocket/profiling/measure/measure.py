@@ -79,9 +79,9 @@ def measure(
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         found = f"{str(device)!r}, but torch sees no GPU with CUDA on this machine"
-        raise InputError("device", found, "'cpu', or a machine with such a GPU and a torch that is built for it")
+        raise InputError("device", found, "'cpu', or a machine with a CUDA GPU and a CUDA build of torch")
     if neighbours < 0 or (neighbours and place.type != "cpu"):
-        raise InputError("neighbours", f"{neighbours} of {device}", ">= 0, and 0 where no CPU is measured")
+        raise InputError("neighbours", f"{neighbours} with device {device}", ">= 0, and 0 for a GPU")
     check_repeatable(job)
     tell = progress or _silent
     total = (1 + ROUNDS) * len(sizes) + 1

@@ -19,7 +19,7 @@ def lines(path: str | Path) -> Iterator[tuple[str, str]]:
     try:
         text = read_bytes(path, MAX_TEXT_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(str(path), f"a byte that is not text at position {error.start}", "a text file") from None
+        raise InputError(str(path), f"an invalid UTF-8 byte at position {error.start}", "a text file") from None
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"{path} line {number}", line.rstrip()

@@ -49,7 +49,7 @@ def read(
         fill_bandwidth_bytes_per_s: how to fill layers that were never profiled; without it they are refused.
 
     Raises:
-        InputError: a malformed line (with its number), or a layer that was never profiled.
+        InputError: a malformed line (with its number), or a layer without a profile line.
     """
     measured, order, total_only = _parse(path)
     sizes = tuple(sorted({batch for rows in measured.values() for times in rows for batch in times}))
@@ -67,9 +67,9 @@ def read(
             if fill_bandwidth_bytes_per_s is None:
                 raise InputError(
                     f"{path}: layers.{i} {key}",
-                    "a layer that was never profiled",
-                    "a line for it",
-                    "Profile it, or say fill_bandwidth_bytes_per_s.",
+                    "a layer without a profile line",
+                    "a line for this layer",
+                    "Profile the layer, or give fill_bandwidth_bytes_per_s.",
                 )
             times = _filled(key, sizes, fill_bandwidth_bytes_per_s, f"layers.{i}")
         built.append(_layer(i, key, times, sizes, total_only, filled=not rows))

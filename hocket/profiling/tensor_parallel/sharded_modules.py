@@ -47,7 +47,7 @@ def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
     size = tensor.shape[cut.dim]
     if cut.words:
         if size != cut.words:
-            raise InputError("vocabulary", f"{size} words", f"{cut.words}")
+            raise InputError("vocabulary", f"{size} entries", f"{cut.words}")
         own = cut.words_of(width, rank)
         return tensor.narrow(cut.dim, own.start, len(own))
     if size % (cut.pieces * width):
@@ -86,7 +86,7 @@ def divide(model: nn.Module, split: TensorSplit, rank: int, members: TensorParal
         for path in dict.fromkeys((run[0], run[-1])):
             sliced = kinds[path].sliced if path in kinds else None
             if sliced is None:
-                raise InputError("runs", path, "a block that works on slices")
+                raise InputError("runs", path, "a sequence-parallel block")
             module = _module(model, path)
             module._along = SequenceSlice(sliced.dim, split.width, rank, members)
             module._entering = sliced.inputs if path == run[0] else ()
@@ -107,7 +107,7 @@ def divide_words(
     ends = [end for end in (embedding, output) if end is not None]
     for end in ends:
         if isinstance(_module(model, end.path), Lookup | Scoring):
-            raise InputError(f"module {end.path}", "divided already", "a model that is whole")
+            raise InputError(f"module {end.path}", "already divided", "an undivided model")
     divided = cuts_of_words(model, embedding, output)
     for name, whole in list(model.named_parameters()):
         if name in divided:
@@ -209,7 +209,7 @@ def _draw(block: nn.Module, draws: tuple[DividedDraws, ...], width: int, rank: i
 def _take(block: nn.Module, linear: DividedLinear, trait: type, width: int, rank: int) -> nn.Module:
     module = _module(block, linear.path)
     if isinstance(module, ColumnParallel | RowParallel):
-        raise InputError(f"linear layer {linear.path}", "divided already", "a model that is whole")
+        raise InputError(f"linear layer {linear.path}", "already divided", "an undivided model")
     for name, cut in _cuts(module, linear, trait is ColumnParallel):
         whole: nn.Parameter = module._parameters[name]  # type: ignore[assignment]
         part = part_of(whole.detach(), cut, width, rank).clone(memory_format=torch.contiguous_format)

@@ -41,7 +41,9 @@ def check(
     capacity_bytes: Mapping[int, float] | None = None,
     host_bytes: Mapping[int, float] | None = None,
 ) -> tuple[Problem, ...]:
-    """Everything that is wrong with a program, as far as one step of the proof can say; empty when it is legal.
+    """Return all problems of a program; empty if the program is legal.
+
+    The proof runs in steps. Later steps run only if earlier steps found nothing.
 
     Arguments:
         value_bytes: bytes of a value; capacity_bytes: of each device, host_bytes: of the memory on its host that holds its copies.
@@ -103,7 +105,7 @@ def _run(program: Program) -> list[Problem]:
 
 
 def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
-    """How the state after a period differs from the state before it, shifted by one period."""
+    """Yield differences between the states before and after a period, shifted by one period."""
     program = start.program
     for device in program.devices:
         before = {program.moved(value, 1): live for value, live in start.live[device].items()}
@@ -129,7 +131,7 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
 
 
 def _left_over(end: Untimed) -> Iterator[Problem]:
-    """How the state after the epilogue differs from the newest weights and optimizer state."""
+    """Yield differences between the state after the epilogue and the newest weights and optimizer state."""
     program = end.program
     for device in program.devices:
         final, live = set(program.final(device, 0)), end.live[device]

@@ -22,7 +22,7 @@ def waiting_problems(
     freed: Mapping[tuple[int, Value], tuple[tuple[Place, Instruction], ...]],
     has_room: Callable[[Lane], bool],
 ) -> list[Problem]:
-    """What keeps a part from going on.
+    """Return the causes of a standstill.
 
     Arguments:
         lanes: of the part as it ran: those of a later repetition of the period have later microbatches.
@@ -111,7 +111,7 @@ def _taker(program: Program, lanes: Lanes, stuck: Mapping[Lane, int], receive: L
 def _circles(
     part: str, lanes: Lanes, stuck: Mapping[Lane, int], waits: Mapping[Lane, tuple[Lane, str]]
 ) -> Iterator[Problem]:
-    """Each circle of lanes that wait for each other."""
+    """Yield each cycle of lanes that wait for each other."""
     done: set[Lane] = set()
     for start in sorted(stuck):
         path: list[Lane] = []

@@ -31,7 +31,7 @@ _REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
 
 
 class _Task(NamedTuple):
-    """What an instruction does, without its order: enough to say whether it is done once."""
+    """Effect of an instruction without its order, to check that it happens exactly once."""
 
     device: int
     kind: Kind
@@ -70,7 +70,7 @@ def _task(i: Instruction) -> _Task:
 
 
 def _sum_of(value: Value) -> tuple[str, int]:
-    """What a collective sums up: nothing is said of gradients, of which it is their bucket."""
+    """Kind and name of the sum of a collective; for gradients, of their bucket."""
     return (ValueKind.NORM, -1) if value.what is ValueKind.NORM else ("", value.part)
 
 

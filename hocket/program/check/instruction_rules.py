@@ -62,7 +62,7 @@ def instruction_problems(program: Program) -> list[Problem]:
 
 
 def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
-    """(device that makes, device that takes) an activation or gradient; None when no border has such a value."""
+    """Sending and receiving device of an activation or gradient; None if no border has this value."""
     stages = program.stages
     if not (0 <= value.stage < len(stages) and value.part in stages[value.stage].targets):
         return None
@@ -77,9 +77,9 @@ def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
 
 
 def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | None:
-    """What is wrong with where an instruction stands."""
+    """Error in the device or lane of an instruction; None if there is none."""
     if i.device != device or i.lane != lane:
-        return "place", f"says device {i.device}, lane {i.lane}", "the device and lane where it stands", ""
+        return "place", f"says device {i.device}, lane {i.lane}", "the device and lane of its place", ""
     kind = i.kind
     if kind in SWAPS and not program.swaps:
         return "kind", f"is a {kind}", "no swaps in a program that keeps all on its devices", ""
@@ -129,7 +129,7 @@ def _lane(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _values(program: Program, i: Instruction) -> Wrong | None:
-    """What is wrong with what an instruction reads, writes or frees."""
+    """Error in the values that an instruction reads, writes or frees; None if there is none."""
     wrong = _copies(program, i) if program.swaps else None
     if wrong:
         return wrong
@@ -156,7 +156,10 @@ def _values(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _copies(program: Program, i: Instruction) -> Wrong | None:
-    """What is wrong with the copies that an instruction names: all but swaps, drops and transfers work on the device."""
+    """Error in the location of the values; None if there is none.
+
+    Only swaps, drops and transfers may name host copies. All other instructions work on the device.
+    """
     if i.kind in _OF_ANY_STAGE:
         return None
     odd = next((v for v in i.reads if v.on_host), None)
@@ -169,7 +172,10 @@ def _copies(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _swap(program: Program, i: Instruction) -> Wrong | None:
-    """What is wrong with a swap: one copy becomes a later one on the other side, and may take an older one's buffer."""
+    """Error in a swap; None if there is none.
+
+    A swap turns one copy into a later copy on the other side. It may take the buffer of an older copy.
+    """
     inwards = i.kind is Kind.SWAP_IN
     reads, writes = ([v for v in row if v.what is not ValueKind.MARK] for row in (i.reads, i.writes))
     if not reads or len(writes) != 1:
@@ -246,7 +252,7 @@ def _reduction(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _norm(program: Program, i: Instruction) -> Wrong | None:
-    """What is wrong with the sum of the squares over all devices."""
+    """Error in the sum of squared gradients over all devices; None if there is none."""
     group, first = norm_group(program.stages), stages_on(program.stages, i.device)[0]
     if i.group != group:
         return "place", f"has the group {list(i.group)}", f"{list(group)}, all devices", ""
@@ -260,7 +266,7 @@ def _norm(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Wrong | None:
-    """How the values of an instruction differ from those that are demanded; their order is free."""
+    """Difference between the values of an instruction and the required values, in any order; None if they agree."""
     strip = program.swaps and i.kind is not Kind.DROP
     for verb, names, should in (("read", i.reads, reads), ("write", i.writes, writes)):
         has = tuple(v.plain for v in names if v.what is not ValueKind.MARK) if strip else names

@@ -8,7 +8,7 @@ from hocket.program.program import Program
 
 
 class Place(NamedTuple):
-    """Where an instruction stands: part, device, lane, and its position in that lane."""
+    """Place of an instruction: part, device, lane and position in the lane."""
 
     part: str
     device: int
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a program.
 
     Attributes:
         code: a word for programs: structure, place, kind, lane, values, version, frees, missing, extra, meeting,
@@ -47,7 +47,7 @@ class Problem:
 
     @property
     def place(self) -> Place | None:
-        """Where, or None when no instruction stands there."""
+        """Place of the problem; None if it belongs to no instruction."""
         return Place(self.part, self.device, self.lane, self.position) if self.part else None
 
     def __str__(self) -> str:

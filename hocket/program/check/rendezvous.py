@@ -73,7 +73,10 @@ def _collectives(lanes: Lanes) -> dict[str, list[int]]:
 
 
 def _shared(program: Program, i: Instruction) -> tuple[object, ...]:
-    """What the members of a collective must have in common: where a norm is summed each names a stage of its own."""
+    """Key that all ranks of a collective must share.
+
+    In a norm, each rank names a stage of its own, so the stage is not part of the key.
+    """
     made = i.writes[0]
     weights = (made.what,) if made.what is ValueKind.NORM else tie_of(program, i.stage, made.part)
     return i.kind, i.index, i.group, weights

@@ -10,13 +10,13 @@ from hocket.program.rule import WAVES
 
 
 def structure_problems(program: Program) -> list[Problem]:
-    """Everything that is wrong with the stages, the rule or the stride."""
+    """Return all problems of stages, update rule and stride."""
     found = list(_numbers(program))
     return found or [*_borders(program), *_ties(program), *_rounds(program), *_clips(program), *_waves(program)]
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
-    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied on different devices."""
+    """Key of the weights of a bucket: equal for buckets that are tied across devices."""
     if len(together(program.stages, stage, bucket)) > 1:
         return (stage, bucket)
     tied = program.stages[stage].tied
@@ -28,7 +28,7 @@ def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
 
 
 def unlike(stages: Sequence[StageShape], tied: Sequence[int], one: int, other: int) -> set[int]:
-    """Devices that two of the stages that share weights have in common, where not all of these are on the same devices."""
+    """Devices shared by two tied stages, unless all tied stages have the same devices."""
     same = len({frozenset(stages[s].devices) for s in tied}) == 1
     return set() if same else set(stages[one].devices) & set(stages[other].devices)
 

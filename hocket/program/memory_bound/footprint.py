@@ -31,16 +31,16 @@ class Sizes(Protocol):
     """Bytes, as a cost model knows them."""
 
     def value(self, value: Value, device: int) -> float:
-        """Of a value on a device, or on its host."""
+        """Bytes of a value on a device, or on its host."""
 
     def held(self, instruction: Instruction) -> float:
         """The most that a compute instruction adds while it runs, pooled values that it writes left out."""
 
     def pooled(self, value: Value) -> bool:
-        """Whether the memory of such values is never given back, but kept for the next of the same stage and part."""
+        """True if memory of such values is pooled: it is kept for the next value of the same stage and part."""
 
     def besides(self, device: int) -> float:
-        """What is there all the time and is no value."""
+        """Constant bytes of a device beside its values."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class Plain:
     value_bytes: Callable[[Value], float]
 
     def value(self, value: Value, device: int) -> float:
-        """The same on all devices."""
+        """Bytes of a value, equal on all devices."""
         return self.value_bytes(value)
 
     def held(self, instruction: Instruction) -> float:
-        """What it writes."""
+        """Bytes that an instruction writes."""
         new = (v for v in instruction.writes if not v.on_host and heir_of(instruction, v) is None)
         return sum(map(self.value_bytes, new))
 
     def pooled(self, value: Value) -> bool:
-        """None is."""
+        """False: no memory is pooled."""
         return False
 
     def besides(self, device: int) -> float:
-        """Nothing."""
+        """Zero constant bytes."""
         return 0.0
 
 

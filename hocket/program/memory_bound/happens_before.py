@@ -54,7 +54,9 @@ def _looked_at(run: Untimed, devices: tuple[int, ...]) -> Ordered:
 
 
 def _few_periods(program: Program) -> Ordered | None:
-    """The same of one period, or of two where messages may be waited for ahead, where these stand for all; otherwise None.
+    """Happens-before relation from one or two periods; None if they do not represent all periods.
+
+    Two periods are needed if receives are posted ahead.
 
     So it is in most programs that swap: between periods no value is on a device, and what reaches from one period into the next is over
     before anything of the next but one begins. Then what is there at a moment is there in the first of them or in the second.
@@ -103,14 +105,17 @@ def _run(run: Untimed, part: str, repetition: int = 0) -> None:
 
 
 def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:
-    """As many periods as there are unlike ones: the first, the last, and those that a receive of them may be posted in."""
+    """Yield the periods that differ: the first, the last, and those in which a receive of them may be posted."""
     ahead = [-(-windows[lane] // len(row)) for lane, row in program.period.items() if lane in windows]
     repeats = 2 + max(ahead, default=0) if program.period else 0
     return iter([("prologue", 0), *(("period", r) for r in range(repeats)), ("epilogue", repeats)])
 
 
 def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Per event and device: how many compute instructions are surely over before it ends, and the first surely behind it.
+    """Completed compute instructions before, and first pending one after, each event.
+
+    For each event and device: the number of compute instructions surely over before the event ends, and the first
+    instruction surely after it.
 
     Two arrays of shape (events, devices); where nothing is surely behind an event, the number of all of them.
     """

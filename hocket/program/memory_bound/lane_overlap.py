@@ -16,7 +16,7 @@ Run = tuple[str, Instruction, int, int]
 
 
 def private(runs: Iterable[Run], pooled: Callable[[Value], bool]) -> frozenset[Value]:
-    """Values that one further compute lane writes, and frees if anybody does, and whose memory is not pooled."""
+    """Values that only one further compute lane writes and frees, with memory that is not pooled."""
     writers: dict[Value, str] = {}
     strangers: set[Value] = set()
     for lane, instruction, _, _ in runs:
@@ -34,7 +34,7 @@ def beside(
     pooled: Callable[[Value], bool],
     moments: int,
 ) -> np.ndarray:
-    """Bytes of these values, and of what instructions take while they run, at each moment; shape (moments,).
+    """Bytes of these values and of running instructions at each moment; shape (moments,).
 
     Arguments:
         held: the most that an instruction adds while it runs, pooled values left out.

@@ -38,8 +38,11 @@ _CONSUMING = frozenset({COMPUTE, SWAP_LANES[Kind.SWAP_IN]})
 
 
 def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane, Value]]:
-    """The messages that a compute instruction (or, where they come to the host, a swap) is the first to read, each with the lane that
-    it comes by; and the gathered weights that it is the last to read."""
+    """Yield the messages that an instruction consumes, each with its receive lane.
+
+    The instruction is the first reader: a compute instruction, or a swap for messages to the host. Gathered weights
+    count for their last reader.
+    """
     here, shape = instruction.device, program.stages[instruction.stage]
     if shape.gathers and (
         instruction.kind is Kind.BACKWARD or (instruction.kind is Kind.FORWARD and not instruction.again)
@@ -65,14 +68,17 @@ def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane,
 
 @dataclass
 class _Order:
-    """One lane's messages in the order in which they come: position by value, in a period by its place in it."""
+    """Order of the messages of one lane: position by value; within a period, by its place in the period."""
 
     prologue: dict[Value, int] = field(default_factory=dict)
     period: dict[_Key, tuple[int, int]] = field(default_factory=dict)
     epilogue: dict[Value, int] = field(default_factory=dict)
 
     def number(self, value: Value, part: str, stride: int) -> int | None:
-        """Place of a message that is consumed in a part, counted as if the period ran no time before the epilogue."""
+        """Position of a message that is consumed in a part; None if it has none.
+
+        The position is counted as if the epilogue followed the prologue directly.
+        """
         first, each = len(self.prologue), len(self.period)
         if part == "prologue":
             return self.prologue.get(value)

@@ -15,7 +15,7 @@ from hocket.program.program import Program
 
 
 class Spot(NamedTuple):
-    """One instruction of a lane: its part ("prologue", "period" or "epilogue") and its position there."""
+    """An instruction of a lane: its part ("prologue", "period" or "epilogue") and its position in the part."""
 
     lane: str
     part: str
@@ -23,15 +23,18 @@ class Spot(NamedTuple):
 
 
 class End(NamedTuple):
-    """When a send is surely over: when the compute instruction of this number begins, counted from the first of all, if so
-    many periods are run at least."""
+    """Earliest time at which a send is surely complete.
+
+    The time is the begin of a compute instruction, given by its number from the start of the run, if the run has
+    enough periods.
+    """
 
     instruction: int
     periods: int
 
 
 class Ends:
-    """When each send of one device is surely over, as the program runs."""
+    """Completion times of all sends of one device, along a run of the program."""
 
     def __init__(self, program: Program, device: int) -> None:
         """Find them, which takes some three times as long as one proof of the program."""
@@ -42,7 +45,7 @@ class Ends:
         )
 
     def of(self, lane: str, part: str, repetition: int, position: int) -> End | None:
-        """Of one send; None where nothing tells."""
+        """Completion time of one send; None if no instruction proves it."""
         lag = self._lags.get(Spot(lane, part, position))
         if lag is None:
             return None
@@ -53,7 +56,7 @@ class Ends:
 
 
 def surely_over(program: Program, device: int) -> dict[Spot, int]:
-    """Until when each send of a device in a legal program may last.
+    """Latest instruction until which each send of a device in a legal program may last.
 
     Returns:
         For each send the first compute instruction that begins only when it is over, counted from the first one of the same
@@ -86,8 +89,9 @@ def surely_over(program: Program, device: int) -> dict[Spot, int]:
 
 
 def _first_behind(run: Untimed, own: Mapping[int, int]) -> list[int]:
-    """For each event the number of the first compute instruction of one device that is surely behind it; how many there are
-    if none is.
+    """For each event, the first compute instruction of a device that surely follows it.
+
+    The number of compute instructions if there is none.
 
     Arguments:
         own: the numbers of that device's compute instructions by event.

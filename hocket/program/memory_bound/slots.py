@@ -14,7 +14,7 @@ from hocket.program.program import Lane, Lanes, Program
 
 @dataclass(frozen=True, slots=True)
 class LaneSlot:
-    """One instruction of a compute lane, from slot `start` until before slot `end`; `start` is -1 if it cannot start."""
+    """An instruction of a compute lane, from slot `start` up to slot `end`; `start` is -1 if it cannot start."""
 
     part: str
     repetition: int
@@ -103,7 +103,7 @@ def place(
 
 
 def _sent(device: int) -> int:
-    """Where what is on its way to a device is kept, beside the devices themselves."""
+    """Key of the values in transit to a device, beside the keys of devices."""
     return -1 - device
 
 
@@ -120,7 +120,10 @@ def _unrolled(program: Program, repeats: int) -> dict[Lane, list[_Entry]]:
 
 
 def shifted(program: Program, i: Instruction, repetition: int) -> Instruction:
-    """Moved on by some repetitions, but for one that names stages which do not exist: that is drawn as it stands."""
+    """The instruction, shifted by repetitions.
+
+    An instruction that names unknown stages is returned unchanged and drawn as it is.
+    """
     named = {i.stage, *(value.stage for row in (i.reads, i.writes, i.frees) for value in row)}
     return program.shifted(i, repetition) if named <= set(range(len(program.stages))) else i
 

@@ -23,7 +23,7 @@ from hocket.program.program import Lane, Lanes, Program
 
 @dataclass(slots=True)
 class Live:
-    """A value that is there: the event that wrote it, whether it was there early, and the last reader in each lane."""
+    """A live value: the event that wrote it, whether it was early, and its last reader in each lane."""
 
     event: int
     early: bool = False
@@ -36,7 +36,9 @@ _Key = tuple[int, Value | str]  # what an instruction can wait for: a value on a
 
 @dataclass
 class Untimed:
-    """One run of the parts of a program. An event is one instruction, or several that meet, in the order found.
+    """One untimed run of the parts of a program.
+
+    An event is one instruction, or several that meet in a rendezvous, in the order of discovery.
 
     Attributes:
         windows: of the receive lanes; received: how many messages came by each.
@@ -133,7 +135,7 @@ class Untimed:
         return True
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether the next receive of a lane is posted (rule 6)."""
+        """True if the next receive of a lane is posted (rule 6)."""
         return lane not in self.posted or self.received.get(lane, 0) < len(self.posted[lane])
 
     def _happen(self, part: str, lanes: Lanes, at: Mapping[Lane, int], members: tuple[Lane, ...]) -> Iterator[_Key]:
@@ -209,7 +211,7 @@ class Untimed:
         )
 
     def _ordered(self, lane: Lane, reader: int, event: int) -> bool:
-        """Whether everything up to `reader` in a lane is over before an event starts, by a path in this part."""
+        """True if a path in this part orders everything up to `reader` in a lane before an event."""
         least = max(reader, self.part_start)
         seen: set[int] = set()
         todo = [e for e in self.before[event] if e >= least]

@@ -31,7 +31,7 @@ class LayerGraph(Protocol):
 
 @dataclass(frozen=True)
 class StageCut:
-    """One stage as a planner chooses it.
+    """A stage as a planner chooses it.
 
     Attributes:
         layers: indices into the graph, ascending.
@@ -57,21 +57,24 @@ class StageCut:
 
     @property
     def replicated(self) -> bool:
-        """Whether its gradients are summed over replicas."""
+        """True if gradients are summed over replicas."""
         return self.replicas > 1
 
     @property
     def replicas(self) -> int:
-        """Of all columns."""
+        """Number of replicas in all columns."""
         return len(self.devices) + len(self.beside)
 
     @property
     def sharded(self) -> bool:
-        """Whether its replicas make a part of its new weights each."""
+        """True if each replica steps a shard of the weights."""
         return self.shard != "none" and self.replicated
 
     def threads_of(self, bucket: int) -> int:
-        """That move a bucket; 0: what the library takes. Of the buckets of ties, which have no entry, one if others have some."""
+        """Threads (or NCCL CTAs) that move a bucket; 0 for the library's default.
+
+        Buckets of tied weights have no entry: they get one thread if other buckets have entries.
+        """
         if not self.threads or not self.replicated:
             return 0
         return self.threads[bucket] if bucket < len(self.threads) else 1
@@ -83,7 +86,7 @@ class StageCut:
 
 @dataclass(frozen=True)
 class Tie:
-    """Parameters that several stages share, and those stages; their gradients are summed in a bucket of their own."""
+    """Parameters that several stages share. Their gradients are summed in a bucket of their own."""
 
     parameters: tuple[str, ...]
     stages: tuple[int, ...]
@@ -118,7 +121,7 @@ def _check_wave(graph: LayerGraph, wave: Wave) -> None:
             if layer in stage_of:
                 name = graph.layers[layer].name
                 raise InputError(
-                    f"stages.{s}.layers", f"{name!r}, which stage {stage_of[layer]} has already", "each once"
+                    f"stages.{s}.layers", f"{name!r}, which is already in stage {stage_of[layer]}", "each once"
                 )
             stage_of[layer] = s
     missing = [graph.layers[i].name for i in range(len(graph.layers)) if i not in stage_of]
@@ -133,7 +136,7 @@ def _check_wave(graph: LayerGraph, wave: Wave) -> None:
                     "stages",
                     f"tensor {tensor.name!r} from stage {stage_of[tensor.source]} back to stage {stage_of[target]}",
                     "tensors that go forward only",
-                    f"Move layer {graph.layers[target].name!r} behind {graph.layers[tensor.source].name!r}.",
+                    f"Move layer {graph.layers[target].name!r} after {graph.layers[tensor.source].name!r}.",
                 )
 
 
@@ -179,7 +182,7 @@ def batch_tensors(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[int, tupl
 
 
 def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShape, ...]:
-    """What a program must know of each stage.
+    """Program-level facts of every stage.
 
     Raises:
         InputError: the cuts are not a partition into stages with forward tensors.

@@ -17,7 +17,7 @@ Cuts = dict[int, int]  # by device: how many tasks of its order lie in front
 
 
 def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Sequence[Cuts]) -> list[Cuts]:
-    """Ascending cuts, each moved on as little as needed so that nothing in front waits for anything behind."""
+    """Ascending cuts, moved forward as little as needed so that no task before a cut waits for a task after it."""
     where = {(task, device): position for device, tasks in orders.items() for position, task in enumerate(tasks)}
     found: list[Cuts] = []
     seen = dict.fromkeys(orders, 0)

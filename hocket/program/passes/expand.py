@@ -21,8 +21,10 @@ from hocket.program.rule import Rule
 
 
 def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> list[Instruction]:
-    """The compute instructions of one task on one device, without transfers, and without frees of weights and of gradients that
-    several steps read (free_versions.py)."""
+    """Compute instructions of one task on one device.
+
+    Transfers follow later, as do frees of weights and of gradients that several steps read (free_versions.py).
+    """
     s, i, lane = task.stage, task.index, stages[task.stage].lane
     match task.work:
         case Work.FORWARD:

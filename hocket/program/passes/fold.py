@@ -42,7 +42,7 @@ def find_edges(stages: tuple[StageShape, ...], rule: Rule, stride: int, order: O
 def fronts(
     stages: tuple[StageShape, ...], rule: Rule, orders: Mapping[int, list[Task]], admitted: Sequence[int]
 ) -> list[dict[int, int]]:
-    """How many tasks of each device's order stand before each boundary: (boundary, device) -> tasks.
+    """Number of tasks of each device before each boundary: (boundary, device) -> tasks.
 
     A boundary lies where a device has admitted so many microbatches (behind their update if the rule is synchronous, else
     behind their forward), moved on as little as needed so that nothing in front waits for anything behind.
@@ -109,7 +109,7 @@ def _version(rule: Rule, task: Task) -> int:
 
 
 def _alone(stages: tuple[StageShape, ...], rule: Rule, task: Task) -> bool:
-    """Whether nothing of another wave comes before a task, as before the very first ones: later ones wait for it."""
+    """True if no task of another wave precedes a task, as at the start of a run."""
     if not waves(rule) or task.work is Work.DROP:
         return False
     if task.work is Work.UPDATE:

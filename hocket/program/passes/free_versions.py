@@ -11,7 +11,7 @@ _GRADIENTS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED)
 
 
 def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
-    """Let the last reader of every superseded weight version in one device's compute lane free it, and of gradients the last step."""
+    """Free superseded weight versions at their last reader in a compute lane, and gradients at the last step."""
     freed_by_one = {value for instruction in compute for value in instruction.frees}
     last: dict[Value, int] = {}
     used: dict[Value, int] = {}

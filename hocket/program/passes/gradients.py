@@ -22,7 +22,7 @@ DEFAULT_BUCKET_BYTES = 25 * 2**20  # what DistributedDataParallel uses, so that 
 
 
 def buckets_of(sizes_bytes: Sequence[float], limit_bytes: float = DEFAULT_BUCKET_BYTES) -> tuple[tuple[int, ...], ...]:
-    """Group layers into buckets, last layer first, in the order in which a backward finishes their gradients.
+    """Group layers into buckets, last layer first: the order in which a backward finishes their gradients.
 
     A bucket closes when it has reached the limit; layers without weights join the bucket that is open. The first layers
     of a stage never make a bucket of nothing.
@@ -39,7 +39,10 @@ def buckets_of(sizes_bytes: Sequence[float], limit_bytes: float = DEFAULT_BUCKET
 
 
 def reductions(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction) -> list[Instruction]:
-    """The sums over devices behind a backward, one a bucket, when it is the last of its update on this device."""
+    """All-reduces or reduce-scatters after a backward, one for each bucket.
+
+    They exist only for the last backward of an update on this device.
+    """
     stage, microbatch, device = backward.stage, backward.index, backward.device
     update = rule.update(stage, microbatch)
     if last_in_update(stages, rule, stage, update, device) != microbatch:
@@ -88,8 +91,11 @@ def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruct
 
 
 def gathers(stages: tuple[StageShape, ...], rule: Rule, compute: Instruction) -> list[Instruction]:
-    """The gather behind a step that has made this device's part of new weights, and that of whole weights for the round of a
-    forward or backward, if no instruction before it reads them."""
+    """All-gathers of sharded weights.
+
+    One follows the step that made this device's part. Others bring whole weights for a forward or backward, unless an
+    earlier instruction reads them.
+    """
     stage, shape = compute.stage, stages[compute.stage]
     if not shape.sharded:
         return []

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Work(StrEnum):
-    """What a device's compute lane is asked to do."""
+    """Kind of a task in a compute lane."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -15,7 +15,10 @@ class Work(StrEnum):
 
 
 class Task(NamedTuple):
-    """Forward or backward of one microbatch, or one update, of one stage; or what is dropped behind the last microbatch of a wave."""
+    """One task of a stage: forward or backward of a microbatch, an update, or a drop after the last microbatch of a
+
+    wave.
+    """
 
     work: Work
     stage: int

@@ -24,7 +24,7 @@ _RULER = 5  # slots between two numbers of the ruler
 
 @dataclass
 class _Row:
-    """One device: the text of each slot, the character behind it, and the sign in front of it, if any."""
+    """Row of one device: text of each slot, the character after it, and the sign before it."""
 
     name: str
     cells: list[str]
@@ -76,7 +76,7 @@ def draw(
 
 
 class _Labels:
-    """What stands in a slot: F3, B3, R3 for a recomputed forward, F4-7 for a bundle; 'a', 'b', ... tell the stages of one device apart."""
+    """Labels of slots: F3, B3, R3 (recomputed forward), F4-7 (bundle); letters 'a', 'b', ... for stages of one device."""
 
     def __init__(self, program: Program) -> None:
         self.hosted = {d: [s for s, stage in enumerate(program.stages) if d in stage.devices] for d in program.devices}
@@ -142,7 +142,7 @@ def _row(
 
 @dataclass
 class _Grid:
-    """All rows with common columns; a sign of any row makes a column of its own."""
+    """All rows with common columns. A sign in any row makes a column of its own."""
 
     lanes: list[Lane]
     rows: dict[Lane, _Row]

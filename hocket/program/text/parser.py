@@ -145,7 +145,7 @@ def _numbers(reader: _Reader, word: str) -> tuple[int, ...]:
 
 
 def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[int, int]]:
-    """One stage, and its (update, delay) in the rule."""
+    """Parse a stage with its (update, delay) in the rule."""
     head, colon, rest = line.partition(":")
     if not colon or head != f"stage {number}":
         reader.fail(repr(line), f"'stage {number}: devices ...'")

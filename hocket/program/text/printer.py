@@ -48,7 +48,7 @@ def print_program(program: Program) -> str:
 
 
 def instruction_line(instruction: Instruction) -> str:
-    """One instruction as its line, without what the heading of its lane says."""
+    """Line of an instruction, without the parts given by the heading of its lane."""
     i = instruction
     words = [str(i.kind)]
     if i.again:
@@ -66,7 +66,7 @@ def instruction_line(instruction: Instruction) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     if program.name != " ".join(program.name.split()) or not program.name.isprintable() or not program.name:
-        raise InputError("name", repr(program.name), "printable words with one blank between them")
+        raise InputError("name", repr(program.name), "printable words, separated by one space")
     yield FORMAT
     yield f"name {program.name}"
     yield f"rule {program.rule.kind}"
@@ -90,7 +90,7 @@ def _lines(program: Program) -> Iterator[str]:
                         raise InputError(
                             f"{part}, device {device}, {lane}, instruction {position}",
                             f"{instruction.name}, which says device {instruction.device}, {instruction.lane}",
-                            "the device and lane where it stands",
+                            "the device and lane of its place",
                         )
                     yield "  " + instruction_line(instruction)
 

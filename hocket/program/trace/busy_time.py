@@ -17,7 +17,7 @@ _MEETINGS = tuple(KINDS.index(kind) for kind in COLLECTIVES)
 
 
 def active_s(trace: Trace) -> dict[int, float]:
-    """Seconds of one iteration in which each device is active, whatever it does at once: the mean over the later half.
+    """Active seconds of each device in one iteration, overlaps counted once: mean over the later half.
 
     An iteration ends with the last step of its update, on whatever device. Of a run without two such ends in one segment it is the
     whole trace.
@@ -35,7 +35,7 @@ def active_s(trace: Trace) -> dict[int, float]:
 
 
 def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every moment of a device counted once, though several of its lanes be busy: for what was begun first.
+    """Events of a device without overlaps: each moment counts once, for the event that began first.
 
     Returns when each event begins to count, and whether it does at all before it ends.
     """
@@ -50,7 +50,10 @@ def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np
 
 
 def iterations(trace: Trace) -> list[tuple[float, float]]:
-    """Begin and end of the iterations of the later half of a run; where it has no two ends of updates in one segment, of all of it."""
+    """Begin and end of the iterations in the later half of a run.
+
+    The whole run is one iteration if no segment has two ends of updates.
+    """
     whole = all_iterations(trace)
     return whole[len(whole) // 2 :] or [(float(trace.start_s.min(initial=0.0)), trace.end)]
 
@@ -65,7 +68,7 @@ def all_iterations(trace: Trace) -> list[tuple[float, float]]:
 
 
 def met(trace: Trace) -> np.ndarray:
-    """When each event begins; a collective when its last member is there."""
+    """Begin of each event; for a collective, the time when its last rank arrives."""
     start_s = trace.start_s.copy()
     groups: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for event in np.flatnonzero(np.isin(trace.kind, _MEETINGS)).tolist():

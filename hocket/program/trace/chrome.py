@@ -34,7 +34,7 @@ def to_json(trace: Trace) -> str:
 
 
 def _background(trace: Trace, thread: int) -> Iterator[dict[str, Any]]:
-    """What another job did, a thread of each device."""
+    """Yield events of a background job, one thread for each device."""
     for device, spans in sorted(trace.background.items()):
         yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_name", "args": {"name": BACKGROUND}}
         yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}

@@ -19,7 +19,7 @@ _NOTHING = 1e-6  # a share below this: a percentage would say nothing
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One figure on both sides; seconds, or bytes where `what` says memory.
+    """One figure, predicted and measured, in seconds; in bytes if `what` says memory.
 
     Attributes:
         what: such as "update", "forward 1" (kind and stage), "device 0: backward 1 #7", or "memory of device 0".
@@ -34,7 +34,7 @@ class ComparedFigure:
 
     @property
     def relative_error(self) -> float:
-        """(predicted - measured) / measured; nan where one of the two is nothing beside the other, or not known."""
+        """(predicted - measured) / measured; nan if one figure is negligible or unknown."""
         small, large = sorted((abs(self.predicted), abs(self.measured)))
         return (self.predicted - self.measured) / self.measured if small > large * _NOTHING else nan
 
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[ComparedFigure, ...]:
-        """Everything in one table: update, kinds, memory, largest."""
+        """All rows of the comparison: update, kinds, memory, largest errors."""
         return (self.update, *self.kinds, *self.memory, *self.largest)
 
 
@@ -96,7 +96,7 @@ def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
 
 
 def _later(events: dict[_Name, Event], others: dict[_Name, Event]) -> int:
-    """How many events have a higher index than any of their kind, stage and lane among the others, which have some."""
+    """Number of events with a higher index than every other event of their kind, stage and lane."""
     last: dict[tuple[int, str, Kind, int], int] = {}
     for e in others.values():
         place = (e.device, e.lane, e.kind, e.stage)

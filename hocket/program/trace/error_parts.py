@@ -32,7 +32,7 @@ _COMPUTED = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Ki
 
 @dataclass(frozen=True)
 class Parts:
-    """The error of one predicted time, in seconds of an iteration (or update), positive where the run was slower.
+    """Error of one predicted iteration (or update) in seconds; positive if the run was slower.
 
     Attributes:
         pace: p; pace_from: what it was measured by: a kernel beside the run, the run's own instructions, or nothing (then it is 1).
@@ -68,12 +68,15 @@ class Parts:
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Pace, waits and model as shares of what was measured, with the sign of a prediction's error: their sum is P / M - 1."""
+        """Pace, waits and model as shares of the measured time, with the sign of the prediction error.
+
+        Their sum is P / M - 1.
+        """
         return (-self.pace_s / self.measured_s, -self.waits_s / self.measured_s, -self.model_s / self.measured_s)
 
     @property
     def rows(self) -> tuple[tuple[str, float, float], ...]:
-        """Each part and the whole error for people: its name, the seconds that it adds, and its share."""
+        """Rows for people: name, added seconds and share of each part and of the whole error."""
         names = (
             f"machine's pace: {self.pace:.3f} times as long as profiled ({_BY[self.pace_from]})",
             "waits for cores that other processes had",
@@ -90,7 +93,7 @@ class Parts:
 
 
 def waits_share(measured: Trace) -> float:
-    """Share of an iteration that waits for cores have added; 0 where the trace has no two updates of a stage."""
+    """Share of an iteration added by waits for cores; 0 if the trace has no two updates of a stage."""
     if not measured.queued_s.any():
         return 0.0
     whole_s = update_s(measured)
@@ -123,7 +126,7 @@ def pace_of(predicted: Trace, measured: Trace) -> tuple[float, str]:
 
 
 def _medians(trace: Trace) -> dict[tuple[int, int, int, bool], tuple[float, int]]:
-    """Median seconds and number of the compute instructions of each (device, kind, stage), those computed again apart."""
+    """Median seconds and count of compute instructions by (device, kind, stage, recomputed)."""
     again = np.array([" again " in label for label in trace.labels], dtype=bool)
     chosen = np.flatnonzero(np.isin(trace.kind, _COMPUTED))
     rows = np.stack(
@@ -142,7 +145,7 @@ def _medians(trace: Trace) -> dict[tuple[int, int, int, bool], tuple[float, int]
 
 
 def parts_of(predicted: Trace, measured: Trace) -> Parts | None:
-    """The parts of the error of an update's seconds; None where one of the traces has no two updates of a stage.
+    """Parts of the error of an update; None if a trace has no two updates of a stage.
 
     Arguments:
         measured: tensor-parallel groups as one device each, as the prediction has them.

@@ -36,7 +36,7 @@ class BackwardPiece:
 
 @dataclass(frozen=True)
 class GradientSum:
-    """One bucket's all-reduce or reduce-scatter.
+    """All-reduce or reduce-scatter of one bucket.
 
     Attributes:
         kind: of the two. threads: that move it; 0: what the library takes.
@@ -56,18 +56,18 @@ class GradientSum:
 
     @property
     def seconds(self) -> float:
-        """From its start to its end."""
+        """Seconds from start to end."""
         return self.end_s - self.start_s
 
     @property
     def exposed_s(self) -> float:
-        """For how much of it the device does not compute."""
+        """Seconds of the sum without computation on its device."""
         return max(0.0, self.seconds - self.hidden_s)
 
 
 @dataclass(frozen=True)
 class SummedBackward:
-    """The last backwards of one update on one device, and the sums behind them. All seconds count from the first of them.
+    """Last backwards of one update on one device, and the sums after them. Seconds count from the first backward.
 
     Attributes:
         update: its number; start_s: when the first backward begins, on the trace's clock.
@@ -84,7 +84,7 @@ class SummedBackward:
 
     @property
     def seconds(self) -> float:
-        """Until the last backward and the last sum are over."""
+        """Seconds until the last backward and the last sum end."""
         return max([*(p.end_s for p in self.pieces), *(s.end_s for s in self.sums)])
 
     @property
@@ -105,7 +105,7 @@ class SummedBackward:
 
 @dataclass(frozen=True)
 class DeviceOverlap:
-    """One device.
+    """Overlap of one device.
 
     Attributes:
         beside: its last backwards of an update as the plan runs them; apart: the same update without overlap: sums begin when
@@ -123,7 +123,7 @@ class DeviceOverlap:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What overlap gains.
+    """Gain by overlap.
 
     Attributes:
         iteration_s: seconds of an iteration with it; apart_iteration_s: without it.
@@ -138,7 +138,7 @@ class Overlap:
 
 
 def updates_with_sums(trace: Trace, device: int) -> dict[int, float]:
-    """The updates whose gradients are summed with a device's, and when the last of these sums ends; by number."""
+    """Updates with gradients summed over devices, by number, and the end of the last sum of each."""
     mask = _sums(trace, device)
     found: dict[int, float] = {}
     for update, end_s in zip(trace.index[mask].tolist(), trace.end_s[mask].tolist(), strict=True):
@@ -147,7 +147,7 @@ def updates_with_sums(trace: Trace, device: int) -> dict[int, float]:
 
 
 def _sums(trace: Trace, device: int) -> np.ndarray:
-    """Which events are sums of gradients of a device."""
+    """Mask of the events that are sums of gradients of a device."""
     bucket = np.array([_BUCKET.search(label) is not None for label in trace.labels], dtype=bool)
     lanes = np.array([d == device and lane.startswith(REDUCE) for d, lane in trace.lanes], dtype=bool)
     if not len(trace):
@@ -157,7 +157,7 @@ def _sums(trace: Trace, device: int) -> np.ndarray:
 
 
 def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int) -> SummedBackward | None:
-    """What a trace says of one device and update; None where a backward or all of its sums are missing.
+    """Backwards and sums of one device and update in a trace; None if backwards or all sums are missing.
 
     Arguments:
         batch: by stage, microbatches of an update.
@@ -217,7 +217,7 @@ def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int
 
 
 def _others(trace: Trace, own: np.ndarray, begin_s: float, span_s: float) -> tuple[tuple[float, float], ...]:
-    """When other computation ran within a span, neighbours as one."""
+    """Intervals of other computation within a span, adjacent intervals merged."""
     found: list[tuple[float, float]] = []
     inside = own[(trace.end_s[own] > begin_s) & (trace.start_s[own] < begin_s + span_s)]
     for k in inside[np.argsort(trace.start_s[inside], kind="stable")].tolist():
@@ -231,7 +231,7 @@ def _others(trace: Trace, own: np.ndarray, begin_s: float, span_s: float) -> tup
 
 
 def usual(trace: Trace, batch: Sequence[int], device: int) -> SummedBackward | None:
-    """Of a measured run the update of the later half whose backwards and sums took the median time; None where there is none."""
+    """The update of the later half with the median time for backwards and sums; None if there is none."""
     updates = list(updates_with_sums(trace, device))
     found = [summed_backward(trace, batch, device, u) for u in updates[len(updates) // 2 :][:_MOST_UPDATES]]
     whole = sorted((f for f in found if f is not None), key=lambda f: (f.seconds, f.update))

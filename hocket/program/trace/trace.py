@@ -21,7 +21,7 @@ Lane = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One instruction that ran.
+    """One instruction with its start and end.
 
     Attributes:
         queued_s: seconds for which its thread had no core because other processes had it, counted from the end of the thread's
@@ -166,7 +166,7 @@ class Trace:
 
     @cached_property
     def memory(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """For each device that has them: seconds, and bytes held from then on."""
+        """For each device with recorded memory: seconds, and bytes held from then on."""
         found = {}
         for device in sorted(set(self.memory_device.tolist())):
             mask = self.memory_device == device
@@ -179,15 +179,20 @@ class Trace:
         return float(self.end_s.max(initial=0.0))
 
     def peak_memory_bytes(self) -> dict[int, float]:
-        """The most that each device held; of a measured run, whose series has what was there between two operations, what `meta` says."""
+        """Peak bytes of each device.
+
+        The series of a measured run samples between operations, so its peaks come from `meta`.
+        """
         found = self.meta.get("peak_memory_bytes", {})
         told = found.items() if isinstance(found, Mapping) else ()
         peaks = {int(d): float(size) for d, size in told if str(d).isdecimal() and isinstance(size, int | float)}
         return {device: float(size.max()) for device, (_, size) in self.memory.items()} | peaks
 
     def by_group(self) -> "Trace":
-        """Of a measured run of tensor-parallel groups what its plan speaks of: for each group, as one device, what its first
-        member did, and the most that one of its members held. Any other trace as it is.
+        """The trace by tensor-parallel group instead of rank.
+
+        Each group becomes one device: events of its first rank, and the largest peak memory of its ranks. A trace
+        without groups is returned unchanged.
         """
         members = self.meta.get("tensor", 1)
         if not isinstance(members, int) or members < 2:
@@ -202,7 +207,7 @@ class Trace:
 
     @property
     def segments_s(self) -> tuple[float, ...]:
-        """When each segment of a run began, ascending: a pipeline that was drained for a checkpoint starts anew there.
+        """Start of each segment of a run, ascending. A pipeline that was drained for a checkpoint starts a new segment.
 
         Empty where the trace is of one segment, or does not say.
         """

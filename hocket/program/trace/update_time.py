@@ -12,7 +12,7 @@ _STEP = KINDS.index(Kind.STEP)
 
 
 def predicted_update_s(trace: Trace) -> float:
-    """Seconds between two updates of a predicted run; where the trace is an excerpt of a long batch, those of the whole batch.
+    """Seconds between two updates of a predicted run; for an excerpt of a long batch, of the whole batch.
 
     Such a trace says so in `meta["whole_iteration_s"]`: its own updates come sooner.
     """
@@ -23,7 +23,7 @@ def predicted_update_s(trace: Trace) -> float:
 
 
 def update_s(trace: Trace, moved_s: np.ndarray | None = None) -> float:
-    """Mean seconds between two updates, over the later half of each stage's updates; nan with fewer than two.
+    """Mean seconds between two updates over the later half of each stage's updates; nan with fewer than two.
 
     Between two segments of a run a checkpoint is made: that is no time of an update.
 

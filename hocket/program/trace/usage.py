@@ -31,7 +31,7 @@ class InstructionUsage(Protocol):
 
     @property
     def below_bytes(self) -> np.ndarray:
-        """In each piece, by how much less its device holds than was recorded."""
+        """Bytes by which the device holds less than recorded, in each piece."""
 
     @property
     def demand(self) -> float:
@@ -44,7 +44,7 @@ Known = Mapping[tuple[Kind, int, bool], InstructionUsage]
 
 @dataclass(frozen=True)
 class Usage:
-    """One iteration of a run.
+    """Use of the devices in one iteration of a run.
 
     Attributes:
         start_s, period_s: when it begins in the trace, and how long it is.
@@ -61,7 +61,7 @@ class Usage:
     collective: dict[int, float]
 
     def kept_bytes(self, device: int) -> float:
-        """What a device holds all the time: weights and optimizer state, and what else never goes."""
+        """Bytes that a device holds all the time: weights, optimizer state and constants."""
         return float(self.held_bytes[device].min())
 
     def peak_bytes(self, device: int) -> float:
@@ -69,24 +69,24 @@ class Usage:
         return float(self.held_bytes[device].max())
 
     def above_bytes(self, device: int) -> np.ndarray:
-        """What a device holds beyond that, in each column."""
+        """Bytes above the constant bytes of a device, in each column."""
         above: np.ndarray = self.held_bytes[device] - self.kept_bytes(device)
         return above
 
     def valley_share(self, device: int) -> float:
-        """For how much of the iteration a device holds, beyond what it keeps, less than half of the most."""
+        """Share of the iteration in which a device holds less than half of its peak above the constant bytes."""
         above = self.above_bytes(device)
         return float((above < above.max() / 2).mean()) if above.max() > 0 else 1.0
 
     def compute_share(self, device: int) -> float:
-        """How much of a device computes, mean over the iteration."""
+        """Computing share of a device: mean over the iteration."""
         return float(self.computes[device].mean())
 
 
 def usage(
     trace: Trace, known: Known | None = None, columns: int = COLUMNS, span: tuple[float, float] | None = None
 ) -> Usage:
-    """What a trace says of a span of time.
+    """Device use in a span of a trace.
 
     Arguments:
         known: of the inside of forwards and backwards; of a measured trace nothing.
@@ -119,7 +119,7 @@ def _usual(spans: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _recorded(trace: Trace, span: tuple[float, float]) -> tuple[float, float]:
-    """The span if memory was recorded in it, else the last iteration in which it was; (0, 0) where there is none."""
+    """The span if memory was recorded in it, else the last iteration with recorded memory; (0, 0) without one."""
     ends = [float(seconds[-1]) for seconds, _ in trace.memory.values()]
     if not ends or min(ends) >= span[0]:
         return span
@@ -151,7 +151,7 @@ def _key(trace: Trace, event: int) -> tuple[Kind, int, bool]:
 
 
 def _runs(trace: Trace, known: Known, start_s: float, end_s: float) -> dict[int, list[_Run]]:
-    """What is known of the inside of events that run in a span, by device."""
+    """Known pieces of the events that run in a span, by device."""
     found: dict[int, list[_Run]] = {}
     inside = np.isin(trace.kind, _COMPUTES) & (trace.start_s < end_s) & (trace.end_s > start_s)
     for event in np.flatnonzero(inside).tolist() if known else ():

@@ -28,7 +28,7 @@ _TIGHT_S = 2e-4  # a transfer that begins sooner than this behind the one before
 
 
 def ends_without_waits(trace: Trace) -> np.ndarray:
-    """When each event would have ended had no thread waited for a core that other processes had; shape (events,), seconds."""
+    """End of each event if no thread had waited for a core that other processes used; shape (events,), seconds."""
     replay = _Replay(trace)
     for event in np.lexsort((trace.end_s, trace.start_s)).tolist():
         replay.take(event)
@@ -55,7 +55,7 @@ class _Replay:
         )  # transfers of a device, by what they are about
 
     def _transfers(self, trace: Trace) -> dict[int, list[int]]:
-        """The events of each message or sum, for each of its events; alone, where the others are not in the trace."""
+        """Events of each message or sum, for each of its events; the event alone if the others are not in the trace."""
         groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for event, kind in enumerate(self._kind):
             if kind in (_SEND, _RECEIVE):
@@ -98,7 +98,7 @@ class _Replay:
         insort(self._over[device], (self._end[event], event))
 
     def end(self, event: int) -> float:
-        """When it ends now."""
+        """End of an event in the replay."""
         if event not in self._members:
             return self._ended[event]
         there = [one for one in self._members[event] if one in self._begun]
@@ -112,7 +112,7 @@ class _Replay:
         return over[at - 1][1] if at else None
 
     def _posted(self, event: int, device: int, before: int | None) -> float:
-        """When a transfer begins for one of its members."""
+        """Start of a transfer for one of its ranks."""
         if before is not None and self._end[before] > self._start[event]:
             before = None
         free_s = self.end(before) if before is not None else 0.0

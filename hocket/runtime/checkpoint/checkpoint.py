@@ -53,7 +53,7 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands, for whoever goes on from there.
+    """Position of a run in its training, from which a resumed run continues.
 
     Attributes:
         step: steps trained; samples: of the stream of data, consumed.
@@ -76,7 +76,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is. `values` are those parts of the state that are plain numbers; `sha256` is of all the rest."""
+    """Manifest of a checkpoint. `values` are plain numbers of the state; `sha256` covers all other fields."""
 
     position: Position
     files: tuple[StoredFile, ...]
@@ -113,7 +113,7 @@ class Manifest:
         path = folder / MANIFEST
         manifest = read_as(cls, parse_json(read_bytes(path, _MAX_MANIFEST_BYTES), str(path)), str(path))
         if manifest.sha256 != manifest.hash:
-            raise InputError(str(path), "another content than was written", f"SHA-256 {manifest.sha256}")
+            raise InputError(str(path), "changed content", f"SHA-256 {manifest.sha256}")
         return manifest
 
 
@@ -126,7 +126,7 @@ class Checkpoint:
 
     @property
     def position(self) -> Position:
-        """Where it stands."""
+        """Position of the run in this checkpoint."""
         return self.manifest.position
 
     def load(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Checkpoint:
                 with _dcp():
                     state_dict_loader.load(state, storage_reader=reader, no_dist=True)
             except CheckpointException as error:
-                raise InputError(str(self.path), _failures(error), "tensors that fit together") from None
+                raise InputError(str(self.path), _failures(error), "tensors of consistent shapes") from None
         return state | {name: value for name, value in self.manifest.values.items() if wanted(name)}
 
 
@@ -316,7 +316,10 @@ def damaged_path(path: Path) -> Path:
 
 
 def _forget(folder: Path, keep: int, own: Collection[str]) -> None:
-    """Remove all but the newest checkpoints: renamed first, so that half a removal does not look like a checkpoint."""
+    """Remove all but the newest checkpoints.
+
+    A checkpoint is renamed first, so an interrupted removal does not look like a checkpoint.
+    """
     for path in (folder / name for name in names_in(folder)[:-keep]):
         whole = path.name in own or not _problem_of(path)
         try:
@@ -336,6 +339,9 @@ def _raise_first(folder: Path, problems: list[str]) -> None:
 
 @contextmanager
 def _dcp() -> Iterator[None]:
-    """DCP without its own collectives (they pickle): it warns that it works for this process alone, as it should."""
+    """Use DCP without its own collectives, which pickle.
+
+    DCP's warning that it works for this process alone is hidden: that is intended.
+    """
     with unwarned("torch.distributed is disabled, unavailable or uninitialized"), torch.no_grad():
         yield

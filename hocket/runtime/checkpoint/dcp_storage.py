@@ -101,17 +101,17 @@ class TensorWriter(StorageWriter):
         self.stored: StoredFile | None = None
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept between two saves."""
+        """Do nothing: no state is kept between two saves."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The folder is there."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As planned."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """As planned."""
+        """Return the plans unchanged."""
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
@@ -166,10 +166,10 @@ class TensorReader(StorageReader):
         return torch.empty(first.whole, dtype=first.dtype)
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept between two loads."""
+        """Do nothing: no state is kept between two loads."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the headers say, as DCP's planners want it."""
+        """Metadata from the headers, for DCP's planners."""
         found: dict[str, Any] = {}
         for name, pieces in self.pieces.items():
             chunks = [ChunkStorageMetadata(torch.Size(p.offsets), torch.Size(p.shape)) for p in pieces]
@@ -181,11 +181,11 @@ class TensorReader(StorageReader):
         """The headers are read."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As planned."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As planned."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":

@@ -54,7 +54,10 @@ def claimed(folder: str | Path | None, board: "KVExchange") -> Iterator[None]:
 
 
 def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
-    """Take the lock; returns how to release it (None without a lock), or what was found and expected, and the next step."""
+    """Take the lock of a folder.
+
+    Returns a function that releases it (None without a lock), or found, expected and next step of an error.
+    """
     claim = object()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +68,7 @@ def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         _forget(claim)
-        return None, [str(error), "a folder that can be written", "Name another folder."]
+        return None, [str(error), "a writable folder", "Name another folder."]
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # POSIX allows both for a lock that another process has
@@ -82,7 +85,7 @@ def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
 
 
 def _taken(holder: str) -> list[str]:
-    """How a folder is refused that another run has."""
+    """Error texts for a folder that another run uses: found, expected, next step."""
     step = "Name another folder, or wait until that run is over and go on from it with --resume."
     return [f"another run that writes there{holder and f', {holder}'}", "a folder of its own", step]
 

@@ -70,7 +70,7 @@ class CheckpointManager:
         return _first_step(found, self._job, self._layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
-        """Save what the engine holds after a segment of so many periods, in which step number `step` was reached.
+        """Save the engine's state after a segment of `periods` periods that ends at step `step`.
 
         Raises:
             NotFinite: weights or what the optimizer keeps are not finite, and the run does not go on with them. If it does, nothing is
@@ -107,7 +107,7 @@ class CheckpointManager:
         if not self._resumes:
             there = self._board.share({"names": names_in(self._folder)})[0]["names"]
             if there:
-                hint = "Use --resume to go on from it, or name another folder."
+                hint = "Use --resume to continue from it, or name another folder."
                 raise InputError(
                     f"checkpoint {self._folder}", f"{there[-1]} of an earlier run", "an empty folder", hint
                 )
@@ -161,7 +161,7 @@ def _none_whole(folder: Path, damaged: list[str]) -> InputError:
     if not damaged:
         return no_checkpoint(folder)
     hint = "Nothing was deleted. Restore one of them, or name another folder to start anew."
-    return InputError(f"checkpoint in {folder}", "; ".join(damaged), "a whole checkpoint to go on from", hint)
+    return InputError(f"checkpoint in {folder}", "; ".join(damaged), "an undamaged checkpoint to resume from", hint)
 
 
 def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> None:
@@ -184,7 +184,7 @@ def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
     position = found.position
     if position.job != job_name(job):
         hint = "Name the folder of this job's checkpoints."
-        raise InputError(str(found.path), f"a checkpoint of {position.job!r}", f"one of {job_name(job)!r}", hint)
+        raise InputError(str(found.path), f"a checkpoint of job {position.job!r}", f"one of {job_name(job)!r}", hint)
     if position.samples % batch_size:
         hint = f"Use a batch size that divides {position.samples}."
         raise InputError(str(found.path), f"{position.samples} samples trained", f"whole batches of {batch_size}", hint)
@@ -199,7 +199,7 @@ def _versions(position: Position, stages: int) -> tuple[int, ...]:
 
 
 def job_name(job: Job) -> str:
-    """What a job is called in its checkpoints."""
+    """Name of a job in its checkpoints."""
     return job.name or type(job.model).__name__
 
 
@@ -247,7 +247,7 @@ def flat(
 
 
 def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Callable[[str], bool]:
-    """Which of a checkpoint's names belong to what a worker holds."""
+    """Predicate for the names of a checkpoint that a worker's state contains."""
     weights = {parts[name].name if name in parts else name for name in held["weights"]}
     model = {f"model.{name}" for name in (*weights, *held["buffers"])}
     optimizer = {f"optimizer.{name}" for name in weights}
@@ -268,7 +268,7 @@ def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[s
 
 
 def _weight_of(key: str) -> str:
-    """Whose entry this is."""
+    """Name of the weight of a checkpoint entry."""
     kind, _, name = key.partition(".")
     return name if kind == "model" else name.rpartition(".")[0]
 

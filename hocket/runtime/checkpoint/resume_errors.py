@@ -11,4 +11,4 @@ def no_checkpoint(folder: Path) -> InputError:
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         found = "a folder without checkpoints"
     hint = "Check the name; or use --resume auto, which starts at step 0 where there is no checkpoint."
-    return InputError(f"checkpoint in {folder}", found, "a checkpoint to go on from (step-...)", hint)
+    return InputError(f"checkpoint in {folder}", found, "a checkpoint to resume from (step-...)", hint)

@@ -14,14 +14,14 @@ from hocket.program.instruction import Value
 
 
 class Exchange:
-    """Where compute lanes of one device leave values for each other, and learn what the first lane has decided.
+    """Exchange between the compute lanes of one device: values, and decisions of the first lane.
 
     Attributes:
         failure: of any lane.
     """
 
     def __init__(self, lanes: int) -> None:
-        """For so many lanes beside the first."""
+        """Make the exchange for `lanes` compute lanes beside the first."""
         self.failure: BaseException | None = None
         self._values: dict[Value, Any] = {}
         self._changed = threading.Condition()
@@ -50,7 +50,7 @@ class Exchange:
         """A transfer has begun."""
 
     def answer(self, goes_on: bool) -> None:
-        """Whether another period comes behind those that were told of."""
+        """Publish whether another period follows the announced ones."""
         for answers in self._answers:
             answers.put(goes_on)
 
@@ -68,7 +68,7 @@ class Exchange:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """What is raised inside is told to all lanes."""
+        """Report an exception of the body to all lanes."""
         try:
             yield
         except BaseException as error:

@@ -51,7 +51,7 @@ from hocket.util.time_slice import long_time_slice
 
 
 class Worker:
-    """One device of a program.
+    """Engine of one device of a program, in a process of its own.
 
     Attributes:
         position: samples of the data that are behind the last segment.
@@ -131,7 +131,9 @@ class Worker:
     # -- a segment
 
     def run(self, repeats: int, position: int = 0) -> int:
-        """Run prologue, `repeats` periods (fewer if the observer says so) and epilogue; returns the periods run.
+        """Run prologue, up to `repeats` periods and epilogue; return the number of periods run.
+
+        The observer may ask for fewer periods.
 
         Arguments:
             position: samples of the data that are behind; where this segment begins.
@@ -192,14 +194,17 @@ class Worker:
         return segment.periods
 
     def _stream_of(self, lane: str) -> AbstractContextManager[Any]:
-        """Where a compute lane's work goes: autograd adds gradients up in the stream that a parameter was first used in."""
+        """Context of a compute lane's work: its CUDA stream.
+
+        Autograd accumulates gradients in the stream in which a parameter was first used.
+        """
         return nullcontext() if lane == COMPUTE else self._handover.lane(lane)
 
     def _lost(self, instruction: Instruction, error: Exception) -> Exception:
         return lost(self.number, self._division, self._step_of(instruction), instruction, error)
 
     def _step_of(self, instruction: Instruction) -> int:
-        """In which step (batch) of the whole training an instruction of this segment is, from 0."""
+        """Training step (batch) of an instruction of this segment, from 0."""
         updates = instruction.counts_updates
         # A gather is called by the version that its step has made.
         number = instruction.index - (updates and instruction.kind is Kind.ALL_GATHER)
@@ -234,7 +239,7 @@ class Worker:
             raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
 
     def described(self) -> dict[str, dict[str, Tensor]]:
-        """Weights and buffers as `state` has them, but for their numbers: tensors on meta. Nobody else is asked."""
+        """Weights and buffers in the form of `state`, as meta tensors. No communication."""
         found: dict[str, dict[str, Any]] = {
             "weights": self.device.model.described(),
             "buffers": {name: tensor.to("meta") for name, tensor in self.device.model.buffers().items()},
@@ -247,7 +252,7 @@ class Worker:
 
     @property
     def _gathers(self) -> dict[int, Gather]:
-        """For each stage of this device whose replicas share a step what gathers their parts."""
+        """Gather function for each stage of this device with sharded steps."""
         return {s: partial(self._groups.parts, lane) for s, lane in self._sharing.items()}
 
     def close(self) -> None:
@@ -270,10 +275,10 @@ class Worker:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """The most bytes of tensors that this device held at once, so far as it was looked at; see peak_memory.py."""
+        """Peak bytes of tensors on this device, as far as observed (peak_memory.py)."""
         return self._memory.peak_bytes
 
     @property
     def memory_course(self) -> list[tuple[float, float]]:
-        """(seconds, bytes) of what this device held while it was looked at, if events are recorded; see peak_memory.py."""
+        """(seconds, bytes) of this device while observed, if events are recorded (peak_memory.py)."""
         return sorted(self._memory.course)  # waves note what they do each in a thread of its own

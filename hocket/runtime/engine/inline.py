@@ -28,7 +28,7 @@ from hocket.runtime.update.slots import WeightSlot
 
 @dataclass
 class Result:
-    """What a run gave.
+    """Result of a run.
 
     Attributes:
         losses: (microbatch, loss, by what it counts in the mean of the batch: its samples, if the job says nothing else), by microbatch.
@@ -82,7 +82,7 @@ def run_inline(
 
 
 def _gathers(devices: Mapping[int, Device], program: Program, device: int) -> dict[int, Gather]:
-    """For each stage of a device that keeps a part of its weights, what finds those of the others."""
+    """Gather function for each stage of a device with sharded weights."""
 
     def gather(stage: int, part: Tensor) -> list[Tensor]:
         own = devices[device].stages[stage].weights.newest.parts
@@ -104,7 +104,7 @@ class Interpreter:
         self.room = windows(program)  # messages that may yet be posted in each lane of receives
 
     def run(self) -> None:
-        """Until every lane is at its end."""
+        """Run until every lane is at its end."""
         while any(self._head(lane) for lane in self.lanes):
             moved = False
             for lane in self.lanes:
@@ -165,7 +165,7 @@ class Interpreter:
         return True
 
     def _brought(self, device: int, value: Value, thing: Any) -> Any:
-        """What a device receives: where it swaps, in memory of its own."""
+        """Value as a device receives it: in memory of its own if the device swaps."""
         if self.devices[device].swapping is not None and not value.on_host:
             thing = tuple(tensor.clone() for tensor in thing)
         return self.devices[device].came(value, thing)
@@ -229,7 +229,7 @@ def _partners(instruction: Instruction) -> str:
 
 
 def add_up(parts: Sequence[Bucket | Squares]) -> None:
-    """Replace the flat tensors of several devices' buckets, or squares, by their sums, added in the order of the devices."""
+    """Replace flat tensors (or squares) of several devices by their sums, added in the order of the devices."""
     with torch.no_grad():
         for flats in zip(*(part.flats for part in parts), strict=True):
             total = flats[0].clone()
@@ -240,7 +240,7 @@ def add_up(parts: Sequence[Bucket | Squares]) -> None:
 
 
 def scatter_sums(buckets: Sequence[Bucket]) -> None:
-    """Replace each device's part of its flat tensors by that part of their sums, added in the order of the devices."""
+    """Replace each device's part of its flat tensors by the same part of their sums, added in the order of the devices."""
     with torch.no_grad():
         for flats, parts in _side_by_side(buckets):
             total = flats[0].clone()
@@ -260,7 +260,7 @@ def gather_parts(slots: Sequence[WeightSlot]) -> None:
 
 
 def _side_by_side(things: Sequence[Bucket | WeightSlot]) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
-    """Of each flat tensor those of all devices, and the part that is each one's own."""
+    """Yield each flat tensor of all devices, with the part of each device."""
     flats, parts = (zip(*(getattr(thing, name) for thing in things), strict=True) for name in ("flats", "parts"))
     return zip(flats, parts, strict=True)
 

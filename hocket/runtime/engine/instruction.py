@@ -57,13 +57,13 @@ class Execution:
             store[value] = self._taken(value)
 
     def _taken(self, value: Value) -> Any:
-        """What another lane has written, when it is there."""
+        """Value written by another lane, once it is there."""
         if value.what in _BETWEEN_WAVES:
             return self._handover.taken(self._exchange.take(value))
         return self._device.came(value, self._transfers.take(value))
 
     def borrow(self, shelf: SharedValues, instruction: Instruction, waits: bool = False) -> dict[Value, Any]:
-        """What an instruction reads where lanes share their values.
+        """Values that an instruction reads if lanes share their values.
 
         Arguments:
             waits: for kernels as well.

@@ -19,7 +19,7 @@ Moves = tuple[tuple[Value, int], ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """One instruction of a lane, and where its values go.
+    """One instruction of a lane, and the destinations of its values.
 
     Attributes:
         routes: (position in `writes`, lane).
@@ -42,7 +42,7 @@ class Entry:
         return cls(i, routes, one.index - i.index, *moves)
 
     def at(self, repeats: int) -> Instruction:
-        """What `program.shifted` gives, several times as quickly: this runs for every instruction."""
+        """Same result as `program.shifted`, several times faster: it runs for every instruction."""
         i = self.instruction
         return Instruction(
             i.kind,
@@ -63,8 +63,9 @@ LaneParts = Mapping[str, tuple[Entry, ...]]
 
 
 def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
-    """Every lane of a device, its three parts as entries. Lanes of swaps and the first of compute hand each other nothing: they share
-    their values.
+    """Every lane of a device, with its three parts as entries.
+
+    Lanes of swaps and the first compute lane share their values and hand nothing over.
 
     Raises:
         ProgramError: a value that two lanes (those that share as one) read, or a lane other than compute reads twice: it would not be known when
@@ -99,7 +100,7 @@ class LaneTable:
 
 
 def _readers(program: Program, device: int) -> dict[Value, str]:
-    """Which lane reads each value, in a run of the program that is long enough for every value to be read."""
+    """Lane that reads each value, from a run long enough for every value to be read."""
     found: dict[Value, str] = {}
     for lane, _, i in _unrolled(program, device, _span(program)):
         lane = _home(lane)
@@ -152,7 +153,7 @@ Step = tuple[Instruction, tuple[tuple[int, str], ...]]
 
 
 class Cursor:
-    """Where a lane is: prologue, periods for as long as it is told that another comes, epilogue.
+    """Position of a lane: prologue, periods while another one is announced, epilogue.
 
     Attributes:
         known: how many periods it was told of.
@@ -168,13 +169,13 @@ class Cursor:
         self.known = 0
 
     def answer(self, goes_on: bool) -> None:
-        """Whether another period comes behind those that it was told of; asked until the answer is no."""
+        """Take the answer to whether another period follows the announced ones. It is asked for until the answer is no."""
         self._answers.append(goes_on)
         self.known += goes_on
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Where the head is: part, repetition (0 but in the period), position."""
+        """Position of the head: part, repetition (0 outside the period), index."""
         return self._part, self._repetition if self._part == "period" else 0, self._next
 
     def head(self) -> Step | None:

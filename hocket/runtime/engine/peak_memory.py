@@ -28,7 +28,7 @@ class PeakMemory:
     """
 
     def __init__(self, device: Device, clock: Callable[[], float] | None = None) -> None:
-        """Nothing yet.
+        """Start without observations.
 
         Arguments:
             clock: if the course is to be kept.
@@ -46,7 +46,7 @@ class PeakMemory:
             self.course.append((self._clock(), float(live_bytes)))
 
     def look(self, periods: int) -> None:
-        """Called before each instruction, with the periods of the segment that are completed: begin to look, or end it."""
+        """Begin or end an observation; called before each instruction with the completed periods of the segment."""
         if periods >= self._left:
             self.end(periods)
         elif not self.looking and self._device.device.type == "cpu":
@@ -55,7 +55,7 @@ class PeakMemory:
             self.looking = True
 
     def follower(self) -> "Follower":
-        """What looks at the operations of another thread, for as long as those of this one are looked at."""
+        """Follower of another thread's operations, active while this thread is observed."""
         return Follower(self, self._tracker)
 
     def made(self, tensors: Iterable[Tensor]) -> None:
@@ -80,7 +80,7 @@ class PeakMemory:
 
 
 class Follower:
-    """Looks at one thread's operations whenever a device's are looked at; a context manager, of that thread."""
+    """Context manager that observes one thread's operations while a device is observed."""
 
     def __init__(self, memory: PeakMemory, tracker: StorageTracker) -> None:
         self._memory, self._tracker = memory, tracker

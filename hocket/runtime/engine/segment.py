@@ -45,7 +45,7 @@ class Segment:
         observer: Observer,
         losses: Losses,
     ) -> None:
-        """Nothing runs yet.
+        """Prepare a segment; nothing runs yet.
 
         Arguments:
             gathers: the lane that gathers the weights of each stage of which this device has parts.
@@ -57,7 +57,9 @@ class Segment:
         self.periods = 0
 
     def run(self, repeats: int, store: dict[Value, Any]) -> dict[Value, Any]:
-        """Run prologue, at most so many periods, and epilogue; what is there afterwards, but for what transfers have brought.
+        """Run prologue, at most `repeats` periods, and epilogue.
+
+        Returns the remaining values, without those brought by transfers.
 
         Arguments:
             store: what is there before.
@@ -151,7 +153,7 @@ class Segment:
 
 @contextmanager
 def _divided_threads(lanes: int) -> Iterator[int]:
-    """Of a processor's threads each compute lane has an equal part; says how many."""
+    """Give each compute lane an equal share of the CPU threads; yields the number."""
     threads = torch.get_num_threads()
     own = max(1, threads // lanes)
     if own != threads:

@@ -20,7 +20,7 @@ class SharedValues(Exchange):
     """See the head of this file."""
 
     def __init__(self, lanes: int, values: Mapping[Value, Any]) -> None:
-        """For so many lanes beside compute, with what is there at first."""
+        """Make the store for `lanes` lanes beside compute, with the initial values."""
         super().__init__(lanes)
         self._values.update(values)
         self._events: dict[Value, Any] = {}
@@ -29,7 +29,7 @@ class SharedValues(Exchange):
         return value in self._values
 
     def items(self) -> Iterator[tuple[Value, Any]]:
-        """All that is there; nobody works meanwhile."""
+        """Yield all values. No lane may run meanwhile."""
         yield from self._values.items()
 
     def look_again(self) -> None:
@@ -40,7 +40,9 @@ class SharedValues(Exchange):
     def borrow(
         self, instruction: Instruction, arriving: Callable[[Value], bool], take: Callable[[Value], Any]
     ) -> tuple[dict[Value, Any], list[Any]]:
-        """What an instruction reads, as soon as it is there, without what it frees from now on; and events of a GPU to wait for.
+        """Take the values that an instruction reads, as soon as they are there.
+
+        Values that it frees leave the store. Returns them with the GPU events to wait for.
 
         Arguments:
             arriving: whether a transfer brings a value. take: what it has brought, when it is there.

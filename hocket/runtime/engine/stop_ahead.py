@@ -24,7 +24,7 @@ class StopAhead:
         self.run = 0
 
     def go_on(self, periods: int) -> bool:
-        """Whether the compute lane runs another period after this many."""
+        """True if the compute lane runs another period after this many."""
         self.run = periods
         while self._asked <= min(periods + 1, self._limit):
             goes_on = self._observer.goes_on(self._asked)

@@ -39,7 +39,7 @@ class StreamHandover:
         self._streams: dict[str, torch.cuda.Stream] = {}
 
     def lane(self, name: str) -> AbstractContextManager[Any]:
-        """What a lane's transfers begin and end in: a stream of its own."""
+        """Context in which a lane's transfers begin and end: a CUDA stream of its own."""
         if not self.needed:
             return _NOTHING
         if name not in self._streams:
@@ -81,7 +81,7 @@ class StreamHandover:
 
 
 def _tensors(thing: Any) -> tuple[Tensor, ...]:
-    """What lanes use of a value, all of its memory."""
+    """Tensors that cover all memory of a value."""
     match thing:
         case None:
             return ()

@@ -68,7 +68,7 @@ class Guard:
         self._judged.clear()
 
     def hold(self) -> None:
-        """From now on let no step use any gradients, and say nothing."""
+        """Skip all further steps silently."""
         self._held = True
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float = 1.0) -> None:
@@ -138,7 +138,7 @@ class Guard:
 
 
 def judged_together(captured: Captured, rule: Rule) -> Captured:
-    """The model, marked so that its programs sum the norm of all gradients before any device steps, clipped or not.
+    """The model, marked so that its programs sum the norm of all gradients before any step, clipped or not.
 
     Arguments:
         rule: the update rule of the program that will run.
@@ -152,7 +152,7 @@ def judged_together(captured: Captured, rule: Rule) -> Captured:
 
 
 def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
-    """Which samples of the job's data a microbatch holds, or a bundle of so many samples that begins with it."""
+    """Samples of a microbatch, or of a bundle of `samples` samples that begins with it, as text."""
     merged = 1
     while stream.samples(microbatch, merged) < samples:
         merged += 1
@@ -162,7 +162,7 @@ def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
 
 
 def faults(tensor: Tensor) -> str:
-    """How many numbers of a tensor are nan or infinite, as a phrase; empty where all are finite."""
+    """Number of nan and infinite elements of a tensor as a phrase; empty if all are finite."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return ""
     with torch.no_grad():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
-    """The place where the first of these arose, as a phrase; None where nothing was found that a loss or a gradient depends on.
+    """Origin of the first non-finite value, as a phrase; None if no loss or gradient depends on the findings.
 
     That is, in this order: weights that were not finite before the step; in the first microbatch (or bundle), a sample, or the first
     layer in forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in forward
@@ -33,7 +33,7 @@ def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
 
 
 def _bundled(facts: Sequence[Fact]) -> list[list[Fact]]:
-    """Facts of each microbatch, with those of all microbatches that some stage ran as one bundle with it, the first ones first.
+    """Facts of each microbatch, including those of microbatches in the same bundle, the first ones first.
 
     A bundle is spoiled by any of its parts, which another stage may have run one by one. Facts of a bundle name the same samples.
     """
@@ -57,7 +57,10 @@ def _bundled(facts: Sequence[Fact]) -> list[list[Fact]]:
 
 
 def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
-    """Follow tensors that are not finite back from the loss; those that a later layer makes finite again (masks) are not among them."""
+    """Trace non-finite tensors back from the loss.
+
+    Tensors that a later layer makes finite again (masks) do not count.
+    """
     made: dict[str, Fact] = {}
     for fact in facts:
         if fact.way == MADE:

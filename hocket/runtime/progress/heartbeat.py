@@ -32,7 +32,7 @@ _POLL_S = 0.002
 
 
 class WorkerState(IntEnum):
-    """What a worker is doing."""
+    """State of a worker."""
 
     STARTING = 0
     RUNNING = 1
@@ -56,7 +56,7 @@ class _Word:
 
 
 class Heartbeat:
-    """One worker's page.
+    """Page of shared memory with one worker's progress.
 
     Written by the worker: `state`, `beats` (half-second heartbeats of a thread of its own), `moves` (instructions begun or
     waited for), `step` (counted from 0), `kind`, `stage`, `index` and `again` of the instruction of the compute lane (kind
@@ -108,7 +108,7 @@ class Heartbeat:
 
     @property
     def place(self) -> str:
-        """Where the worker stands, for people: "at step 12 in `backward 1 #3`" (steps counted from 1)."""
+        """Position of the worker for people: "at step 12 in `backward 1 #3`" (steps from 1)."""
         if self.kind == 0:
             return "before its first instruction"
         if self.state == WorkerState.SAVING:
@@ -128,12 +128,12 @@ class Heartbeat:
 
 
 def agreed_stop(periods: Sequence[int]) -> int:
-    """After how many periods all workers stop, from the numbers read after every one of them was told to hold."""
+    """Number of periods after which all workers stop, from their numbers after all were told to hold."""
     return max(periods) + _AHEAD
 
 
 def hold_all(pages: Sequence[Heartbeat]) -> int:
-    """Ask all workers to stop at the same boundary; returns after how many periods that will be. Never waits."""
+    """Ask all workers to stop at the same boundary; return its number of periods. Never blocks."""
     for page in pages:
         page.hold = 1
     stop_at = agreed_stop([page.periods for page in pages])

@@ -10,16 +10,16 @@ from hocket.program.instruction import Instruction
 
 
 class Observer(Protocol):
-    """What an engine calls. All calls but `loss` come from the thread that runs the compute lane."""
+    """Callbacks of an engine. All calls but `loss` come from the thread of the compute lane."""
 
     def waits(self, instruction: Instruction) -> None:
         """The next instruction of the compute lane (indices moved on) waits for what it reads."""
 
     def runs(self, instruction: Instruction) -> None:
-        """Everything it reads is there: it starts."""
+        """An instruction starts: everything it reads is there."""
 
     def goes_on(self, periods: int) -> bool:
-        """Asked between periods, with how many this run has completed or begun: 0, 1, 2, ... each once, ascending.
+        """True to run another period. Called between periods with the number of periods begun: 0, 1, 2, ...
 
         The question comes one period ahead (0 and 1 before the first, then at each boundary the next number), because
         transfers run ahead of the compute lane by at most a period.
@@ -29,8 +29,10 @@ class Observer(Protocol):
         """
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
-        """The loss of one microbatch, and by what it counts in the mean of the batch, on the worker that computes it;
-        microbatches count from 0 in this run."""
+        """Loss of one microbatch and its weight in the mean of the batch, on the worker that computes it.
+
+        Microbatches count from 0 in this run.
+        """
 
 
 class Unobserved:

@@ -74,11 +74,11 @@ class Watched:
             self._stop(self._stop_at)
 
     def again(self, segment: RunSegment) -> None:
-        """A step is about to be replayed, to look at it: nothing of it is reported or measured, and nobody is asked to stop."""
+        """Prepare for the replay of a step: it is neither reported nor measured, and cannot be stopped."""
         self._segment, self.limit, self._mark, self._replays = segment, segment.periods, None, True
 
     def end(self) -> None:
-        """The segment is over: its last period ends here, where the epilogue did not begin with the same instruction."""
+        """End the segment. Its last period ends here if the epilogue began with another instruction."""
         if self._begun is not None and self._begun == self.limit - 1:
             self._period(self.limit)
 
@@ -130,7 +130,7 @@ class Watched:
 
     @property
     def queued_share(self) -> float:
-        """Share of the time of the same periods for which the thread that computes could have gone on, but had no core."""
+        """Share of the measured periods in which the compute thread was ready but had no core."""
         took_s = sum(self._warm(self._period_s))
         return min(1.0, sum(self._warm(self._waited_s)) / took_s) if took_s else 0.0
 
@@ -167,7 +167,7 @@ class Watched:
 
 
 def _kind_of(instruction: Instruction) -> tuple[object, ...]:
-    """What two instructions have in common that are the same but for their index; swaps of weights and of stashes are not."""
+    """Key that instructions share if they differ in their index only; swaps of weights and of stashes differ."""
     swapped = instruction.writes[0] if instruction.kind in SWAPS else None
     what = (swapped.what, swapped.part, swapped.copy) if swapped else ()
     return instruction.kind, instruction.stage, instruction.again, *what

@@ -18,7 +18,7 @@ Ran = tuple[Instruction, float, float] | tuple[Instruction, float, float, float]
 
 @dataclass(frozen=True)
 class RecordingOffset:
-    """What lies behind a segment: microbatches, and updates of each stage's weights."""
+    """Microbatches, and updates of each stage's weights, before a segment."""
 
     microbatches: int
     updates: tuple[int, ...]
@@ -49,7 +49,7 @@ class Recording:
     """
 
     def __init__(self, program: Program, device: int, most: int) -> None:
-        """Nothing yet of one device of a program; at most so many events will be kept."""
+        """Start an empty recording of one device of a program, of at most `most` events."""
         self._program, self._device = program, device
         self._behind = RecordingOffset(0, (0,) * len(program.stages))
         self.events: deque[Event] = deque(maxlen=most)
@@ -57,7 +57,7 @@ class Recording:
         self.left_out = 0
 
     def add(self, records: Iterable[Ran], periods: int) -> None:
-        """What ran in the next segment, of so many periods, in any order."""
+        """Add the records of the next segment of `periods` periods, in any order."""
         ran = sorted(records, key=lambda record: record[1])
         room = (self.events.maxlen or 0) - len(self.events)
         self.left_out += max(0, len(ran) - room)

@@ -15,7 +15,7 @@ from hocket.errors import InputError
 
 @dataclass(frozen=True)
 class SegmentCounts:
-    """What counting needs to know of a program and its plan.
+    """Counts of a program and its plan: microbatches, periods and steps.
 
     Attributes:
         admitted: microbatches that the prologue admits; stride: that each period admits.
@@ -76,7 +76,7 @@ class RunSegment:
 
 
 def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> Iterator[RunSegment]:
-    """The segments from step `start` to at least step `end`, each of at least `every` steps (None: all in one)."""
+    """Yield segments from step `start` to at least `end`, of at least `every` steps each (None: one segment)."""
     step, period = start, 0
     while step < end:
         periods = pace.periods_for(min(every or end - step, end - step))

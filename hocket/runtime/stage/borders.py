@@ -46,7 +46,7 @@ class Borders:
         return piece(self._program.stages, one, other)
 
     def come(self, instruction: Instruction, store: Store, what: ValueKind) -> Iterator[tuple[int, Border]]:
-        """What a bundle reads of each other stage, in one: pieces become views of it."""
+        """Yield the border values that a bundle reads from other stages, joined; pieces become views."""
         for other, values in by_stage(instruction.stage, instruction.reads, what).items():
             if len(values) == 1:
                 yield other, store[values[0]]
@@ -64,7 +64,7 @@ class Borders:
         values: list[Value],
         whole: Border,
     ) -> None:
-        """What a bundle makes for another stage, in as many pieces as it is to have."""
+        """Store a bundle's border value for another stage, in as many pieces as that stage reads."""
         found = [whole]
         if len(values) > 1:
             each = self._piece(instruction.stage, other)
@@ -74,7 +74,7 @@ class Borders:
 
 
 def by_stage(stage: int, values: Iterable[Value], what: ValueKind) -> dict[int, list[Value]]:
-    """The activations or gradients among what an instruction of a stage reads or writes, by the stage at the other end."""
+    """Activations or gradients of an instruction, by the stage at the other end."""
     found: dict[int, list[Value]] = {}
     for value in sorted(value for value in values if value.what is what):
         found.setdefault(value.stage if value.part == stage else value.part, []).append(value)

@@ -39,7 +39,7 @@ class Pieces:
         }
 
     def joined(self, what: ValueKind, pieces: Sequence[Border]) -> tuple[Border, list[Border]]:
-        """One border of several, and the pieces as views of it, which need no memory of their own."""
+        """Join pieces to one border; the pieces become views without memory of their own."""
         whole: list[Tensor] = []
         views: list[Sequence[Tensor]] = []
         for along, parts in zip(self._along[what], zip(*pieces, strict=True), strict=True):
@@ -52,7 +52,7 @@ class Pieces:
         return tuple(whole), list(zip(*views, strict=True))
 
     def split(self, what: ValueKind, whole: Border, samples: Sequence[int]) -> list[Border]:
-        """One border in pieces of so many samples, each in memory of its own, so that it is gone when it has been sent."""
+        """Split a border into pieces of these samples, each in memory of its own that is released when sent."""
         found: list[list[Tensor]] = []
         for along, tensor in zip(self._along[what], whole, strict=True):
             if along is not None:
@@ -73,7 +73,7 @@ def _along(name: str, shapes: tuple[tuple[int, ...], ...], samples: tuple[int, i
         raise InputError(
             f"tensor {name!r}",
             f"of the shape {list(one)} for {samples[0]} samples, {list(other)} for {samples[1]}",
-            "one dimension of as many as there are samples, to divide it between stages of unlike numbers of devices",
+            "one dimension with the number of samples, so that stages with different numbers of devices can split it",
             "Put the layers that make and read it on one stage, or on as many devices.",
         )
     return unlike[0]

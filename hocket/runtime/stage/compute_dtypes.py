@@ -17,8 +17,10 @@ from hocket.profiling.capture.capture import Captured, Stage
 
 
 class _Met(TorchFunctionMode):
-    """Follows what depends on the weights. What does not, such as tables of rotary positions, is the same however a batch is
-    divided and in whatever order gradients are summed."""
+    """Dispatch mode that marks tensors that depend on the weights.
+
+    Other tensors, such as rotary tables, do not depend on the division of a batch or the order of gradient sums.
+    """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         super().__init__()

@@ -37,20 +37,20 @@ class Stream:
         return self.batches.samples(microbatch, merged)
 
     def position(self, microbatch: int) -> int:
-        """Where in the stream the microbatch begins."""
+        """Position of the microbatch in the sample stream."""
         return self.start + self.batches.start(microbatch)
 
     def step(self, microbatch: int) -> int:
-        """In which step (batch) of the whole training the microbatch is, from 0."""
+        """Training step (batch) of the microbatch, from 0."""
         return self.position(microbatch) // self.batches.batch_size
 
     def indices(self, microbatch: int, merged: int = 1) -> list[int]:
-        """Which samples of `job.data` the microbatch holds, or so many from it on."""
+        """Indices into `job.data` of a microbatch, or of `merged` microbatches from it on."""
         job = self.job
         return indices_at(self.position(microbatch), self.samples(microbatch, merged), len(job.data), job.seed)
 
     def batch(self, microbatch: int, merged: int = 1) -> Batch:
-        """The tensors of the microbatch, or of so many from it on, by their key in the batch; shape (samples, ...)."""
+        """Tensors of a microbatch, or of `merged` microbatches, by key in the batch; shape (samples, ...)."""
         return self.job.batch_at(self.position(microbatch), self.samples(microbatch, merged))
 
     def seed_of(self, microbatch: int) -> Callable[[int], int]:

@@ -45,7 +45,10 @@ from hocket.util.compatibility import Feature
 
 
 class Device:
-    """Executes load, forward, backward, norm, step and drop of one device; the engine hands it the store of its values."""
+    """Executor of load, forward, backward, norm, step and drop of one device.
+
+    The engine passes the store of its values.
+    """
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class Device:
         return found
 
     def inspect(self) -> Inspector:
-        """From now on step no more, and look at all that the layers make."""
+        """Stop stepping and inspect everything the layers make."""
         found = self.microbatches.inspector = Inspector()
         self.guard.hold()
         for stage, runner in self.stages.items():
@@ -157,7 +160,7 @@ class Device:
             self.swapping.end(store)
 
     def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
-        """Run one instruction whose reads are all in the store: put what it writes there and remove what it frees.
+        """Run one instruction with its reads in the store: add what it writes, remove what it frees.
 
         Arguments:
             publish: called with each bucket that is summed over devices, as soon as the backward has finished it.
@@ -182,11 +185,11 @@ class Device:
             self.swapping.written(instruction, store)
 
     def came(self, value: Value, thing: Any) -> Any:
-        """What a transfer has brought, as it is to be in the store."""
+        """Received value in the form that the store keeps."""
         return thing if self.swapping is None else self.swapping.came(value, thing)
 
     def carried(self, thing: Any) -> Any:
-        """What of a value goes into a transfer."""
+        """Tensors of a value that a transfer carries."""
         return self.memory.carried(thing) if self.memory is not None and isinstance(thing, HostCopy) else thing
 
     def sent(self, value: Value) -> None:

@@ -55,7 +55,7 @@ class DeviceMicrobatches:
         swaps: bool,
         on_loss: OnLoss | None,
     ) -> None:
-        """For the stages of one device.
+        """Prepare the microbatches of one device's stages.
 
         Arguments:
             loss: the name of the tensor that is the loss. swaps: whether values may leave the device's memory.

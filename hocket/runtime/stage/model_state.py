@@ -41,7 +41,7 @@ class ModelState:
         return tensors if self._swapping is None else self._swapping.readable(tensors)
 
     def described(self) -> dict[str, Tensor]:
-        """What the whole newest weights are, by global name, on meta: nobody else is asked for parts."""
+        """Newest whole weights by global name, as meta tensors. No communication."""
         return {name: tensor for r in self._stages.values() for name, tensor in r.weights.described().items()}
 
     def buffers(self) -> dict[str, Tensor]:
@@ -60,8 +60,9 @@ class ModelState:
             yield from runner.resident()
 
     def state(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, dict[str, Any]]:
-        """What goes on after this segment, by global name and not copied: {"weights": {name: tensor}, "buffers": {name:
-        tensor}, "optimizer": {name of a parameter: {key: tensor or number}}}.
+        """State after this segment, by global name, not copied.
+
+        {"weights": {name: tensor}, "buffers": {name: tensor}, "optimizer": {parameter: {key: tensor or number}}}.
 
         Arguments:
             gathers: for stages whose replicas share the step, by number: a collective call of theirs.

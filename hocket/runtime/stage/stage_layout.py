@@ -84,7 +84,7 @@ def _part(
 
 
 def parameter_buckets(captured: Captured, cut: StageCut, ties: list[Tie]) -> tuple[Names, ...]:
-    """Names of the parameters in each of a stage's buckets; those tied to other stages have buckets at the end.
+    """Parameter names of each bucket of a stage; buckets tied to other stages come last.
 
     A parameter that several layers of the stage use belongs to the bucket that a backward finishes last.
     """

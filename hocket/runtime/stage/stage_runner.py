@@ -15,7 +15,7 @@ from hocket.runtime.update.weight_versions import StageWeights
 
 
 class StageRunner:
-    """One stage: its layers for each size of microbatch, its weights and buffers."""
+    """One stage: its layers for each microbatch size, its weights and buffers."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class StageRunner:
         self._kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
 
     def restore_buffers(self) -> None:
-        """Give buffers what they held when they were kept: a forward whose update is left out changes no running statistics."""
+        """Restore the kept buffers: a forward with a skipped update changes no running statistics."""
         for name, kept in self._kept.items():
             self.buffers[name].copy_(kept)
 
     def use_eager(self) -> None:
-        """From now on execute layer by layer, also where the stage was compiled."""
+        """Execute layer by layer from now on, even if the stage was compiled."""
         if not self._compile:
             return
         self._compile = ""
@@ -103,7 +103,7 @@ class StageRunner:
                 yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
 
     def fixed(self) -> Iterator[Tensor]:
-        """What stays and nobody steps: buffers, weights that are not trained, and constants."""
+        """Yield tensors that stay and are not trained: buffers, frozen weights and constants."""
         trained = self.weights.slots[0].leaves
         for stages in self._runs.values():
             for stage in stages:

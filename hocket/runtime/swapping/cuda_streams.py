@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def has_streams(device: torch.device) -> bool:
-    """Whether what is called on a device's tensors is put into streams, and done later."""
+    """True if operations on the device run asynchronously in streams."""
     return device.type == "cuda"
 
 
@@ -34,7 +34,7 @@ class Streams:
             memory.record_stream(torch.cuda.default_stream(self._device))
 
     def used_here(self, memory: Tensor) -> None:
-        """Likewise, of the current stream."""
+        """Mark memory as used by the current stream."""
         if self._needed:
             memory.record_stream(torch.cuda.current_stream(self._device))
 

@@ -26,8 +26,11 @@ _PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
 @dataclass
 class DeviceStorage:
-    """One storage: its bytes when it is whole, and those that it has now; the values that need it on the device, those of which a message
-    is made that is on its way, and those that are on the host and will come back to it."""
+    """One storage: its bytes when full and now, and the values that use it.
+
+    These are values needed on the device, values that a pending send still reads, and values on the host that will
+    return to it.
+    """
 
     whole_bytes: int
     there_bytes: int = 0
@@ -38,12 +41,12 @@ class DeviceStorage:
 
     @property
     def missing_bytes(self) -> int:
-        """What comes to be there when it is filled."""
+        """Bytes that filling the storage adds."""
         return self.whole_bytes - self.there_bytes
 
 
 class Storages:
-    """The storages of one device. Whoever calls anything but `keep` holds `lock`; a storage that dies waits for nobody.
+    """Storages of one device. Callers hold `lock`, except for `keep`; a dying storage waits for no lock.
 
     Attributes:
         there_bytes: on the device now; peak_bytes: the most so far.
@@ -51,7 +54,7 @@ class Storages:
     """
 
     def __init__(self, streams: Streams, device: torch.device, budget_bytes: float, lock: threading.RLock) -> None:
-        """None yet."""
+        """Start without storages."""
         self._streams, self._device, self._budget_bytes, self._lock = streams, device, budget_bytes, lock
         self._blocks: dict[int, tuple[weakref.ref[torch.UntypedStorage], DeviceStorage]] = {}
         self._dead: deque[int] = deque()
@@ -59,7 +62,7 @@ class Storages:
         self.resized: Callable[[Iterable[Tensor]], None] | None = None
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Tensors that are no values and stay: their memory is never emptied, whatever value lies in it as well."""
+        """Keep tensors that are no values: their memory is never released, whatever values share it."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage.device == self._device:
@@ -99,7 +102,7 @@ class Storages:
             block.waiting.discard(held)
 
     def expected(self, extents: Iterable[Extent]) -> Iterator[Extent]:
-        """Those to which values will come back."""
+        """Yield the extents to which values will return."""
         return (extent for extent in extents if self._of(extent).waiting)
 
     def empty(self, extents: Iterable[Extent]) -> None:
@@ -151,7 +154,7 @@ class Storages:
             self.resized(held.thing)
 
     def wait(self, more_bytes: float) -> None:
-        """Before so many bytes are taken: until memory is let go that no value needs and that another thread has still."""
+        """Wait, before `more_bytes` are allocated, until another thread releases memory that no value needs."""
         until = time.monotonic() + _PATIENCE_S
         self._bury()
         while self.there_bytes + more_bytes > self._budget_bytes and time.monotonic() < until:

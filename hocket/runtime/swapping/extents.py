@@ -30,7 +30,9 @@ Pace = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Extent:
-    """Bytes `start` to `stop` of a storage, which lives as long as others need it: a backward frees its stash piece by piece.
+    """Bytes `start` to `stop` of a storage.
+
+    It lives as long as others need the storage: a backward frees its stash piece by piece.
 
     Attributes:
         key: the storage's identity while it lives.
@@ -43,12 +45,12 @@ class Extent:
 
     @property
     def nbytes(self) -> int:
-        """How many."""
+        """Number of bytes."""
         return self.stop - self.start
 
     @property
     def alive(self) -> bool:
-        """Whether the storage is still there."""
+        """True if the storage still exists."""
         return self.reference() is not None
 
     @property
@@ -129,19 +131,19 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def copy_out(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
-    """From a device's memory to a host buffer; of a GPU the copies are begun in the current stream, and not waited for."""
+    """Copy device memory to a host buffer. On a GPU the copies run asynchronously in the current stream."""
     for extent, held in _places(extents, buffer):
         _copy(held, _bytes_of(extent), pace)
 
 
 def copy_in(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
-    """From a host buffer to the device's memory, likewise."""
+    """Copy a host buffer to device memory. On a GPU the copies run asynchronously in the current stream."""
     for extent, held in _places(extents, buffer):
         _copy(_bytes_of(extent), held, pace)
 
 
 def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor | None:
-    """What a tensor holds, as a view of the host buffer that its memory was copied to; None if it was not."""
+    """View of the host buffer with the copied data of a tensor; None if the tensor was not copied."""
     key = storage_key(tensor)
     first = tensor.storage_offset() * tensor.element_size()
     for extent, held in _places(extents, buffer):
@@ -152,7 +154,7 @@ def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor
 
 
 def blank_of(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """What tensors are, without their numbers: on meta."""
+    """Tensors on meta, without data."""
     return tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors)
 
 
@@ -162,7 +164,7 @@ def size_of(blank: Iterable[Tensor]) -> int:
 
 
 def views_of(blank: Sequence[Tensor], buffer: Tensor) -> Iterator[Tensor]:
-    """Where each lies in such a buffer."""
+    """Yield each tensor as a view of such a buffer."""
     sizes = [_span_bytes(tensor) for tensor in blank]
     for tensor, at, size_bytes in zip(blank, _offsets(sizes), sizes, strict=True):
         own = buffer[at : at + size_bytes].view(tensor.dtype)
@@ -175,7 +177,10 @@ def _places(extents: Sequence[Extent], buffer: Tensor) -> Iterator[tuple[Extent,
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Where each begins in a host buffer, which has no bytes between them: by how they divide, so that each can be read in its own type."""
+    """Begin of each extent in a host buffer without gaps.
+
+    Extents are ordered by their alignment, so that each can be read in its own dtype.
+    """
     found, at = [0] * len(sizes), 0
     for k in sorted(range(len(sizes)), key=lambda k: -_divides(sizes[k])):
         found[k] = at
@@ -184,7 +189,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 
 
 def _divides(size_bytes: int) -> int:
-    """The power of two that does, of those that are a type's size: a type's size divides the bytes of its numbers."""
+    """Largest power of two, up to the largest dtype size, that divides the bytes."""
     return min(size_bytes & -size_bytes or _ALIGNMENT_BYTES, _ALIGNMENT_BYTES)
 
 
@@ -193,7 +198,7 @@ def _bytes_of(extent: Extent) -> Tensor:
 
 
 def all_of(storage: torch.UntypedStorage) -> Tensor:
-    """All bytes of a storage."""
+    """All bytes of a storage as a tensor."""
     # A tensor of its own: autograd's version counters know nothing of what is written through it.
     found: Tensor = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
     return found

@@ -53,7 +53,7 @@ class HostBuffers:
         return buffer
 
     def give_back(self, buffer: Tensor) -> None:
-        """Nobody needs what is in a buffer any more."""
+        """Return a buffer that is no longer needed."""
         self._free.setdefault(buffer.nbytes, []).append(buffer)
         self.used_bytes -= buffer.nbytes
 
@@ -71,7 +71,9 @@ def _locked(size_bytes: int) -> Tensor:
     code = int(torch.cuda.cudart().cudaHostRegister(address, pages.nbytes, _PORTABLE))  # type: ignore[no-untyped-call]
     if code != 0:
         hint = "Give the process more memory that may be locked, or allow fewer bytes on the host."
-        raise InputError("swap", f"CUDA's error {code} for {show_bytes(size_bytes)} of the host", "to lock them", hint)
+        raise InputError(
+            "swap", f"CUDA's error {code} for {show_bytes(size_bytes)} of the host", "page-locked host memory", hint
+        )
     # The array is the last that holds the pages, whatever views of the buffer there are.
     weakref.finalize(pages, _unlock, address).atexit = False
     return buffer

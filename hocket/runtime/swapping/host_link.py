@@ -31,11 +31,11 @@ class HostLink:
         self._lock = threading.Lock()  # the file's lock is the process's
 
     def out(self, size_bytes: int) -> None:
-        """So many bytes go to the host: return when they are there."""
+        """Delay a copy of `size_bytes` to the host until the simulated link has carried it."""
         self._carry(_OUT, size_bytes)
 
     def back(self, size_bytes: int) -> None:
-        """So many bytes come from the host: return when they are there."""
+        """Delay a copy of `size_bytes` from the host until the simulated link has carried it."""
         self._carry(_IN, size_bytes)
 
     def _carry(self, way: int, size_bytes: int) -> None:

@@ -122,7 +122,7 @@ class MemoryManager:
             self.storages.empty(self.storages.expected(self.storages.sent(self._leaving.pop(value.plain))))
 
     def freed(self, value: Value, inherited: bool = False) -> None:
-        """A copy is not needed any more; the device's memory of a value that is on the host as well is emptied with the last.
+        """Free a copy. The device memory of a value on the host is released with its last device copy.
 
         Arguments:
             inherited: another value was written into its memory.
@@ -233,7 +233,7 @@ class MemoryManager:
         raise InternalError("a tensor without memory that is in no value on the host")
 
     def state(self, value: Value) -> ValueState:
-        """Where a value is; DROPPED if it is nowhere, or never was."""
+        """State of a value; DROPPED if it has no copy, or never existed."""
         held = self._held.get(value.plain)
         return ValueState.DROPPED if held is None else held.state
 
@@ -253,7 +253,7 @@ class MemoryManager:
     # -- budgets
 
     def make_room(self, more_bytes: float) -> None:
-        """Before so many bytes are taken: wait for memory that no value needs and that another thread has not let go yet."""
+        """Wait, before `more_bytes` are allocated, for memory that another thread has not released yet."""
         with self._lock:
             self.storages.wait(more_bytes)
 
@@ -264,7 +264,7 @@ class MemoryManager:
             own = [one for one in self._held.values() if one is not held and one.on_device]
             raise MemoryExceeded(
                 f"device {self._number}: {held.value}",
-                f"{show_bytes(held.nbytes)}, beside {show_bytes(there_bytes)} that are there{_largest(own)}",
+                f"{show_bytes(held.nbytes)}, in addition to {show_bytes(there_bytes)} already there{_largest(own)}",
                 f"at most {show_bytes(self._budget_bytes)} on the device",
                 "Allow more bytes on the device, cut smaller stages, or take smaller microbatches.",
                 held.nbytes,
@@ -274,7 +274,7 @@ class MemoryManager:
         own = [one for one in self._held.values() if one is not held and one.buffer is not None]
         return MemoryExceeded(
             f"host of device {self._number}: {held.value}",
-            f"{show_bytes(size_bytes)}, beside {show_bytes(there_bytes)} that are there{_largest(own)}",
+            f"{show_bytes(size_bytes)}, in addition to {show_bytes(there_bytes)} already there{_largest(own)}",
             f"at most {show_bytes(self._host_budget_bytes)} on the host",
             "Allow more bytes on the host, or plan for more devices.",
             size_bytes,
@@ -282,7 +282,7 @@ class MemoryManager:
 
 
 def _largest(there: list[SwappedValue]) -> str:
-    """What takes most, for people."""
+    """The largest values, for people."""
     if not there:
         return ""
     most = sorted(there, key=lambda one: (-one.nbytes, one.value))[:_SHOWN]

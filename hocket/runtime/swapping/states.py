@@ -20,7 +20,7 @@ STATE = (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
 
 
 class ValueState(StrEnum):
-    """Where a value is."""
+    """Location of a value."""
 
     DEVICE = "on the device"
     HOST = "on the host"
@@ -42,7 +42,7 @@ _NEXT = {
 
 @dataclass(eq=False)
 class SwappedValue:
-    """One value, wherever it is.
+    """One value with its location.
 
     Attributes:
         value: its plain name; thing: what the engine's store holds for it while it is on the device.
@@ -81,6 +81,6 @@ class SwappedValue:
 
 @dataclass(frozen=True, eq=False)
 class HostCopy:
-    """What the store holds for a copy on the host."""
+    """Entry of the store for a copy on the host."""
 
     held: SwappedValue

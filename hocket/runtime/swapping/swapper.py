@@ -34,7 +34,7 @@ class Swapper:
     """
 
     def __init__(self, memory: MemoryManager, rests: bool) -> None:
-        """Nothing is there yet.
+        """Start without values.
 
         Arguments:
             rests: whether weights and optimizer state lie on the host between segments.
@@ -47,7 +47,7 @@ class Swapper:
     # -- between segments
 
     def settle(self, stage: int, runner: StageRunner) -> None:
-        """A stage has been made, or has new weights: they go to the host with the optimizer's state, if that is their place.
+        """Place a new stage, or its new weights: weights and optimizer state go to the host if they rest there.
 
         Raises:
             MemoryExceeded: not even one stage's weights fit.
@@ -71,7 +71,7 @@ class Swapper:
         self.settle(stage, runner)
 
     def begin(self, value: Value, runner: StageRunner) -> Any:
-        """What the store holds for a value that is there before a segment.
+        """Entry of the store for a value that exists before a segment.
 
         Raises:
             MemoryExceeded: it does not fit.
@@ -93,7 +93,7 @@ class Swapper:
                 self.memory.freed(value)
 
     def readable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors by name, those whose numbers lie on the host as views of them there; other things as they are."""
+        """Tensors by name; data on the host as views, other objects unchanged."""
         return {n: self.memory.readable(t) if isinstance(t, Tensor) else t for n, t in tensors.items()}
 
     # -- while a segment runs
@@ -127,7 +127,7 @@ class Swapper:
             del store[value]
 
     def took(self) -> LinkSums:
-        """What swaps have taken, of each value's the last ones, without the slowest of fifty: something else held these up."""
+        """Time of the swaps, from the latest ones of each value, without the slowest of fifty (disturbed by other work)."""
         found = LinkSums()
         for (*_, size_bytes), seconds in self._took.items():
             usual = sorted(seconds)[: max(1, len(seconds) - ceil(_HELD_UP * len(seconds)))]
@@ -144,7 +144,7 @@ class Swapper:
             self.memory.wrote(value, store[value])
 
     def freed(self, instruction: Instruction) -> None:
-        """What an instruction frees is not needed any more."""
+        """Release the values that an instruction frees."""
         inherited = {heir_of(instruction, written) for written in instruction.writes}
         for value in _moved(instruction.frees):
             self.memory.freed(value, value in inherited)

@@ -19,7 +19,7 @@ from hocket.runtime.tensor_parallel.process_group import ProcessMembers
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
-    """Make a whole model, in place, what this process runs of it: a collective call of all processes of the mesh.
+    """Reduce a whole model, in place, to the part of this process: a collective call of the mesh.
 
     Arguments:
         mesh: of one dimension, with as many devices as the split is wide.
@@ -40,7 +40,7 @@ def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local
 def as_dtensors(
     model: nn.Module, split: TensorSplit, mesh: DeviceMesh, tensors: Mapping[str, Tensor] | None = None
 ) -> dict[str, DTensor]:
-    """The divided parameters by name, a tied one by its first, as DTensors that share memory with the local ones.
+    """Divided parameters by name as DTensors that share memory with the local ones; tied ones by their first name.
 
     Arguments:
         tensors: local tensors to take instead of the model's own parameters, such as gradients or optimizer state.

@@ -28,7 +28,9 @@ def measure_member(
     sequence_parallel: bool = False,
     **options: Any,
 ) -> ModelProfile:
-    """Measure what one of `width` tensor-parallel devices does of a job; see `hocket.profiling.measure.measure.measure` for the options.
+    """Measure one rank of a `width`-way tensor-parallel job.
+
+    Options as in `hocket.profiling.measure.measure.measure`.
 
     A profile of a card that the catalogue lists has the catalogue's name of it as its device type, so that cluster files fit.
 
@@ -41,7 +43,7 @@ def measure_member(
         RefusedError: the model cannot be divided like this; says which module and why.
     """
     if width == 1 and sequence_parallel:
-        raise InputError("sequence_parallel", "true, for one device", "false", "Say `tensor` as well.")
+        raise InputError("sequence_parallel", "true, for one device", "false", "Set `tensor` to 2 or more.")
     device = torch.device(options.get("device", "cpu"))
     if device.type == "cuda" and torch.cuda.is_available() and options.get("device_type") is None:
         options["device_type"] = known_type(device)
@@ -67,7 +69,7 @@ def measure_member(
 
 @dataclass
 class _Count:
-    """What one layer's members do together for one microbatch: how often, forward and backward, and bytes of all."""
+    """Collectives of one layer for one microbatch: counts forward and backward, and total bytes."""
 
     reductions: tuple[int, int] = (0, 0)
     reduced_bytes: int = 0
@@ -76,7 +78,7 @@ class _Count:
 
 
 def _counted(division: Division, captured: Captured, device: torch.device) -> list[_Count]:
-    """What the layers of one microbatch reduce and gather, by running them."""
+    """Collectives of the layers for one microbatch, counted by running the layers."""
     members, size = division.members, captured.microbatch_size
     batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
     names = captured.batch_names

@@ -14,13 +14,13 @@ from hocket.profiling.tensor_parallel.group import SingleRank
 
 
 class ProcessMembers(SingleRank):
-    """A member of a group of processes; until it has joined one it is alone, which is enough to capture a divided model."""
+    """Rank of a process group. Before `join` it is alone, which is enough to capture a divided model."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
 
     def join(self, group: dist.ProcessGroup) -> None:
-        """From now on these processes are the members."""
+        """Use these processes as the group from now on."""
         self._group = group
 
     def total(self, tensor: Tensor) -> Tensor:

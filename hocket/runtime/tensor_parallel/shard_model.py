@@ -37,8 +37,9 @@ _TRIED = 8  # features of one member in the weights on which an optimizer is tri
 
 
 class DeferredGroup:
-    """A group's members, as a divided model sees them: once they can talk; before that, while models are captured and measured,
-    one alone.
+    """Group of a divided model.
+
+    Before `bind`, while models are captured and measured, it consists of one rank.
 
     Attributes:
         bytes: of all tensors that were summed, and of all that were gathered or scattered (the whole of each), by kind.
@@ -50,7 +51,7 @@ class DeferredGroup:
         self.bytes: Counter[str] = Counter()
 
     def bind(self, members: TensorParallelGroup) -> None:
-        """From now on members call together."""
+        """Use these ranks from now on."""
         self._members = members
         self.forget()
 
@@ -64,7 +65,7 @@ class DeferredGroup:
 
     @property
     def done(self) -> Collectives:
-        """How often members did what together, inside of forwards and inside of backwards."""
+        """Number of collectives in forwards and in backwards."""
         ways = {kind: CollectiveCounts(self._counts[kind, False], self._counts[kind, True]) for kind in _KINDS}
         return Collectives(**ways)
 
@@ -89,7 +90,7 @@ class DeferredGroup:
 
 
 class Division:
-    """One member's part of a job.
+    """One rank's part of a job.
 
     Attributes:
         split: of the whole model; member: number of this one in its group. job: what it trains.
@@ -134,7 +135,7 @@ class Division:
         return found
 
     def part(self, state: State) -> dict[str, dict[str, Any]]:
-        """Of a whole state what is this member's."""
+        """This rank's part of a whole state."""
 
         def own(name: str, whole: Tensor) -> Tensor:
             return part_of(whole, self._cuts[name], self.split.width, self.member)
@@ -142,7 +143,7 @@ class Division:
         return self._turned(state, own)
 
     def _turned(self, state: State, turn: Callable[[str, Tensor], Tensor | None]) -> dict[str, dict[str, Any]]:
-        """A state with everything that is divided turned into something else, one tensor at a time, with its weight's name."""
+        """State with every divided tensor transformed, one tensor at a time, with the name of its weight."""
         weights = dict(state["weights"])
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
         for name in self._divided(state["weights"]):
@@ -173,7 +174,7 @@ def _evened(part: Tensor, cut: Cut, width: int) -> Tensor:
 
 
 def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSplit:
-    """How a job's model is divided; along the sequence as well, where that is wanted and proved.
+    """Split of a job's model; sequence-parallel if requested and proved.
 
     Raises:
         RefusedError: it cannot be; says which module and why.
@@ -186,8 +187,11 @@ def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSpl
 
 
 def divided_tensors(captured: Captured) -> frozenset[str]:
-    """Of a divided model the tensors between layers that each member of a group has its own part of: what columns make, and
-    what is made of that before rows meet it or a cross-entropy is, and slices. Others, and their gradients, are the same on all members."""
+    """Tensors between layers of which each rank has its own part.
+
+    These are outputs of column-parallel layers and everything computed from them before a row-parallel layer or a
+    cross-entropy, and sequence slices. All other tensors, and their gradients, are equal on all ranks.
+    """
     trace, own = captured.trace, set[int]()
     for node in trace.nodes:
         read = {*node.reads, *(before for before, _ in node.aliases)}

@@ -13,7 +13,7 @@ from hocket.runtime.update.buckets import Bucket, Buckets
 
 
 def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
-    """The gradients of two halves of a batch together, in the memory of those that were lent; `own` stays as it is.
+    """Average the gradients of two halves of a batch in the memory of `lent`; `own` is unchanged.
 
     Each is weighted by its share of the samples of both already (loss_scale.py).
     """
@@ -24,7 +24,7 @@ def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
 
 
 def alone(own: Sequence[Bucket], buckets: Buckets, factor: float) -> list[Bucket]:
-    """The gradients of the very first half, before which there is none: multiplied by a factor, in memory of their own."""
+    """Gradients of the very first half, scaled by a factor, in memory of their own."""
     found = []
     with torch.no_grad():
         for mine in own:

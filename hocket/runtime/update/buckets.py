@@ -101,12 +101,12 @@ class Buckets:
                 yield names, flat
 
     def steps(self, name: str) -> bool:
-        """Whether any number of a weight is this device's to step."""
+        """True if this device steps a part of the weight."""
         first, last = self.runs.get(name, (0, 1))
         return first < last
 
     def part_of(self, name: str, tensor: Tensor) -> Tensor:
-        """Of a whole weight what this device steps."""
+        """Part of a whole weight that this device steps."""
         return tensor.reshape(-1)[slice(*self.runs[name])] if name in self.runs else tensor
 
     def named(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
@@ -136,7 +136,7 @@ class Buckets:
         return bucket
 
     def added(self, number: int, buckets: Sequence[Bucket]) -> Bucket:
-        """The sum of gradients of the same weights, in the order given and in memory of its own, as a bucket of this stage."""
+        """Sum of gradients of the same weights, in the given order and in new memory, as a bucket of this stage."""
         total = Bucket(number, len(self.names[number]))
         with torch.no_grad():
             for position in range(len(total.gradients)):
@@ -147,7 +147,7 @@ class Buckets:
         return total
 
     def recycle(self, bucket: Bucket, elsewhere: bool = False) -> None:
-        """Nobody needs these sums any more: the flat memory is for a later update.
+        """Release sums: their flat memory is reused for a later update.
 
         Arguments:
             elsewhere: another lane of compute than that of the stage used them last.

@@ -30,7 +30,7 @@ class Squares:
 
 
 class Clipping:
-    """What one device knows of clipping.
+    """Gradient clipping on one device.
 
     Arguments:
         most: the norm that gradients may have; None when they are not clipped, infinity when the norm is wanted for itself.
@@ -49,7 +49,7 @@ class Clipping:
         return self._most is not None
 
     def join(self, divided: frozenset[str], width: int, total: Callable[[Tensor], Tensor]) -> None:
-        """From now on this is one of `width` members of a group, which has parts of these parameters.
+        """Become one of `width` tensor-parallel ranks with parts of these parameters.
 
         Arguments:
             total: the sum of a tensor over the members: a collective call.
@@ -79,7 +79,7 @@ class Clipping:
         return Squares(torch.stack((total, torch.full_like(total, weight))) if self._weighted else total)
 
     def alone(self, gradients: Iterable[Tensor]) -> Tensor | float:
-        """By what a step multiplies its gradients, which are all there are."""
+        """Factor of a step's gradients, if these are all gradients."""
         return (
             scale_of(squares_of(list(gradients)), self._most)
             if self._most is not None and isfinite(self._most)
@@ -87,7 +87,7 @@ class Clipping:
         )
 
     def factor(self, squares: Squares) -> Tensor | float:
-        """By what a step multiplies its gradients, given the sum of all squares, and of all weights where there are any."""
+        """Factor of a step's gradients from the sum of all squares, and of all loss weights if there are any."""
         (found,) = squares.flats
         most = self._most if self._most is not None and isfinite(self._most) else None
         if not self._weighted:

@@ -16,7 +16,7 @@ _ALIGNMENT = 16  # elements: every tensor begins on a boundary that vector units
 
 
 class _Place(NamedTuple):
-    """Where one tensor lies: which memory, and from which element on."""
+    """Place of a tensor: its memory and first element."""
 
     memory: int
     at: int
@@ -54,7 +54,7 @@ class Flat:
         return cls(tuple(dtypes), tuple(_rounded(size, step) for size in sizes), tuple(places), parts)
 
     def of_types(self, dtypes: Sequence[torch.dtype]) -> "Flat":
-        """The same places for tensors of other types: one a tensor, alike where they lie in one memory."""
+        """Same places for tensors of other dtypes, one for each tensor; equal within one memory."""
         found = list(self.dtypes)
         for place, dtype in zip(self.places, dtypes, strict=True):
             found[place.memory] = dtype
@@ -75,7 +75,7 @@ class Flat:
         return memory[number * size : (number + 1) * size]
 
     def runs(self, number: int) -> tuple[tuple[int, int], ...]:
-        """Of each tensor the numbers that lie in one part: from which on, and before which; equal where none does."""
+        """Range of elements of each tensor in one part: begin and end, equal if it has none."""
         found = []
         for p in self.places:
             size = self.sizes[p.memory] // self.parts
@@ -85,7 +85,7 @@ class Flat:
         return tuple(found)
 
     def pieces(self, parts: Sequence[Tensor], number: int) -> tuple[Tensor, ...]:
-        """What of each tensor lies in the parts of this number, one of each memory, as views of one dimension."""
+        """Elements of each tensor in the parts with this number, one part for each memory, as one-dimensional views."""
         found = []
         for p, (first, last) in zip(self.places, self.runs(number), strict=True):
             at = p.at + first - number * (self.sizes[p.memory] // self.parts)

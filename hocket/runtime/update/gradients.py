@@ -35,7 +35,7 @@ class Gradients:
         self._arrivals: list[Arrival] = []
 
     def note(self, clock: Callable[[], float]) -> Sequence[Arrival]:
-        """From now on note when each gradient that is summed over devices is there; returns the growing list."""
+        """Record the arrival of each gradient that is summed over devices; return the growing list."""
         self._clock = clock
         return self._arrivals
 
@@ -82,7 +82,7 @@ class Gradients:
         return found
 
     def _hook(self, bucket: int, position: int) -> Callable[[Tensor], None]:
-        """What happens as soon as a parameter's gradient is there: it moves into the flat tensor and is counted."""
+        """Hook that moves a parameter's gradient into the flat tensor as soon as it is there, and counts it."""
 
         def accumulated(leaf: Tensor) -> None:
             active = self._active[bucket]
@@ -97,7 +97,9 @@ class Gradients:
                 self._touched[bucket].add(position)
             elif position not in self._touched[bucket]:
                 name = self._buckets.names[bucket][position]
-                raise InputError(f"parameter {name}", "a gradient", "none, as in the first backward pass", _CHANGES)
+                raise InputError(
+                    f"parameter {name}", "a gradient", "no gradient, as in the first backward pass", _CHANGES
+                )
             active.gradients[position] = leaf.grad
             if self._clock is not None:
                 self._arrivals.append((self._buckets.names[bucket][position], self._clock()))
@@ -111,7 +113,7 @@ class Gradients:
         return accumulated
 
     def _publish(self, until: int) -> None:
-        """Hand out the buckets up to a number, in the order of bucket numbers (rule 2 of the program's meaning)."""
+        """Publish the buckets up to a number, in bucket order (rule 2 of the program semantics)."""
         if self._ready is not None:
             for b in range(self._published, until):
                 if self._buckets.summed[b]:

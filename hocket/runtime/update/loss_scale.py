@@ -40,7 +40,7 @@ class Scale:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all stages average over the same microbatches."""
+        """True if all stages average over the same microbatches."""
         return len(set(self.rule.batch)) == 1
 
     def samples(self, stage: int, update: int) -> int:
@@ -66,7 +66,7 @@ class Scale:
         return counted / (self.rule.batch[-1] * self.batches.size)
 
     def gradient(self, stage: int, update: int) -> float:
-        """What a stage's summed gradients are multiplied by before its step."""
+        """Factor of a stage's summed gradients before its step."""
         if self.rule.kind == "averaged" and self.rule.before(stage, update) is None:
             return self.batches.batch_size / self.samples(stage, update)
         if self.uniform:

@@ -9,10 +9,10 @@ from hocket.runtime.stage.data_stream import Stream
 
 
 class LossWeights:
-    """The weights of a device's microbatches (`Job.loss_weight`); those of bundles stand under their first microbatch."""
+    """Loss weights of a device's microbatches (`Job.loss_weight`); bundles are stored under their first microbatch."""
 
     def __init__(self, rule: Rule, stream: Stream) -> None:
-        """Nothing is known yet.
+        """Start without weights.
 
         Arguments:
             stream: of the segment.

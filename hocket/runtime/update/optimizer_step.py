@@ -39,7 +39,7 @@ class OptimizerSteps:
         stream: Stream,
         guard: Guard,
     ) -> None:
-        """For the stages of one device.
+        """Prepare the optimizer steps of one device's stages.
 
         Arguments:
             device: where sums of squares are to be.
@@ -112,8 +112,9 @@ class OptimizerSteps:
         return lets
 
     def _gradients(self, stage: int, instruction: Instruction, store: Store, once: bool = False) -> Iterator[Bucket]:
-        """The gradients of a stage among what an instruction reads, bucket by bucket; those that several stages of the device have of
-        weights that they share are added up, in the order of the stages, in memory of their own.
+        """Yield the gradients of a stage that an instruction reads, by bucket.
+
+        Gradients of weights shared by several stages of the device are added in stage order, in new memory.
 
         Arguments:
             once: what is added up is for the first of these stages only.

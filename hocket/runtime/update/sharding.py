@@ -25,7 +25,7 @@ Gather = Callable[[Tensor], list[Tensor]]
 
 
 def made_by(collective: Instruction, thing: Any) -> Any:
-    """What a collective that begins is to make of what it reads, with memory."""
+    """Output of a collective that begins, from its inputs, with memory."""
     value = collective.writes[0]
     if value.what is ValueKind.GATHERED:
         return thing.gathered(value)
@@ -44,7 +44,7 @@ _TRIED = 8  # numbers of one replica in the rows of weights on which an optimize
 
 
 def check_sharing(job: Job, replicas: int, way: Feature) -> None:
-    """Whether so many replicas can each step a part of every weight.
+    """Refuse a job with an optimizer that these replicas cannot shard.
 
     Raises:
         RefusedError: the job's optimizer does something else to a part of a weight.
@@ -100,7 +100,7 @@ def whole_state(
 
 
 def part_of(value: object, shape: Sequence[int], run: tuple[int, int]) -> object:
-    """Of an optimizer's entry for a weight of this shape, what goes with a run of its numbers."""
+    """Part of an optimizer entry that belongs to a range of a weight's elements."""
     if isinstance(value, Tensor) and tuple(value.shape) == tuple(shape) and value.dim():
         return value.reshape(-1)[slice(*run)]
     return value
@@ -110,7 +110,7 @@ _PART, _SCALAR, _NUMBER = "part", "scalar", "number"
 
 
 def _kept(names: Sequence[str], flat: Flat, number: int, own: Mapping[str, Entries]) -> dict[str, dict[str, list[Any]]]:
-    """What there is of each parameter: [sort, type, value if it is not a part]."""
+    """Kinds of the entries of each parameter: [kind, dtype, value unless it is a part]."""
     found: dict[str, dict[str, list[Any]]] = {}
     for name, (first, last) in zip(names, flat.runs(number), strict=True):
         for key, value in own.get(name, {}).items():
@@ -123,7 +123,9 @@ def _kept(names: Sequence[str], flat: Flat, number: int, own: Mapping[str, Entri
             else:
                 shape = f"{key}, of shape {tuple(value.shape)}, for {last - first} numbers of {name}"
                 raise RefusedError(
-                    "Job.optimizer", shape, "state for each number of a weight, or a plan with shard: none"
+                    "Job.optimizer",
+                    shape,
+                    "state with one element for each element of a weight, or a plan with shard: none",
                 )
             found.setdefault(name, {})[key] = entry
     return found
@@ -134,7 +136,7 @@ def _plain(sort: str, dtype: str, value: Any = None) -> object:
 
 
 def _texts(text: str, device: torch.device, gather: Gather) -> list[str]:
-    """What all replicas say."""
+    """Texts of all replicas."""
     data = text.encode()
     lengths = [int(each) for each in gather(torch.tensor([len(data)], device=device))]
     padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)

@@ -14,7 +14,7 @@ from hocket.runtime.update.buckets import Buckets
 
 
 class WeightSlot:
-    """One weight version: `leaves` by name, of which `data` are aliases that autograd does not watch.
+    """One weight version: `leaves` by name; their `data` are aliases without autograd.
 
     Attributes:
         own: what of `data` this device's optimizer steps, by name; weights of which it has nothing are left out.
@@ -73,7 +73,7 @@ class WeightSlot:
         return slot
 
     def used(self, by: int) -> None:
-        """One more (1) or one less (-1) needs these weights: memory comes with the first and goes with the last."""
+        """Count one more (1) or one less (-1) user of these weights: memory comes with the first and goes with the last."""
         self.users += by
         if self.users == (by > 0):
             for flat, size_bytes in zip(self.flats, self.sizes_bytes, strict=True):

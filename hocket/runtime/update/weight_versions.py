@@ -95,7 +95,7 @@ class StageWeights:
 
     @property
     def flats(self) -> tuple[Tensor, ...]:
-        """What lanes hand on of a part."""
+        """Flat tensors of a part that lanes hand over."""
         return self._current.parts
 
     def gathered(self, value: Value) -> WeightSlot:
@@ -108,7 +108,7 @@ class StageWeights:
         return slot
 
     def dropped(self, value: Value) -> None:
-        """What was gathered for one round is not needed any more; behind a backward the slot is for another."""
+        """Drop weights that were gathered for one round; after a backward their slot is free."""
         self._rounds[value.index].used(-1)
         if value.part:
             self._free.append(self._rounds.pop(value.index))
@@ -154,7 +154,7 @@ class StageWeights:
         return slot
 
     def release(self, slot: WeightSlot) -> None:
-        """Nobody needs this version any more: its memory is for a later one."""
+        """Release a version: its memory is reused for a later one."""
         if slot is self._current:
             raise InternalError("the newest version cannot be released")
         self._free.append(slot)
@@ -210,12 +210,14 @@ class StageWeights:
                 each._cast(each._current)
 
     def described(self) -> dict[str, Tensor]:
-        """What `whole` and `state` give together as weights, on meta."""
+        """Weights of `whole` and `state` together, as meta tensors."""
         return {n: torch.empty(t.shape, dtype=self._long[n], device="meta") for n, t in self._like.items()}
 
     def whole(self, gather: Gather | None = None) -> dict[str, Tensor]:
-        """The newest weights by name, not copied, as the optimizer has them; gathered where this device has a part only, and of
-        weights whose masters it has parts of as compute has them.
+        """Newest weights by name, not copied.
+
+        They are gathered if this device has only a part. Weights with sharded masters have the compute dtype, others
+        the optimizer's.
 
         Arguments:
             gather: see `state`.
@@ -238,7 +240,7 @@ class StageWeights:
         yield from self.apart()
 
     def apart(self) -> Iterator[Tensor]:
-        """What the optimizer has besides the weights: its state, and masters of them."""
+        """Yield tensors of the optimizer beside the weights: state and master weights."""
         if self._apart:
             yield from self._masters.values()
         if self.optimizer is not None:
@@ -246,7 +248,7 @@ class StageWeights:
                 yield from (value for value in entries.values() if isinstance(value, Tensor))
 
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
-        """Optimizer state by parameter name; a weight of which this device has a part of the master, the master, too, as MASTER.
+        """Optimizer state by parameter name; for sharded masters also the master weight, as MASTER.
 
         Arguments:
             gather: where replicas share the step: the state of all parts is put together, a collective call of theirs.

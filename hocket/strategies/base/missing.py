@@ -1,4 +1,4 @@
-"""What is missing where a strategy has no choice at all: a sentence that says what it takes, and where it is known what to give."""
+"""What is missing where a strategy has no candidate: a sentence that says what it takes, and where it is known what to give."""
 
 from collections.abc import Callable
 from math import ceil

@@ -63,12 +63,15 @@ def fastest_kept(
         raise InputError(
             "memory",
             f"{show_bytes(room)} a device",
-            f"{show_bytes(least_bytes)}, what all layers take on the first device",
-            "Take a smaller batch or larger devices: burst-parallel plans do not divide weights.",
+            f"{show_bytes(least_bytes)}, the memory of all layers on the first device",
+            "Use a smaller batch or larger devices: burst-parallel plans do not shard weights.",
         )
     limits = f"{limit:g} of every layer, {whole_limit:g} of the whole, {show_bytes(room)} a device"
     raise InputError(
-        "amplification_limit", limits, "limits that some plan keeps", "Raise one, or take a smaller batch."
+        "amplification_limit",
+        limits,
+        "limits that at least one plan satisfies",
+        "Raise a limit, or use a smaller batch.",
     )
 
 

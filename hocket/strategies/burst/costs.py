@@ -177,7 +177,7 @@ class _Seconds:
             if layer.gradients_bytes > 0 and not turn[i].min() > 0:
                 size = int(samples[turn[i].argmin()])
                 raise InputError(
-                    f"layers.{i} ({layer.name})", f"0 s for {size} samples", "what a layer with weights takes"
+                    f"layers.{i} ({layer.name})", f"0 s for {size} samples", "seconds above 0 for a layer with weights"
                 )
         steps = np.array([layer.step_s for layer in self.profile.layers])
         whole: np.ndarray = self.factor * (turn + steps[:, None])

@@ -149,7 +149,7 @@ def _check(
         raise InputError("bucket_bytes", str(bucket_bytes), ">= 0")
     for name, value in (("amplification_limit", amplification_limit), ("whole_limit", whole_limit)):
         if value is not None and not value >= 1:
-            raise InputError(name, str(value), ">= 1: a layer on one device has 1", "Leave it out for no limit.")
+            raise InputError(name, str(value), ">= 1 (a layer on one device has 1)", "Leave it out for no limit.")
 
 
 def _counts(

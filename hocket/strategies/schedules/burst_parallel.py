@@ -79,7 +79,9 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
         if least > min(situation.cluster.devices, batch):
             found = f"{batch} samples for {show_count(situation.cluster.devices, 'device')}"
             step = "Measure more at once with `hocket profile -b`, or take a smaller batch."
-            raise RefusedError("microbatch_sizes", found, f"{largest}, which were measured, on each at most", step)
+            raise RefusedError(
+                "microbatch_sizes", found, f"at most {largest} samples on each device, the largest measured size", step
+            )
         limits = dict.fromkeys(max(1.0, limit * near) for near in _NEAR)
         asked += [{"whole_limit": one} for one in limits] + [{"amplification_limit": max(1.0, limit)}]
         asked = [{"least": least, **one} for one in asked]

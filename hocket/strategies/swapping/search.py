@@ -169,7 +169,7 @@ def search(costs: Costs) -> HarmonyPlan:
             "memory",
             f"{show_bytes(costs.server.memory_bytes)} a device",
             "enough for the largest layer with one sample",
-            "Take devices with more memory, or cut the layer.",
+            "Use devices with more memory, or divide the layer (Job.subtask_bytes).",
         )
     return costs.plan(*found.plan)
 

@@ -65,15 +65,15 @@ def measure_waves(
         InputError: another plan, or too few steps. WorkerLost: a worker is gone.
     """
     if steps < LEAST_STEPS:
-        raise InputError("steps", str(steps), f"at least {LEAST_STEPS}: the first two are cold")
+        raise InputError("steps", str(steps), f"at least {LEAST_STEPS}: the first two steps warm up")
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        raise InputError("waves", "torchrun", "a command that starts its own workers", "Give it one machine's plan.")
+        raise InputError("waves", "torchrun", "a command that starts its own workers", "Use a plan for one machine.")
     one = _one_wave(plan)
     wave = wave_of(one, profile)
     found = room(wave)
     begin = found.waves if first is None else first
     if not 1 <= begin <= wave.most:
-        raise InputError("waves", str(begin), f"1 to {wave.most}, which the schedule has")
+        raise InputError("waves", str(begin), f"1 to {wave.most}, the waves of the schedule")
 
     plans = dict[int, Plan]()  # as they are predicted
     seconds = dict[int, float | None]()

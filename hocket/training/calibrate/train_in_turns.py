@@ -94,7 +94,7 @@ def train_in_turns(
     given = Options(steps, **options)
     for name in ("checkpoint", "drawing", "host_link_bytes_per_s"):
         if getattr(given, name) is not None:
-            raise InputError(name, str(getattr(given, name)), "nothing: plans in turns are trained to be compared")
+            raise InputError(name, str(getattr(given, name)), "no value: training in turns compares plans only")
     size = _kernel_size(plans) if profile is not None and all(plan.tensor == 1 for plan in plans) else 0
     turns = TurnsSpec(
         turn_steps,

@@ -82,7 +82,9 @@ def local_workers(
     wanted, counts = JobSpec.of(job), {len(devices_of(plan)) for plan in plans}
     if len(counts) != 1:
         raise InputError(
-            "plans", f"plans of {' and '.join(map(str, sorted(counts)))} workers", "plans of as many workers"
+            "plans",
+            f"plans of {' and '.join(map(str, sorted(counts)))} workers",
+            "plans with the same number of workers",
         )
     (count,) = counts
     if count > MAX_LOCAL_WORKERS:

@@ -189,7 +189,7 @@ class _Together:
         end_s = time.monotonic() + 2 * self.options.silence_s
         while not self.store.check([key]):
             if time.monotonic() > end_s:
-                raise WorkerLost(f"{self.names[self.rank]} is done, but the others do not report their end")
+                raise WorkerLost(f"{self.names[self.rank]} finished, but other workers did not report their end")
             time.sleep(_POLL_S)
 
     def explain(self, error: BaseException) -> BaseException:

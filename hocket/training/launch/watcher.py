@@ -229,7 +229,7 @@ class Watch:
         raise first.error
 
     def _lost(self, text: str, more: str = "") -> WorkerLost:
-        return WorkerLost(f"{text}; the others were stopped; {self._advice()}" + (f". {more}" if more else ""))
+        return WorkerLost(f"{text}; the other workers were stopped; {self._advice()}" + (f". {more}" if more else ""))
 
     def _advice(self) -> str:
         folder = self.options.checkpoint

@@ -73,12 +73,12 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
     """
     for name in ("checkpoint", "every", "keep", "resume"):
         if name in options:
-            raise InputError(f"verify: {name}", repr(options[name]), "no option about checkpoints", "Leave it out.")
+            raise InputError(f"verify: {name}", repr(options[name]), "no checkpoint option", "Leave it out.")
     with tempfile.TemporaryDirectory(prefix="hocket-verify-") as folder:
         summary = train(job, plan, steps=steps, checkpoint=folder, every=steps, listener=Quiet(), **options)
         found = newest(Path(folder), KVExchange(None, 0, 1), lambda text: None)
         if found is None:
-            raise InputError(folder, "no checkpoint that can be read back", "the one that was just written")
+            raise InputError(folder, "no readable checkpoint", "the checkpoint just written")
         state = found.load(lambda name: name.startswith("model."))
     captured = capture(load_job(job), plan.microbatch_size)
     program = plan.compile(captured)

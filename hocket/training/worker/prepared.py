@@ -139,7 +139,7 @@ def _check_model(job: Job, plan: Plan) -> None:
     if plan.model_digest and plan.model_digest != job.model_digest:
         raise InputError(
             "model",
-            f"parameters of other names, shapes or types ({job.model_digest[:12]}...) than the plan's model {plan.model!r} has",
+            f"parameters ({job.model_digest[:12]}...) that differ in name, shape or type from the plan's model {plan.model!r}",
             f"the model that was profiled ({plan.model_digest[:12]}...)",
             "Profile the job and plan again, or change the model back.",
         )

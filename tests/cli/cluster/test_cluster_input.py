@@ -88,7 +88,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (edit("snapshot.json", ('"v100": 2.0,', '"v100": 0.0,')), "solve snapshot.json -p min_cost", ["snapshot.json: worker type v100: price_usd_per_hour: found 0.0"]),
         (edit("workers.yaml", ("price_usd_per_hour: 2", "price_usd_per_hour: 0")), "simulate jobs.json workers.yaml -p min_cost", ["workers.yaml: worker type v100: price_usd_per_hour: found 0.0"]),
         # what a kind of workload has no use for, and a kind that is none
-        (lambda: None, "generate static-single --rate 9 -o o.json", ["--rate: found 9; expected none for static-single", "all there at once"]),
+        (lambda: None, "generate static-single --rate 9 -o o.json", ["--rate: found 9; expected none for static-single", "all jobs arrive at time 0"]),
         (lambda: None, "generate continous-single -o o.json", ["KIND: found 'continous-single'", "Did you mean 'continuous-single'?"]),
         (lambda: None, "sweep workers.yaml -p fifo --rates 2 --kind continuous-multipel", ["--kind: found 'continuous-multipel'", "Did you mean 'continuous-multiple'?"]),
         # a table that leaves out what is to be drawn
@@ -198,7 +198,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, SIMULATE.format("jobs.json") + " --budget-usd 1", ["--budget-usd: found 1", "makespan_budget"]),
         (lambda: None, "simulate jobs.json workers.yaml --report jobs.json", ["--report: found jobs.json", "a file of its own"]),
         (lambda: None, "compare jobs.json workers.yaml -p fifo --report ./workers.yaml", ["--report: found workers.yaml", "a file of its own"]),
-        (lambda: None, "simulate jobs.json workers.yaml --report page.html --bills page.html", ["--bills: found page.html", "written for another option"]),
+        (lambda: None, "simulate jobs.json workers.yaml --report page.html --bills page.html", ["--bills: found page.html", "Another option reads or writes"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --estimate 5", ["--estimate: found space sharing is off"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2,x", ["--rates: found 'x'", "numbers apart by commas"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2,,3", ["--rates: found ''", "numbers apart by commas"]),

@@ -130,7 +130,10 @@ def test_estimates_are_learned(run: Run, jobs: str) -> None:
         (f"--prices {EXAMPLES} --from 2019-01-01", "or later, when all offers have a price"),
         ("--prices nowhere", "a folder with aws/cost"),
         ("--bills nowhere/bills.json", "nowhere"),
-        ("--checkpoint-gb 5", "--checkpoint-gb: found 5; expected bills that tell what it costs. Add --bills FILE."),
+        (
+            "--checkpoint-gb 5",
+            "--checkpoint-gb: found 5; expected bills, which give the price of a transfer. Add --bills FILE.",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(run: Run, jobs: str, words: str, told: str) -> None:

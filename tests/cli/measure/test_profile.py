@@ -68,7 +68,7 @@ def test_a_profile_for_a_device_that_is_not_here(run: Callable[..., Any], folder
         (("--device-type", "a100-80gb", "--busy-workers", 1), "--busy-workers: found 1"),
         (
             ("--device-type", "a100-80gb", "--device", "cpu"),
-            "--device: found cpu; expected nothing, where --device-type",
+            "--device: found cpu; expected no --device together with --device-type",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_calibrating(run: Callable[..., Any], folder: Path) -> None:
     assert run(*words, "--device-type", "k80").err.startswith("error: calibration: found factors of cpu-core")
     assert run("calibrate", "job.py", "w.json", "-o", "d.yaml", "--device-type", "k80").code == 2
     found = run("calibrate", "job.py", "w.json", "-o", "d.yaml")
-    assert (found.code, found.err.startswith("error: w.json: found seconds that are worked out")) == (2, True)
+    assert (found.code, found.err.startswith("error: w.json: found estimated seconds")) == (2, True)
     assert not Path("d.yaml").exists()
 
 

@@ -80,7 +80,7 @@ def test_what_may_be_used_of_devices(folder: Path, capsys: pytest.CaptureFixture
     best = document(capsys, *words, "--amplification-limit", "2", "-s", "burst_parallel")["candidates"][0]
     assert f"{best['amplification']:.2f} (device-seconds of an iteration" in said(capsys, "simulate", "burst.yaml")
     error = said(capsys, "plan", "gpt2-xl", "cluster.yaml", "-B", "8", "--amplification-limit", "2", code=2)
-    assert "expected a profile, whose layers may have unlike numbers of devices" in error
+    assert "expected a profile, where each layer may use its own number of devices" in error
 
 
 def test_buckets_of_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]
         assert all(c["update_rule"]["same_as_one_process"] for c in found["candidates"])
     every = document(capsys, *words, "--stale")["candidates"]
     assert {c["strategy"] for c in every} >= {"two_bw", "pipedream", "flush"}
-    assert "two_bw, which is not synchronous" in said(capsys, *words, "--synchronous", "-s", "two_bw", code=2)
+    assert "two_bw, an asynchronous strategy" in said(capsys, *words, "--synchronous", "-s", "two_bw", code=2)
 
 
 def test_what_old_weights_would_gain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,7 +277,7 @@ def test_compare_takes_the_prediction_first(folder: Path, capsys: pytest.Capture
         ("show .", (".", "a folder", "a readable file")),
         ("profile .", (".", "a folder", "a Python file that defines")),
         ("profile none.py --device tpu", ("device", "'tpu'", "cpu, cuda (the current GPU) or cuda:N")),
-        ("profile none.py -o none/p.json", ("none/p.json", "no folder", "a file in a folder that exists")),
+        ("profile none.py -o none/p.json", ("none/p.json", "no folder", "a path in an existing folder")),
         ("simulate plan.yaml --report .", (".", "a folder", "a file name")),
     ],
 )

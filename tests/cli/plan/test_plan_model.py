@@ -147,7 +147,7 @@ def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[st
     ("words", "place", "found"),
     [
         ("gpt.yaml cluster.yaml -B 16 -s pipedream", "strategy", "'pipedream'"),
-        ("gpt.yaml cluster.yaml -B 16 -s two_bw --synchronous", "strategy", "two_bw, which is not synchronous"),
+        ("gpt.yaml cluster.yaml -B 16 -s two_bw --synchronous", "strategy", "two_bw, an asynchronous strategy"),
         ("gpt.yaml cluster.yaml -B 16 --shard all", "shard", "'all'"),
         ("profile.json cluster.yaml -B 16 --sequence 8", "--sequence", "a profile"),
         ("profile.json cluster.yaml -B 16 -t 2", "--tensor", "a profile"),

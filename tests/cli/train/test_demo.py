@@ -33,5 +33,5 @@ def test_one_plan_of_each_strategy() -> None:
 
 def test_more_workers_than_any_plan_takes() -> None:
     """It is told, with what to do."""
-    with pytest.raises(InputError, match="--workers: found 3, and no plan that keeps all of them busy"):
+    with pytest.raises(InputError, match="--workers: found 3, but no plan keeps all of them busy"):
         _one_each(CANDIDATES, 3)

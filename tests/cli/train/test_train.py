@@ -308,7 +308,7 @@ def test_resume_of_a_mistyped_folder(run: Run, folder: Path) -> None:
     for line in (["--resume", "job.py", "plan.yaml"], ["job.py", "plan.yaml", "--resume"]):
         found = run("train", *line, "--checkpoint", "savde")
         assert found.code == 2
-        assert "savde: found no such folder; expected a checkpoint to go on from (step-...)" in found.err
+        assert "savde: found no such folder; expected a checkpoint to resume from (step-...)" in found.err
         assert "--resume auto" in found.err
     assert not Path("savde").exists()
     assert "found 'atuo'; expected true, false or auto" in run("train", "job.py", "plan.yaml", "--resume=atuo").err

@@ -101,7 +101,7 @@ def test_what_does_not_belong_together_is_refused(one, other) -> None:  # type: 
     measured = costed(one, CORE)
     with pytest.raises(InputError, match="another model"):
         learned(other, measured, CORE)
-    with pytest.raises(InputError, match="microbatches"):
+    with pytest.raises(InputError, match="microbatch sizes"):
         learned(one, replace(measured, microbatch_sizes=(2, 8)), CORE)
     with pytest.raises(InputError, match="factors of cpu-core"):
         costed(one, device_type("k80"), TRUTH)

@@ -74,10 +74,10 @@ def test_wrong_measurements() -> None:
         fit(computed[:1], moved, 8)
     with pytest.raises(InputError, match="one size"):
         fit(computed, [one._replace(size_bytes=1e6) for one in moved], 8)
-    with pytest.raises(InputError, match="above zero"):
+    with pytest.raises(InputError, match="of 0 or less"):
         fit([computed[0]._replace(alone_s=0.0), *computed], moved, 8)
     with pytest.raises(InputError, match="workers"):
         fit(computed, moved, 1)
     falling = [one._replace(apart_s=1 / one.size_bytes) for one in moved if not one.beside_s]
-    with pytest.raises(InputError, match="grow with bytes"):
+    with pytest.raises(InputError, match="grow with the number of bytes"):
         fit(computed, falling, 8)

@@ -117,14 +117,14 @@ def test_the_last_bucket_has_nothing_beside_it() -> None:
     [
         (lambda g: joint(g, V100, ()), "threads"),
         (lambda g: joint(g, V100, (0,)), "threads"),
-        (lambda g: joint(g, V100, (10**6,)), "stands still"),
+        (lambda g: joint(g, V100, (10**6,)), "leave no core for computation"),
         (lambda g: joint(g, V100, FEW, 0), "buckets"),
         (lambda g: joint(g, V100, FEW, 2, 0), "chunks"),
         (lambda g: allocate(g, V100, (2, 1)), "ascending"),
         (lambda g: allocate(g, V100, (1,)), "the last 2"),
-        (lambda g: ReadyGradients((1.0,), ()), "as many sizes"),
+        (lambda g: ReadyGradients((1.0,), ()), "one time for each size"),
         (lambda g: ReadyGradients((-1.0,), (1.0,)), "gradients.sizes_bytes.0"),
-        (lambda g: ReadyGradients((0.0,), (1.0,)), "no bytes"),
+        (lambda g: ReadyGradients((0.0,), (1.0,)), "0 bytes or 0 seconds"),
     ],
 )
 def test_wrong_questions(wrong, told: str) -> None:  # type: ignore[no-untyped-def]

@@ -43,7 +43,7 @@ def test_one_device_takes_the_batch_at_once() -> None:
     pair = replace(UNLIKE, tensor=2)
     assert alone_s((pair, UNLIKE), FAST, 8) == alone_s((UNLIKE,), FAST, 8)
     assert alone_s((pair,), FAST, 8) == 2 * alone_s((UNLIKE,), FAST, 8)
-    with pytest.raises(InputError, match="seconds of one device, to compare with"):
+    with pytest.raises(InputError, match="seconds above 0 on one device"):
         alone_s((burst_models.chain([[0, 0, 0, 0]], []),), FAST, 8)
 
 
@@ -113,17 +113,17 @@ def test_shares_that_were_not_measured_are_left_out() -> None:
     found = search(UNLIKE, cluster, 32, amplification_limit=4.0, strategies=("burst_parallel",))
     assert {len(stage.devices) for one in found.candidates for stage in one.plan.stages} == {4}
     with pytest.raises(
-        RefusedError, match="80 samples for 4 devices; expected 8, which were measured, on each at most"
+        RefusedError, match="80 samples for 4 devices; expected at most 8 samples on each device"
     ):
         _ = search(UNLIKE, cluster, 80, amplification_limit=4.0, strategies=("burst_parallel",)).best
 
 
 @pytest.mark.parametrize("limit", [0.5, -1.0, float("nan")])
 def test_a_limit_below_one_device_is_refused(limit: float) -> None:
-    """As is one for an analytic model: its plans use all devices all the time."""
-    with pytest.raises(InputError, match="expected >= 1: one device alone has 1"):
+    """As is one for an analytic model, for which every plan uses all devices."""
+    with pytest.raises(InputError, match=r"expected >= 1 \(one device has"):
         search(UNLIKE, FAST, 8, amplification_limit=limit)
-    with pytest.raises(InputError, match="an analytic model: its plans use all devices all the time"):
+    with pytest.raises(InputError, match="an analytic model, for which every plan uses all devices"):
         hocket.plan("gpt2-xl", FAST, 8, amplification_limit=1.5)
 
 

@@ -161,7 +161,7 @@ def test_what_an_iteration_means() -> None:
         (("devices", None, None, None), "objective: found devices, without a deadline"),
         (("", None, None, 5.0), "deadline: found no number of samples"),
         (("", -1.0, None, None), "samples: found -1.0; expected > 0"),
-        (("", 1.0, 1.0, None), "tokens: found samples as well"),
+        (("", 1.0, 1.0, None), "tokens: found tokens and samples"),
     ],
 )
 def test_what_is_asked_wrongly(words: tuple[str, float | None, float | None, float | None], message: str) -> None:

@@ -59,7 +59,7 @@ def test_state_divided_among_columns_that_are_not_shown(monkeypatch: pytest.Monk
 def test_a_batch_that_nothing_divides() -> None:
     """Seven samples in microbatches of two."""
     found = search_sizes(GPT, SERVERS, 7, microbatch_sizes=(2,))
-    with pytest.raises(RefusedError, match=r"no way to divide a batch of 7 on 8 devices.*multiple of microbatch times"):
+    with pytest.raises(RefusedError, match=r"no layout for a batch of 7 on 8 devices.*multiple of microbatch times"):
         _ = found.best
 
 

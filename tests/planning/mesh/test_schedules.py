@@ -37,7 +37,7 @@ def test_what_is_open_where_nothing_is_named() -> None:
         planes = list(found.planes(SERVERS, (1, 2), synchronous=synchronous))
         assert {plane.strategies for plane in planes} == {(*USUAL, *extra)}
     with pytest.raises(
-        InputError, match="two_bw, which is not synchronous; expected one of data_parallel, fully_sharded"
+        InputError, match="two_bw, an asynchronous strategy; expected one of data_parallel, fully_sharded"
     ):
         search_sizes(GPT, SERVERS, 16, strategies=("flush", "two_bw"), synchronous=True)
 

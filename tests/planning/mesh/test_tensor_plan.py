@@ -98,9 +98,9 @@ def test_slices_of_the_sequence() -> None:
 def test_a_profile_that_divides_the_sequence_otherwise() -> None:
     """Refused with what the profile is of."""
     plan, profile = along()
-    with pytest.raises(InputError, match=r"^sequence_parallel: found true, but the profile is of .* expected false"):
+    with pytest.raises(InputError, match=r"^sequence_parallel: found true, but the profile was made with .* expected false"):
         predict_iteration(plan, PROFILE)
-    with pytest.raises(InputError, match=r"^sequence_parallel: found false, but the profile is of .* expected true"):
+    with pytest.raises(InputError, match=r"^sequence_parallel: found false, but the profile was made with .* expected true"):
         predict_iteration(PLAN, profile)
 
 
@@ -127,10 +127,10 @@ def test_another_width_than_the_profile() -> None:
     ("changes", "message"),
     [
         ({"tensor": 0, "slices": False}, r"^tensor: found 0; expected >= 1"),
-        ({"tensor": 1}, r"^slices: found true, for groups of one device; expected false"),
+        ({"tensor": 1}, r"^slices: found true, with tensor: 1; expected false"),
         (
             {"tensor": 1, "slices": False, "sequence_parallel": True},
-            r"^sequence_parallel: found true, for groups of one",
+            r"^sequence_parallel: found true, with tensor: 1",
         ),
         (
             {"sequence_parallel": True},

@@ -56,7 +56,7 @@ def test_doublings_and_the_largest() -> None:
     assert batches(32, 32) == (32,)
     assert batches(32, 128) == (32, 64, 128)
     assert batches(32, 100) == (32, 64, 100)
-    with pytest.raises(InputError, match="--max-batch: found 31; expected the batch, 32, or more"):
+    with pytest.raises(InputError, match="--max-batch: found 31; expected at least the batch size, 32"):
         batches(32, 31)
 
 

@@ -44,7 +44,7 @@ def test_the_deepest_fit_and_one_block_more_does_not() -> None:
 
 def test_what_cannot_be_deeper() -> None:
     """Without a block there is no answer; with too little memory the answer is none."""
-    with pytest.raises(RefusedError, match="comes three times"):
+    with pytest.raises(RefusedError, match="repeated three times"):
         largest(chain(2), ROOM, 4)
     assert block_in_words(chain(2)) == ""
     assert block_in_words(MODEL).startswith("a block: 1 layer, layer0, 95.37 MiB of weights; the profile has 5 of it")

@@ -111,7 +111,7 @@ def test_additive_decrease() -> None:
     assert decrease(3, {1: 1.0, 2: 2.1, 3: 3.2}.get, stretch=10.0)[0] == 1
     assert decrease(4, {1: 1.0, 2: 1.0}.get)[0] == 2
     assert decrease(1, seconds.get) == (1, decrease(1, seconds.get)[1])
-    with pytest.raises(InputError, match="one that does not run"):
+    with pytest.raises(InputError, match="a wave without work"):
         decrease(2, {}.get)
 
 
@@ -224,7 +224,7 @@ def test_waves_are_added_to_what_has_one() -> None:
     plan = straight(profile, batch_size=2)
     for other, said in (
         (replace(plan, strategy="gpipe"), "data_parallel or model_parallel"),
-        (replace(plan, microbatch_size=1), "a wave has one"),
+        (replace(plan, microbatch_size=1), "each wave runs one microbatch"),
     ):
         with pytest.raises(InputError, match=said):
             wave_of(other, profile)

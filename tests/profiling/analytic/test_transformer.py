@@ -54,7 +54,7 @@ def test_devices_of_a_group_have_the_whole(tensor: int) -> None:
 
 def test_what_does_not_divide() -> None:
     """Each with its place."""
-    with pytest.raises(InputError, match=r"^heads: found 7 for a hidden size of 64"):
+    with pytest.raises(InputError, match=r"^heads: found 7 heads for a hidden size of 64"):
         gpt(2, 64, 7)
     with pytest.raises(InputError, match=r"^kv_heads: found 3 for 4 heads"):
         gpt(2, 64, 4, kv_heads=3)

@@ -131,7 +131,7 @@ def test_a_sample_that_changes_is_found(kind):
     """Read twice it differs, and is named, in inputs and in labels."""
     error = refused(lambda: check_repeatable(job_of(BAD[kind])))
     assert error.place.startswith("Job.data[")
-    assert error.found == f"other values of item{int(kind == 'label')} when it was read again"
+    assert error.found == f"other values of item{int(kind == 'label')} at the second read"
     assert "global generators" in error.next_step
 
 

@@ -144,7 +144,7 @@ def test_no_other_process_can_make_it(jobs: ModuleType, how: object) -> None:
 def test_a_function_that_has_not_returned_makes_nothing_again(jobs: ModuleType) -> None:
     """Called again it would come back to where it stands now."""
     for call in (lambda: jobs.busy(lambda job: job.origin), jobs.busy_too):
-        with pytest.raises(InputError, match="cannot make again"):
+        with pytest.raises(InputError, match="cannot create"):
             call()
 
 
@@ -153,5 +153,5 @@ def test_what_was_typed_in_is_of_no_file() -> None:
     names: dict[str, object] = {"__name__": "cell"}
     exec(compile(JOBS, "<cell>", "exec"), names)  # the test's own text
     for job in (names["top"], look_up(names, "make_job")()):
-        with pytest.raises(InputError, match="cannot make again"):
+        with pytest.raises(InputError, match="cannot create"):
             _ = job.origin  # type: ignore[attr-defined]

@@ -55,7 +55,7 @@ def test_layer_never_profiled_is_refused_or_filled_by_the_rule(tmp_path):
     """A job's layer without any entry is never free: refused, or bytes moved over the given bandwidth."""
     path = _write(tmp_path, f"{LINEAR}[1]16 1.0 500 500")
     job = [f"{POOL}[1,8,8]", f"{LINEAR}[16]"]
-    with pytest.raises(InputError, match="never profiled"):
+    with pytest.raises(InputError, match="without a profile line"):
         deeppool.read(path, layers=job)
     profile = deeppool.read(path, layers=job, fill_bandwidth_bytes_per_s=1e3)
     moved = (64 + 16) * 4

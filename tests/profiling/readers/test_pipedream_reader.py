@@ -136,7 +136,7 @@ def test_not_text_and_missing(tmp_path):
     """Bytes that are not text, and files that are not there, are the user's errors."""
     path = tmp_path / "x.graph.txt"
     path.write_bytes(b"node\xff\xfe")
-    with pytest.raises(InputError, match="not text at position 4"):
+    with pytest.raises(InputError, match="invalid UTF-8 byte at position 4"):
         pipedream.read(path)
     with pytest.raises(InputError, match="no such file"):
         pipedream.read(tmp_path / "y.graph.txt")

@@ -77,7 +77,7 @@ def test_ties_across_stages_get_a_bucket_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("cuts", "words"),
     [
-        ((((0, 1), (1, 2, 3))), "'layer1', which stage 0 has already"),
+        ((((0, 1), (1, 2, 3))), "'layer1', which is already in stage 0"),
         ((((0, 1), (3,))), r"no stage for layer 'layer2' \(1 missing\)"),
         ((((2, 3), (0, 1))), "tensor 'layer1.out' from stage 1 back to stage 0"),
         ((((0, 1, 2, 3), ())), "no layers"),

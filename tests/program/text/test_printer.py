@@ -193,7 +193,7 @@ def test_what_has_no_text_form_is_refused() -> None:
     """An instruction that says it runs elsewhere, or a name of two lines, cannot be printed."""
     program = parse_program(SMALL)
     moved = replace(program.period[0, COMPUTE][0], device=1)
-    with pytest.raises(InputError, match="the device and lane where it stands"):
+    with pytest.raises(InputError, match="the device and lane of its place"):
         print_program(replace(program, period=MappingProxyType({(0, COMPUTE): (moved,)})))
     with pytest.raises(InputError, match="printable words"):
         print_program(replace(program, name="two\nlines"))

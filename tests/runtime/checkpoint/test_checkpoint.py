@@ -150,7 +150,7 @@ def change_the_manifest(folder: Path) -> None:
         (lambda folder: (folder / "worker-0.safetensors").unlink(), "No such file"),
         (lambda folder: (folder / MANIFEST).unlink(), "no such file"),
         (lambda folder: (folder / MANIFEST).write_text("{"), "JSON"),
-        (change_the_manifest, "another content than was written"),
+        (change_the_manifest, "changed content"),
     ],
     ids=["bit", "cut", "missing", "no-manifest", "half-manifest", "changed-manifest"],
 )

@@ -142,6 +142,6 @@ def test_without_a_folder_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     """A place that is a file gives one clear error."""
     (tmp_path / "file").write_text("")
-    said = r"exists.*; expected a folder that can be written"
+    said = r"exists.*; expected a writable folder"
     with pytest.raises(InputError, match=said), claimed(tmp_path / "file", alone()):
         raise AssertionError("let in")

@@ -50,7 +50,7 @@ def test_only_damaged_checkpoints_are_refused_and_kept(tmp_path: Path, resume: b
         found(folder, resume)
     assert caught.value.place == f"checkpoint in {folder}"
     assert all(f"{name} is damaged: " in caught.value.found for name in ("step-00000001", "step-00000002"))
-    assert caught.value.expected == "a whole checkpoint to go on from"
+    assert caught.value.expected == "an undamaged checkpoint to resume from"
     assert names_in(folder) == ["step-00000001", "step-00000002"]
 
 
@@ -90,7 +90,7 @@ def test_damaged_checkpoints_older_than_the_one_that_a_run_goes_on_from_are_neve
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
     """It is refused where a checkpoint is demanded; "auto" starts at step 0 and says so."""
     folder = tmp_path / "saved"
-    with pytest.raises(InputError, match="found an empty folder; expected a checkpoint to go on from"):
+    with pytest.raises(InputError, match="found an empty folder; expected a checkpoint to resume from"):
         found(folder, True)
     assert found(folder, "auto") == (None, [f"no checkpoint in {folder}: starting from step 0"])
     saved(folder, 4)

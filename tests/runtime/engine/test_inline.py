@@ -170,7 +170,7 @@ def test_a_border_whose_samples_are_no_dimension_is_not_divided():
         return run_inline(graph, plan.layout(graph), plan.compile(graph), 2)
 
     assert len(run_on((0, 1), (0, 1)).losses) == 4
-    with pytest.raises(InputError, match=r"one dimension of as many as there are samples"):
+    with pytest.raises(InputError, match=r"one dimension with the number of samples"):
         run_on((0, 1), (0,))
 
 

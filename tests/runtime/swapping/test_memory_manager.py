@@ -233,7 +233,7 @@ def test_budgets_name_the_tensor_and_what_is_there():
     memory.wrote(ACT, first)
     copy = out(memory, ACT)
     memory.wrote(OTHER, second)
-    with pytest.raises(MemoryExceeded, match=r"device 3: act\.0>1#0: .*beside 1.00 KiB that are there \(act\.0>1#1"):
+    with pytest.raises(MemoryExceeded, match=r"device 3: act\.0>1#0: .*in addition to 1.00 KiB already there \(act\.0>1#1"):
         memory.swap_in(copy, ACT._replace(copy=2))
     memory, third = MemoryManager(3, "cpu", 2 * KIB, KIB), border()
     memory.wrote(ACT, third)
@@ -344,5 +344,5 @@ def test_locked_buffers_take_what_they_hold_and_are_unlocked_when_they_go(monkey
 def test_memory_that_cannot_be_locked_is_an_error(monkeypatch):
     """With CUDA's reason."""
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Locks(2))
-    with pytest.raises(InputError, match=r"CUDA's error 2 for 4\.88 KiB of the host; expected to lock them"):
+    with pytest.raises(InputError, match=r"CUDA's error 2 for 4\.88 KiB of the host; expected page-locked host memory"):
         HostBuffers(pinned=True).take(5000, lambda *_: AssertionError())

@@ -28,16 +28,16 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
             raise InputError(
                 f"{place}: model_type",
                 f"{found}, a mixture of experts ({experts})",
-                f"one of {known}: experts are not worked out from sizes",
+                f"one of {known}: the analytic model has no experts",
                 _PROFILE,
             )
         step = f"If its blocks are like those of one of these, describe its sizes in a YAML file (docs/how-to/plan-without-devices.md). {_PROFILE}"
         raise InputError(f"{place}: model_type", found, f"one of {known}", step)
     if experts := _experts(config):
-        raise InputError(place, experts, "a model without experts: they are not worked out from sizes", _PROFILE)
+        raise InputError(place, experts, "a model without experts; the analytic model has none", _PROFILE)
     read = _ConfigReader(config, place)
     if config.get("add_cross_attention"):
-        raise InputError(f"{place}: add_cross_attention", "true", "false: cross-attention is not worked out")
+        raise InputError(f"{place}: add_cross_attention", "true", "false: the analytic model has no cross-attention")
     fused = config.get("attn_implementation", config.get("_attn_implementation", "sdpa")) != "eager"
     try:
         return Transformer(name=name or kind, fused_attention=fused, fused_passes=False, **_KINDS[kind](read))
@@ -106,7 +106,9 @@ class _ConfigReader:
         value = self._config.get(key)
         if value is not None and value != wanted:
             raise InputError(
-                f"{self._place}: {key}", repr(value)[:60], f"{wanted!r}, or nothing: else is not worked out"
+                f"{self._place}: {key}",
+                repr(value)[:60],
+                f"{wanted!r}, or no value: the analytic model supports nothing else",
             )
 
 

@@ -73,7 +73,7 @@ def _refuse_ties(model: nn.Module, split: TensorSplit) -> None:
     for tied in names.values():
         if len(tied) > 1 and not divided.keys().isdisjoint(tied):
             raise RefusedError(
-                f"parameter {tied[0]}", f"shared with {tied[1]}", "weights of one linear layer where divided"
+                f"parameter {tied[0]}", f"shared with {tied[1]}", "no tied weights in layers that are divided"
             )
 
 
@@ -142,7 +142,7 @@ class _BlockSearch:
         if problem is not None:
             raise RefusedError(
                 f"{self.name}: before {part.row.path}", f"dropout whose mask cannot be divided: {problem.text}",
-                "dropout of a probability of 0 between these linear layers, or masks of heads or features",
+                "dropout with probability 0 between these linear layers, or masks over heads or features",
             )  # fmt: skip
         return found
 

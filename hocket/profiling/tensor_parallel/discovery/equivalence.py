@@ -55,7 +55,7 @@ class Proof:
         self.block, self.call = block, call
         if any(t.is_meta for t in (*block.parameters(), *block.buffers())):
             raise RefusedError(
-                "model", "tensors without numbers (on meta)", "a model on a device: a split is proved by trying"
+                "model", "tensors without values (on meta)", "a model on a device: the split is proved by running it"
             )
         draw = torch.Generator().manual_seed(0)
         # Biases that are zero and norms that are one would hide mistakes.

@@ -15,7 +15,7 @@ BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 
 @dataclass
 class Copies:
-    """What there is at one point of the compute lane.
+    """Copies of values at one point of the compute lane.
 
     Attributes:
         there, host: numbers of the copies on the device and on its host. last: the highest so far.
@@ -59,5 +59,5 @@ class Copies:
 
 
 def in_order(values: Iterable[Value]) -> list[Value]:
-    """As they came; but what goes from stage to stage first, whose memory a stash may share."""
+    """The values in their order, border values first: a stash may share their memory."""
     return sorted(values, key=lambda v: v.what not in BORDER)

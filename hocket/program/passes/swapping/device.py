@@ -26,7 +26,7 @@ _LESS = "Take smaller stages or microbatches, or give the device more memory."
 
 
 class TooFewBytes(RefusedError):
-    """One operation needs more than there is: it stays inside of the passes, which may try again.
+    """One operation needs more bytes than the budget. It stays inside the passes, which may retry.
 
     Attributes:
         device: where; bytes: how many are missing.
@@ -38,7 +38,7 @@ class TooFewBytes(RefusedError):
 
 
 class SwappedDevice:
-    """One device's compute lane with swaps; names of values are plain ones here."""
+    """Compute lane of one device with swaps. Names of values are without copies here."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class SwappedDevice:
         return False
 
     def _victims(self, number: int, kept: Iterable[Value]) -> list[Value]:
-        """Who may go, in the order in which they do."""
+        """Values that may be evicted, in order of eviction."""
         stay = {*kept, *self._ahead}
         free = [v for v in in_order(self._copies.there) if v not in stay and not self._shared(v)]
         if self._swapping.policy == "lru":
@@ -135,7 +135,10 @@ class SwappedDevice:
         return sorted(free, key=lambda v: -self._operations.next_use(v, number))
 
     def _shared(self, value: Value) -> bool:
-        """Whether it is a sum with gradients of other stages: it is there when they have theirs, for which computation here may not wait."""
+        """True for a sum with gradients of other stages.
+
+        The value arrives only after the other stages' gradients, and computation here may not wait for it.
+        """
         return value.what is ValueKind.REDUCED and value.part in dict(self._program.stages[value.stage].tied)
 
     def _too_little(self, number: int, extra: float) -> "TooFewBytes":
@@ -196,12 +199,12 @@ class SwappedDevice:
             self._arrive(arriving, number)
 
     def _arrive(self, value: Value, number: int) -> None:
-        """What another lane makes, without the compute lane's doing."""
+        """Add a value that another lane makes."""
         self._copies.come(value, number, -1)
         self._room.take(self._room.size(value))
 
     def _forget(self, value: Value) -> None:
-        """It has been used for the last time: what the host still has of it went with the last copy that was made of it."""
+        """Drop a value after its last use. Copies on the host were freed with the last swap-in."""
         if value.what not in _STATE and value in self._copies.host:
             copy = value._replace(copy=self._copies.host.pop(value))
             self._draft[self._copies.brought[value]].frees.append(copy)
@@ -228,7 +231,10 @@ class SwappedDevice:
         self._room.take(self._room.size(value))
 
     def _moves(self, value: Value, number: int) -> bool:
-        """Whether nothing of a value stays on the host: it would be written again anyway, or is read there for the last time."""
+        """True if a swap-in leaves no copy on the host: the value will be written again, or this is its last read from
+
+        the host.
+        """
         if self._writes_clean:
             return True
         if value.what in _STATE:
@@ -236,7 +242,7 @@ class SwappedDevice:
         return self._swapping.policy == "task" or self._operations.next_use(value, number + 1) == NEVER
 
     def _evict(self, value: Value, to_send: bool = False) -> None:
-        """Let a value go: written to the host, or dropped by the one who used it last where the host has the same."""
+        """Evict a value: write it to the host, or drop it at its last reader if the host has the same copy."""
         copies, draft, room = self._copies, self._draft, self._room
         here, toucher = copies.here(value), copies.touched[value]
         del copies.there[value]

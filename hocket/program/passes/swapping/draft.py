@@ -50,7 +50,7 @@ class Draft:
         return len(self._items) - 1
 
     def waits(self, number: int, last: int) -> bool:
-        """Whether an item's lane waits for another item, or for a later one."""
+        """True if the lane of an item waits for another item, or for a later one."""
         return last <= self._waited[self._items[number].instruction.lane]
 
     def wait(self, number: int, *others: int) -> None:
@@ -70,5 +70,5 @@ class Draft:
         item.frees.append(mark)
 
     def finished(self) -> Iterator[Instruction]:
-        """All of it, each lane in its order."""
+        """Yield all instructions, each lane in its order."""
         return (item.finished() for item in self._items)

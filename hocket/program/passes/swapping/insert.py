@@ -39,7 +39,7 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
             if host.bytes > swapping.host_bytes:
                 raise RefusedError(
                     f"swap.host_bytes of device {device}",
-                    f"{show_bytes(swapping.host_bytes)}, and {show_bytes(host.bytes)} of its values lie there at once",
+                    f"{show_bytes(swapping.host_bytes)}, but {show_bytes(host.bytes)} of its values are on the host at once",
                     next_step=f"Give it host_bytes: {enough_bytes(host.bytes)} or more, or leave the key out: then it is the device's part of "
                     "host_memory_bytes.",
                 )
@@ -47,8 +47,11 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
 
 
 def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None) -> Program:
-    """Within the budget whatever the timing: messages wait, and what is swapped beside computation is there longer than it takes, so
-    what is over is taken off what the device is played with, ever more of it, as a little may change nothing that leaves."""
+    """Insert swaps so that the budget holds for any timing.
+
+    Messages wait, and values that are swapped beside computation stay longer than the draft assumes. The budget of
+    the draft is therefore reduced by the excess, in growing steps because a small reduction may change no swap.
+    """
     limits, over = {device: swapping.budget_bytes(device) for device in program.devices}, dict[int, float]()
     budgets = {device: budget or 0.0 for device, budget in limits.items()}
     least, steps = dict.fromkeys(program.devices, 0.0), dict.fromkeys(program.devices, 1)

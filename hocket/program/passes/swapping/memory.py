@@ -12,7 +12,7 @@ from hocket.program.passes.swapping.operations import Operation
 
 
 class MemoryBudget:
-    """What of a limit is taken. Without sizes or a limit there is always room.
+    """Used bytes of a budget. Without sizes or a limit there is always room.
 
     Attributes:
         cleared: the last swap-out that room was waited for, -1 for none: whoever comes next may come only when it is over.
@@ -51,7 +51,7 @@ class MemoryBudget:
         return self._sizes.besides(self._device) + self._level + extra - self._limit
 
     def fits(self, extra: float) -> bool:
-        """Whether so many bytes fit, if need be behind those who are going already."""
+        """True if these bytes fit, possibly after evictions in progress."""
         while self.over(extra) > 0 and self._going:
             self.cleared, size = self._going.pop(0)
             self._level -= size

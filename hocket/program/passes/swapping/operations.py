@@ -14,8 +14,11 @@ NEVER = 1 << 60
 
 
 class Habits(NamedTuple):
-    """What of a strategy's order its tasks are: with grouping one runs all microbatches; an update may belong to its stage's last
-    backward; what goes to peers goes there at once, or through the host; forward: stages of each forward task, () for one each."""
+    """Properties of a strategy's task order that swapping needs.
+
+    grouping: one task runs all microbatches. An update may belong to the last backward of its stage. Values for peers
+    go directly, or through the host. forward: stages of each forward task; () for one stage each.
+    """
 
     grouping: bool = False
     just_in_time: bool = False
@@ -24,7 +27,7 @@ class Habits(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What runs as one: a forward with its load, a backward with the forward that is made again, an update, a norm."""
+    """Tasks that run as one: load and forward, recomputed forward and backward, an update, or a norm."""
 
     instructions: tuple[Instruction, ...]
     task: tuple[object, ...]

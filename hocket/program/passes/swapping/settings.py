@@ -23,7 +23,7 @@ lru: what was used least recently, and it is written out although nothing has ch
 
 @dataclass(frozen=True)
 class StageSwap:
-    """Bytes of one stage's values, the largest of its microbatches where these are unequal, and of what its instructions hold.
+    """Bytes of one stage's values and of its instructions' working memory; the largest over its microbatches.
 
     Attributes:
         gradients_bytes: of each bucket. activations_bytes, activation_gradients_bytes: by target stage, in the order of its targets.
@@ -56,7 +56,7 @@ class StageSwap:
 
 @dataclass(frozen=True)
 class Swapping:
-    """How a plan swaps.
+    """Settings of swapping in a plan.
 
     Attributes:
         policy: one of POLICIES.
@@ -88,12 +88,12 @@ class Swapping:
                 if value is not None and not value > 0:
                     raise InputError(key, str(value), "> 0, or leave the key out")
         if self.device_bytes is None and self.policy != "task":
-            raise InputError("device_bytes", "nothing", f"how much a device may hold, by which {self.policy} decides")
+            raise InputError("device_bytes", "nothing", f"device_bytes: the policy {self.policy} needs a limit")
         if self.prefetch < 0:
             raise InputError("prefetch", str(self.prefetch), ">= 0 operations")
 
     def describe(self) -> str:
-        """In a line, for people."""
+        """Description in one line."""
         limits = self.device_bytes if isinstance(self.device_bytes, tuple) else (self.device_bytes,)
         each = ", ".join("any bytes" if limit is None else show_bytes(limit) for limit in limits)
         ahead = f", {show_count(self.prefetch, 'operation')} ahead" if self.prefetch else ""
@@ -101,7 +101,7 @@ class Swapping:
         return f"swaps to the host: policy {self.policy}, within {each} of {of}{ahead}"
 
     def budget_bytes(self, device: int) -> float | None:
-        """What one device may hold; None: no limit."""
+        """Bytes that one device may hold; None without a limit."""
         return self.device_bytes[device] if isinstance(self.device_bytes, tuple) else self.device_bytes
 
 
@@ -118,14 +118,14 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class StageSizes:
-    """What hocket/program/memory_bound/footprint.py asks of sizes, of a plan's own figures."""
+    """Sizes for hocket/program/memory_bound/footprint.py, from the figures in the plan."""
 
     stages: tuple[StageSwap, ...]
     targets: tuple[tuple[int, ...], ...]
     hosted: tuple[tuple[int, ...], ...]  # by stage, its devices
 
     def value(self, value: Value, device: int) -> float:
-        """Of a value on a device, or on its host."""
+        """Bytes of a value on a device, or on its host."""
         stage = self.stages[value.stage]
         if plain := _PLAIN.get(value.what):
             plain_bytes: float = getattr(stage, plain)
@@ -148,7 +148,7 @@ class StageSizes:
         return sum(self.value(v, instruction.device) for v in new)
 
     def pooled(self, value: Value) -> bool:
-        """None is: what is swapped gives its memory back."""
+        """False: swapped values return their memory."""
         return False
 
     def besides(self, device: int) -> float:
@@ -159,7 +159,7 @@ class StageSizes:
 
 
 def stages_of(program: Program, sizes: Sizes) -> tuple[StageSwap, ...]:
-    """The figures of every stage of a program that does not swap yet, the largest of all its values and devices."""
+    """Sizes of every stage of a program without swaps: the maximum over values and devices."""
     plain: list[dict[str, float]] = [{} for _ in program.stages]
     gradients = [[0.0] * stage.buckets for stage in program.stages]
     ahead, back = ([[0.0] * len(stage.targets) for stage in program.stages] for _ in range(2))

@@ -15,7 +15,7 @@ Begin = Callable[[], list[SharedTransfer]]
 
 
 class Turn:
-    """One all-reduce of a lane, that has begun, or will. It is a `SharedTransfer`.
+    """One all-reduce of a lane, pending or begun. It is a `SharedTransfer`.
 
     Attributes:
         start_s, end_s: when it was its turn, and when it was over, on the clock of the lane.
@@ -64,7 +64,7 @@ class CollectiveQueue:
         self._thread.start()
 
     def put(self, begin: Begin) -> Turn:
-        """Behind all that were put before."""
+        """Append a collective to the queue."""
         turn = Turn(begin)
         self._queue.put(turn)
         return turn

@@ -23,7 +23,9 @@ _NAME_BYTES = 108  # the most that the kernel allows
 
 
 def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[int, Inbox], frozenset[tuple[int, int]]]:
-    """Connect the pairs of workers that can share memory: a collective call of the default group, with the same pairs.
+    """Connect the pairs of workers that can share memory.
+
+    A collective call of the default group, with the same pairs on all ranks.
 
     Arguments:
         pairs: (rank that sends, rank that receives).
@@ -65,7 +67,7 @@ def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[i
 
 
 def can_share() -> bool:
-    """Whether workers of this machine can share memory."""
+    """True if workers of this machine can share memory."""
     return hasattr(os, "memfd_create") and hasattr(socket, "SO_PEERCRED")
 
 
@@ -81,7 +83,7 @@ def _listener(count: int) -> socket.socket | None:
 
 
 def _accepted(listener: socket.socket) -> Iterator[socket.socket]:
-    """Who has connected: processes of this user that have said hello."""
+    """Yield connections of processes of this user that sent the greeting."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -119,7 +121,7 @@ def _hello(connection: socket.socket) -> tuple[bytes, int]:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether the other end is a process of the same user."""
+    """True if the other end is a process of the same user."""
     _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return bool(user == os.getuid())
 

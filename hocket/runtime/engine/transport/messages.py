@@ -29,7 +29,7 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True)
 class BorderLayout:
-    """Shapes, types, places and orders in memory (see profiling/capture/memory_layout.py) of the tensors of one border.
+    """Shapes, dtypes, offsets and memory orders of the tensors of one border (profiling/capture/memory_layout.py).
 
     Attributes:
         slices: into how many parts the message is cut, of which each member of a group sends its own; 1 for the whole.
@@ -84,7 +84,7 @@ class BorderLayout:
         return -(-self.message_bytes // slices)
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """One contiguous tensor with what is in these.
+        """Pack tensors into one contiguous tensor.
 
         Raises:
             InternalError: a tensor of another shape or type than the layout says.
@@ -106,7 +106,7 @@ class BorderLayout:
         return torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
 
     def within(self, memory: Tensor) -> Tensor:
-        """The same in bytes that are there already, `size_bytes` (of slices: `room_bytes`) of them."""
+        """Pack into existing memory of `size_bytes` bytes (slices: `room_bytes`)."""
         return self._view(memory, 0) if len(self.shapes) == 1 else memory
 
     def unpack(self, message: Tensor) -> tuple[Tensor, ...]:

@@ -26,7 +26,7 @@ class PeerLost(WorkerLost):
 
 
 def lost(number: int, division: Division | None, step: int, instruction: Instruction, error: Exception) -> PeerLost:
-    """What a failure in an instruction of a device, or of one member of a group of them, is."""
+    """Convert a failure in an instruction into an error that names the device, or the rank of a group."""
     peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
     if isinstance(error, MemberError):
         peers = ()

@@ -40,7 +40,7 @@ class TransferError(Exception):
 
 
 class MemberError(TransferError):
-    """The same, of a member of this worker's own tensor-parallel group."""
+    """Error of another rank in this worker's tensor-parallel group."""
 
 
 class Groups:
@@ -109,7 +109,9 @@ class Groups:
             return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
         if (most := max(threads)) > MAX_CPU_THREADS:
             hint = "More are never quicker on a processor."
-            raise InputError("threads", f"{most} that move a bucket", f"at most {MAX_CPU_THREADS} on a processor", hint)
+            raise InputError(
+                "threads", f"{most} threads for a bucket", f"at most {MAX_CPU_THREADS} on a processor", hint
+            )
         groups = [self._made(devices) for _ in range(max(1, most))]
         return {count: groups[: max(1, count)] for count in sorted(threads)}
 
@@ -126,8 +128,11 @@ class Groups:
                 dist.destroy_process_group(group)
 
     def send(self, layout: BorderLayout, message: Tensor, peer: int) -> SharedTransfer | None:
-        """Begin to send a message, or this member's slice of it, which is a view: over when the peer has it, or when the GPU has
-        sent it (NCCL); None if it is."""
+        """Begin to send a message, or this rank's slice of it (a view).
+
+        The send is complete when the peer has it, or with NCCL when the GPU has sent it. Returns None if it is
+        complete already.
+        """
         at = 0
         if layout.slices > 1:
             own = layout.slice_of(self._member)
@@ -188,7 +193,7 @@ class Groups:
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over the members of this worker's tensor-parallel group; see `EngineTensorGroup`.
+        """Sum of a tensor over the ranks of this worker's tensor-parallel group (see `EngineTensorGroup`).
 
         This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
         come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too; on a GPU
@@ -242,7 +247,7 @@ class _Gathering:
 
 
 def _ctas(count: int) -> Any:
-    """Options of a group whose kernels take so many thread blocks of a GPU (`torch.distributed`, NCCL >= 2.17)."""
+    """Options of a process group with a fixed number of CTAs (`torch.distributed`, NCCL >= 2.17)."""
     options = dist.ProcessGroupNCCL.Options()
     options.config.min_ctas = options.config.max_ctas = count
     return options

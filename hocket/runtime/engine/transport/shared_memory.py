@@ -38,7 +38,7 @@ class SharedTransfer(Protocol):
 
 
 class _End:
-    """One end of a connection, which closes with it."""
+    """One end of a connection, closed with it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -48,7 +48,7 @@ class _End:
 
 
 class Inbox(_End):
-    """Where messages of one peer arrive, in the order in which they are received."""
+    """Receiving end of one peer's messages, in the order of receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -116,7 +116,7 @@ class _Arriving:
 
 
 class Outbox(_End):
-    """Where messages to one peer leave, in the order in which they are sent."""
+    """Sending end of messages to one peer, in the order of sends."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -142,7 +142,7 @@ class Outbox(_End):
         return _Leaving(self, message, at)
 
     def finish(self, message: Tensor, at: int = 0) -> None:
-        """Send what could not be sent at once, as soon as the peer receives; in the order in which `send` was called.
+        """Finish sends that had to wait until the peer receives, in the order of the `send` calls.
 
         Raises:
             RuntimeError: the peer is gone, or did not answer in time.

@@ -17,7 +17,9 @@ from hocket.runtime.tensor_parallel.process_group import ProcessMembers, lent
 
 
 class EngineTensorGroup:
-    """One group, as one of its members sees it (profiling/tensor_parallel/group.py). Calls raise RuntimeError where another is gone or silent.
+    """Tensor-parallel group from the view of one rank (profiling/tensor_parallel/group.py).
+
+    Calls raise RuntimeError if another rank is gone or silent.
 
     Attributes:
         shared: whether they share memory.
@@ -30,7 +32,7 @@ class EngineTensorGroup:
         outboxes: Mapping[int, Outbox],
         inboxes: Mapping[int, Inbox],
     ) -> None:
-        """Nothing is exchanged yet.
+        """Prepare the group without communication.
 
         Arguments:
             group: of these ranks, by member; not needed where memory is shared.
@@ -88,7 +90,7 @@ class EngineTensorGroup:
         return self._group
 
     def _gather(self, own: Tensor, places: Sequence[Tensor]) -> None:
-        """What each member has into its place; the own one may be there already."""
+        """Gather the tensor of each rank into its place; the own tensor may be there already."""
         arrived = self._exchanged(places, [own] * len(places))
         for place, found in zip(places, arrived, strict=True):
             source = own if found is None else found
@@ -122,7 +124,7 @@ def _added(parts: Sequence[Tensor | None], own: Tensor) -> Tensor:
 
 
 def members_of(groups: Sequence[Sequence[int]], device: torch.device, shared_memory: bool) -> EngineTensorGroup:
-    """The members of this worker's group: a collective call of all workers, with the same disjoint groups of ranks.
+    """Group of this worker: a collective call of all workers with the same disjoint groups of ranks.
 
     Arguments:
         device: where this worker's tensors live; shared_memory: whether memory is shared where it can be.

@@ -41,7 +41,7 @@ _SURELY_S, _MAYBE_S = 1.0, 2e-3
 
 
 class InstructionRecord(NamedTuple):
-    """One instruction as it ran: begin and end on the worker's clock, and what it waited for a core (see Event), in seconds."""
+    """One executed instruction: begin and end on the worker's clock, and seconds waited for a core (see Event)."""
 
     instruction: Instruction
     start_s: float
@@ -95,8 +95,10 @@ class _Arriving(NamedTuple):
 
 
 class Transfers:
-    """The transfers of one segment. Every call but those of the constructor's threads comes from compute's thread; of waves, whose
-    lanes have no messages, some come from the threads of all compute lanes, and of lanes of swaps from theirs.
+    """Transfers of one segment.
+
+    Calls come from the compute thread, except those of threads that the constructor starts. With waves (which send no
+    messages) all compute lanes call; lanes of swaps call as well.
 
     Attributes:
         failure: why a send failed, once one has.
@@ -163,7 +165,7 @@ class Transfers:
     # -- what compute tells
 
     def answer(self, goes_on: bool) -> None:
-        """Whether another period comes."""
+        """Take the answer to whether another period follows."""
         with self._lock:
             for lane in self._lanes.values():
                 lane.cursor.answer(goes_on)
@@ -186,7 +188,7 @@ class Transfers:
             self._post(lane)
 
     def take(self, value: Value) -> Any:
-        """What a receive or collective has written, when it is there."""
+        """Value written by a receive or collective, once it is there."""
         with self._lock:
             arriving = self._arriving.pop(value, None)
         if arriving is None:
@@ -196,7 +198,7 @@ class Transfers:
         return self._arrived(arriving)
 
     def arriving(self, value: Value) -> bool:
-        """Whether what brings a value has begun, and nobody has taken it."""
+        """True if the transfer of a value has begun and its value is not taken yet."""
         return value in self._arriving
 
     def consumed(self, values: Iterable[Value]) -> None:
@@ -214,8 +216,9 @@ class Transfers:
             self._post(self._lanes[name])
 
     def let_go(self, begun: int) -> None:
-        """Compute has ended an instruction, or has all that it needs to begin one: messages whose sends are over need no memory
-        any more.
+        """Release the memory of completed sends. Compute calls this when it ends an instruction, or has its inputs for
+
+        one.
 
         Arguments:
             begun: compute instructions of this segment so far, that one included.
@@ -329,7 +332,7 @@ class Transfers:
     # -- ending
 
     def _arrived(self, arriving: _Arriving) -> Any:
-        """What a receive or collective has made, ready for compute."""
+        """Value of a receive or collective, ready for compute."""
         with self._handover.lane(arriving.instruction.lane):
             for work in arriving.works:
                 try:

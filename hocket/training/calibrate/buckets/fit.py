@@ -128,7 +128,7 @@ def _alone(draws: Draws) -> list[PlainBackward]:
     for worker in range(len(draws[0])):
         steps = [step for noted in draws if len(noted[worker].threads) == 1 for step in noted[worker].steps]
         if not steps:
-            raise InputError("measurements", "no backward without all-reduces beside it", "draws of one bucket")
+            raise InputError("measurements", "no backward pass without concurrent all-reduces", "draws with one bucket")
         times: dict[str, list[float]] = {}
         for step in steps:
             for name, at_s in step.arrivals:

@@ -76,7 +76,9 @@ def check_good(found: OverlapMeasurement) -> None:
         hint = (
             "Nothing else may keep the machines busy; a job with a longer backward, or more draws and steps, say more."
         )
-        raise InputError("measurements", f"backwards foretold to {found.error:.0%}", f"to {MOST_ERROR:.0%}", hint)
+        raise InputError(
+            "measurements", f"a model error of {found.error:.0%} for backward passes", f"to {MOST_ERROR:.0%}", hint
+        )
 
 
 def cluster_of(plan: Plan, path: Path) -> Cluster:

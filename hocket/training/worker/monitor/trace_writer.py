@@ -71,7 +71,7 @@ def write_trace(
     problems += [fact["problem"] for fact in board.share({"problem": problem})]
     part.unlink(missing_ok=True)
     if first := next(filter(None, problems), ""):
-        raise InputError(f"trace {path}", first, "a place that can be written")
+        raise InputError(f"trace {path}", first, "a writable path")
 
 
 def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:

@@ -259,7 +259,7 @@ def test_a_divided_model_is_not_divided_again() -> None:
     (members,) = ThreadedGroup(1).run(lambda _, members: members)
     one = TensorSplit(2, (), embedding=split.embedding, output=split.output)
     divide(model, one, 0, members)
-    with pytest.raises(InputError, match="divided already"):
+    with pytest.raises(InputError, match="already divided"):
         divide(model, one, 0, members)
 
 

@@ -314,7 +314,7 @@ def test_too_little_is_refused_with_what_is_missing() -> None:
         with_swaps(program, Swapping("next_use", 900.0), habits("harmony", {}), sizes)
     with pytest.raises(RefusedError, match="bytes of 0 stages"):
         with_swaps(program, Swapping("next_use", 900.0), habits("harmony", {}))
-    with pytest.raises(RefusedError, match="lie there at once"):
+    with pytest.raises(RefusedError, match="are on the host at once"):
         with_swaps(program, Swapping("next_use", 5000.0, host_bytes=10.0), habits("harmony", {}), sizes)
 
 
