@@ -27,7 +27,7 @@ class HocketError(Exception):
 
 
 class InputError(HocketError):
-    """What the user gave is wrong.
+    """Invalid input of the user.
 
     Arguments:
         place: file and key, or the name of the argument.
@@ -99,7 +99,7 @@ PRODUCTS = 0.8
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return a hint such as "did you mean 'gpipe'?", or an empty string when nothing is near, whatever the case of letters.
+    """Hint such as "did you mean 'gpipe'?", ignoring case; empty if no name is near.
 
     Other numbers are other things: an h200 is no misspelt h100. Names of several words may differ in a number, such as a batch size.
 

@@ -73,7 +73,7 @@ def _invoke(app: Any, words: list[str]) -> int:
 
 
 def _tell(words: list[str], error: Exception) -> None:
-    """On standard output too, in one line, where JSON is expected there."""
+    """Print an error on standard output too, in one line, if JSON is expected there."""
     if "--json" in words:
         import json
 
@@ -83,7 +83,10 @@ def _tell(words: list[str], error: Exception) -> None:
 
 
 def run() -> None:
-    """Entry point of the console script. Being asked to end (SIGTERM) is an interrupt too, so that nothing is left behind."""
+    """Entry point of the console script.
+
+    SIGTERM counts as an interrupt, so that nothing is left behind.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.stdout is None:  # closed by who has started it
         sys.stdout = StringIO()

@@ -19,7 +19,7 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """Every layer's figures at one number of samples; arrays of shape (layers,), `tensor_bytes` of shape (tensors,).
+    """Figures of all layers for one number of samples; arrays of shape (layers,), `tensor_bytes` of shape (tensors,).
 
     `load_s` is of a whole microbatch.
     """
@@ -35,7 +35,7 @@ class LayerFigures:
 
 
 class Columns:
-    """A profile's figures, interpolated once for each number of samples: share one among many plans of a profile."""
+    """Interpolated figures of a profile, cached by number of samples: share one object among plans of a profile."""
 
     def __init__(self, profile: ModelProfile) -> None:
         self.profile = profile
@@ -53,7 +53,7 @@ class Columns:
         return self._on[device_type]
 
     def at(self, samples: int) -> LayerFigures:
-        """All layers' figures for one microbatch of some samples."""
+        """Figures of all layers for one microbatch of `samples` samples."""
         found = self._at.get(samples)
         if found is None:
             found = LayerFigures(
@@ -89,7 +89,7 @@ class Columns:
 
 
 def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False, share: float = 1.0) -> float:
-    """Seconds of the optimizer step for some layers of one stage, a parameter that they share counted once.
+    """Seconds of the optimizer step of one stage's layers; shared parameters count once.
 
     Arguments:
         copies: the weights before the step are kept.
@@ -120,7 +120,7 @@ def _once_each(profile: ModelProfile, layers: Iterable[int]) -> list[Layer]:
 def ready_fractions(
     backward_s: np.ndarray, layers: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> tuple[float, ...]:
-    """When each group of layers has its gradients, as a fraction of the stage's backward.
+    """Time at which each group of layers has its gradients, as a fraction of the stage's backward.
 
     Arguments:
         backward_s: of every layer of the profile.
@@ -151,7 +151,7 @@ def least_factor(profile: ModelProfile, other: ModelProfile) -> float:
 
 
 def type_factor(profile: ModelProfile, cluster: Cluster, name: str) -> float:
-    """How many times as long a profiled second takes on a type of a cluster that the profile does not know.
+    """Factor on profiled seconds for a device type that the profile does not contain.
 
     Raises:
         InputError: as `flops_factor`.
@@ -166,7 +166,7 @@ def type_factor(profile: ModelProfile, cluster: Cluster, name: str) -> float:
 
 
 def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[str, float] | None, dtype: str) -> float:
-    """How many times as long a profiled second takes on another device type: the quotient of their peak rates.
+    """Factor on profiled seconds for another device type: the ratio of peak rates.
 
     Arguments:
         rates: flops_per_s by data type of the profiled type, None when nobody describes it; own: of the other type.

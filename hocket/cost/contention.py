@@ -30,7 +30,10 @@ Resource = tuple[str, int, int, int]
 
 
 class Sharing(IntEnum):
-    """How a resource governs one of its users: not; the least share is the rate; the least share of speeds multiplies that."""
+    """Effect of a resource on its users: none; the smallest share is the rate; the smallest share of speeds multiplies
+
+    the rate.
+    """
 
     NOT = 0
     RATE = 1
@@ -38,7 +41,7 @@ class Sharing(IntEnum):
 
 
 class Use(NamedTuple):
-    """One user of one resource: the load it adds, and how the resource governs its rate."""
+    """One use of a resource: its load, and the effect of the resource on the user's rate."""
 
     resource: Resource
     load: float
@@ -46,7 +49,7 @@ class Use(NamedTuple):
 
     @property
     def governed(self) -> bool:
-        """Whether the resource governs its rate at all."""
+        """True if the resource affects the rate."""
         return self.sharing is not Sharing.NOT
 
 
@@ -56,17 +59,17 @@ def host_of(cluster: Cluster, device: int) -> Resource:
 
 
 def compute_uses(cluster: Cluster, device: int) -> tuple[Use, ...]:
-    """What a compute instruction uses beside its own device."""
+    """Resources that a compute instruction uses besides its own device."""
     return () if cluster.host_cores is None else (Use(host_of(cluster, device), 1.0, Sharing.RATE),)
 
 
 def wave_use(device: int, share: float) -> Use:
-    """What a compute instruction uses of its own device, where others run beside it."""
+    """Use of the own device by a compute instruction beside other waves."""
     return Use(("device", 0, device, 0), share, Sharing.RATE)
 
 
 def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: float | None = None) -> tuple[Use, ...]:
-    """What a message, or a ring of messages, uses: the links of the outermost level that it crosses, and cores.
+    """Resources of a message or a ring of messages: links of the outermost level it crosses, and cores.
 
     Arguments:
         hops: (source, target) of every message in motion: one for a send, the ring's for a collective.
@@ -98,14 +101,14 @@ def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: fl
 
 
 def swap_uses(cluster: Cluster, device: int, inwards: bool) -> tuple[Use, ...]:
-    """What a swap uses: the link to the host in one direction, which all devices of a server may share."""
+    """Resources of a swap: one direction of the host link, which the devices of a server may share."""
     _, shared = cluster.host_link_of(device)
     server = device // cluster.levels[0].width if shared else device
     return (Use(("swap in" if inwards else "swap out", int(shared), server, 0), 1.0, Sharing.RATE),)
 
 
 def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True) -> tuple[Use, ...]:
-    """What a ring collective uses: each component's link of the level that the group spans, in both directions, and cores.
+    """Resources of a ring collective: both directions of each component's link on the spanned level, and cores.
 
     Arguments:
         cores: whether it takes any.
@@ -114,7 +117,7 @@ def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True
 
 
 def capacity(cluster: Cluster, resource: Resource) -> float:
-    """How much load a resource carries at full rate: cores of a host, one flow of a link."""
+    """Load that a resource carries at full rate: cores of a host, or one flow of a link."""
     if resource[0] == "host":
         return float(cluster.host_cores or 0)
     return 1.0
@@ -160,7 +163,7 @@ EVEN = Ceiling()
 
 @dataclass(frozen=True)
 class Collocation:
-    """How a background job shares devices with a foreground job. Source: DeepPool (MLSys 2022), sections 5 and 7.
+    """Rules of sharing between a background and a foreground job. Source: DeepPool (MLSys 2022), sections 5 and 7.
 
     A launch is what the background gives to a device in one piece; what a launch has of a device it keeps until it is over
     (section 5: the scheduler on the device is not preemptive), and what of the device becomes free it gets as well.
@@ -204,7 +207,7 @@ class Collocation:
             raise InputError("least_share", str(self.least_share), "more than 0, at most 1")
 
     def share(self, foreground: float, background: float, ceiling: Ceiling) -> float:
-        """The share of a device that a launch may take without slowing the foreground; without priority all that it needs.
+        """Share of a device for a launch that does not slow the foreground; without priority, its full demand.
 
         Arguments:
             foreground, background: demands of both; 0 for a foreground that computes nothing.

@@ -21,7 +21,7 @@ _FEW = 8  # channels of a group of a convolution for which there are kernels wit
 
 
 def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> float:
-    """One operator after the other.
+    """Seconds of operators, one after the other.
 
     Arguments:
         dtype: type of numbers of products that do not say theirs.

@@ -54,7 +54,7 @@ class CostModel:
         return sum(self.samples)
 
     def samples_of(self, instruction: Instruction) -> int:
-        """Samples of an instruction's microbatches; for a norm, a step or a collective those of the first microbatch."""
+        """Samples of an instruction's microbatches; for a norm, step or collective, of the first microbatch."""
         if instruction.counts_updates or instruction.kind in COLLECTIVES:
             return self.samples[0]
         return self.samples_from(instruction.index, self.merged_in(instruction))
@@ -166,7 +166,7 @@ class CostModel:
 
     @cached_property
     def varies(self) -> bool:
-        """Whether it is known how much the seconds of computation vary."""
+        """True if the variation of compute times is known."""
         return any((*self.profile.whole_forward_std_s, *self.profile.whole_backward_std_s))
 
     def variance(self, instruction: Instruction, samples: int) -> float:
@@ -187,7 +187,7 @@ class CostModel:
         return deviation_s**2 * own / float(column.sum()) * (there / own) ** 2
 
     def turn_s(self, stage: int, device: int, samples: int) -> float:
-        """Seconds that a device computes for one microbatch of a stage: forward, backward, and the forward that is made again."""
+        """Compute seconds of one microbatch of a stage: forward, backward and recomputation."""
         forward_s, again = self._alone_s(Kind.FORWARD, stage, device, samples), self.cuts[stage].recompute
         both_s = forward_s * (1 + again) + self.backward_s(stage, device, samples)
         return both_s + (2 + again) * self.cluster.instruction_s
@@ -202,7 +202,7 @@ class CostModel:
         return seconds * (1.0 if name in self._known else self._factors[name])
 
     def _copies(self, instruction: Instruction) -> bool:
-        """Whether a step copies the weights first, or a backward its gradients into flat tensors."""
+        """True if a step copies weights first, or a backward copies gradients into flat tensors."""
         if instruction.kind is Kind.STEP:
             own = (ValueKind.WEIGHTS, instruction.stage, instruction.index)
             return all(value[:3] != own for value in instruction.frees)
@@ -211,7 +211,7 @@ class CostModel:
         return False
 
     def _begins_s(self, instruction: Instruction, samples: int) -> float:
-        """What it takes to begin the transfers behind an instruction, and to copy the messages that it copies itself."""
+        """Seconds to begin the transfers after an instruction, and to copy messages that it copies itself."""
         here = instruction.device
         if instruction.kind is Kind.BACKWARD:
             sent = [(v.stage, v) for v in instruction.writes if v.what is ValueKind.GRADIENT]
@@ -275,7 +275,7 @@ class CostModel:
         return TransferTime(0.0, 0.0)
 
     def on_one_host(self, send: Instruction) -> bool:
-        """Whether a message goes from host to host, and that is the same."""
+        """True if a message goes from host to host on one machine."""
         return send.reads[0].on_host and self.cluster.level_between(send.device, send.peer) == 0
 
     def carried_bytes(self, instruction: Instruction, samples: int) -> float:
@@ -302,7 +302,7 @@ class CostModel:
         return {device: cut.beside for cut in self.cuts if cut.beside for device in cut.devices}
 
     def at_once(self, send: Instruction) -> bool:
-        """Whether a send whose receive is posted is over for the sender before its compute lane goes on."""
+        """True if a send with a posted receive completes before the compute lane continues."""
         return self.cluster.copied_between(send.device, send.peer)
 
     def bytes_of(self, values: tuple[Value, ...], samples: int) -> float:
@@ -310,7 +310,7 @@ class CostModel:
         return sum(self.memory.value_bytes(value, samples) for value in values)
 
     def ready_fractions(self, stage: int, samples: int) -> tuple[float, ...]:
-        """When each gradient bucket of a backward is there, as a fraction of the backward (rule 2 of order.py)."""
+        """Time of each gradient bucket in a backward, as a fraction of the backward (rule 2 of order.py)."""
         found = self._known_ready.get((stage, samples))
         if found is None:
             groups = self.memory.stages[stage].groups
@@ -319,7 +319,7 @@ class CostModel:
         return found
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...]:
-        """What an instruction shares with others while it runs."""
+        """Resources that an instruction shares while it runs."""
         if instruction.kind is Kind.SEND:
             if self.on_one_host(instruction):
                 return ()
@@ -336,11 +336,11 @@ class CostModel:
 
     @cached_property
     def _waves(self) -> bool:
-        """Whether devices compute for several waves at once."""
+        """True if devices compute for several waves at once."""
         return any(cut.wave for cut in self.cuts)
 
     def initial_bytes(self, device: int) -> float:
-        """What a device holds before the first instruction: weights, optimizer state and buffers of its stages."""
+        """Bytes of a device before the first instruction: weights, optimizer state and buffers of its stages."""
         own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
         weights = sum(stage.shard_bytes if stage.gathers else stage.weights_bytes for stage in own)
         return weights + sum(stage.optimizer_bytes for stage in own) + self.buffers_bytes(device)

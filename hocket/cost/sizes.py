@@ -26,7 +26,7 @@ class PlanSizes:
         return self.costs.samples_from(index, merged) if self._ragged else merged * max(self.costs.samples)
 
     def value(self, value: Value, device: int) -> float:
-        """Of a value on a device."""
+        """Bytes of a value on a device."""
         return self.costs.memory.held_bytes(value, device, self._samples(value.index, self.costs.merged_of(value)))
 
     def held(self, instruction: Instruction) -> float:
@@ -35,7 +35,7 @@ class PlanSizes:
         return self.costs.memory.hold_bytes(instruction, samples, pooled=False)
 
     def pooled(self, value: Value) -> bool:
-        """Whether the memory of such values is never given back."""
+        """True if the memory of such values is pooled."""
         return self.costs.memory.pooled(value)
 
     def besides(self, device: int) -> float:
@@ -43,18 +43,18 @@ class PlanSizes:
         return self.costs.buffers_bytes(device)
 
     def resident(self, device: int) -> float:
-        """What is there from the first instruction to the last: optimizer state, buffers, and pools at their largest."""
+        """Bytes from the first instruction to the last: optimizer state, buffers, and pools at their peak."""
         initial = (v for v in self.program.initial(device) if not (self.pooled(v) or v.on_host))
         state = sum(self.value(v, device) for v in initial)
         return self.costs.buffers_bytes(device) + state + self._pools[device]
 
     @cached_property
     def _pools(self) -> dict[int, float]:
-        """By device, what its pools come to hold."""
+        """Peak pool bytes by device."""
         return {device: self._pool_bytes(device) for device in self.program.devices}
 
     def _pool_bytes(self, device: int) -> float:
-        """What pools come to hold, as the compute lane fills and empties them.
+        """Peak pool bytes of a device along its compute lane.
 
         A wave's sums go when the other wave has used them, after it has begun the next, or before: there are two for each bucket.
         """

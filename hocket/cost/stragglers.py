@@ -39,7 +39,7 @@ def tails() -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=8)
 def slowest(most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of the greatest of r independent standard normals, at index r up to `most`; 0 and 0 at index 0."""
+    """Mean and variance of the maximum of r independent standard normals, for r up to `most`; 0 and 0 at index 0."""
     x = np.linspace(-_REACH, _REACH, 2049)
     below = np.array([(1 + erf(each / sqrt(2))) / 2 for each in x.tolist()])
     step = float(x[1] - x[0])

@@ -21,7 +21,7 @@ class TransferTime(NamedTuple):
 
 
 def message(cluster: Cluster, source: int, target: int, size_bytes: float) -> TransferTime:
-    """One message between two devices, over their nearest common level."""
+    """Time of one message between two devices over their nearest common level."""
     link = cluster.link_between(source, target)
     # What beginning it takes of the sender's compute lane is over when it is counted from.
     return TransferTime(max(0.0, link.latency_s - cluster.post_s), size_bytes / link.bandwidth_bytes_per_s)
@@ -72,7 +72,7 @@ def collective(
 
 
 def swap(cluster: Cluster, device: int, size_bytes: float) -> TransferTime:
-    """One value between a device and its host."""
+    """Time of one swap between a device and its host."""
     link, _ = cluster.host_link_of(device)
     return TransferTime(link.latency_s, size_bytes / link.bandwidth_bytes_per_s)
 

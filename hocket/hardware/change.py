@@ -15,7 +15,7 @@ from hocket.hardware.device_type import DeviceType
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed.
+    """Changes to a cluster.
 
     Attributes:
         bandwidth, latency: factors by the name of a level. memory, rate: factors of what each device has and calculates.
@@ -84,7 +84,7 @@ SHARED = "host_link"
 
 
 def host_link_name(cluster: Cluster, device: int) -> str:
-    """Of a device's link to its host."""
+    """Name of a device's link to its host."""
     return SHARED if cluster.host_link is not None else cluster.node_of(device).device_type
 
 
@@ -119,7 +119,7 @@ def _counted(cluster: Cluster, devices: int) -> Cluster:
 
 
 def _typed(cluster: Cluster, name: str) -> Cluster:
-    """All devices of another type, with its memory and its price."""
+    """All devices of another type, with its memory and price."""
     if name not in [own.name for own in cluster.types]:
         device_type(name)
     return replace(cluster, device_type=name, nodes=(), memory_bytes=None, price_usd_per_hour=None, price_source="")

@@ -97,7 +97,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Node:
-    """Some devices of one type in a mixed cluster: `devices` is how many, and their numbers are consecutive.
+    """Devices of one type in a heterogeneous cluster: `devices` consecutive numbers.
 
     Attributes:
         price_usd_per_hour: of one device.
@@ -215,7 +215,7 @@ class Cluster:
 
     @property
     def contends(self) -> bool:
-        """Whether it is known on some level what computation and all-reduces take from each other."""
+        """True if the contention of computation and all-reduces is known on some level."""
         return any(level.overlap is not None for level in self.levels)
 
     def level_of(self, group: tuple[int, ...]) -> int:
@@ -234,11 +234,11 @@ class Cluster:
         return Link(kind.host_bandwidth_bytes_per_s, kind.host_latency_s), kind.host_shared
 
     def copied_between(self, source: int, target: int) -> bool:
-        """Whether the sender's compute lane copies what goes from one device to another (`sender_copies`)."""
+        """True if the sender's compute lane copies messages from source to target (`sender_copies`)."""
         return self.sender_copies and self.level_between(source, target) == 0
 
     def component(self, device: int, level: int) -> int:
-        """Which component of `level` (counted over the whole cluster) hosts a device: the owner of a shared link."""
+        """Component of `level` (numbered over the whole cluster) that hosts a device: the owner of a shared link."""
         return device if level == 0 else device // self._spans[level - 1]
 
     @cached_property
@@ -262,7 +262,7 @@ class Cluster:
         return own or device_type(name)
 
     def capacity_bytes(self, device: int) -> float:
-        """Memory of one device that a plan may use: its node's limit, else the cluster's, else what the type has."""
+        """Memory of one device for a plan: its node's limit, else the cluster's, else the type's memory."""
         limits = (self.node_of(device).memory_bytes, self.memory_bytes)
         limit = next((limit for limit in limits if limit is not None), None)
         return limit if limit is not None else self.type_of(device).memory_bytes

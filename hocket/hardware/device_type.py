@@ -9,7 +9,7 @@ from hocket.hardware.kernels import Kernels
 
 @dataclass(frozen=True)
 class DeviceType:
-    """One kind of device. Rates are peaks from the maker; `source` says where they stand.
+    """One kind of device. Rates are the maker's peaks; `source` cites them.
 
     Attributes:
         memory_bytes: capacity.

@@ -13,7 +13,7 @@ from hocket.hardware.cluster import Cluster, Level, Link, Node
 
 @dataclass(frozen=True)
 class GroupTraffic:
-    """What members of a group exchange among themselves, at the figures of the outermost level that it spans.
+    """Traffic inside tensor-parallel groups, with the figures of the outermost level that a group spans.
 
     Attributes:
         link: of a step. width: members.
@@ -26,20 +26,20 @@ class GroupTraffic:
 
     @classmethod
     def of(cls, level: Level, width: int) -> "GroupTraffic":
-        """Of groups that span this level."""
+        """Traffic of groups that span this level."""
         return cls(level.members or level.all_reduce or level.link, width, level.members is not None)
 
     @property
     def steps(self) -> int:
-        """Of a gather or a reduce-scatter."""
+        """Steps of a gather or a reduce-scatter."""
         return 1 if self.at_once else self.width - 1
 
     def gather_s(self, size_bytes: float) -> float:
-        """Seconds of a gather or a reduce-scatter, of so many bytes of the whole: of which a t-th are there already."""
+        """Seconds of a gather or a reduce-scatter of `size_bytes` in total; each rank has a t-th already."""
         return self.steps * self.link.seconds(size_bytes * (self.width - 1) / self.width / self.steps)
 
     def all_reduce_s(self, size_bytes: float) -> float:
-        """Seconds of an all-reduce: twice that, but that two members who give each other all that they have are ready then."""
+        """Seconds of an all-reduce: two gathers, or one exchange between two ranks."""
         return self.link.seconds(size_bytes) if self.at_once and self.width == 2 else 2 * self.gather_s(size_bytes)
 
 
@@ -93,7 +93,7 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
 
 
 def fits(cluster: Cluster, width: int) -> bool:
-    """Whether there are groups of so many devices."""
+    """True if the cluster has groups of `width` devices."""
     try:
         grouped(cluster, width)
     except InputError:
@@ -102,7 +102,7 @@ def fits(cluster: Cluster, width: int) -> bool:
 
 
 def _divided(level: Level, width: int) -> tuple[int, int]:
-    """How many of a level's components are inside of one group, and how many such parts there are."""
+    """Components of a level inside one group, and the number of such parts."""
     if level.width % width == 0:
         return width, level.width // width
     if width % level.width == 0:

@@ -12,7 +12,7 @@ from hocket.errors import InputError
 
 @dataclass(frozen=True)
 class Kernels:
-    """How well a device type is used.
+    """Efficiency of the kernels of a device type.
 
     Attributes:
         units: how many take a tile of a product each, at a time (streaming multiprocessors); one core of a processor.

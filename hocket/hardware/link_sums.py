@@ -23,7 +23,7 @@ class LinkSums:
 
     @classmethod
     def of(cls, size_bytes: float, seconds: float, count: float = 1.0) -> "LinkSums":
-        """So many messages that are alike; `seconds` of one."""
+        """Sums of `count` equal messages of `seconds` each."""
         return cls(count, count * size_bytes, count * seconds, count * size_bytes**2, count * size_bytes * seconds)
 
     def __add__(self, other: "LinkSums") -> "LinkSums":
@@ -31,12 +31,15 @@ class LinkSums:
 
     @property
     def mean_s(self) -> float:
-        """Of a message."""
+        """Mean seconds of a message."""
         return self.seconds / self.count
 
     def latency_s(self, known: Link) -> float:
-        """By least squares, at least 0; at the rate that is known where larger messages took no longer, and where all are of one size in
-        the same part as is known."""
+        """Latency by least squares, at least 0.
+
+        The known rate is used if larger messages took no longer. If all messages have one size, the latency has the
+        same share as in the known link.
+        """
         mean_bytes = self.size_bytes / self.count
         varies = self.squares / self.count - mean_bytes**2
         if varies <= _ALIKE * self.squares / self.count:

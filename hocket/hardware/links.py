@@ -119,7 +119,7 @@ def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
 
 
 def _meets_the_largest(sizes: np.ndarray, times: np.ndarray, latency_s: float, per_byte_s: float) -> bool:
-    """Whether a line comes within a factor of 1.5 of the largest messages, whose time is nearly all bandwidth."""
+    """True if a line is within a factor of 1.5 of the largest messages, which are dominated by bandwidth."""
     largest_s = float(np.median(times[sizes == sizes.max()]))
     return largest_s / 1.5 < latency_s + per_byte_s * float(sizes.max()) < largest_s * 1.5
 
@@ -137,14 +137,14 @@ def _weighted_line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) ->
 
 
 def ring_all_reduce_s(members: int, size_bytes: float, link: Link) -> float:
-    """Seconds of a ring all-reduce of `size_bytes` among `members`, `link` being one step's figures; 0 for one member."""
+    """Seconds of a ring all-reduce of `size_bytes` among `members`; `link` describes one step. 0 for one member."""
     if members < 1:
         raise InputError("members", str(members), ">= 1")
     return 2 * (members - 1) * link.seconds(size_bytes / members) if members > 1 else 0.0
 
 
 def fit_all_reduce(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
-    """Fit one ring step's latency and bandwidth to all-reduce times, so that `ring_all_reduce_s` predicts them.
+    """Fit latency and bandwidth of one ring step to all-reduce times, for `ring_all_reduce_s`.
 
     Raises:
         InputError: fewer than two members, and as `fit_alpha_beta`.
@@ -190,18 +190,18 @@ def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) 
 
 
 def undisturbed_cores(seconds: Sequence[float], processor_s: Sequence[float]) -> float:
-    """Cores that transfers keep busy: the upper quartile, because whatever else has the cores makes a transfer longer and no busier."""
+    """Cores that transfers keep busy: the upper quartile, because other load stretches a transfer without using more."""
     return quantiles([busy / each for each, busy in zip(seconds, processor_s, strict=True)], n=4, method="inclusive")[2]
 
 
 def transfer_cores(samples: Sequence[LinkSample]) -> float:
-    """Cores that a message keeps busy on each side. The largest one shows best what moving bytes costs the processor."""
+    """Cores that a message keeps busy on each side, by the largest message."""
     own = [sample for sample in samples if sample.kind == POINT_TO_POINT]
     return max(own, key=lambda sample: sample.size_bytes).busy_cores if own else 0.0
 
 
 def collective_cores(samples: Sequence[LinkSample], threads: int) -> float | None:
-    """Cores that a collective keeps busy on each member, in what one busy worker keeps busy; None where none was measured.
+    """Cores that a collective keeps busy on each rank, relative to one busy worker; None if not measured.
 
     Of large ones the busiest, because other programs disturb longer ones more often.
     """

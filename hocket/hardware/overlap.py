@@ -19,7 +19,10 @@ EXPONENT = 0.6
 
 @dataclass(frozen=True)
 class Rate:
-    """Bytes per second by threads: most - lost x exp(-decay x threads ** EXPONENT) (equation 6: gamma_1, gamma_2, gamma_3)."""
+    """Bytes per second by threads: most - lost x exp(-decay x threads ** EXPONENT) (equation 6: gamma_1, gamma_2,
+
+    gamma_3).
+    """
 
     most_bytes_per_s: float
     lost_bytes_per_s: float
@@ -39,12 +42,12 @@ class Rate:
         return found
 
     def times(self, factor: float) -> "Rate":
-        """So many times as fast."""
+        """The rate, multiplied by a factor."""
         return Rate(self.most_bytes_per_s * factor, self.lost_bytes_per_s * factor, self.decay)
 
 
 class OverlapStage(NamedTuple):
-    """Seconds from the begin of one bucket's all-reduce to that of the next: both at work, computation alone, communication alone."""
+    """Time between the begins of two all-reduces: both at work, computation alone, communication alone."""
 
     both_s: float
     computing_s: float
@@ -52,13 +55,13 @@ class OverlapStage(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of the whole stage."""
+        """Seconds of the whole stage."""
         return sum(self)
 
 
 @dataclass(frozen=True)
 class OverlapModel:
-    """What is fitted to measured overlap on one kind of device and network.
+    """Fitted model of overlap on one kind of device and network.
 
     Attributes:
         kept: share of its speed that computation keeps beside communication, without what each thread takes (alpha_1).
@@ -100,22 +103,22 @@ class OverlapModel:
             raise InputError("error", f"{self.error:g}", "a share, >= 0")
 
     def on(self, workers: int) -> "OverlapModel":
-        """The same devices and network with another number of workers: what changes is startup and bytes (equation 4)."""
+        """The model for another number of workers: startup and bytes change (equation 4)."""
         return replace(self, workers=workers)
 
     def without_contention(self) -> "OverlapModel":
-        """As if either had the device for itself."""
+        """The model without contention, as if computation and communication had the device alone."""
         return replace(self, kept=1.0, taken=0.0, beside=self.alone, beside_latency_s=None)
 
     def scaled(self, bandwidth: float, latency: float) -> "OverlapModel":
-        """With links of so many times the bandwidth, and the latency."""
+        """The model with bandwidth and latency of the links scaled."""
         beside, alone = self.beside.times(bandwidth), self.alone.times(bandwidth)
         slower_s = self.beside_latency_s and self.beside_latency_s * latency
         return replace(self, beside=beside, alone=alone, latency_s=self.latency_s * latency, beside_latency_s=slower_s)
 
     @property
     def usable(self) -> tuple[int, ...]:
-        """Of the threads those with which neither computation nor communication stands still."""
+        """Threads with which both computation and communication make progress."""
         return tuple(threads for threads in self.threads if self._moves(threads))
 
     def _moves(self, threads: int) -> bool:
@@ -126,12 +129,12 @@ class OverlapModel:
 
     @property
     def startup_s(self) -> float:
-        """Of one all-reduce (equation 4: a)."""
+        """Startup seconds of one all-reduce (equation 4: a)."""
         return 2 * (self.workers - 1) * self.latency_s
 
     @property
     def beside_startup_s(self) -> float:
-        """Of one that has computation beside it."""
+        """Startup seconds of an all-reduce beside computation."""
         each_s = self.latency_s if self.beside_latency_s is None else self.beside_latency_s
         return 2 * (self.workers - 1) * each_s
 
@@ -147,7 +150,7 @@ class OverlapModel:
         return found
 
     def computation_s(self, alone_s: float, threads: float) -> float:
-        """What takes so long alone, beside communication (equation 5: g)."""
+        """Seconds of computation beside communication, given its seconds alone (equation 5: g)."""
         return alone_s / self.share(threads)
 
     def beside_s(self, size_bytes: float, threads: float) -> float:
@@ -159,11 +162,11 @@ class OverlapModel:
         return self.startup_s + self.carried_bytes(size_bytes) / self.alone.at(threads)
 
     def carried_bytes(self, size_bytes: float) -> float:
-        """What passes through each worker (equation 4: c-hat)."""
+        """Bytes through each worker (equation 4: c-hat)."""
         return 2 * (self.workers - 1) / self.workers * size_bytes
 
     def overlapped(self, size_bytes: float, compute_s: float, threads: float) -> OverlapStage:
-        """An all-reduce beside so much computation, both begun at once, until both are over (equations 8 to 11)."""
+        """An all-reduce and computation that begin together, until both end (equations 8 to 11)."""
         if size_bytes == 0:
             return OverlapStage(0.0, compute_s, 0.0)
         if compute_s == 0:

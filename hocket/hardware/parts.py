@@ -16,26 +16,26 @@ _MOST_MIXED = 4096  # ways to take components of several kinds; beyond them all 
 
 @dataclass(frozen=True)
 class Subcluster:
-    """Some devices of a cluster, as a cluster of their own; `usd_per_hour`: of all of them, None where a price is not known."""
+    """Sub-cluster as a cluster of its own; `usd_per_hour` of all devices, None if a price is unknown."""
 
     cluster: Cluster
     usd_per_hour: float | None
 
     @property
     def devices(self) -> int:
-        """How many."""
+        """Number of devices."""
         return self.cluster.devices
 
 
 def price_of(cluster: Cluster, device: int) -> float | None:
-    """Dollars an hour of one device: its node's, else the cluster's, else what the type costs; None where nobody says."""
+    """Dollars an hour of one device: the node's price, else the cluster's, else the type's; None if unknown."""
     prices = (cluster.node_of(device).price_usd_per_hour, cluster.price_usd_per_hour)
     price = next((price for price in prices if price is not None), None)
     return price if price is not None else cluster.type_of(device).price_usd_per_hour
 
 
 def usd_per_hour(cluster: Cluster) -> float | None:
-    """Of all devices together; None where the price of one is not known."""
+    """Dollars an hour of all devices; None if a price is unknown."""
     whole, first = 0.0, 0
     for node in cluster.nodes or (Node(cluster.device_type, cluster.devices),):
         price = price_of(cluster, first)
@@ -51,7 +51,7 @@ def whole(cluster: Cluster) -> Subcluster:
 
 
 def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
-    """All parts, fewest devices first; the last is the cluster itself."""
+    """All sub-clusters, fewest devices first; the last is the cluster itself."""
     found: dict[tuple[object, ...], Cluster] = {}
     for level in range(len(cluster.levels)):
         for taken in _taken(cluster, level):

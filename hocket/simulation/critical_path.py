@@ -33,11 +33,11 @@ class PathSeconds:
 
     @property
     def iteration_s(self) -> float:
-        """All of it."""
+        """Seconds of the whole path."""
         return sum(self.compute_s.values()) + sum(self.link_s.values()) + self.host_s + self.waiting_s
 
     def further(self, second: "PathSeconds", rounds: float) -> "PathSeconds":
-        """Where so many rounds follow, each with as much more as another, longer path has beside this one."""
+        """Extrapolate to `rounds` further rounds by the difference to a longer path."""
 
         def at(one: float, other: float) -> float:
             return max(0.0, one + rounds * (other - one))
@@ -55,7 +55,7 @@ class PathSeconds:
 
 
 def critical_seconds(outcome: SimulationResult) -> PathSeconds:
-    """Whose seconds the critical path of a run's steady state is made of."""
+    """Seconds of the critical path in a run's steady state, by cause."""
     steady = steady_state(outcome)
     compute: dict[int, float] = {}
     links: dict[str, float] = {}

@@ -15,7 +15,7 @@ from hocket.simulation.engine.tables import NodeLayout
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """What the kernel found.
+    """Result of the kernel.
 
     Attributes:
         program, repeats: what was played, and how often its period.

@@ -36,7 +36,7 @@ _played_plainly = 0  # nodes in this process: a search of many small programs is
 
 
 def simulate(program: Program, costs: CostModel, cluster: Cluster, repeats: int | None = None) -> Trace:
-    """When every instruction of a program runs on a cluster, and what memory every device holds.
+    """Simulate a program on a cluster: start and end of every instruction, and memory of every device.
 
     Arguments:
         costs: of the program's plan; those for another cluster are asked again for this one.
@@ -60,7 +60,7 @@ def enough_repeats(program: Program, batch: int = 1) -> int:
 
 
 def lay_out(program: Program, repeats: int | None = None) -> NodeLayout:
-    """Lower a program for some repetitions: what `play` needs, to be kept where many costs are tried on one program.
+    """Lower a program for a number of repetitions. Keep the result to try several costs on one program.
 
     Raises:
         ProgramError: sends without receives, collectives without members, reads of what nobody writes.
@@ -82,7 +82,7 @@ def play(
     engine: str = "auto",
     record: bool = True,
 ) -> SimulationResult:
-    """As `simulate`, with everything that the kernel found.
+    """Simulate like `simulate`, with all results of the kernel.
 
     Arguments:
         program: a program, or one that was laid out before (then with its own repetitions).
@@ -165,7 +165,7 @@ def _ints(count: int, value: int = 0) -> np.ndarray:
 
 
 def _records(layout: NodeLayout, cost: tuple[np.ndarray, ...]) -> int:
-    """How many changes of memory a run makes at most."""
+    """Upper bound of the memory records of a run."""
     hold, op_ptr, post = cost[2], cost[4], cost[8]
     count = len(cost[1])
     if not count:

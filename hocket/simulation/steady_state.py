@@ -43,7 +43,7 @@ class Steady:
 
 
 def steady_state(outcome: SimulationResult) -> Steady:
-    """Measure the steady state between the ends of two repetitions; of a program without any, the whole run."""
+    """Measure the steady state between the ends of two repetitions; the whole run without repetitions."""
     layout, program, batch = outcome.layout, outcome.program, len(outcome.costs.samples)
     prologue, period, _ = layout.sizes
     repeats = layout.repeats
@@ -94,7 +94,7 @@ def _busy(outcome: SimulationResult, first: int, stop: int, whole: bool) -> dict
 
 
 def _together(outcome: SimulationResult, begin_s: float, end_s: float) -> dict[int, float]:
-    """Of devices with several compute lanes, the seconds between two times in which any of them is busy."""
+    """Busy seconds of devices with several compute lanes, overlaps counted once."""
     layout, lanes = outcome.layout, outcome.layout.skeleton.lanes
     several = {device for device, lane in lanes if computes(lane) and lane != COMPUTE}
     if not several:

@@ -58,7 +58,7 @@ class Summary:
 
 
 def summarize(outcome: SimulationResult, members: int = 1, slices: bool = False) -> Summary:
-    """All figures of a run.
+    """Summarize a run.
 
     Arguments:
         members: devices of each group that a device of the run stands for. slices: whether each of them sends a part of what
@@ -89,7 +89,7 @@ def summarize(outcome: SimulationResult, members: int = 1, slices: bool = False)
 
 
 def most_alive(program: Program, what: ValueKind) -> tuple[int, ...]:
-    """By stage: how many values of a kind one replica holds at once at most (they live and die in the compute lane).
+    """Maximum number of live values of a kind on one replica, by stage (values of the compute lane).
 
     Of a program that swaps: on its device and its host together; of weights it has one version, whatever copies of it there are.
     """

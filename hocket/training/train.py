@@ -112,7 +112,7 @@ def run_workers(
 
 
 def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
-    """Refuse before any worker starts a plan that `hocket check` refuses; return it with the bytes by which it swaps.
+    """Refuse a plan that `hocket check` refuses, before any worker starts; return it with its swap sizes.
 
     Where its profile is not at hand the workers ask what they can by the plan's own figures.
 

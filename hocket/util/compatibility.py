@@ -11,7 +11,7 @@ from hocket.errors import RefusedError
 
 
 class Feature(StrEnum):
-    """What may be asked for, named as a user meets it."""
+    """Feature that a user can request, named as the user meets it."""
 
     ASYNCHRONOUS = "pipedream, two_bw or tick_tock"
     APART = "pipedream or two_bw"

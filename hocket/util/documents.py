@@ -49,7 +49,7 @@ def parse_json(text: bytes | str, place: str) -> Any:
 
 
 class _Refused(ValueError):
-    """What the parser would take, and RFC 8259 does not have."""
+    """Syntax that the parser accepts and RFC 8259 does not."""
 
 
 def _refuse_constant(name: str) -> Any:
@@ -76,7 +76,7 @@ def _int_of(digits: str) -> Any:
 
 
 def _odd_place(text: bytes | str, place: str) -> str:
-    """The place with the line and the keys of what is refused, if it can be found: for that the text is read once more."""
+    """Place with line and keys of the refused syntax, if it can be found by reading the text again."""
 
     def pairs_of(pairs: list[tuple[str, Any]]) -> Any:
         whole = dict(pairs)
@@ -99,7 +99,9 @@ def _odd_place(text: bytes | str, place: str) -> str:
 
 
 def parse_yaml(text: bytes | str, place: str) -> Any:
-    """Parse YAML 1.2, plain data only: no tags, no objects, no duplicate keys, aliases bounded by the file's size.
+    """Parse YAML 1.2, plain data only.
+
+    No tags, no objects, no duplicate keys; aliases are bounded by the size of the file.
 
     Raises:
         InputError: with the line of the first mistake and what stands there, where it has one.
@@ -132,8 +134,9 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
 
 
 def with_amounts(data: Any, place: str) -> Any:
-    """Plain data, changed in place: sizes and rates with units, such as 2GB and 11.5GiB/s, are numbers in the values of keys that end in
-    `_bytes` and `_bytes_per_s`, and in lists there.
+    """Convert sizes and rates with units to numbers, in place.
+
+    This applies to values (and lists) of keys that end in `_bytes` and `_bytes_per_s`, such as 2GB and 11.5GiB/s.
 
     Raises:
         InputError: one of them is another text.
@@ -153,7 +156,7 @@ def with_amounts(data: Any, place: str) -> Any:
 
 
 def _bound_aliases(data: Any, limit: int, place: str) -> None:
-    """Refuse a document that aliases blow up: a tree written out has no more nodes than its text has characters."""
+    """Refuse a document that aliases blow up: written out, it may have no more nodes than its text has characters."""
     waiting, seen = [data], 0
     while waiting:
         node = waiting.pop()
@@ -182,7 +185,7 @@ def write_yaml(data: Any) -> str:
 
 
 def seems(data: Any) -> str:
-    """What a document is, as far as its `format` or its keys tell: "a cluster", "a profile", "an empty file", ..."""
+    """Kind of a document by its `format` or keys: "a cluster", "a profile", "an empty file", ..."""
     if data is None:
         return "an empty file"
     if isinstance(data, list | str):
@@ -207,7 +210,7 @@ def seems(data: Any) -> str:
 
 
 def seems_instead(text: bytes | str) -> str:
-    """What a document that is no JSON is instead: a file of ours in YAML, or empty; otherwise an empty text."""
+    """Kind of a document that is not JSON: one of our YAML files, or empty; "" if unknown."""
     if text.lstrip()[:1] in ("{", b"{") or len(text) >= _MAX_GUESSED:  # JSON with a mistake in it, which is to be told
         return ""
     try:

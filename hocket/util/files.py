@@ -15,7 +15,10 @@ _SIGNED = "SHA-256 of what follows:"
 
 
 def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Read a whole file; '.gz' is unpacked; more than `limit_bytes` (unpacked) is refused, a large file without reading it."""
+    """Read a whole file, unpacking '.gz'.
+
+    More than `limit_bytes` (unpacked) is refused; a large file is refused unread.
+    """
     path = Path(path)
     try:
         packed = path.suffix == ".gz"
@@ -35,7 +38,7 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a text file in UTF-8, otherwise as `read_bytes`; a byte order mark, as spreadsheets write it, is left out."""
+    """Read a UTF-8 text file as `read_bytes` does, without a byte order mark."""
     try:
         return read_bytes(path, limit_bytes).decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -89,7 +92,7 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
 
 
 def place_to_write(path: str | Path) -> Path | None:
-    """The regular file that writing to `path` makes or replaces; None for a device, a pipe or an open file's handle.
+    """Regular file that writing to `path` creates or replaces; None for a device, a pipe or an open handle.
 
     Raises:
         InputError: a folder, or a name in a folder that does not exist or takes no files: before minutes of work, not after them.
@@ -116,7 +119,7 @@ def place_to_write(path: str | Path) -> Path | None:
 
 
 def check_replaced(path: str | Path, kind: str, mark: str) -> None:
-    """Refuse to replace a file of another kind: an option that took the wrong name must not cost a job's source.
+    """Refuse to replace a file of another kind: a wrong option must not cost a job's source.
 
     Arguments:
         kind: what may be replaced, in words; mark: what stands at the beginning of each such file.
@@ -139,7 +142,7 @@ def signed(text: str, maker: str) -> str:
 
 
 def check_signed(path: str | Path, kind: str) -> None:
-    """Refuse to replace what is no signed text, or was edited since: only as it was made can it be made again.
+    """Refuse to replace a text that is not signed, or was edited: only an unedited file can be generated again.
 
     Arguments:
         kind: what may be replaced, in words.
@@ -175,7 +178,7 @@ def _takes_files(folder: Path) -> bool:
 
 
 def _is_handle(path: Path) -> bool:
-    """Whether a name stands for a file that is open already, as /dev/stdout does: to replace that file would lose it."""
+    """True for the name of an open file, such as /dev/stdout: replacing that file would lose it."""
     names = (os.readlink(path) if path.is_symlink() else "", os.path.realpath(path.parent) + "/")
     return any(name.startswith("/proc/") for name in names)
 

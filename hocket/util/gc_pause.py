@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No search for cycles in here: for work that makes many small objects, and no cycles that are left behind."""
+    """Pause the cycle collector, for work with many small objects and no remaining cycles."""
     if not gc.isenabled():
         yield
         return

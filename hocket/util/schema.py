@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def read_as(kind: type[T], data: Any, place: str) -> T:
-    """Check plain data against a dataclass and build it: unknown keys, wrong types and missing keys are refused.
+    """Build a dataclass from plain data, refusing unknown keys, wrong types and missing keys.
 
     Raises:
         InputError: with the path of the wrong key, what was found, what was expected and the nearest valid name.
@@ -68,13 +68,13 @@ _KINDS = {
 
 
 def _expected(kind: str, message: str) -> str:
-    """In our words; in pydantic's for what is not in the list."""
+    """Expected type in our words; in pydantic's words if it is not in the list."""
     spoken = message.removeprefix("Value error, ").removeprefix("Input should be ")
     return _KINDS.get(kind.partition("_")[0], spoken)
 
 
 def _path_of(kind: Any, data: Any) -> list[str]:
-    """Where inside `data` stands the innermost dataclass that refuses itself: keys and indices from the top."""
+    """Path inside `data` of the innermost dataclass that refuses its values: keys and indices."""
     from typing import get_type_hints
 
     from pydantic import ValidationError
@@ -105,8 +105,9 @@ def _adapter(kind: Any) -> Any:
 
 
 def _numbers_alone(schema: Any) -> None:
-    """Numbers are to be numbers: true, and texts such as "12", would be taken for some otherwise. 2.0 is a whole number, and keys
-    are always texts in JSON.
+    """Require numbers to be numbers: true and texts such as "12" are refused.
+
+    2.0 counts as a whole number. Keys are always texts in JSON.
 
     pydantic's strict mode takes a list for a tuple, and a mapping for a dataclass, only in JSON text, which takes twice as long
     (docs/explanation/design.md, "Libraries").
@@ -140,7 +141,7 @@ def _no_text(value: Any) -> Any:
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
-    """Names of the fields of the dataclass that stands at `path` inside `kind`, as far as annotations tell."""
+    """Field names of the dataclass at `path` inside `kind`, as far as annotations tell."""
     from dataclasses import fields
     from typing import get_type_hints
 
@@ -153,7 +154,7 @@ def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
 
 
 def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
-    """Where a key belongs that stands too deep; empty where nothing around it has such a key."""
+    """Place where a misplaced key belongs; empty if no enclosing object has such a key."""
     *around, name = path
     for depth in range(len(around)):
         if name in _fields_at(kind, tuple(around[:depth])):
@@ -165,7 +166,7 @@ def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
 
 
 def _dataclass_in(kind: Any) -> Any:
-    """The dataclass that an annotation is about: itself, in a union, in a tuple or a dictionary; None if there is none."""
+    """Dataclass of an annotation: itself, in a union, in a tuple or a dictionary; None if there is none."""
     from typing import get_args
 
     options = [kind, *get_args(kind)] + [a for arg in get_args(kind) for a in get_args(arg)]

@@ -54,7 +54,7 @@ def _line_in_json(text: str, path: Sequence[str | int]) -> int:
 
 
 def _child(text: str, at: int, wanted: str) -> int | None:
-    """Where a value of the object or list at `at` begins; the others are skipped at the speed of the parser."""
+    """Begin of a value in the object or list at `at`; other values are skipped at parser speed."""
     skip = json.JSONDecoder().raw_decode
     opening, index = text[at], 0
     if opening not in "{[":

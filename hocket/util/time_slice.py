@@ -46,7 +46,7 @@ def time_slice_s(thread: int = 0) -> float | None:
 
 @contextmanager
 def long_time_slice() -> Iterator[None]:
-    """Compute in the calling thread with the longest time slice; threads that are started inside inherit it."""
+    """Compute in the calling thread, and threads started inside, with the longest time slice."""
     before = _get(0)
     if before is None or not before.slice_ns or not _set(before, round(LONGEST_S * 1e9)):
         yield
@@ -58,7 +58,7 @@ def long_time_slice() -> Iterator[None]:
 
 
 def _get(thread: int) -> _Attributes | None:
-    """What the kernel says of a thread under its usual policies."""
+    """Scheduling attributes of a thread under its usual policy."""
     numbers = _CALLS.get(os.uname().machine) if sys.platform == "linux" else None
     if numbers is None:
         return None

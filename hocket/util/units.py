@@ -103,14 +103,14 @@ def show_count(count: int, noun: str) -> str:
 
 
 def show_gap(share: float) -> str:
-    """By what share of its seconds something takes longer, or less long: "takes 3.2% more", "takes as long"."""
+    """Difference of seconds as text: "takes 3.2% more", "takes as long"."""
     if abs(share) < 0.0005:
         return "takes as long"
     return f"takes {abs(share):.1%} {'more' if share > 0 else 'less'}"
 
 
 def show_number(value: float) -> str:
-    """Write a number with four digits that count, and no exponent where people expect none, such as '34,390'."""
+    """Write a number with four significant digits, without an exponent where people expect none: '34,390'."""
     if not 1000 <= abs(value) < 1e15:
         return f"{value:.4g}"
     size = 10 ** (len(str(int(abs(value)))) - 4)
@@ -138,7 +138,7 @@ def show_ranges(numbers: Iterable[int], dash: str = "-") -> str:
 
 
 def show_peaks(peak_bytes: Mapping[int, float], most: int = 8) -> str:
-    """Write what each device holds at most, such as '0-7: 2.08 GiB; 8: 1.72 GiB'; of many that differ the extremes alone."""
+    """Write the peak of each device, such as '0-7: 2.08 GiB; 8: 1.72 GiB'; only the extremes of many different ones."""
     groups: dict[str, list[int]] = {}
     for device, size in sorted(peak_bytes.items()):
         groups.setdefault(show_bytes(size), []).append(device)

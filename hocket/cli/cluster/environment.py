@@ -46,8 +46,11 @@ Checkpoint = Annotated[
 
 
 class World(NamedTuple):
-    """Types at the prices of the beginning, and what happens later; begin_s: seconds since 1970, None if nobody said; places: of
-    types that name an offer; known_s: seconds since 1970 of the last price that is known."""
+    """Worker types at their first prices, and later events of workers and prices.
+
+    begin_s: seconds since 1970, None if not given. places: of types that name an offer. known_s: seconds since 1970
+    of the last known price.
+    """
 
     types: "tuple[WorkerType, ...]"
     given: "tuple[Timed, ...]"
@@ -66,7 +69,7 @@ def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating 
 def world_of(
     types: "Sequence[WorkerType]", place: str, folder: Path | None, begins: str | None, overhead_s: float
 ) -> World:
-    """What happens to workers, from a folder of prices and of logs.
+    """Worker types and events from a folder of prices and of logs.
 
     Arguments:
         place: where the types are from, for messages.
@@ -114,7 +117,7 @@ def world_of(
 
 
 def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills: Path | None) -> None:
-    """Refuse checkpoints that would leave a cloud without a tariff, or that no bill tells of: before minutes of work.
+    """Refuse checkpoints without a transfer tariff of their cloud, or without bills, before minutes of work.
 
     Raises:
         InputError: at --checkpoint-gb.
@@ -133,7 +136,7 @@ def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills:
 
 
 def write_bills(path: Path, bills: "PaidBills") -> None:
-    """As JSON."""
+    """Write bills as JSON."""
     import json
 
     from hocket.util.files import write_atomic

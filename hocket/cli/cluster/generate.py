@@ -27,7 +27,7 @@ class TraceKind(StrEnum):
 
     @property
     def continues(self) -> bool:
-        """Whether jobs come as they come."""
+        """True if jobs arrive over time."""
         return self in (TraceKind.SINGLE, TraceKind.MULTIPLE)
 
 
@@ -102,8 +102,9 @@ def drawn(
     priorities: bool = False,
     slos: bool = False,
 ) -> "Workload":
-    """A workload of a kind; what there is of it does not depend on how many jobs there are. How long jobs take is drawn for
-    V100s, or where the table does not know these for its first type of workers.
+    """A workload of a kind, with the same first jobs for any number of jobs.
+
+    Durations are drawn for V100s, or for the table's first worker type if it has no V100s.
 
     Arguments:
         per_hour: jobs, if they come as they come.

@@ -29,7 +29,7 @@ class Loads(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """One policy at one rate with one seed; what is kept of its run.
+    """Figures of one policy at one rate with one seed.
 
     Attributes:
         times_s: JCT of the jobs that count and finished. told: what --json prints.
@@ -46,7 +46,7 @@ class Swept(NamedTuple):
 
     @property
     def avg_jct_s(self) -> float:
-        """Of the jobs that finished; nan if none did."""
+        """Average completion time of the finished jobs; nan if there are none."""
         return float(self.times_s.mean()) if len(self.times_s) else nan
 
 
@@ -84,14 +84,14 @@ def _kept(replay: PolicyRun, rate: float, conditions: "Conditions") -> Swept:
 
 
 def _means(found: Sequence[Swept], policy: str) -> list[tuple[float, float]]:
-    """By rate, the mean over seeds of average JCT; nan where nothing finished."""
+    """Mean over seeds of the average JCT by rate; nan if no job finished."""
     from hocket.scheduler.simulation.sustained_load import course
 
     return course((run.per_hour, run.avg_jct_s) for run in found if run.policy == policy)
 
 
 def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
-    """What each policy but the first sustains, measured by the first, where that can be told."""
+    """Load that each policy sustains relative to the first one, where it can be determined."""
     from hocket.scheduler.simulation.sustained_load import sustained
 
     first = _means(found, names[0])
@@ -100,7 +100,7 @@ def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
 
 
 def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: str, times: bool) -> dict[str, Any]:
-    """What --json prints of all runs; times: also how long computing took."""
+    """Output of --json for all runs; `times` adds the time to compute them."""
     runs: list[dict[str, object]] = []
     for run in found:
         took = {"wall_s": run.wall_s} if times else {}
@@ -112,7 +112,7 @@ def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: st
 def print_sweep(
     found: Sequence[Swept], gained: "dict[str, Sustained]", names: list[str], title: str, times: bool
 ) -> None:
-    """The table of average JCT by policy and rate, what load each sustains, and what was out of the ordinary."""
+    """Print average JCT by policy and rate, sustained loads, and remarks."""
     from hocket.cli.output.table import print_table
     from hocket.util.units import show_seconds
 

@@ -60,7 +60,10 @@ _WAYS = ("agnostic", "space-sharing", "as-published")  # of a policy, behind its
 
 
 class PolicyChoice(NamedTuple):
-    """A policy: as tables show it, as the command line and journals spell it, what allocates, and what it is simulated with."""
+    """A policy with its name in tables, its spelling on the command line, its allocation function and simulation
+
+    options.
+    """
 
     shown: str
     spelt: str
@@ -69,7 +72,7 @@ class PolicyChoice(NamedTuple):
 
 
 def policy_of(text: str, agnostic: bool = False, as_published: bool = False, seed: int = 0) -> PolicyChoice:
-    """The policy of NAME, or of NAME with ways behind it, such as NAME:agnostic; the other arguments are ways of all policies.
+    """Policy of a text such as NAME or NAME:agnostic; the other arguments apply to all policies.
 
     Raises:
         InputError: at --policy.
@@ -120,7 +123,7 @@ def check_budget(policies: list[str], budget_usd: float | None) -> None:
 
 
 def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
-    """Refuse types of a file that have no price, where the policy looks at prices: whoever wrote the file forgot it, or it is 0.
+    """Refuse types without a price if the policy uses prices: a missing price counts as 0.
 
     In a live cluster a price may become 0: such workers are taken first, see docs/reference/scheduler-files.md.
 
@@ -164,7 +167,7 @@ def within(option: str, value: float, least: float, most: float, unit: str) -> N
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | None]) -> None:
-    """Refuse, before anything is computed, what cannot be written, and a file that is read or written for something else.
+    """Refuse unwritable outputs, and files that another option reads or writes, before anything is computed.
 
     Raises:
         InputError: at the option, or at the file.

@@ -86,7 +86,7 @@ def moment_of(text: str, place: str) -> float:
 
 
 def show_moment(moment_s: float) -> str:
-    """For people, to the minute."""
+    """Moment for people, to the minute."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

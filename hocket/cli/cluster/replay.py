@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def watching(
     path: Path | None, policy: str, tell: Callable[[int], None] | None, counted: Collection[str]
 ) -> "Iterator[Watch | None]":
-    """Who watches a simulation: writes its journal, and tells how many of the jobs that count are finished.
+    """Observer of a simulation that writes its journal and reports how many counted jobs are finished.
 
     Arguments:
         path: of the journal; None for none. A simulation that cannot be leaves none behind; one that is interrupted leaves its

@@ -25,7 +25,7 @@ _MOST_YEARS = 100
 
 
 class PolicyRun(NamedTuple):
-    """What one policy made of a workload, and how long that took to compute."""
+    """Result of one policy on a workload, and the time to compute it."""
 
     policy: str
     run: "ClusterRun"
@@ -34,8 +34,11 @@ class PolicyRun(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Workers of a file, what jobs do on them, and what happens to them; begin_s: seconds since 1970, None if nobody said; places:
-    of types, in a market; known_s: seconds since 1970 of its last price."""
+    """Workers of a file, throughputs of jobs on them, and events.
+
+    begin_s: seconds since 1970, None if not given. places: of types in a market. known_s: seconds since 1970 of the
+    last known price.
+    """
 
     file: str
     types: "tuple[WorkerType, ...]"
@@ -47,7 +50,7 @@ class Site(NamedTuple):
 
 
 def read_site(workers: Path, conditions: "Conditions") -> Site:
-    """Where a simulation takes place, from its files."""
+    """Read the site of a simulation from its files."""
     from hocket.scheduler.readers import read_throughputs, workers_yaml
     from hocket.scheduler.simulation.workload import inside
 
@@ -60,7 +63,7 @@ def read_site(workers: Path, conditions: "Conditions") -> Site:
 
 
 def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions") -> "Workload":
-    """What is to be done, from its file; what does not fit the rest is told with the file.
+    """Read a workload; an error about a job that does not fit the site names the file.
 
     Arguments:
         jobs: only so many of them.
@@ -106,7 +109,7 @@ def replayed(
     shown: bool,
     journal: Path | None = None,
 ) -> list[PolicyRun]:
-    """Each policy on the workload."""
+    """Simulate each policy on the workload."""
     jobs = len(work.jobs[conditions.first : conditions.last])
     found: list[PolicyRun] = []
     with Progress("simulating", shown) as progress:
@@ -123,7 +126,7 @@ def replay_of(
     tell: "Callable[[int], None] | None" = None,
     journal: Path | None = None,
 ) -> PolicyRun:
-    """One policy on the workload.
+    """Simulate one policy on the workload.
 
     Arguments:
         tell: is told how many of the jobs that count are finished.
@@ -148,7 +151,7 @@ def replay_of(
 
 
 def _of_load(work: "Workload", run: "ClusterRun", last: int | None) -> list[str]:
-    """What is to be said of jobs that were to come while those that count were there."""
+    """Remarks on jobs that were to arrive while the counted jobs ran."""
     count = len(work.jobs)
     if last is None or not last < count == len(run.records) or work.jobs[-1].arrived_s <= 0:
         return []
@@ -156,7 +159,7 @@ def _of_load(work: "Workload", run: "ClusterRun", last: int | None) -> list[str]
 
 
 def _of_prices(site: Site, ended_s: float) -> list[str]:
-    """What is to be said of the prices that a run paid."""
+    """Remarks on the prices that a run paid."""
     from hocket.cli.cluster.prices import show_moment
 
     free = [own.name for own in site.types if own.offer and site.begin_s is None and not own.price_usd_per_hour]
@@ -170,7 +173,7 @@ def _of_prices(site: Site, ended_s: float) -> list[str]:
 def teller(
     progress: "Callable[[float, float, str], None]", before: int, total: int, label: str
 ) -> "Callable[[int], None]":
-    """Who is told how many jobs of one run are finished, and shows it among all that are to be.
+    """Reporter of finished jobs of one run, among all runs.
 
     Arguments:
         before, total: jobs of the runs before it, and of all.
@@ -191,7 +194,7 @@ def write_report(path: Path, replays: Sequence[PolicyRun], conditions: "Conditio
 
 
 def as_json(found: PolicyRun, times: bool) -> dict[str, object]:
-    """What --json prints of one policy; times: also how long computing took."""
+    """Output of --json for one policy; `times` adds the time to compute it."""
     from hocket.util.schema import as_data
 
     took = {"wall_s": found.wall_s} if times else {}
@@ -199,7 +202,7 @@ def as_json(found: PolicyRun, times: bool) -> dict[str, object]:
 
 
 def _refusals(run: "ClusterRun") -> dict[str, str]:
-    """Of each job that could not run, why."""
+    """Reason of each job that could not run."""
     return {record.job.id: record.refused for record in run.records if record.refused}
 
 
@@ -241,7 +244,7 @@ def print_replays(workload: str, replays: Sequence[PolicyRun], times: bool) -> N
 
 
 def remarks(found: PolicyRun) -> list[str]:
-    """What was out of the ordinary in a run."""
+    """Remarks on unusual events of a run."""
     from hocket.util.units import show_count
 
     refusals = _refusals(found.run)

@@ -41,7 +41,7 @@ def policies(json: Json = False) -> None:
 
 
 def _purpose(text: str) -> str:
-    """What the first line of a policy's documentation says after its name."""
+    """First line of a policy's documentation, without its name."""
     return text.splitlines()[0].partition(": ")[2].rstrip(".")
 
 
@@ -97,7 +97,7 @@ def solve(
 
 
 def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
-    """What jobs get, and why."""
+    """Allocation of each job with its reason, as plain data."""
     from hocket.scheduler.model.allocation import ALONE
 
     ids = [active.job.id for active in there.jobs]

@@ -99,7 +99,7 @@ def _rates(text: str) -> list[float]:
 
 
 def _names(policies: list[str], conditions: Conditions, seeds: int) -> list[str]:
-    """The policies as tables show them; what is wrong with them, or with conditions of any seed, is told now."""
+    """Policies as tables show them. Errors in policies, or in conditions of any seed, are raised here."""
     from hocket.cli.cluster.policy_options import check_once
 
     chosen = [conditions.policy(text) for text in policies]

@@ -48,7 +48,7 @@ def print_profile(found: "ModelProfile", path: Path) -> None:
 
 
 def layers_shown(seconds: list[float]) -> list[int]:
-    """Which layers are printed, ascending: all, or of many the first and those that take longest.
+    """Layers to print, ascending: all, or the first and the slowest of many.
 
     Arguments:
         seconds: of each layer.

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 def of_deadlines(policy: "PolicyChoice", jobs: "Sequence[Job]") -> list[str]:
-    """That a policy of deadlines has none to look at."""
+    """Note if a deadline policy has no deadlines to use."""
     none = policy.spelt.partition(":")[0] == "min_cost_slo" and all(job.slo_s is None for job in jobs)
     return ["no job has an SLO: it is min_cost"] if none else []
 
 
 def of_costs(types: "Sequence[WorkerType]") -> list[str]:
-    """That types cost nothing because nobody said what they cost.
+    """Note if types cost nothing because no price was given.
 
     Arguments:
         types: those of which nothing else is said.
@@ -26,7 +26,7 @@ def of_costs(types: "Sequence[WorkerType]") -> list[str]:
 
 
 def once(told: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Lines of remarks by who they are about; what is said of all of several is said once, of nobody by name."""
+    """Remarks as lines by subject; a remark on all of several subjects is printed once, without a name."""
     lines: list[str] = []
     for who, texts in told:
         for text in texts:

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 
 def singly(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with each dataclass among its parameters taken apart into that dataclass's fields, in their place."""
+    """Command with each dataclass parameter replaced by the fields of the dataclass."""
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     parameters = []

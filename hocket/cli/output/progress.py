@@ -13,7 +13,7 @@ EVERY_S = 10.0
 
 
 class Progress:
-    """What a with-block is at: a bar on a terminal, elsewhere a line every ten seconds; silent for machines."""
+    """Progress of a with-block: a bar on a terminal, else a line every ten seconds; silent for machines."""
 
     def __init__(self, title: str, enabled: bool) -> None:
         self._shown: ProgressBar | ProgressLines | None = None
@@ -47,7 +47,7 @@ class ProgressBar:
         self._bar.start()
 
     def report(self, done: float, total: float, label: str) -> None:
-        """So much of a total (0: not known) is done, and this is being done."""
+        """Report progress: done of total (0 if unknown) and the current label."""
         if not total:
             self.tasks[0].total = None  # which `update` takes for no change
         self._bar.update(
@@ -56,7 +56,7 @@ class ProgressBar:
 
     @property
     def tasks(self) -> Any:
-        """Of rich: one."""
+        """The task of the progress bar, for rich."""
         return self._bar.tasks
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class ProgressLines:
         self._thread.start()
 
     def report(self, done: float, total: float, label: str) -> None:
-        """So much of a total (0: not known) is done, and this is being done."""
+        """Report progress: done of total (0 if unknown) and the current label."""
         self._said = done, total, label
 
     def stop(self) -> None:
@@ -89,7 +89,7 @@ class ProgressLines:
         self._thread.join()
 
     def line(self) -> str:
-        """What there is to say now, such as "planning: flush, 12 % done after 10 s"."""
+        """Line of progress, such as "planning: flush, 12 % done after 10 s"."""
         after = f"after {show_seconds(self._clock() - self._began_s)}"
         if self._said is None:
             return f"{self._title}: {after}"

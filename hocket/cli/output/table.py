@@ -72,7 +72,7 @@ def print_table(
 
 
 def print_legend(meanings: Mapping[str, str], columns: Sequence[str], width: int | None = None) -> None:
-    """What columns of a table mean; of a column's name its unit is left out."""
+    """Print the meanings of columns, without the units in their names."""
     names = {name.partition(" (")[0] for name in columns}
     told = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items() if name in names)
     for line in textwrap.wrap(told, (width or line_width()) - 2):
@@ -100,12 +100,12 @@ def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = 
 
 
 def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
-    """One unit that suits most of the values, and each as a number of it; '-' for what is not known."""
+    """A unit that suits most of the values, and each value in it; '-' if unknown."""
     return _in_one_unit(values, _SECONDS, 3)
 
 
 def in_bytes(values: Sequence[float]) -> tuple[str, list[str]]:
-    """Likewise for bytes."""
+    """A unit of bytes that suits most of the values, and each value in it; '-' if unknown."""
     return _in_one_unit(values, _BYTES, 4)
 
 
@@ -117,7 +117,7 @@ def _in_one_unit(values: Sequence[float], units: Sequence[tuple[float, str]], di
 
 
 def _figure(value: float, digits: int) -> str:
-    """So many digits that count, without an exponent; at most three behind the point."""
+    """Number with this many significant digits, without exponent, and at most three decimals."""
     if not isfinite(value):
         return "-"
     if value == 0:
@@ -128,7 +128,7 @@ def _figure(value: float, digits: int) -> str:
 
 
 def _cells(text: str) -> int:
-    """How many places of the terminal a text takes."""
+    """Number of terminal columns of a text."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 

@@ -29,7 +29,7 @@ _LEGEND = {
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on standard output, unrounded."""
+    """Print one JSON document on standard output, unrounded."""
     print(json.dumps(_plain(data), indent=1, allow_nan=False))
 
 
@@ -43,7 +43,10 @@ def _plain(data: Any) -> Any:
 
 
 def print_search(found: "Search", limit: int, width: int | None = None) -> None:
-    """The chosen candidate, the others by time (of those that read alike only the best), then the reasons of the refusals."""
+    """Print the chosen candidate, the others by time, then the reasons of refusals.
+
+    Of candidates with the same label only the best is shown.
+    """
     from hocket.planning.search.result import TIE
 
     rows = []
@@ -103,13 +106,13 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
 
 
 def _options(candidate: "Evaluated") -> str:
-    """What else was chosen."""
+    """Other choices of a candidate."""
     chosen = [f"{k}={v}" for k, v in candidate.plan.options.items()]
     return ", ".join([*chosen, *(["recompute"] if any(stage.recompute for stage in candidate.plan.stages) else [])])
 
 
 def _refusals(found: "Search") -> Iterator[str]:
-    """A line for each strategy, with the choice that misses by the least memory, or else the first, as the example."""
+    """Yield a line for each refused strategy, with the nearest miss of memory or the first refusal as example."""
     groups: dict[str, list[Refused]] = {}
     for refusal in found.refused:
         groups.setdefault(found.named(refusal), []).append(refusal)
@@ -151,7 +154,7 @@ def search_json(found: "Search") -> dict[str, Any]:
 
 
 def updates_json(updates: "UpdateSemantics") -> dict[str, Any]:
-    """How a plan's updates differ from those of one process, as plain data."""
+    """Differences of a plan's updates from one process, as plain data."""
     return {
         "kind": updates.kind,
         "same_as_one_process": updates.same and not updates.differences,
@@ -215,7 +218,7 @@ def print_plan(opened: "LoadedPlan") -> None:
 
 
 def _again(opened: "LoadedPlan", stage: "PlanStage") -> str:
-    """What a stage makes again: all, or of its layers so many in their ways, or nothing."""
+    """Recomputation of a stage: all layers, some layers, or none."""
     if stage.recompute:
         return "yes"
     own = set(stage.layers)
@@ -239,7 +242,7 @@ def print_shortened(opened: "LoadedPlan") -> None:
 
 
 def differ(now: "Predicted", then: "Predicted") -> bool:
-    """Whether two predictions say something else, beyond the last digits."""
+    """True if two predictions differ beyond the last digits."""
     seconds = isclose(now.iteration_s, then.iteration_s, rel_tol=1e-6)
     devices = now.peak_memory_bytes.keys() == then.peak_memory_bytes.keys()
     return not (
@@ -250,7 +253,10 @@ def differ(now: "Predicted", then: "Predicted") -> bool:
 
 
 def _cut(plan: "Plan") -> str:
-    """How a batch is cut, such as "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3 and 1 of 1"."""
+    """Microbatches of a batch, such as "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3
+
+    and 1 of 1".
+    """
     sizes = [plan.samples(m) for m in range(plan.microbatches)]
     count = show_count(len(sizes), "microbatch")
     if len(set(sizes)) == 1:

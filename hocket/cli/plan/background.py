@@ -96,7 +96,7 @@ def collocated_json(found: "Collocated") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BackgroundTables:
-    """What is said of a plan with a background job: two tables with their titles, and notes."""
+    """Tables and notes on a plan with a background job: two tables with titles, and notes."""
 
     title: str
     figures: list[list[str]]
@@ -110,7 +110,7 @@ _DEVICES = ("device", "idle alone", "idle together", "background's pace", "sampl
 
 
 def told(opened: "LoadedPlan", found: "Collocated") -> BackgroundTables:
-    """The same for people, and what would help a foreground that is held up."""
+    """Tables and notes for people, with advice for a foreground that is slowed down."""
     from hocket.util.units import show_bytes, show_number, show_ranges, show_seconds
 
     alone, together = found.steady
@@ -153,7 +153,7 @@ def told(opened: "LoadedPlan", found: "Collocated") -> BackgroundTables:
 
 
 def print_told(one: BackgroundTables) -> None:
-    """To the terminal."""
+    """Print the tables and notes."""
     from hocket.cli.output.table import print_table
 
     print_table(f"{one.title}, predicted", _FIGURES, one.figures, right=(1, 2))
@@ -163,7 +163,7 @@ def print_told(one: BackgroundTables) -> None:
 
 
 def in_report(one: BackgroundTables, found: "Collocated") -> "BackgroundSection":
-    """For a report."""
+    """The section of a report."""
     from hocket.reporting import BackgroundSection, Table
 
     figures = Table(_FIGURES, tuple(map(tuple, one.figures)), (1, 2))
@@ -172,7 +172,7 @@ def in_report(one: BackgroundTables, found: "Collocated") -> "BackgroundSection"
 
 
 def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
-    """What held the foreground up, what helps, and what an option that seems to do nothing does."""
+    """Yield the cause of the foreground's slowdown, advice, and the effect of ineffective options."""
     from hocket.planning.background.tuning import remedies
     from hocket.program.instruction import Kind
     from hocket.simulation.background.replay import COLLECTIVE

@@ -29,7 +29,7 @@ _LEAST = 0.0005  # a smaller share or gain is none
 
 
 class Explained:
-    """What limits a plan, and answers to what would help."""
+    """Bottlenecks of a plan, and what-if results."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Explained:
         return device, shares[device]
 
     def lines(self) -> Iterator[str]:
-        """What limits it, in a sentence."""
+        """Yield the bottleneck, in a sentence."""
         what = "device" if self.plan.tensor == 1 else "group"
         busiest, seconds = max(self.path.compute_s.items(), key=lambda one: one[1], default=(0, 0.0))
         device, share = self.fullest()
@@ -91,7 +91,7 @@ class Explained:
         yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
 
     def _spent(self) -> str:
-        """What the plan and the runner-up use of devices, in a sentence."""
+        """Device time of the plan and of the runner-up, in a sentence."""
         from hocket.planning.burst.amplification_limit import alone_words
 
         best, other = self.amplification["best"], self.amplification["runner_up"]
@@ -106,7 +106,7 @@ class Explained:
         print_answers(self.answers, "what would help: samples per second, against now")
 
     def json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Bottlenecks and what-if results as plain data."""
         device, share = self.fullest()
         limits = {
             "critical_path": self.shares(),
@@ -130,7 +130,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is told of a search's best plan.
+    """Explanation of a search's best plan.
 
     Attributes:
         explain: what limits it, and what would help; refusals: what was refused.
@@ -147,14 +147,14 @@ class Explanation:
             return self.explained(found, progress)
 
     def print(self, found: Any) -> None:
-        """For people."""
+        """Print it for people."""
         if self.explain:
             self._explained(found, True).print()
         if self.refusals:
             print_refused(self.refused(found))
 
     def json(self, found: Any) -> dict[str, Any]:
-        """As plain data."""
+        """The explanation as plain data."""
         from hocket.util.schema import as_data
 
         told = self._explained(found, False).json() if self.explain else {}
@@ -194,12 +194,12 @@ def print_answers(answers: "Sequence[ScenarioResult]", title: str) -> None:
 
 
 def answered(answers: "Sequence[ScenarioResult]") -> "list[ScenarioResult]":
-    """Answers to questions that nobody asked, without those of rates that are not known for the type of compute."""
+    """Results of the default scenarios, without rates unknown for the compute dtype."""
     return [one for one in answers if one.question.change.rate == 1 or one.same is not None or one.anew is not None]
 
 
 def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
-    """What is no candidate, and why: nearest misses of memory first."""
+    """Print refused candidates with reasons: nearest misses of memory first."""
     ordered = sorted(refused, key=lambda one: (not one.missing_bytes, one.missing_bytes))
     rows = [[one.strategy, one.config or "any", one.reason] for one in ordered[:most]]
     if rows:
@@ -227,7 +227,7 @@ def explained_sizes(found: Any, options: Mapping[str, Any], progress: Report | N
 def explained_profile(
     profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any], progress: Report | None = None
 ) -> Explained:
-    """Of the best plan of a profiled job."""
+    """Explanation of the best plan of a profiled job."""
     from hocket.planning.explain.baseline_comparison import of_profile, with_stale
     from hocket.planning.explain.what_if import ask_profile, usual
     from hocket.planning.waves.explain import why_not

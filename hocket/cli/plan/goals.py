@@ -45,7 +45,7 @@ def goal_from(
 
 
 def goal_lines(planned: "Planned[Any]", equation_s: float | None = None) -> Iterator[str]:
-    """What the best plan means for the goal.
+    """Yield the best plan's time, cost and devices for the goal.
 
     Arguments:
         equation_s: the training by equation 4.4.
@@ -67,7 +67,7 @@ def goal_lines(planned: "Planned[Any]", equation_s: float | None = None) -> Iter
 
 
 def goal_json(planned: "Planned[Any]", equation_s: float | None = None) -> dict[str, Any]:
-    """The same as plain data, with all parts of the cluster that were asked."""
+    """The goal's result as plain data, with all sub-clusters that were tried."""
     from hocket.util.schema import as_data
 
     data = {

@@ -12,7 +12,7 @@ MOST_SHOWN = 8  # devices
 
 
 def overlap_row(found: "Overlap | None") -> list[list[str]]:
-    """What an iteration gains; nothing where no gradients are summed."""
+    """Gain of an iteration by overlap; no row without gradient sums."""
     if found is None:
         return []
     gain_s = found.apart_iteration_s - found.iteration_s

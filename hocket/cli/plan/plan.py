@@ -276,7 +276,7 @@ def _buckets(word: str) -> str | float:
 
 
 def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "RunFeedback | None":
-    """What a run of an earlier plan took, kept where the plan is to be written."""
+    """Measurements of an earlier plan's run, if the new plan is written to the same folder."""
     from hocket.planning.predict.feedback import experience_of
 
     folder = output.resolve().parent if output else Path()
@@ -284,7 +284,7 @@ def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) 
 
 
 def _corrected_path(output: Path | None, profile: "ModelProfile") -> str:
-    """Where a profile is written that a run has corrected, seen from the plan's folder."""
+    """Path of a profile corrected by a run, relative to the plan's folder."""
     width = f"-{profile.tensor}" if profile.tensor > 1 else ""
     return f"{(output or Path('plan.yaml')).stem}.profile{width}.json"
 

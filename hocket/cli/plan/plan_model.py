@@ -172,7 +172,7 @@ def _print(found: "SizedSearch", limit: int) -> None:
 
 
 def _on_types(best: "SimulatedLayout") -> str:
-    """How many layers each stage has, by the type that it stands on."""
+    """Number of layers of each stage, by the stage's device type."""
     names, kinds = best.plane.types
     own: dict[str, list[str]] = {}
     for place, (begin, end) in zip(cycle(best.mesh.stands), pairwise((0, *best.mesh.ends)), strict=False):

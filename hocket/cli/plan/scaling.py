@@ -98,7 +98,7 @@ def scaling(
 
 
 def _iteration_of(model: str, cluster: "Cluster") -> "tuple[Iteration, str, tuple[str, ...]]":
-    """What finds an iteration, the model's name, and what is to be said of all figures."""
+    """Function that finds an iteration, the model's name, and notes on all figures."""
     from hocket.planning.goals.time_to_accuracy import any_mesh, data_parallel
     from hocket.planning.search.search import note_of_types
     from hocket.profiling.analytic.sizes import open_model
@@ -152,7 +152,7 @@ def _print_networks(level: str, networks: "dict[float, Scaling]") -> None:
 
 
 def _data(found: "Scaling") -> dict[str, Any]:
-    """As plain data."""
+    """Result as plain data."""
     from hocket.util.schema import as_data
 
     rows = [

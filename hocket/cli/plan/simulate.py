@@ -211,7 +211,7 @@ def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
 
 
 def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
-    """What a plan uses of devices, and a run of it, where others may have those that a stage leaves out; empty where all are kept."""
+    """Planned and measured use of devices if idle ones may be lent; empty if all devices are kept."""
     from hocket.errors import InputError
     from hocket.planning.burst.amplification import amplification_of
     from hocket.strategies.base.strategy import yields_idle
@@ -225,7 +225,7 @@ def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
 
 
 def _sent_by_groups(summary: "Summary") -> list[list[str]]:
-    """What tensor-parallel groups send, of all members together."""
+    """Traffic of tensor-parallel groups, over all ranks."""
     from hocket.util.units import show_bytes
 
     between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
@@ -233,7 +233,7 @@ def _sent_by_groups(summary: "Summary") -> list[list[str]]:
 
 
 def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
-    """What goes between devices and hosts, by kind where it is most, and what lies there."""
+    """Traffic between devices and hosts by kind, and the bytes on hosts."""
     from hocket.util.units import show_bytes, show_peaks
 
     ways = (swapped.in_bytes, swapped.out_bytes)

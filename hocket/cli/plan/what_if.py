@@ -85,7 +85,7 @@ def what_if(
 
 
 class _WhatIfOptions:
-    """What questions are about: a plan as it stands, or the best that a search finds."""
+    """Subject of the scenarios: a given plan, or the best plan of a search."""
 
     def __init__(self, model: str, cluster: Path | None, batch: int | None, replan: bool) -> None:
         from hocket.errors import InputError
@@ -154,7 +154,7 @@ class _WhatIfOptions:
         devices: Sequence[int] | None,
         device_type: Sequence[str] | None,
     ) -> "list[Scenario]":
-        """One question for each option, in words that say what was asked."""
+        """One scenario for each option, described as the user asked."""
         from hocket.hardware.change import Change
         from hocket.planning.explain.what_if import Scenario
 
@@ -179,7 +179,7 @@ class _WhatIfOptions:
 
 
 def _joined(questions: "Sequence[Scenario]") -> "Scenario":
-    """All at once.
+    """All scenarios combined.
 
     Raises:
         InputError: two say something else of the same thing.

@@ -36,7 +36,7 @@ LINKS_BUDGET_S = 6.0
 
 @dataclass(frozen=True)
 class DemoOutcome:
-    """One strategy: what was predicted and what happened.
+    """One strategy with its prediction and measurement.
 
     Attributes:
         paced_iteration_s: predicted at the paces that the machine's cores had beside the run.

@@ -22,7 +22,7 @@ Resume = Annotated[
 
 
 class ResumingCommand(TyperCommand):
-    """A command whose option --resume takes the next word only if that is `auto`, so that it takes no argument away."""
+    """Command with a --resume option that consumes the next word only if it is `auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See `click.Command.parse_args`."""

@@ -110,7 +110,7 @@ def by_kind(operators: Iterable[Operator], device: DeviceType, dtype: str) -> di
 
 
 def learned(sketch: Sketch, measured: ModelProfile, device: DeviceType) -> Calibration:
-    """What a measured profile teaches of a device type.
+    """Calibration factors of a device type from a measured profile.
 
     Arguments:
         sketch: of the same job, for the same microbatch sizes. device: that of `measured`.

@@ -13,7 +13,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
-    """The profile with a group's reductions and gathers in its seconds: what planners and the simulator take for one device's.
+    """The profile of one rank with the seconds of its group's reductions and gathers included.
 
     Arguments:
         profile: of one member. group: of as many members as the profile's `tensor` says.
@@ -28,7 +28,10 @@ def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
 
 
 def _known_on(profile: ModelProfile, cluster: Cluster) -> ModelProfile:
-    """With seconds on every type of the cluster: only computing takes another time there, and not what members exchange."""
+    """The profile with seconds for every type of the cluster. Only computation scales with the type, communication does
+
+    not.
+    """
     names = {node.device_type: None for node in cluster.nodes} or {cluster.device_type: None}
     found = [profile.on(name) for name in profile.elsewhere]
     for name in names:

@@ -13,7 +13,7 @@ from hocket.errors import InputError
 
 
 class Launch(NamedTuple):
-    """What a job gives to its device in one piece.
+    """One launch: work that a job submits to its device at once.
 
     Attributes:
         seconds: alone on the device. demand: the share of the device that it needs for that, more than 0, at most 1.
@@ -51,7 +51,7 @@ class Background:
 
     @classmethod
     def even(cls, name: str, samples: float, step_s: float, launch_s: float | None = None) -> "Background":
-        """A job of which only the seconds of a step are known: it needs the whole device, in launches of at most `launch_s`."""
+        """Background job with a known step time only: launches of at most `launch_s` that need the whole device."""
         return cls(name, samples, (Launch(step_s),)).divided(launch_s)
 
     @cached_property
@@ -70,7 +70,7 @@ class Background:
         return self.samples / self.step_s
 
     def divided(self, launch_s: float | None) -> "Background":
-        """The same in launches of at most so many seconds; a longer one becomes several of equal length."""
+        """The job with launches of at most `launch_s` seconds; longer ones are divided equally."""
         if launch_s is None:
             return self
         found: list[Launch] = []
@@ -80,6 +80,6 @@ class Background:
         return Background(self.name, self.samples, tuple(found), self.memory_bytes)
 
     def alone(self) -> "Background":
-        """The same where each launch takes the whole device."""
+        """The job with launches that need the whole device."""
         whole = tuple(launch._replace(demand=1.0) for launch in self.launches)
         return Background(self.name, self.samples, whole, self.memory_bytes)

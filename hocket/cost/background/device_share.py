@@ -21,7 +21,7 @@ from hocket.program.passes.borders import StageCut
 
 
 class LayerDemand(NamedTuple):
-    """One layer of a forward or a backward, or an instruction that has no layers.
+    """One layer of a forward or backward, or an instruction without layers.
 
     Attributes:
         fraction: of the instruction's seconds. demand: share of the device, 0 to 1. layer: its index, -1 for none.
@@ -36,7 +36,7 @@ WHOLE = (LayerDemand(1.0, 1.0),)
 
 
 class LayerCosts(Protocol):
-    """A cost model, as far as shares of devices go: costs of layers by device, and which layers a stage has."""
+    """Interface of a cost model for device shares: costs of layers by device, and layers of stages."""
 
     @property
     def cluster(self) -> Cluster:
@@ -54,7 +54,7 @@ class LayerCosts(Protocol):
         """Costs of all layers on a device."""
 
     def ready_fractions(self, stage: int, samples: int) -> Sequence[float]:
-        """When each bucket of a backward is ready, as a fraction of its time."""
+        """Time of each bucket in a backward, as a fraction of the backward."""
 
 
 def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +107,7 @@ def mean_demand(costs: LayerCosts, instruction: Instruction) -> float:
 def _between(
     layers: Sequence[int], seconds: np.ndarray, shares: np.ndarray, begin: float, end: float
 ) -> tuple[LayerDemand, ...]:
-    """What of some layers, one after the other, lies between two fractions of their time."""
+    """Parts of consecutive layers between two fractions of their total time."""
     total = float(seconds[list(layers)].sum())
     if total <= 0 or end <= begin:
         return WHOLE

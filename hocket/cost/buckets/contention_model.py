@@ -27,7 +27,7 @@ Members = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 
 class _Contention(NamedTuple):
-    """By what part of itself a bucket's all-reduce stretches computation, and computation the all-reduce."""
+    """Relative slowdowns of a bucket: computation by its all-reduce, and its all-reduce by computation."""
 
     computation: float
     all_reduce: float
@@ -44,14 +44,14 @@ class ContentionModel:
         self._memory, self._members = memory, members
 
     def threads(self, instruction: Instruction) -> int:
-        """That move a collective; 0: what the library takes."""
+        """Threads of a collective; 0 for the library's default."""
         if instruction.kind is not Kind.ALL_REDUCE or not instruction.reads:
             return 0
         value = instruction.reads[0]
         return self._cuts[value.stage].threads_of(value.part) if value.what is ValueKind.ACCUMULATOR else 0
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...] | None:
-        """What a collective of gradients or weights uses of its members' speeds; None if nothing is known of it, or it is of a norm."""
+        """Shared speeds that a collective of gradients or weights uses; None for a norm or without a model."""
         value = instruction.reads[0]
         gathers = instruction.kind is Kind.ALL_GATHER
         if not self._cluster.contends or not (gathers or value.what is ValueKind.ACCUMULATOR):
@@ -66,7 +66,7 @@ class ContentionModel:
         return (*speeds, *(Use(("bucket", device, *key), 1.0, Sharing.SPEED) for device in members))
 
     def slowed(self, device: int) -> tuple[Use, ...]:
-        """What computation on a device uses of its own speed, and of that of its buckets."""
+        """Shared speeds that computation on a device uses: its own, and those of its buckets."""
         return self._slowed.get(device, ())
 
     @cached_property
@@ -85,7 +85,7 @@ class ContentionModel:
 
     @cached_property
     def _contention(self) -> dict[tuple[int, int], _Contention]:
-        """Of each bucket, and of the weights, that go over a level of which it is known."""
+        """Contention of each bucket, and of weights, that cross a level with a model."""
         return {(stage, bucket): found for stage, bucket, found in self._each()} if self._cluster.contends else {}
 
     def _each(self) -> Iterator[tuple[int, int, _Contention]]:
@@ -107,7 +107,7 @@ class ContentionModel:
                         yield s, _WEIGHTS, _of(overlap.on(len(group)), weights_bytes, overlap.own_threads)
 
     def _key(self, stage: int, bucket: int) -> tuple[int, int]:
-        """One for all stages that share a bucket."""
+        """Key shared by all stages of a tied bucket."""
         own = max(1, len(self._cuts[stage].buckets))
         if bucket < own:
             return stage, bucket

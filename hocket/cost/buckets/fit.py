@@ -22,7 +22,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class Computed(NamedTuple):
-    """A computation: seconds that it had communication beside it, by threads of that, seconds that it had not, and what it takes alone."""
+    """A computation: seconds beside communication by threads, seconds without, and its seconds alone."""
 
     beside_s: Mapping[int, float]
     apart_s: float
@@ -30,7 +30,7 @@ class Computed(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """An all-reduce: its threads, its gradients' bytes, seconds that it had computation beside it, and seconds that it had not."""
+    """An all-reduce: threads, bytes, seconds beside computation, and seconds without."""
 
     threads: int
     size_bytes: float
@@ -39,7 +39,7 @@ class Moved(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """Likewise from begin to end beside computation, or alone."""
+    """An all-reduce that ran entirely beside computation, or alone."""
 
     threads: int
     size_bytes: float
@@ -105,7 +105,7 @@ def _error(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _share(computed: Sequence[Computed]) -> tuple[float, float]:
-    """alpha_1 and alpha_2: what is done beside communication is the share of that time that computation keeps, added up."""
+    """alpha_1 and alpha_2: computation keeps this share of its speed beside communication, by threads."""
     beside = np.array([sum(one.beside_s.values()) / one.alone_s for one in computed])
     threads = np.array([sum(r * seconds for r, seconds in one.beside_s.items()) / one.alone_s for one in computed])
     done = np.array([1 - one.apart_s / one.alone_s for one in computed])
@@ -125,12 +125,12 @@ def _share(computed: Sequence[Computed]) -> tuple[float, float]:
 
 
 def _done(one: Computed, model: OverlapModel) -> float:
-    """What of a computation is done in its time, by a model: 1 if that is right."""
+    """Share of a computation done in its time according to a model; 1 for a perfect model."""
     return (one.apart_s + sum(seconds * model.share(r) for r, seconds in one.beside_s.items())) / one.alone_s
 
 
 def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, dict[int, float]]:
-    """Of all-reduces beside computation, or of those alone: one startup for all, and bytes per second by threads.
+    """One startup, and bytes per second by threads, for all-reduces beside computation or alone.
 
     Where few of some number of threads do not say how long bytes take, they count to the next such number.
 
@@ -153,7 +153,7 @@ def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, d
 
 
 def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, float]]:
-    """The same, but seconds per byte, which may be below zero."""
+    """One startup, and seconds per byte by threads; seconds per byte may be negative."""
     kinds = sorted({one.threads for one in moved})
     table = np.zeros((len(moved), 1 + len(kinds)))
     for row, one in zip(table, moved, strict=True):
@@ -172,7 +172,7 @@ def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, flo
 
 
 def _curve(rates: dict[int, float]) -> Rate:
-    """gamma_1 to gamma_3: for each decay the others are a line; the best decay is looked for on a grid, then between."""
+    """gamma_1 to gamma_3: a line for each decay; the best decay is searched on a grid, then refined."""
     threads = np.array(sorted(rates), dtype=float) ** EXPONENT
     measured = np.array([rates[r] for r in sorted(rates)])
     if len(rates) == 1:
@@ -195,7 +195,7 @@ def _curve(rates: dict[int, float]) -> Rate:
 
 
 def _least(of: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley is least, by golden sections."""
+    """Minimum of a unimodal function by golden-section search."""
     while high - low > 1e-10:
         one, other = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         low, high = (low, other) if of(one) <= of(other) else (one, high)

@@ -27,7 +27,7 @@ class Bundles:
         return gcd(self._cuts[value.stage].merged, self._cuts[value.part].merged)
 
     def samples_in(self, instruction: Instruction, value: Value, samples: int) -> int:
-        """Samples of one value of an instruction of so many samples: of a bundle's activations and gradients those of the piece."""
+        """Samples of one value of an instruction; activations and gradients of a bundle have those of their piece."""
         merged = self._cuts[instruction.stage].merged
         if merged == 1 or value.what not in BORDER or instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
             return samples
@@ -42,11 +42,11 @@ class Bundles:
         return self._cuts[value.part if value.what is ValueKind.ACTIVATION else value.stage]
 
     def split(self, value: Value) -> bool:
-        """Whether it is one of several pieces that are copied out of what a bundle makes."""
+        """True if the value is one of several pieces copied from a bundle's output."""
         return self.maker(value).merged > self.piece(value)
 
     def joined(self, value: Value, device: int) -> bool:
-        """Whether it is copied on a device, with the other pieces of a bundle that reads them."""
+        """True if a device copies the value when it joins the pieces of a bundle."""
         reader = self.reader(value)
         return reader.merged > self.piece(value) and reader.device(value.index) == device
 

@@ -17,7 +17,7 @@ from hocket.program.program import Program
 
 @dataclass(frozen=True)
 class InstructionProfile:
-    """One forward or backward.
+    """Memory inside one forward or backward.
 
     Attributes:
         until: shares of its seconds, ascending to 1, at which its layers end; shape (layers,).
@@ -35,7 +35,7 @@ Insides = dict[tuple[Kind, int, bool], InstructionProfile]
 
 
 def insides(costs: CostModel, program: Program) -> Insides:
-    """Of every stage's forwards and backwards, for the first microbatch that is seen of each."""
+    """Memory inside every stage's forwards and backwards, from the first microbatch of each size."""
     found: Insides = {}
     for part in (program.prologue, program.period):
         for one in (instruction for lane in part.values() for instruction in lane):

@@ -127,7 +127,7 @@ class Walk:
 
     @property
     def stash_bytes(self) -> float:
-        """What a forward leaves for its backward."""
+        """Bytes that a forward keeps for its backward."""
         return float(self.inner.sum()) + sum(size for size, *_ in self.kept)
 
     def forward_peak(self, kept: bool, leaves: bool) -> float:

@@ -26,7 +26,7 @@ _ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
 
 @dataclass(frozen=True)
 class StageBytes:
-    """What does not depend on the microbatch: one stage's weights, optimizer state, buffers and gradient buckets.
+    """Bytes of one stage that do not depend on the microbatch: weights, optimizer state, buffers, gradient buckets.
 
     Attributes:
         bucket_of: for every layer position of the stage, bytes of gradients that are complete there, by bucket; shape
@@ -64,7 +64,7 @@ class StageBytes:
 
 
 def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tuple[Tie, ...]) -> StageBytes:
-    """One stage's constant bytes; a parameter that several of its layers use counts once.
+    """Constant bytes of one stage; parameters shared by its layers count once.
 
     Arguments:
         s: which of the stages.
@@ -209,7 +209,7 @@ class PlanMemory:
         return tuple(i for i in found if self._columns.profile.tensors[i].gradient)
 
     def own(self, value: Value) -> bool:
-        """Whether each member of a group has its own part of something in an activation or gradient."""
+        """True if each tensor-parallel rank has its own part of some tensor of an activation or gradient."""
         return any(self._columns.profile.tensors[i].own for i in self._crossing(value))
 
     def held_bytes(self, value: Value, device: int, samples: int) -> float:
@@ -240,11 +240,11 @@ class PlanMemory:
         return self._loose_bytes(value, samples)
 
     def _makes(self, value: Value, device: int) -> bool:
-        """Whether an activation or gradient is made on this device, and not received."""
+        """True if an activation or gradient is produced on this device instead of received."""
         return self.bundles.maker(value).device(value.index) == device
 
     def _joined_bytes(self, instruction: Instruction, samples: int) -> float:
-        """What is there twice while the pieces that a bundle reads are joined, border by border."""
+        """Bytes that exist twice while a bundle's pieces are joined, border by border."""
         borders: dict[tuple[int, int], float] = {}
         for value in self.bundles.joins(instruction):
             key, size = (value.stage, value.part), self.bundles.samples_in(instruction, value, samples)
@@ -252,7 +252,7 @@ class PlanMemory:
         return max(borders.values(), default=0.0)
 
     def _packed(self, value: Value, device: int) -> bool:
-        """Whether an activation or gradient that is made on this device is copied into a message as soon as it is made."""
+        """True if an activation or gradient is copied into a message as soon as it is produced."""
         reader = self.bundles.reader(value)
         if reader.device(value.index) == device:
             return False
@@ -260,7 +260,7 @@ class PlanMemory:
         return len(indices) > 1 or (value.what is ValueKind.ACTIVATION and not all(tensors[i].dense for i in indices))
 
     def _loose_bytes(self, value: Value, samples: int) -> float:
-        """Bytes of an activation's or gradient's own tensors, on the device that makes them, besides what the stash keeps."""
+        """Bytes of a border value's own tensors on its producer, beyond the stash."""
         maker = self._cuts[value.stage]
         if value.what is ValueKind.GRADIENT or maker.recompute or self._swaps:
             return self.value_bytes(value, samples)
@@ -269,7 +269,7 @@ class PlanMemory:
         return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
 
     def pooled(self, value: Value) -> bool:
-        """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
+        """True if the memory of such values is pooled: weight versions and flat buckets."""
         if self._swaps:
             return False
         if value.what in _SUMS:
@@ -277,7 +277,7 @@ class PlanMemory:
         return value.what in (ValueKind.WEIGHTS, ValueKind.SHARD) and not self.stages[value.stage].gathers
 
     def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
-        """What an instruction adds to its device's memory for good; negative when it frees more than it makes.
+        """Net change of device memory by an instruction; negative if it frees more than it makes.
 
         Arguments:
             pooled: count values whose memory is pooled.
@@ -333,17 +333,17 @@ class PlanMemory:
         return whole + flat_bytes + (taken if pooled else 0.0)
 
     def _flat(self, value: Value) -> bool:
-        """Whether a gradient bucket lies in flat memory that is taken anew for each update."""
+        """True if a gradient bucket lies in flat memory that is allocated anew for each update."""
         stage = self.stages[value.stage]
         return stage.gathers or (self._swaps and stage.summed[value.part])
 
     def _added_bytes(self, values: Iterable[Value]) -> float:
-        """Of sums of gradients that several stages of the device have, while somebody uses them: one sum for each of these."""
+        """Bytes of summed gradients of several stages of the device while in use: one sum for each bucket."""
         shared = ((v.stage, v.part) for v in values if v.what in _SUMS)
         return sum(float(self.stages[s].bucket_bytes[b]) for s, b in shared if (s, b) in self._added)
 
     def _besides(self, value: Value, samples: int) -> float:
-        """What is there of a value besides its copy when that is made; a piece may be copied twice."""
+        """Bytes of a value besides its copy while that is made; a piece may be copied twice."""
         loose = self._loose_bytes(value, samples)
         return max(loose, self.value_bytes(value, samples)) if self.bundles.split(value) else loose
 
@@ -359,7 +359,7 @@ class PlanMemory:
         return [v for v in instruction.writes if heir_of(instruction, v) is None]
 
     def _walk(self, stage: int, samples: int) -> Walk:
-        """One stage's layers and tensors by position, made once for each number of samples."""
+        """Layers and tensors of one stage by position, computed once for each number of samples."""
         found = self._walks.get((stage, samples))
         if found is None:
             profile = self._columns.profile

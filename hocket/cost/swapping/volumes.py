@@ -26,7 +26,7 @@ class SwapKind(StrEnum):
 
 
 class Volume(NamedTuple):
-    """Bytes of an iteration over all devices: to and from the host, and from device to device (counted once)."""
+    """Bytes of an iteration over all devices: to and from hosts, and between devices (counted once)."""
 
     host_bytes: float
     peer_bytes: float
@@ -45,7 +45,7 @@ class SwapLayer:
 
 @dataclass(frozen=True)
 class Scheme:
-    """How an iteration is run; each field is one of the paper's choices.
+    """Execution scheme of an iteration; each field is one of the paper's choices.
 
     Attributes:
         devices: N. microbatches: m, of one device's part of the batch: m N in all.
@@ -98,11 +98,11 @@ class Scheme:
         return packs
 
     def forward_device(self, pack: int, packs: int) -> int:
-        """Where a pack's forward runs in a pipeline."""
+        """Device of a pack's forward in a pipeline."""
         return pack % self.devices if self.in_turn else pack * self.devices // packs
 
     def backward_device(self, pack: int, packs: int) -> int:
-        """Where a pack's backward and update run in a pipeline; in turn they go on where forwards end."""
+        """Device of a pack's backward and update in a pipeline. The round robin continues after the last forward."""
         return (2 * packs - 1 - pack) % self.devices if self.in_turn else self.forward_device(pack, packs)
 
 
@@ -160,7 +160,7 @@ def swap_volumes(layers: Sequence[SwapLayer], scheme: Scheme) -> dict[SwapKind, 
 def _borders(
     layers: Sequence[SwapLayer], scheme: Scheme, device: Sequence[int], firsts: Sequence[int], seen: int
 ) -> Volume:
-    """What goes from pack to pack in one direction."""
+    """Bytes between packs in one direction."""
     host, peer = 0.0, 0.0
     for k in range(1, len(firsts)):
         size = seen * layers[firsts[k]].input_bytes

@@ -27,7 +27,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def device_type(name: str) -> DeviceType:
-    """One device type by name.
+    """Device type of this name.
 
     Raises:
         InputError: no file has this name (the message lists all, and says how to describe another), or the file is wrong.
@@ -50,7 +50,7 @@ def device_type(name: str) -> DeviceType:
 
 @cache
 def type_of_card(card: str) -> str:
-    """Name of the device type that a card is, by the name that its driver reports; the driver's name where none is listed.
+    """Device type of a card by its driver's name; the driver's name if it is not listed.
 
     A data file lists these names under `cards`, such as "NVIDIA H100 80GB HBM3".
     """

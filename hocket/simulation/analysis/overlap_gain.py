@@ -67,7 +67,7 @@ def _steady_update(outcome: SimulationResult, device: int) -> int | None:
 
 
 def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> SummedBackward | None:
-    """What a run's trace says, with backwards cut at their buckets, and bytes."""
+    """Backwards cut at their buckets, with bytes, from the trace of a run."""
     found = summed_backward(outcome.trace, outcome.program.rule.batch, device, update)
     if found is None:
         return None
@@ -88,7 +88,7 @@ def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> Su
 
 
 def _backwards(outcome: SimulationResult) -> _Rows:
-    """Where the nodes of backwards stand: (part, first node, last node, microbatch), by device and stage."""
+    """Rows of the backward nodes: (part, first node, last node, microbatch), by device and stage."""
     skeleton = outcome.layout.skeleton
     found: _Rows = {}
     for part in skeleton.parts:
@@ -101,7 +101,7 @@ def _backwards(outcome: SimulationResult) -> _Rows:
 def _pieces(
     outcome: SimulationResult, rows: list[_Row], whole: BackwardPiece, found: SummedBackward
 ) -> list[BackwardPiece]:
-    """One backward, cut where the gradients of a bucket are there."""
+    """One backward, cut where the gradients of each bucket are complete."""
     layout = outcome.layout
     stride = layout.skeleton.program.stride
     for part, first, last, index in rows:

@@ -21,8 +21,10 @@ _SUMMED = (ValueKind.REDUCED, ValueKind.PART)
 
 
 def sums_apart(layout: NodeLayout) -> NodeLayout | None:
-    """A lowered program with its sums behind its backwards; None where it sums no gradients, or where lanes of swaps
-    take sums, beside computation and in an order of their own."""
+    """Lowered program with its gradient sums after the backwards.
+
+    None without gradient sums, or if swap lanes have sums in an order of their own beside computation.
+    """
     if any(lane in SWAP_LANES.values() for _, lane in layout.program.lanes):
         return None
     skeleton = layout.skeleton
@@ -71,7 +73,7 @@ def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
 def _chain(
     part: ProgramPart, places: dict[int, tuple[int, int, int]], devices: Iterable[list[int]]
 ) -> set[tuple[int, int]]:
-    """One sum behind another on each device: by update, from the last stage to the first, bucket by bucket.
+    """Edges that serialize the sums of each device: by update, from the last stage to the first, by bucket.
 
     None where a lane has another order: they would wait for each other.
     """

@@ -63,7 +63,7 @@ class Collocated:
 
     @cached_property
     def room(self) -> bool:
-        """Whether both jobs can have parts of a device at once: one's layers, or the other's launches, do not need all of it."""
+        """True if both jobs can share a device: layers of one, or launches of the other, leave a part of it free."""
         if any(launch.demand < 1 for launch in self.background.launches):
             return True
         unrolled = Unrolled(self.alone.layout, self.alone.costs)
@@ -80,12 +80,12 @@ class Collocated:
 
     @property
     def foreground_samples_per_s(self) -> float:
-        """Of the foreground, with the background."""
+        """Samples per second of the foreground, beside the background."""
         return self.foreground.costs.batch_size / self.steady[1].iteration_s
 
     @cached_property
     def background_samples_per_s(self) -> dict[int, float]:
-        """Of the background, by device."""
+        """Samples per second of the background, by device."""
         begin, end = self._window
         found = dict.fromkeys(self.devices, self.background.samples_per_s)
         for device, log in self.launches.items():
@@ -96,12 +96,12 @@ class Collocated:
 
     @property
     def samples_per_s(self) -> float:
-        """Of both, over all devices: the cluster's throughput where they train the same model."""
+        """Samples per second of both jobs over all devices: the throughput if both train the same model."""
         return self.foreground_samples_per_s + sum(self.background_samples_per_s.values())
 
     @cached_property
     def idle(self) -> dict[int, tuple[float, float]]:
-        """By device of the cluster, the share of time in which it computes nothing: without, and with the background."""
+        """Idle share of each device of the cluster, without and with the background."""
         before = self.steady[0]
         begin, end = self._window
         found = {}
@@ -116,7 +116,7 @@ class Collocated:
 
     @cached_property
     def trace(self) -> Trace:
-        """The foreground with the background, of memory only peaks. Launches that follow each other are one span."""
+        """Trace of the foreground with the background; memory has peaks only. Consecutive launches are one span."""
         spans = {d: _joined(log[:, :2]) for d, log in self.launches.items() if len(log)}
         found, none = self.foreground.trace, np.zeros(0)
         peaks = {str(d): size for d, size in self.alone.peak_memory_bytes.items()}
@@ -126,7 +126,7 @@ class Collocated:
 
     @property
     def _window(self) -> tuple[float, float]:
-        """The part of the run that figures of the background are of: whole periods, warm, as in the steady state."""
+        """Window of the background's figures: whole warm periods, as in the steady state."""
         layout, steady = self.foreground.layout, self.steady[1]
         if steady.last < 0:
             return 0.0, self.foreground.makespan_s
@@ -139,7 +139,7 @@ class Collocated:
 
     @cached_property
     def _computed(self) -> dict[int, np.ndarray]:
-        """By device, begin and end of all that it computes of the foreground, shape (nodes, 2)."""
+        """Begin and end of the foreground's computations by device; shape (nodes, 2)."""
         run, found = self.foreground, {}
         unrolled = Unrolled(run.layout, run.costs)
         nodes = [n for n in range(len(run.end_s)) if unrolled.computes(n)]
@@ -156,7 +156,9 @@ def collocate(
     rules: Collocation | None = None,
     devices: Iterable[int] | None = None,
 ) -> Collocated:
-    """Play a run again with a background job on devices of its cluster; on those that it does not use the job is alone.
+    """Replay a run with a background job on devices of its cluster.
+
+    On devices that the run does not use, the background job is alone.
 
     Arguments:
         outcome: of a run of some repetitions (REPEATS), so that launches fall into periods at many places.
@@ -189,7 +191,7 @@ def collocate(
 
 
 def background_of(outcome: SimulationResult, name: str = "") -> Background:
-    """The background job that a run on one device would be: its forwards and backwards layer by layer, and its steps.
+    """Background job from a run on one device: forwards and backwards layer by layer, and steps.
 
     What the host does, and waits of the device, are left out: a background has time to load ahead.
 

@@ -34,7 +34,7 @@ _SHOWN = 8  # of what is in motion, in an error
 
 
 class BackgroundReplay:
-    """One replay.
+    """One replay of a run with a background job.
 
     Attributes:
         start, end, cause: of every node, as in an Outcome.
@@ -196,7 +196,7 @@ class BackgroundReplay:
             self._pace(self._moving[n], now)
 
     def _pace(self, one: Motion, now: float) -> None:
-        """Give a node in motion its rate, by what it shares with others and by the launches that are beside it."""
+        """Set the rate of a node in motion from shared resources and concurrent launches."""
         self._advance(one, now)
         one.pace = self._slowed(one)
         one.rate = one.pace * (self.shares.rate(one.node) if one.phase == 1 else 1.0)
@@ -252,7 +252,7 @@ class BackgroundReplay:
             self._settle(device, now)
 
     def _may(self, device: SharedDevice) -> bool:
-        """Whether a launch may begin beside what is there."""
+        """True if a launch may begin beside the running work."""
         there = (*device.collectives.values(), *device.layers.values())
         if any((*self.nodes.kind(one.node), one.at) in self.paused for one in there):
             return False

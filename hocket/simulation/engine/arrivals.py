@@ -13,7 +13,7 @@ from hocket.simulation.engine.tables import NodeLayout, fraction, size_classes
 
 
 def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
-    """What brings the members of each collective: (pointer by node, nodes), by compute lane the last node that it waits for."""
+    """Last node before each rank of a collective, by compute lane: (pointer by node, nodes)."""
     skeleton, (prologue, period, _) = layout.skeleton, layout.sizes
     joint = np.array([signature.members[0].kind in COLLECTIVES for signature in skeleton.signatures], dtype=np.bool_)
     busy = np.array([computes(lane) for _, lane in skeleton.lanes], dtype=np.bool_)
@@ -42,7 +42,7 @@ def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
 
 
 def meeting_tables(layout: NodeLayout, costs: CostModel) -> tuple[np.ndarray, ...]:
-    """What the kernel needs of meetings; empty arrays where seconds do not vary.
+    """Tables of collectives for the kernel; empty arrays if compute times do not vary.
 
     Returns:
         (variance by signature and class of samples as in `cost_tables`, copies by signature: members that each member of a collective

@@ -22,7 +22,7 @@ instruction behind which they come is what they have waited for."""
 
 
 def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
-    """Whether the event of slot a comes before that of slot b."""
+    """True if the event of slot a comes before the event of slot b."""
     return bool(time[a] < time[b] or (time[a] == time[b] and rank[a] < rank[b]))
 
 
@@ -82,7 +82,7 @@ def take(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int) -> int:
 
 
 def rate_of(s: int, use_ptr: Ints, use_resource: Ints, use_sharing: Ints, capacity: Floats, load: Floats) -> float:
-    """The rate at which a node of a signature goes on: the least share among its resources (1), times that of speeds (2)."""
+    """Rate of a node: the smallest share of its resources (1), times the smallest share of speeds (2)."""
     rate, speed = 1.0, 1.0
     for u in range(use_ptr[s], use_ptr[s + 1]):
         resource = use_resource[u]
@@ -107,7 +107,10 @@ def retime(
     left: Floats,
     since: Floats,
 ) -> tuple[int, int]:
-    """Give new rates to all who share a resource with a node, of this signature, that came or went; return order and heap size."""
+    """Update the rates of nodes that share a resource with an added or removed node of this signature.
+
+    Returns the order counter and the heap size.
+    """
     heap, where, time, rank = queue
     use_ptr, use_resource, _, use_sharing, share_ptr, share_lane, capacity = uses
     for u in range(use_ptr[s], use_ptr[s + 1]):
@@ -126,7 +129,7 @@ def retime(
 
 
 def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> tuple[int, int]:
-    """The template of a node and the repetition that it is in: nodes are numbered prologue, periods, epilogue."""
+    """Template and repetition of a node; nodes are numbered prologue, periods, epilogue."""
     if n < n_prologue:
         return n, 0
     if n < base:
@@ -136,7 +139,7 @@ def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> t
 
 
 def charge(device: int, amount: float, now: float, records: int, memory: Any) -> int:
-    """Change a device's memory level, keep its peak, write the new level down; return the number of records."""
+    """Change a device's memory level, update its peak and record the level; return the number of records."""
     level, peak, record_s, record_device, record_bytes = memory
     if amount == 0.0:
         return records
@@ -149,7 +152,7 @@ def charge(device: int, amount: float, now: float, records: int, memory: Any) ->
 
 
 def follows(n: int, device: int, cause: Ints, shape: Any, node: Any, cost: Any) -> bool:
-    """Whether the last thing that a node waited for was a compute instruction of this device."""
+    """True if a node waited last for a compute instruction of this device."""
     n_prologue, n_period, repeats = shape[:3]
     if cause[n] < 0:
         return False
@@ -301,7 +304,7 @@ def play(
 
 @cache
 def compiled() -> Callable[..., int] | None:
-    """`play` compiled by numba, or None where numba is not installed. The first call in a process takes a while."""
+    """`play` compiled by numba; None without numba. The first call in a process is slow."""
     try:
         from numba import njit
         from numba.extending import register_jitable

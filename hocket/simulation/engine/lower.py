@@ -86,7 +86,7 @@ class _Edges:
         self.initial = {device: frozenset(self.program.initial(device)) for device in self.program.devices}
 
     def skeleton(self) -> Skeleton:
-        """All edges, with the nodes that they join."""
+        """All edges between nodes."""
         for number, first, second in self.nodes.chained:
             if number == PERIOD:
                 self.inside.append((first, second, 0, False))
@@ -121,7 +121,7 @@ class _Edges:
                     self._read(part, node, lane, value)
 
     def _read_in_period(self, node: int, lane: Lane, value: Value) -> None:
-        """Who writes what a node of the period reads, in all repetitions of it."""
+        """Add the edges from the writers of a value to a period node, for all repetitions."""
         device = lane[0]
         name, rounds = self.nodes.folded(value)
         writer = self.parts[PERIOD].writers.get((device, name))
@@ -144,7 +144,7 @@ class _Edges:
                 self.between.append(((PROLOGUE, found[0], 0), (PERIOD, node, r), False))
 
     def _read(self, part: ProgramPart, node: int, lane: Lane, value: Value) -> None:
-        """Who writes what a node of prologue or epilogue reads."""
+        """Add the edge from the writer of a value to a node of prologue or epilogue."""
         device = lane[0]
         source, found = (part.number, 0), part.writers.get((device, value))
         if found is None and part.number == EPILOGUE:
@@ -185,7 +185,7 @@ class _Edges:
                 previous = (part.number, last, -1 if part.number == PERIOD else 0)
 
     def _posts(self, lane: Lane, window: int) -> None:
-        """Edges to the receives (or gathers) of a lane from the compute nodes that make room for them: those `window` before.
+        """Add edges from compute nodes to receives (or gathers): node k makes room for the receive `window` later.
 
         Messages are numbered as they come. The prologue consumes fewer than come in it by what period and epilogue
         consume of it, at most a window (window.py): so nothing waits for what comes in a later part.

@@ -44,7 +44,9 @@ def later(
 
 
 def last_arrival(n: int, copies: int, a_ptr: Ints, a_from: Ints, end: Floats, spread: Floats, numbers: Any) -> float:
-    """When the last member of a collective is expected; members of equal mean and variance, such as replicas, are joined at once.
+    """Expected arrival of the last rank of a collective. Ranks of equal mean and variance, such as replicas, are merged
+
+    first.
 
     Arguments:
         copies: members that each arrival stands for. numbers: (means, variances, late, tail) of cost/stragglers.py.

@@ -36,7 +36,7 @@ PROLOGUE, PERIOD, EPILOGUE = range(3)
 
 @dataclass(frozen=True)
 class Signature:
-    """What nodes of equal cost have in common.
+    """Common properties of nodes with equal cost.
 
     Attributes:
         members: one instruction for each device that takes part, sender before receiver.
@@ -78,7 +78,7 @@ class ProgramPart:
 
 
 def cost_key(i: Instruction) -> tuple[object, ...]:
-    """What an instruction's bytes and its seconds on a given device depend on, but for its microbatch."""
+    """Key of an instruction's bytes and seconds on a given device, without its microbatch."""
     return (
         i.kind,
         i.stage,
@@ -90,7 +90,7 @@ def cost_key(i: Instruction) -> tuple[object, ...]:
 
 
 def _key(i: Instruction) -> tuple[object, ...]:
-    """What an instruction's cost depends on, but for its microbatch."""
+    """Key of an instruction's cost, without its microbatch."""
     return (i.device, i.peer, i.group, *cost_key(i))
 
 

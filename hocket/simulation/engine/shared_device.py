@@ -13,7 +13,7 @@ from hocket.cost.contention import Ceiling, Collocation
 
 @dataclass
 class Motion:
-    """A node in motion: its wait for the first byte (`phase` 0), then its work, layer by layer where a device computes.
+    """A node in motion: latency (`phase` 0), then its work; layer by layer for computation.
 
     Attributes:
         left, rate, since: seconds of work that remained at a time, and the rate from then on. pace: the rate by that without launches.
@@ -43,7 +43,7 @@ class Motion:
 
 @dataclass
 class SharedDevice:
-    """One device.
+    """One device shared by two jobs.
 
     Attributes:
         ceiling: what both jobs do together at most. place: of the launch that is on the device, or comes next, in the background's step.

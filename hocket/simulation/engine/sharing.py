@@ -78,7 +78,7 @@ class ResourceLoads:
         return list(found)
 
     def _greatest_loads(self, layout: NodeLayout) -> list[float]:
-        """By resource, its load if every lane runs what uses it most."""
+        """Load of each resource if every lane runs its largest user."""
         most: list[dict[int, float]] = [{} for _ in self._capacity]
         for part in layout.skeleton.parts:
             for s, lane in set(zip(part.signature, part.lane, strict=True)):

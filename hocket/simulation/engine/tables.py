@@ -21,7 +21,7 @@ from hocket.simulation.engine.nodes import PERIOD, Signature, cost_key
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Where the nodes stand: prologue, then the period `repeats` times, then the epilogue; structure only.
+    """Node numbers: prologue, `repeats` periods, epilogue; structure only.
 
     Attributes:
         program: what was lowered; asked: the repetitions that were asked for.
@@ -46,7 +46,7 @@ class NodeLayout:
         return prologue + self.repeats * period + epilogue
 
     def number(self, place: tuple[int, int, int]) -> int:
-        """Number of a node given as (part, node of the part, repetition); repetitions below 0 count from the end."""
+        """Number of a node given as (part, node of the part, repetition); negative repetitions count from the end."""
         part, node, repetition = place
         prologue, period, _ = self.sizes
         if part == PERIOD:
@@ -98,7 +98,7 @@ class NodeLayout:
 
 
 def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[tuple[int, ...]], np.ndarray]:
-    """Microbatches that instructions have, the different numbers of samples of so many, and the class of every microbatch of a batch."""
+    """Microbatches of instructions, distinct sample counts, and the size class of each microbatch of a batch."""
     merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
     sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
     kinds = sorted(set(sizes))
@@ -184,8 +184,10 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
 
 
 def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
-    """Who shares what: (use_ptr, use_resource, use_load, use_sharing) by signature, (share_ptr, share_lane) the lanes that
-    a resource may govern, and capacity by resource. Resources that can never be short of capacity are left out.
+    """Resource use by signature for the kernel.
+
+    (use_ptr, use_resource, use_load, use_sharing) by signature; (share_ptr, share_lane), the lanes that a resource
+    may govern; capacity by resource. Resources that can never be short are left out.
     """
     lanes: list[set[int]] = [set() for _ in skeleton.signatures]
     for part in skeleton.parts:

@@ -56,7 +56,7 @@ class Unrolled:
         return self._works[kind]
 
     def utilization(self, outcome: SimulationResult) -> dict[int, float]:
-        """By device of the program, the share of it that is needed on average while it computes; 1 of one that computes nothing."""
+        """Mean needed share of each device while it computes; 1 for a device that computes nothing."""
         needed: dict[int, float] = {}
         spans: dict[int, list[tuple[float, float]]] = {device: [] for device in outcome.program.devices}
         for n, (start_s, end_s) in enumerate(zip(outcome.start_s.tolist(), outcome.end_s.tolist(), strict=True)):
@@ -69,7 +69,7 @@ class Unrolled:
         return {device: min(1.0, needed[device] / busy_s[device]) if device in busy_s else 1.0 for device in spans}
 
     def successors(self, n: int) -> list[int]:
-        """Nodes that wait for one, as the kernel finds them: inside the period from its own number, all others in linked lists."""
+        """Nodes that wait for one, as the kernel finds them: relative numbers inside the period, linked lists elsewhere."""
         t_ptr, t_step, _, x_head, x_next, x_to = self._edges
         prologue, period, _ = self._layout.sizes
         base = prologue + period * self._layout.repeats

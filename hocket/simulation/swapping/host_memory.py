@@ -21,14 +21,14 @@ _MOVES = (*SWAPS, Kind.SEND, Kind.RECEIVE)
 
 
 class HostCourse(NamedTuple):
-    """By device: bytes of its values on its host, and of what is on its way to or from it."""
+    """Bytes of each device's values on its host, and in transit, over time."""
 
     host: dict[int, Series]
     moving: dict[int, Series]
 
 
 def host_course(outcome: SimulationResult) -> HostCourse:
-    """Of a simulated run of a program that swaps."""
+    """Host memory of a simulated run with swaps."""
     program, trace = outcome.program, outcome.trace
     sizes = PlanSizes(outcome.costs, program)
     host: dict[int, Series] = {device: [] for device in program.devices}
@@ -54,7 +54,7 @@ def host_course(outcome: SimulationResult) -> HostCourse:
 
 
 def _summed(changes: Series) -> Series:
-    """What is there after each moment at which something changes."""
+    """Sums of changes after each moment of change."""
     by_time: defaultdict[float, float] = defaultdict(float)
     for second, amount in changes:
         by_time[second] += amount

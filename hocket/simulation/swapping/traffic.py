@@ -29,7 +29,7 @@ class Swapped:
 
 
 def swapped_of(outcome: SimulationResult) -> Swapped | None:
-    """What a run swaps; None of a program that does not."""
+    """Swap traffic of a run; None without swaps."""
     if not outcome.program.swaps:
         return None
     costs, program = outcome.costs, outcome.program
@@ -58,7 +58,7 @@ def swaps_of(outcome: SimulationResult) -> Iterator[tuple[int, float, float]]:
 
 
 def _ran(outcome: SimulationResult) -> Iterator[tuple[Instruction, int]]:
-    """Every instruction that ran, of a microbatch like its own in the first period, with its place in the kernel's times."""
+    """Yield every executed instruction of a microbatch size, with its index in the kernel's times."""
     layout, skeleton = outcome.layout, outcome.layout.skeleton
     prologue, period, _ = layout.sizes
     for part in skeleton.parts:
@@ -75,7 +75,10 @@ def _bytes(outcome: SimulationResult, value: Value) -> float:
 
 
 def _host_peaks(outcome: SimulationResult) -> dict[int, float]:
-    """A buffer is there from the beginning of the swap or receive that writes it to the end of what frees it."""
+    """Peak host bytes by device. A buffer exists from the begin of its write to the end of the instruction that frees
+
+    it.
+    """
     program = outcome.program
     level = {d: sum(_bytes(outcome, v) for v in program.initial(d)) for d in program.devices}
     changes: dict[int, list[tuple[float, float]]] = {d: [] for d in program.devices}

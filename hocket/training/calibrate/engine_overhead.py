@@ -83,7 +83,7 @@ def post_s(microbatches: int = 40) -> float:
 
 
 def message_s(microbatches: int = 40) -> tuple[int, float]:
-    """What a message takes as workers see it: from the end of what makes it to the start of what waits for it.
+    """Seconds of a message, from the end of its producer to the start of its consumer.
 
     A collective call of at least two workers, whose clocks are one. One microbatch at a time goes to and fro through a
     pipeline, so that every message is waited for; looked at is what goes from the first stage to the second.
@@ -100,7 +100,7 @@ def message_s(microbatches: int = 40) -> tuple[int, float]:
 
 
 def all_reduce_s(updates: int = 60) -> tuple[int, float]:
-    """What an all-reduce of all workers takes in training: from the last worker's start to the last one's end.
+    """Seconds of an all-reduce in training, from the last worker's start to the last one's end.
 
     A collective call of at least two workers, whose clocks are one, and which train some matrices side by side.
 
@@ -111,7 +111,9 @@ def all_reduce_s(updates: int = 60) -> tuple[int, float]:
 
 
 def halves_s(updates: int = 60) -> tuple[int, float, float]:
-    """What a reduce-scatter and an all-gather of all workers take in training, likewise: gloo's are no halves of its all-reduce.
+    """Seconds of a reduce-scatter and an all-gather in training.
+
+    Gloo's are not halves of its all-reduce.
 
     Returns:
         Their bytes and the seconds of each, the same on every worker.
@@ -142,7 +144,7 @@ def _lasts_s(records: Sequence[InstructionRecord], kind: Kind) -> float:
 
 
 def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter) -> float:
-    """How many cores the workers of this machine have together, when they are more than its cores; a collective call.
+    """Cores that the workers of this machine share, if there are more workers than cores. A collective call.
 
     Workers that take turns on a core find their caches as another left them. All of them train a small model for a while,
     then as many as there are cores; the quotient of their paces says what is left of the cores.
@@ -174,7 +176,7 @@ def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
 
 
 def _trained(strategy: str, microbatches: int) -> list[InstructionRecord]:
-    """One batch in a pipeline of all workers, some matrices for each stage: this worker's compute lane, in order."""
+    """Instructions of this worker's compute lane in one batch of a pipeline with a few matrices for each stage."""
     workers, each = dist.get_world_size(), len(_STAGE) - 1
     widths = _STAGE + _STAGE[1:] * (workers - 1)
     names = [layer.name for layer in _captured(widths, 1).layers]
@@ -193,7 +195,7 @@ def _records(
     batches: int,
     shard: str = "none",
 ) -> list[InstructionRecord]:
-    """What this worker did in training, with microbatches of one sample."""
+    """Records of this worker in training with microbatches of one sample."""
     captured = _captured(widths, batch_size)
     cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), CPU)
     plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster, shard=shard)
@@ -225,8 +227,7 @@ def _layers(widths: Sequence[int]) -> nn.Sequential:
 
 
 def _captured(widths: Sequence[int], batch_size: int) -> Captured:
-    """A model with a matrix between each two widths, of which the first and the last are the same, for microbatches of one
-    sample."""
+    """A chain of linear layers between the given widths, captured for microbatches of one sample."""
     job = Job(
         _layers(widths),
         lambda output, target: (output - target).sum(),
@@ -247,7 +248,7 @@ def _device(layers: int) -> tuple[int, Device]:
 
 
 def _instructions(device: Device, rounds: int) -> list[list[Instruction]]:
-    """What it executes, microbatch by microbatch."""
+    """Instructions of each microbatch."""
     found: dict[int, list[Instruction]] = {}
     for instruction in device.program.unrolled(rounds + _WARM_UP)[0, COMPUTE]:
         found.setdefault(instruction.index, []).append(instruction)

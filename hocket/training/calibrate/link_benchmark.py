@@ -39,7 +39,7 @@ def measure_links(
     limit_s: float = 20.0,
     clock: Clock = time.perf_counter,
 ) -> tuple[LinkSample, ...]:
-    """Measure each level between the workers of the initialised default process group; all of them call this.
+    """Measure each level between the workers of the default process group. A collective call.
 
     Point-to-point: messages between worker 0 and the first worker of the neighbouring component, to and fro.
     All-reduce: among the first workers of the components that worker 0's parent joins. Where messages go through memory, an
@@ -115,11 +115,14 @@ class _Kind:
 
 
 def _nothing(message: torch.Tensor) -> None:
-    """Behind other work a GPU's memory is as quick, and so is a network; but a pause would fill the buckets of a shaped one."""
+    """Do nothing before a transfer.
+
+    Other work does not slow a GPU's memory or a network down, and a pause would fill the buckets of a shaped network.
+    """
 
 
 class _Busy:
-    """What a backward does between two transfers: it multiplies matrices and writes the message anew."""
+    """Work of a backward between two transfers: matrix products, and a new message."""
 
     def __init__(self) -> None:
         self._few, self._many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)
@@ -148,7 +151,7 @@ def _series(
     device: torch.device,
     clock: Clock,
 ) -> Iterator[tuple[int, float, float]]:
-    """Time a transfer for ascending sizes: bytes, seconds, busy cores. Workers that are not active only wait."""
+    """Time a transfer for ascending sizes: bytes, seconds, busy cores. Inactive workers only wait."""
     start_s = clock()
     for done, size in enumerate(sorted(sizes_bytes)):
         # The slowest worker's clock counts for all: if each looked at its own, one would stop and the others hang.
@@ -188,7 +191,7 @@ def _largest(value: float, device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class _Mail:
-    """How the engine moves messages between two workers: through memory where it can, which is `shared` then."""
+    """Transport between two workers as the engine uses it: shared memory where possible (`shared`)."""
 
     outboxes: Mapping[int, Outbox]
     inboxes: Mapping[int, Inbox]
@@ -216,7 +219,7 @@ class _Mail:
 
 
 def _to_and_fro(rank: int, pair: Sequence[int], mail: _Mail, message: torch.Tensor) -> Transfer:
-    """One way, then back, and so on: each message waits for the one before."""
+    """Ping-pong: each message waits for the one before."""
 
     def transfer(times: int) -> None:
         for turn in range(times):

@@ -103,7 +103,7 @@ def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tup
 
 
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
-    """What members' exchanges take of a core that others use while members wait for each other; other samples as they are."""
+    """Samples without the busy waiting of ranks for each other, on cores that others use too."""
     return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
 
 
@@ -117,7 +117,7 @@ def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
 
 
 def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
-    """The level with what a reduce-scatter and an all-gather take by what an all-reduce does: at least the ring's halves."""
+    """The level with times of reduce-scatter and all-gather relative to its all-reduce, at least half each."""
     size_bytes, *seconds = halves
     if level.all_reduce is None or not all(seconds):
         return level
@@ -128,7 +128,7 @@ def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
 
 @dataclass(frozen=True)
 class _Found:
-    """What the workers have measured: samples of their one level, and what the engine takes.
+    """Measurements of the workers: samples of their single level, and engine overheads.
 
     Attributes:
         message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; halves: bytes, and
@@ -201,7 +201,7 @@ def _wait(
 
 
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
-    """One worker: join the others, measure, and as worker 0 write the samples down."""
+    """Run one worker: join, measure, and as worker 0 write the samples."""
     import torch
     import torch.distributed as dist
 

@@ -39,7 +39,10 @@ class Waved:
     plan: Plan
 
     def save(self, path: Path, beside: Path) -> None:
-        """Write the plan, which names its profile as seen from where it lies; `beside`: the plan that waves were added to."""
+        """Write the plan with the path of its profile relative to the plan file.
+
+        `beside` is the plan that waves were added to.
+        """
         profile = beside.resolve().parent / self.plan.profile
         replace(self.plan, profile=os.path.relpath(profile, path.resolve().parent)).save(path)
 
@@ -53,7 +56,7 @@ def measure_waves(
     first: int | None = None,
     **options: Any,
 ) -> Waved:
-    """Run iterations of one wave, and of as many as there is room for, one fewer each time, until that is worth it.
+    """Measure one wave, and the most waves that fit, one fewer each time, until they are faster.
 
     Arguments:
         plan: of one wave or several: model_parallel or waves, data_parallel or tick_tock. Each wave is one of its microbatches, on every
@@ -109,7 +112,7 @@ def measure_waves(
         return [turned.summary.iteration_s for turned in found]
 
     def measured(waves: int) -> float | None:
-        """Seconds of an iteration; of later numbers at the pace that the machine had when one wave was measured first."""
+        """Measured seconds of an iteration, for later measurements at the machine's pace of the first one."""
         if waves in seconds or fitting(waves) is None:
             return seconds.get(waves)
         if waves == 1:

@@ -18,7 +18,7 @@ _SAME = 1e-6
 
 
 def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:
-    """What the plan as it stands does, by the profile that it names, if that is at hand; else what the plan says.
+    """Prediction of the plan with its current profile, if that exists; else the prediction in the plan.
 
     Nothing, if groups were made of the devices that it was planned for: what it says is not of them.
 
@@ -69,7 +69,7 @@ def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listene
 
 
 def note_amplification(plan: Plan, path: Path, options: Options, listener: Listener) -> None:
-    """Say what a run that was traced has used of devices beside what was planned, where the plan lends those that a stage leaves out."""
+    """Report the used device time of a traced run beside the planned one, if the plan yields idle devices."""
     from hocket.planning.burst.amplification import amplification_of
     from hocket.planning.load import opened
     from hocket.program.trace.trace import Trace
@@ -85,7 +85,7 @@ def note_amplification(plan: Plan, path: Path, options: Options, listener: Liste
 
 
 def unlike_host_link(plan: Plan, swaps: Mapping[int, LinkSums]) -> str:
-    """That a run's swaps took less than the link which the plan's cluster says lets them, and what to give so that they wait for it.
+    """Note if swaps were faster than the cluster's host link allows, with the option that slows them down.
 
     Arguments:
         swaps: what they took, by device of the plan.

@@ -47,12 +47,12 @@ class Turned:
 
     @property
     def pace(self) -> float | None:
-        """The machine's pace beside this plan's turns: the mean over its workers; None where no kernel was run."""
+        """Machine's pace during this plan's turns, mean over its workers; None without a kernel."""
         return fmean(self.paces.values()) if self.paces else None
 
     @property
     def slower(self) -> dict[int, float]:
-        """By device, how many times as long as profiled the kernel took, waits for a core included."""
+        """Slowdown of the kernel against its profile by device, waits for cores included."""
         return {device: pace * self.stretches[device] for device, pace in self.paces.items()}
 
 
@@ -140,7 +140,7 @@ class _Collectors:
     done: dict[int, Event] = field(default_factory=dict)
 
     def take(self, rank: int, event: Event) -> None:
-        """One report of one worker, of one plan or of the end."""
+        """Take one worker's report, of a plan or of the end."""
         if event["event"] == "turn":
             self.of[int(event["plan"])].take(rank, event["said"])
         elif event["event"] == "turned" and self.on_turn is not None:

@@ -98,7 +98,7 @@ def _told(report: Report, plan: int) -> Report:
 
 @dataclass(frozen=True)
 class _Burst:
-    """One run of the kernel: seconds of each microbatch on a core, and of the whole with and without waits for a core."""
+    """One run of the kernel: core seconds of each microbatch, and total seconds with and without waits for a core."""
 
     microbatches_s: tuple[float, ...]
     whole_s: float
@@ -123,7 +123,7 @@ class _Kernel:
 
 
 class _Player:
-    """One plan among those that are trained in turns.
+    """One of the plans that are trained in turns.
 
     Attributes:
         number: of the plan; steps: trained so far; segments: its turns. bursts: of the kernel, before and after each of them.
@@ -201,7 +201,7 @@ class _Player:
         self._report(found | pace)
 
     def _pace(self, profiled_s: float) -> dict[str, float]:
-        """How many times as long as its profile says the kernel took on this worker's core, and by what waits stretched that."""
+        """Slowdown of the kernel on this worker's core against its profile, and the factor by which waits stretched it."""
         if not self.bursts or profiled_s <= 0:
             return {}
         took_s = usual([s for burst in self.bursts for s in burst.microbatches_s])

@@ -16,7 +16,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def cores_of(
     workers: int, threads: int = 1, pin: bool | None = None, topology: Path = _TOPOLOGY, group: int = 1
 ) -> tuple[tuple[int, ...], ...] | None:
-    """The cores of each worker; None where there are too few, or workers shall not or cannot stay on cores.
+    """Cores of each worker; None if there are too few cores, or workers are not to be pinned.
 
     No core has two workers, but for tensor-parallel groups that have as many on every core: members wait for each other, and a
     kernel that moves them leaves cores idle.
@@ -45,7 +45,7 @@ def stay_on(cores: tuple[int, ...] | None) -> None:
 
 
 def _place_among_siblings(core: int, topology: Path) -> int:
-    """0 for the first hardware thread of a core, 1 for the second, and so on; 0 where the kernel does not say."""
+    """Index of a hardware thread within its core; 0 if the kernel does not say."""
     siblings: list[int] = []
     with suppress(OSError, ValueError):
         for part in (topology / f"cpu{core}" / "topology" / "thread_siblings_list").read_text().strip().split(","):

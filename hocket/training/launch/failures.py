@@ -25,7 +25,7 @@ _MAX_CHARACTERS = 20_000
 
 @dataclass(frozen=True)
 class Failure:
-    """One worker's end.
+    """End of one worker.
 
     Attributes:
         rank: which worker; at_s: when, on this machine's monotonic clock.
@@ -76,7 +76,7 @@ def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
 
 
 def _keep_own(shown: traceback.TracebackException) -> None:
-    """Leave out the frames of Hocket, torch and other packages, here and in all causes; where all are such, none."""
+    """Keep only frames of the user's code, here and in all causes; keep no frames if there are none."""
     chain, at = [shown], 0
     while at < len(chain):
         context = None if chain[at].__suppress_context__ else chain[at].__context__

@@ -73,7 +73,7 @@ def start(
     handles: Sequence[int] = (),
     name: str = "hocket",
 ) -> "ForkedProcess | subprocess.Popen[bytes]":
-    """Start a process, in a session of its own, that calls a module's `main(arguments, handles, parent)` and ends.
+    """Start a process in its own session that calls a module's `main(arguments, handles, parent)` and exits.
 
     Before that it ends with the process `parent` if `main` sees to it. On Linux it is a fork of a nursery. Other systems do not fork safely what has loaded
     torch: there it is a process of its own.
@@ -125,12 +125,12 @@ class _Nursery:
             return ForkedProcess(self, self._asked)
 
     def pid_of(self, number: int) -> int | None:
-        """Of a process that has begun."""
+        """Process number of a process that has begun."""
         self._hear()
         return self._pids.get(number)
 
     def code_of(self, number: int) -> int | None:
-        """How a process ended; as the nursery did, where that ended first."""
+        """Exit code of a process, or of the fork server if that ended first."""
         lives = self.lives
         self._hear()
         return self._codes.get(number, None if lives else self._process.returncode)
@@ -150,12 +150,12 @@ class _Nursery:
 
     @property
     def lives(self) -> bool:
-        """Whether it can start more."""
+        """True if it can start more processes."""
         return self._process.poll() is None
 
     @property
     def idle(self) -> bool:
-        """Whether all that it has started has ended."""
+        """True if all its processes have ended."""
         self._hear()
         return len(self._codes) == self._asked
 
@@ -188,7 +188,7 @@ _lock = threading.Lock()
 
 
 def _nursery_of(environment: Mapping[str, str]) -> _Nursery:
-    """One that is there, if a new one would be the same; others that are idle end."""
+    """Fork server with the same environment, new if there is none; other idle ones end."""
     wanted = _inherited(environment)
     with _lock:
         for known, nursery in tuple(_kept):
@@ -203,7 +203,7 @@ def _nursery_of(environment: Mapping[str, str]) -> _Nursery:
 
 
 def _inherited(environment: Mapping[str, str]) -> Any:
-    """All that a process has from the one that starts it, but for what each request tells."""
+    """Everything a process inherits from its starter, except for the contents of a request."""
     umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
     cores, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
@@ -211,7 +211,7 @@ def _inherited(environment: Mapping[str, str]) -> Any:
 
 
 def _paths() -> list[str]:
-    """What this process can import, and the package that it runs, also where it is not installed."""
+    """Import paths of this process, including the running package if that is not installed."""
     return [*filter(None, sys.path), str(Path(hocket.__file__).parent.parent)]
 
 

@@ -71,7 +71,9 @@ def launch(
 def local_workers(
     job: Job | Path, plans: Sequence[Plan], options: Options, listener: Listener, turns: TurnsSpec | None = None
 ) -> Iterator[list[LocalWorker]]:
-    """Start a worker for each device of the plans, all of which have as many; none of them outlives the context.
+    """Start a worker for each device of the plans; all workers end with the context.
+
+    All plans have the same number of devices.
 
     Arguments:
         turns: how plans that are trained in turns take them; None for a single plan.
@@ -149,7 +151,7 @@ def _start(orders: WorkerSpec, called: str) -> LocalWorker:
 
 
 def _end(workers: Sequence[LocalWorker]) -> None:
-    """Kill what still runs and close what is open. Killing is safe: all files are written aside and renamed."""
+    """Kill running workers and close all handles. Killing is safe: files are written aside and renamed."""
     for worker in workers:
         if worker.process.poll() is None:
             worker.process.kill()

@@ -54,7 +54,7 @@ _GRACE_S = 5.0
 def join(
     job: Job | str | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
 ) -> RunSummary:
-    """Train as one of the workers that torchrun started; the first one shows the run and gets all of the summary.
+    """Train as one of torchrun's workers. The first one shows the run and gets the whole summary.
 
     Arguments:
         folder_of_plan: from where the plan's profile is seen, if the plan has a file.
@@ -103,7 +103,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def _end_process(code: int) -> None:
-    """End a process whose run has failed: threads that are still inside a transfer would make torch abort it instead."""
+    """End the process of a failed run: threads inside a transfer would make torch abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -111,7 +111,7 @@ def _end_process(code: int) -> None:
 
 @dataclass
 class _Together:
-    """One worker's thread that watches: see the head of this file."""
+    """Watching thread of one worker (see the module docstring)."""
 
     store: Store
     rank: int
@@ -168,7 +168,7 @@ class _Together:
         self._news.append(event)
 
     def finish(self) -> None:
-        """Wait until the first worker, where the store may live, has everybody's last report and nobody needs it any more.
+        """Wait until the first worker, which may host the store, has all last reports and nobody needs the store.
 
         Raises:
             WorkerLost: the others do not come to their end.
@@ -193,7 +193,7 @@ class _Together:
             time.sleep(_POLL_S)
 
     def explain(self, error: BaseException) -> BaseException:
-        """What to raise for an error of this worker: its own, or the cause that another worker knows."""
+        """Error to raise for an error of this worker: its own, or the cause on another worker."""
         if isinstance(error, KeyboardInterrupt):
             return error
         event = describe(error, time.time(), self.progress.place, self.options.debug)
@@ -212,7 +212,7 @@ class _Together:
         return failure.error if cause.peer else WorkerLost(f"{self.names[cause.rank]} failed: {cause.error}")
 
     def _wait_for_others(self) -> None:
-        """Keep the store, which ends with the first worker, until all workers have the error that they are about to raise together."""
+        """Keep the store, which ends with the first worker, until all workers know the error that they will raise."""
         if self.rank:
             return
         end_s = time.monotonic() + self.options.silence_s
@@ -293,7 +293,7 @@ class _Together:
             raise KeyboardInterrupt(self.collector.stopped_at_once(self.options.checkpoint) if self.collector else "")
 
     def _look_left(self) -> None:
-        """Each worker looks at one neighbour, so that many workers cost the store no more than a few."""
+        """Check one neighbour of each worker, so that many workers cause few requests to the store."""
         if self.workers == 1:
             return
         key = f"beat/{self._left}"

@@ -33,7 +33,7 @@ _READ_BYTES = 2**16
 
 @dataclass
 class LocalWorker:
-    """One worker as the watcher sees it. `silent_s`: looked for so long without seeing a heartbeat."""
+    """One worker as the watcher sees it. `silent_s`: seconds of watching without a heartbeat."""
 
     rank: int
     called: str
@@ -51,7 +51,7 @@ class LocalWorker:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for people."""
         return f"{self.called} (pid {self.process.pid})" if self.process.pid else self.called
 
 
@@ -67,7 +67,7 @@ class ReportReceiver(Protocol):
     done: dict[int, Mapping[str, Any]]
 
     def take(self, rank: int, event: Mapping[str, Any]) -> None:
-        """One report of one worker."""
+        """Take one report of one worker."""
 
     def stopped_at_once(self, folder: str | None) -> str:
         """Message for a run that is ended without waiting for its workers."""
@@ -104,7 +104,7 @@ class Watch:
         self._selector.close()
 
     def run(self) -> None:
-        """Until all workers have ended well.
+        """Watch until all workers have ended without error.
 
         Raises:
             WorkerLost, KeyboardInterrupt, or what a worker failed with.

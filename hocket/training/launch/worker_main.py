@@ -111,7 +111,7 @@ def _die_with(parent: int, orders: WorkerSpec) -> None:
 
 
 def _closed(pipe: int, wait_s: float) -> bool:
-    """Whether the other end of a pipe that carries nothing closes within so long."""
+    """True if the other end of an empty pipe closes within `wait_s` seconds."""
     return bool(select.select([pipe], [], [], wait_s)[0])
 
 
@@ -124,7 +124,7 @@ def _beat(progress: Heartbeat, control_from: int, orders: WorkerSpec) -> None:
 
 
 def _leave_nothing(orders: WorkerSpec) -> None:
-    """Remove the folder of a run whose watcher is gone; others may be about to do the same, or just write there."""
+    """Remove the folder of a run without watcher; other workers may do the same, or still write there."""
     for _ in range(_TRIES):
         shutil.rmtree(orders.folder, ignore_errors=True)
         if not Path(orders.folder).exists():

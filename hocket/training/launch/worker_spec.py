@@ -30,7 +30,7 @@ class JobSpec:
 
     @classmethod
     def of(cls, job: Job | Path) -> "JobSpec":
-        """What a worker must know of a job.
+        """Description of a job for a worker process.
 
         Raises:
             InputError: no other process can make it again.
@@ -54,7 +54,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class TurnsSpec:
-    """How several plans are trained in turns by the same workers.
+    """Settings of several plans that the same workers train in turns.
 
     Attributes:
         steps: of one turn; traces: where each plan's measured trace is written ("": nowhere).
@@ -79,7 +79,7 @@ def plan_file(number: int) -> str:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker's orders.
+    """Orders for one worker.
 
     Attributes:
         folder: the run's private folder, with the plan, the progress pages and the meeting file.

@@ -115,7 +115,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
 
 
 def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) -> Trained:
-    """The rule `averaged`, as figure 9 of Wavelet has it: half a batch each, in turn, for two replicas with an optimizer each.
+    """Reference for the rule `averaged` (Wavelet, figure 9).
+
+    Two replicas with one optimizer each take turns with half a batch each.
 
     Iteration n belongs to replica n % 2, which computes the mean gradient g' of its half, averages it with that of the iteration
     before (equation 1; weighted by samples, where these are unlike) and steps. What comes out is the mean of both replicas' weights.
@@ -176,7 +178,7 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
 
 
 def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[str, int]:
-    """The first stage that holds each parameter; under the rules that allow ties, all its stages have one version."""
+    """First stage of each parameter. Under rules that allow ties, all its stages have one version."""
     found: dict[str, int] = {}
     for s, cut in enumerate(plan.cuts(captured)):
         for layer in cut.layers:
@@ -186,7 +188,7 @@ def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[s
 
 
 def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
-    """The plainest training loop there is: the user's own module, loss and optimizer, one whole batch a step."""
+    """Plain training loop: the user's module, loss and optimizer, one whole batch for each step."""
     model = copy.deepcopy(job.model)
     optimizer = scheduled(job, {n: p for n, p in model.named_parameters() if p.requires_grad})
     trained = Trained()

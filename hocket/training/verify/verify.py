@@ -32,7 +32,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Verification:
-    """How far the plan's run was from the plain loop.
+    """Difference between the run of a plan and the plain loop.
 
     Attributes:
         steps: trained on both sides; rule: the declared one.
@@ -58,12 +58,12 @@ class Verification:
 
     @property
     def good(self) -> bool:
-        """Whether the two agree."""
+        """True if the two agree."""
         return self.loss_error <= self.tolerance and self.weights_error <= self.tolerance
 
 
 def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Verification:
-    """Train `steps` steps (or the next number that the program can end with) with local workers, and compare.
+    """Train `steps` steps (or the next number the program can end with) with local workers, and compare.
 
     Arguments:
         options: of `train`; none about checkpoints.
@@ -100,7 +100,7 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
 
 
 def tolerance_of(types: Iterable[torch.dtype]) -> float:
-    """What two orders of the same sums may differ by: of the least exact of the types that a model computes in, relative.
+    """Relative tolerance for two orders of the same sums, by the least exact dtype of the model.
 
     A model of float64 that takes its softmax in float32 rounds there. Where two runs differ by the last bit of a float64 before,
     now and then one is rounded up and the other one down: they agree to float32 and no further.

@@ -15,7 +15,7 @@ _MAX_THREADS = 1024  # of a worker: with some more no library can start them
 
 @dataclass(frozen=True)
 class Options:
-    """How to run; every field can be written as JSON.
+    """Options of a training run; every field can be written as JSON.
 
     Attributes:
         steps: train until so many steps are done in all, those before a resume included.

@@ -36,7 +36,7 @@ _TRIED = 8  # rows and features of the weight on which an optimizer is tried
 
 @dataclass(frozen=True)
 class RankInfo:
-    """One worker's place among the others: `local_rank` among those of its machine; the store where they all meet."""
+    """Rank of a worker, its local rank on its machine, and the store of all workers."""
 
     rank: int
     workers: int
@@ -88,7 +88,7 @@ def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
 def prepare(
     job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, captured: Captured | None = None
 ) -> Prepared:
-    """Everything before the first step: a call that all workers make together.
+    """Prepare everything before the first step. A collective call of all workers.
 
     Arguments:
         captured: of the undivided job, for the plan's microbatches, where it is there already.
@@ -117,7 +117,7 @@ def prepare(
 
 
 def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
-    """How the model is divided, as the first worker finds it.
+    """Tensor-parallel split of the model, as the first worker finds it.
 
     Raises:
         RefusedError: it cannot be: on every worker the same error.
@@ -135,7 +135,7 @@ def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
 
 
 def _check_model(job: Job, plan: Plan) -> None:
-    """The model that the plan was made for, or an InputError; plans by hand or from foreign profiles do not say."""
+    """Refuse a model that differs from the plan's. Plans by hand or from foreign profiles have no digest."""
     if plan.model_digest and plan.model_digest != job.model_digest:
         raise InputError(
             "model",
@@ -153,7 +153,7 @@ def check_subtasks(job: Job, plan: Plan) -> None:
 
 
 def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.device:
-    """Where one worker's tensors live.
+    """Device of one worker's tensors.
 
     Raises:
         InputError: a graphics processor is wanted and not there.

@@ -7,14 +7,14 @@ from hocket.planning.plan import Plan
 
 
 def check_workers(devices: tuple[int, ...], workers: int) -> None:
-    """One worker for each device of the plan, or an InputError."""
+    """Require one worker for each device of the plan."""
     if workers != len(devices):
         hint = f"Start {len(devices)} workers, for example torchrun --nproc-per-node {len(devices)}, or plan for {workers}."
         raise InputError("workers", str(workers), f"{len(devices)}, one for each device of the plan", hint)
 
 
 def shows_the_run() -> bool:
-    """Whether this process is the one that a person looks at: the only one, or torchrun's first worker."""
+    """True if this process shows the run: the only process, or torchrun's first worker."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -175,7 +175,10 @@ def _drawn(
     progress: Heartbeat,
     speak: Report,
 ) -> dict[str, Any]:
-    """Train with buckets and threads drawn at random; the first worker writes what all have noted; returns the last report."""
+    """Train with random buckets and threads.
+
+    The first worker writes all measurements. Returns the last report.
+    """
     from hocket.training.calibrate.buckets.run import measure
 
     assert options.drawing is not None
@@ -190,7 +193,7 @@ def _drawn(
 
 
 def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[str]:
-    """What there is to know of a model that is divided."""
+    """Yield notes on a tensor-parallel model."""
     split = division.split
     blocks = sum(len(kind.paths) for kind in split.blocks)
     forward, backward = (_together(split.collectives, way) for way in ("forward", "backward"))
@@ -226,7 +229,7 @@ def _together(done: Collectives, way: str) -> str:
 
 
 def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -> "CheckpointManager | None":
-    """Who makes checkpoints, if they are wanted: DCP takes a second to import."""
+    """Checkpoint manager, if checkpoints are requested; imported late, because DCP takes a second to load."""
     if options.checkpoint is None:
         return None
     from hocket.runtime.checkpoint.manager import CheckpointManager
@@ -236,7 +239,7 @@ def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -
 
 
 def _silent(event: dict[str, Any]) -> None:
-    """What all workers would say alike, the first one says."""
+    """Drop an event that is equal on all workers: the first worker reports it."""
 
 
 def _every(options: Options, start: int) -> int | None:

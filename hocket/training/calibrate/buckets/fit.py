@@ -25,7 +25,7 @@ _HELD_OUT = 4
 
 @dataclass(frozen=True)
 class OverlapStep:
-    """One step of one worker: seconds on its clock.
+    """One step of one worker, in seconds on its clock.
 
     Attributes:
         backward: begin and end; arrivals: when each parameter's gradient was there, in that order.
@@ -61,12 +61,12 @@ class OverlapRun(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured."""
+        """Relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1
 
 
 class OverlapMeasurement(NamedTuple):
-    """What came of it.
+    """Result of a measurement of overlap.
 
     Attributes:
         fitted: to all draws. runs: of these, by that model; held_out: of some draws, by a model that has not seen them.
@@ -80,12 +80,12 @@ class OverlapMeasurement(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Mean of absolute errors of backwards, the worse of those that the model has seen and those that it has not."""
+        """Mean absolute error of backward times: the larger one of fitted and held-out draws."""
         return max(mean(abs(run.error) for run in runs) for runs in (self.runs, self.held_out) if runs)
 
     @property
     def backward_s(self) -> float:
-        """Of a backward with nothing beside it."""
+        """Seconds of a backward without communication beside it."""
         return mean(own.end_s for own in self.alone)
 
 
@@ -117,7 +117,7 @@ def measured(notes: Sequence[Sequence[Noted]]) -> OverlapMeasurement:
 
 
 class PlainBackward(NamedTuple):
-    """One worker's backward with nothing beside it: when each gradient is there, and its end, from its begin on."""
+    """One worker's backward without communication: arrival of each gradient, and the end, from its begin."""
 
     arrival_s: dict[str, float]
     end_s: float
@@ -161,7 +161,7 @@ def _computed(noted: Noted, alone: PlainBackward) -> Iterator[Computed]:
 
 
 def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
-    """Each bucket's all-reduce; means over the middle half of workers' steps."""
+    """Yield each bucket's all-reduce: means over the middle half of the workers' steps."""
     one = noted[0]
     for bucket, threads in enumerate(one.threads):
         if not one.buckets_bytes[bucket]:
@@ -183,7 +183,7 @@ def _middle(ranked: Sequence[T]) -> Sequence[T]:
 
 
 def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: OverlapModel) -> OverlapRun:
-    """What was noted of one draw by all workers, beside what a model says of it."""
+    """Measured steps of a draw by all workers, with the prediction of a model."""
     measured_s = median(
         max(step.sums[-1][1], step.backward[1]) - step.backward[0] for own in noted for step in own.steps
     )
@@ -195,7 +195,7 @@ def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: Over
 
 
 def _ready(noted: Noted, alone: PlainBackward) -> list[float]:
-    """When each bucket's last gradient is there if nothing is beside the backward."""
+    """Arrival of each bucket's last gradient without communication beside the backward."""
     found = [0.0]
     for names in noted.names:
         found.append(max([found[-1], *(alone.arrival_s[name] for name in names if name in alone.arrival_s)]))

@@ -31,7 +31,7 @@ MOST_ERROR = 0.25
 def measure_overlap(
     job: Job | str | Path, plan: Plan, drawing: BucketSampling, listener: Listener, **options: Any
 ) -> OverlapMeasurement | None:
-    """Train some steps with buckets and threads drawn at random, and fit the contention model to what was noted.
+    """Train with randomly drawn buckets and threads, and fit the contention model to the measurements.
 
     Arguments:
         plan: data-parallel; what of its state is divided stays whole here.
@@ -55,7 +55,7 @@ def measure_overlap(
 
 
 def check_measurable(plan: Plan) -> None:
-    """One stage on several devices, or an InputError."""
+    """Refuse a plan that is not one stage on several devices."""
     if plan.strategy != "data_parallel" or len(plan.stages[0].devices) < 2 or plan.tensor > 1:
         devices = len({device for stage in plan.stages for device in stage.devices})
         found = f"{plan.strategy} on {devices} devices, tensor: {plan.tensor}"

@@ -19,7 +19,7 @@ _SMALLEST = 1e-3
 
 @dataclass(frozen=True)
 class BucketSampling:
-    """What to draw.
+    """Settings of the draws.
 
     Attributes:
         draws: how many plans; steps: trained under each, and measured (some more warm up).
@@ -42,7 +42,7 @@ class BucketSampling:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One draw: layers of each bucket in the order of a backward, and their threads."""
+    """One draw: layers of each bucket in backward order, and their threads."""
 
     buckets: tuple[tuple[str, ...], ...]
     threads: tuple[int, ...]
@@ -53,7 +53,7 @@ class Drawn:
 
 
 def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: BucketSampling) -> Iterator[Drawn]:
-    """One bucket for each number of threads, which nothing is beside; then any buckets.
+    """Yield one bucket for each number of threads, without overlap; then random buckets.
 
     Sizes of buckets are spread evenly over orders of magnitude, so that small ones come that are over while computation goes on, and
     large ones that computation ends beside.

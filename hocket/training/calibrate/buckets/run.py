@@ -36,7 +36,7 @@ def measure(
     progress: Heartbeat,
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Train under every draw: a collective call; returns what this worker has noted, as JSON data: see overlap_notes.Noted.
+    """Train every draw; return this worker's measurements as JSON data (fit.Noted). A collective call.
 
     Arguments:
         number: this worker's device in the plan.
@@ -52,7 +52,7 @@ def measure(
 
 
 def _gradients_bytes(captured: Captured) -> list[float]:
-    """Of each layer in the order of a backward; what several share is there with the last of them."""
+    """Gradient bytes of each layer in backward order; shared weights count for the last layer."""
     left = {name: p.nbytes for name, p in captured.job.model.named_parameters() if p.requires_grad}
     found = [float(sum(left.pop(name, 0) for name in layer.parameters)) for layer in captured.layers]
     return found[::-1]
@@ -61,7 +61,7 @@ def _gradients_bytes(captured: Captured) -> list[float]:
 def noted(
     captured: Captured, plan: Plan, number: int, device: torch.device, steps: int, progress: Heartbeat
 ) -> dict[str, Any]:
-    """Train so many steps with a plan's own buckets and threads: a collective call; returns the data of a `Noted`."""
+    """Train steps with a plan's own buckets and threads; return the data of a `Noted`. A collective call."""
     program = plan.compile(captured)
     pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
     watched = Watched(progress, lambda event: None, program, number, pace)

@@ -67,7 +67,7 @@ class Collector:
         self.done: dict[int, Event] = {}
 
     def take(self, rank: int, event: Event) -> None:
-        """One report of one worker."""
+        """Take one report of one worker."""
         match event.get("event"):
             case "start":
                 self._next = int(event["first"])
@@ -97,7 +97,7 @@ class Collector:
                 self.done[rank] = event
 
     def stopped_at_once(self, folder: str | None) -> str:
-        """What to say when a run is ended without waiting for its workers.
+        """Message for a run that ends without waiting for its workers.
 
         Arguments:
             folder: of checkpoints, if any.
@@ -124,7 +124,7 @@ class Collector:
             self._listener.step(line if partial.lr is None else line | {"lr": partial.lr})
 
     def _told(self, name: str) -> Iterator[str]:
-        """What workers say of themselves when they are done."""
+        """Yield the workers' own remarks at their end."""
         return (str(event[name]) for _, event in sorted(self.done.items()) if name in event)
 
     def summary(self, devices: tuple[int, ...]) -> RunSummary:

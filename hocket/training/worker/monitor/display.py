@@ -24,7 +24,10 @@ _LINES, _QUIET_S = 20, 30.0
 
 
 def listener(machine: bool) -> Listener:
-    """JSON lines on standard output, or a bar on standard error; with lines on standard output where one of both is no terminal."""
+    """Listener of a run: JSON lines on standard output, or a progress bar on standard error.
+
+    Without a terminal, progress is printed as lines.
+    """
     if machine:
         return JsonLines(sys.stdout, sys.stderr)
     watched = sys.stdout.isatty() and sys.stderr.isatty()
@@ -38,10 +41,10 @@ class JsonLines:
         self._out, self._notes = out, notes
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Nothing."""
+        """Print nothing."""
 
     def step(self, line: dict[str, Any]) -> None:
-        """One line."""
+        """Print one line."""
         print(json.dumps(line), file=self._out, flush=True)
 
     def saved(self, step: int, path: str) -> None:
@@ -49,7 +52,7 @@ class JsonLines:
         self.note(f"saved {path}")
 
     def note(self, text: str) -> None:
-        """On the other stream."""
+        """Print on the other stream."""
         print(printable(f"hocket: {text}", lines=True), file=self._notes, flush=True)
 
     def finished(self, summary: RunSummary) -> None:
@@ -57,7 +60,7 @@ class JsonLines:
         print(json.dumps(summary.line()), file=self._out, flush=True)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
 
 class TrainingBar:
@@ -118,7 +121,7 @@ class TrainingBar:
         self._saved, self._saving = step, True
 
     def figures(self, line: dict[str, Any]) -> tuple[str, ...]:
-        """What stands behind the bar, the most important first."""
+        """Figures after the bar, the most important first."""
         loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
         parts = [f"loss {loss}"]
         if len(self._took) >= _WARM:
@@ -134,7 +137,7 @@ class TrainingBar:
         return tuple(parts)
 
     def line(self, width: int) -> str:
-        """The line in so many columns: what does not fit is left out, the bar first, the number of steps never."""
+        """Line in `width` columns. Parts that do not fit are left out, the bar first, the number of steps never."""
         head = f"{self._done}/{self._steps}"
         parts = [*self._figures, *([f"saved step {self._saved}"] if self._saved is not None else [])]
         while parts and len("  ".join([head, *parts])) > width:
@@ -203,7 +206,7 @@ def spoken(summary: RunSummary, width: int | None = None) -> str:
 
 
 def _memory_errors(summary: RunSummary) -> list[str]:
-    """How far what was predicted of devices' memory is from what was measured."""
+    """Relative errors of the predicted device memory."""
     predicted = summary.predicted_peak_memory_bytes
     off = [predicted[d] / size - 1 for d, size in summary.peak_memory_bytes.items() if size and d in predicted]
     if not off:

@@ -14,7 +14,7 @@ _QUEUED = 0.1  # of an iteration: what workers may wait for a core before it is 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run gave.
+    """Result of a run.
 
     Attributes:
         steps: steps trained in all; losses: mean loss of each step of this run, in order.
@@ -47,7 +47,7 @@ class RunSummary:
 
     @property
     def queued(self) -> str:
-        """That workers waited for cores, where it was long; else nothing."""
+        """Note on long waits of workers for cores; empty otherwise."""
         if self.iteration_s is None or self.queued_share <= _QUEUED:
             return ""
         return f"up to {self.queued_share:.0%} of an iteration a worker waited for a core that other threads had"
@@ -64,26 +64,29 @@ class RunSummary:
 
 
 class Listener(Protocol):
-    """Who shows a run."""
+    """Receiver of the events of a run."""
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
         """Training goes from step `first` to step `steps`."""
 
     def step(self, line: dict[str, Any]) -> None:
-        """One more step: {"step": steps trained, "loss": mean over its samples, "samples": trained in all, "lr": rates of its updates
-        by parameter group}; no "lr" where something in the job sets them by itself."""
+        """One more step.
+
+        {"step": steps trained, "loss": mean over its samples, "samples": trained in all, "lr": learning rates of its
+        updates by parameter group}; no "lr" if the job sets learning rates itself.
+        """
 
     def saved(self, step: int, path: str) -> None:
-        """There is a checkpoint of what so many steps have made, in this folder."""
+        """A checkpoint of these steps was saved in this folder."""
 
     def note(self, text: str) -> None:
         """Something that a person should know."""
 
     def finished(self, summary: RunSummary) -> None:
-        """It is over, and went well."""
+        """The run ended successfully."""
 
     def close(self) -> None:
-        """It is over, however it went."""
+        """The run ended, successfully or not."""
 
 
 @dataclass
@@ -110,7 +113,7 @@ class Quiet:
         """Show nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
 
 class Noting(Quiet):

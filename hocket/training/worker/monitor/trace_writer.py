@@ -75,7 +75,7 @@ def write_trace(
 
 
 def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
-    """What the workers' facts say of the whole trace, which begins at `start_s` on their clock."""
+    """Meta data of the whole trace from the workers' facts; the trace begins at `start_s` on their clock."""
     found: dict[str, Any] = {"peak_memory_bytes": {str(fact["device"]): fact["peak_memory_bytes"] for fact in facts}}
     begun = [min(each) for each in zip(*(fact["segments_s"] for fact in facts), strict=True)]
     # The one whose first events are not here begins with the trace; those before it are not here at all.
@@ -88,7 +88,7 @@ def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
 
 
 def met(events: Iterable[Event], members: int = 1) -> list[Event]:
-    """The events, with transfers as in a simulated trace: send and receive at once, when both sides and their lanes are free.
+    """Events with transfers as in a simulated trace: send and receive together, when both sides and lanes are free.
 
     A worker records when it posted a transfer, and of a receive when it found that it was over: the wait for the other side,
     and for the message before, is no transfer. Needs one clock for all workers.
