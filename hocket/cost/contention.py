@@ -30,9 +30,9 @@ Resource = tuple[str, int, int, int]
 
 
 class Sharing(IntEnum):
-    """Effect of a resource on its users: none; the smallest share is the rate; the smallest share of speeds multiplies
+    """Effect of a resource on the rate of its users: none, a share of the rate, or a share of the speed.
 
-    the rate.
+    The smallest share of rates is the rate. The smallest share of speeds multiplies it.
     """
 
     NOT = 0

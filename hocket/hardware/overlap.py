@@ -19,9 +19,9 @@ EXPONENT = 0.6
 
 @dataclass(frozen=True)
 class Rate:
-    """Bytes per second by threads: most - lost x exp(-decay x threads ** EXPONENT) (equation 6: gamma_1, gamma_2,
+    """Bytes per second by threads (equation 6: gamma_1, gamma_2, gamma_3).
 
-    gamma_3).
+    most - lost x exp(-decay x threads ** EXPONENT).
     """
 
     most_bytes_per_s: float

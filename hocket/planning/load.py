@@ -44,7 +44,7 @@ class LoadedPlan:
 
     @cached_property
     def shown(self) -> Plan:
-        """The plan, or one of fewer microbatches a batch where its program would be too long for proof and pictures.
+        """The plan, or an excerpt with fewer microbatches if its program is too long for proof and pictures.
 
         What is left out repeats what is there (extrapolate.py). Of columns that are alike two are left, where even that is too long.
         """
@@ -64,7 +64,7 @@ class LoadedPlan:
 
     @cached_property
     def shown_cuts(self) -> tuple[StageCut, ...]:
-        """Stages of what is shown, with the columns that are left out beside those that are there: state is divided among all."""
+        """Stages of the excerpt. Columns that it leaves out are kept as `beside`: state is sharded among all."""
         with self._here():
             cuts = self.shown.cuts(self.profile)
         beside = [set(stage.devices) - set(cut.devices) for stage, cut in zip(self.plan.stages, cuts, strict=True)]
@@ -78,7 +78,7 @@ class LoadedPlan:
 
     @cached_property
     def updates(self) -> UpdateSemantics:
-        """How its updates differ from those of one process."""
+        """Differences of its updates from one process."""
         plan = self.plan
         with self._here():
             shapes = plan.shapes(self.profile)
@@ -88,17 +88,17 @@ class LoadedPlan:
 
     @cached_property
     def predicted(self) -> Predicted:
-        """What the plan as it stands does, simulated now: `plan.predicted` is from before any edit by hand."""
+        """Prediction of the plan as it is now, simulated. `plan.predicted` is from before any edit by hand."""
         with self._here():
             return predict_iteration(self.plan, self.profile)
 
     @property
     def excerpt(self) -> str:
-        """Which part of the plan is shown, such as "32 of 1,536 microbatches"; empty where it is the whole."""
+        """Part of the plan that is shown, such as "32 of 1,536 microbatches"; empty for the whole."""
         return excerpt_text(self.plan, self.shown)
 
     def simulate(self) -> tuple[Trace, Summary]:
-        """The same in full: the trace of every instruction, and a summary of one iteration.
+        """Simulate the plan: trace of every instruction, and a summary of one iteration.
 
         Of a plan that is too long, the trace is that of the shorter batch that is shown, and says so (`meta["excerpt"]`); figures are
         the plan's (whole_batch.py).
@@ -163,7 +163,7 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
 
 
 def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
-    """Every problem of a program under an opened plan's memory limits, by its profile and by the bytes that stand in the plan itself."""
+    """Problems of a program under an opened plan's memory limits, by the profile and by the bytes in the plan."""
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)

@@ -32,9 +32,9 @@ def waves(rule: Rule) -> bool:
 
 
 def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | None:
-    """Signal that the forward of a wave waits for: the end of the other wave's previous forward on its device; None
+    """Signal that the forward of a wave waits for; None without it.
 
-    without it.
+    It marks the end of the other wave's previous forward on the same device.
     """
     half = rule.batch[stage] // WAVES
     if stage:

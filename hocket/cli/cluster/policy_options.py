@@ -60,10 +60,7 @@ _WAYS = ("agnostic", "space-sharing", "as-published")  # of a policy, behind its
 
 
 class PolicyChoice(NamedTuple):
-    """A policy with its name in tables, its spelling on the command line, its allocation function and simulation
-
-    options.
-    """
+    """A policy: name in tables, spelling on the command line, allocation function and simulation options."""
 
     shown: str
     spelt: str

@@ -253,9 +253,9 @@ def differ(now: "Predicted", then: "Predicted") -> bool:
 
 
 def _cut(plan: "Plan") -> str:
-    """Microbatches of a batch, such as "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3
+    """Microbatches of a batch as text.
 
-    and 1 of 1".
+    Such as "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3 and 1 of 1".
     """
     sizes = [plan.samples(m) for m in range(plan.microbatches)]
     count = show_count(len(sizes), "microbatch")

@@ -28,10 +28,7 @@ def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
 
 
 def _known_on(profile: ModelProfile, cluster: Cluster) -> ModelProfile:
-    """The profile with seconds for every type of the cluster. Only computation scales with the type, communication does
-
-    not.
-    """
+    """The profile with seconds for every type of the cluster. Only computation scales with the type."""
     names = {node.device_type: None for node in cluster.nodes} or {cluster.device_type: None}
     found = [profile.on(name) for name in profile.elsewhere]
     for name in names:

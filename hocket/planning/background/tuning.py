@@ -22,7 +22,7 @@ _WORTH = 0.75  # of the loss, that is left at most: less help is none
 
 @dataclass(frozen=True)
 class BackgroundTuning:
-    """One rule, and both jobs with it."""
+    """One sharing rule, and both jobs under it."""
 
     rules: Collocation
     slowdown: float
@@ -59,6 +59,6 @@ def _candidates(found: Collocated) -> Iterator[Collocation]:
 
 
 def _round_down(seconds: float) -> float:
-    """To one, two or five of a power of ten."""
+    """Round down to one, two or five times a power of ten."""
     power = float(10 ** floor(log10(seconds) + 1e-9))
     return next(k * power for k in (5, 2, 1) if k * power <= seconds * (1 + 1e-9))

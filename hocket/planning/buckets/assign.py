@@ -48,8 +48,10 @@ def best_few(
     tolerance: Tolerance | None = None,
     refused: list[Refused] | None = None,
 ) -> list[Evaluated]:
-    """Candidates of a search, some with the buckets that serve them best: of those that sum gradients the first few, and the first of
-    each strategy, so that it is as quick here as where only that strategy is asked for. The others are marked.
+    """Improve the buckets of some candidates.
+
+    These are the first few that sum gradients, and the first of each strategy, so that the result equals a search for
+    that strategy alone. The other candidates stay as they are.
 
     Arguments:
         candidates: the best first. profile: that their plans name. tolerance: what a plan may use of devices, with other buckets as well.
@@ -99,7 +101,7 @@ def check_buckets(buckets: str | float) -> None:
 
 
 def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = None) -> Rebucketed | None:
-    """A plan with the buckets, and threads, with which it is quickest; None where those that it has are as good.
+    """A plan with its fastest buckets and threads; None if its own are as good.
 
     Arguments:
         plan: with its prediction, or without. profile: that it names. tolerance: what it may use of devices.
@@ -114,7 +116,7 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
 
 
 def kept_by_buckets(plan: Plan, profile: ModelProfile, tolerance: Tolerance) -> Rebucketed | None:
-    """A plan with its prediction that uses too much of devices, with buckets with which it does not; None where there are none.
+    """A plan above the amplification limit, with buckets that keep the limit; None if there are none.
 
     They are looked for only where the plan would keep the limit if its sums took no more than they must.
     """
@@ -146,20 +148,20 @@ def _quickest(plan: Plan, before_s: float, profile: ModelProfile, tolerance: Tol
 
 
 def _sums(plan: Plan) -> bool:
-    """Whether replicas of a stage sum gradients of which buckets, or threads, may be chosen: one layer's sum has no other buckets."""
+    """True if buckets or threads of a gradient sum can be chosen. The sum of a single layer has no other buckets."""
     whole = plan.shard == "none"
     return any(len(stage.devices) > 1 and (whole or len(stage.layers) > 1) for stage in plan.stages)
 
 
 def _used_s(plan: Plan, profile: ModelProfile) -> float:
-    """Device-seconds of an iteration of a plan with its prediction; what keeps its devices need not be simulated for that."""
+    """Device-seconds of an iteration of a plan with a prediction. Plans that keep their devices need no simulation."""
     if plan.predicted is None or yields_idle(plan.strategy):
         return device_s(plan, profile)
     return held_s(plan.stages, plan.predicted.iteration_s, plan.tensor)
 
 
 def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
-    """Whether a plan fits, whatever the timing where it is near to not fitting."""
+    """True if a plan fits into memory; near the limit, for any timing."""
     cluster = plan.group.cluster
     if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
         return True
@@ -170,7 +172,7 @@ def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
 
 
 def _text(before: Plan, after: Plan, gain: float) -> str:
-    """What other buckets gain, in a sentence."""
+    """Gain of other buckets, in a sentence."""
     summing = [s for s, stage in enumerate(after.stages) if len(stage.devices) > 1]
     old, new = ([max(1, len(plan.stages[s].buckets)) for s in summing] for plan in (before, after))
     threads = [lane for s in summing for lane in after.stages[s].threads]
@@ -186,7 +188,7 @@ def _text(before: Plan, after: Plan, gain: float) -> str:
 
 
 def _takes_own(plan: Plan, s: int) -> bool:
-    """Whether all threads of a stage are as many as the library would take by itself."""
+    """True if all threads of a stage equal the library's default."""
     cluster, stage = plan.group.cluster, plan.stages[s]
     overlap = cluster.levels[cluster.level_of(stage.devices)].overlap
     return overlap is not None and set(stage.threads) <= {overlap.own_threads}

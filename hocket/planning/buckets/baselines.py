@@ -19,12 +19,12 @@ notes)."""
 
 
 def no_overlap(gradients: ReadyGradients, threads: int) -> Fusion:
-    """One all-reduce of everything behind the backward (SynEASGD)."""
+    """One all-reduce of everything after the backward (SynEASGD)."""
     return _same((len(gradients.sizes_bytes),), threads)
 
 
 def each_layer(gradients: ReadyGradients, threads: int) -> Fusion:
-    """An all-reduce for each layer that has gradients (WFBP); layers without go with the next that has some, the last with none."""
+    """One all-reduce for each layer with gradients (WFBP). Layers without gradients join the next one with some."""
     sizes, layers = gradients.sizes_bytes, len(gradients.sizes_bytes)
     return _same(_closed([end for end in range(1, layers + 1) if sizes[end - 1] > 0], layers), threads)
 
@@ -48,7 +48,7 @@ def by_window(
     window_s: float = WINDOW_S,
     limit_bytes: float = WINDOW_BYTES,
 ) -> Fusion:
-    """What is ready at a look shares an all-reduce, up to a number of bytes (Horovod).
+    """One all-reduce for everything ready at a tick, up to a number of bytes (Horovod).
 
     Looks are `window_s` apart from the begin of the backward on; one at which an all-reduce is still under way finds it busy. Layers
     are ready, and all-reduces take as long, as if nothing contended.
@@ -72,7 +72,7 @@ def by_window(
 
 
 def merged(gradients: ReadyGradients, model: OverlapModel, threads: int) -> Fusion:
-    """The best buckets where nothing contends (what MG-WFBP merges layers for), each with the same threads.
+    """Best buckets without contention, with the same threads for each (MG-WFBP).
 
     A bucket's all-reduce ends no later if the one before it does, so that of the first end layers only the earliest end counts.
     """

@@ -43,7 +43,7 @@ class BucketOption(NamedTuple):
 
 
 def ways(plan: Plan, profile: ModelProfile) -> list[BucketOption]:
-    """With threads for the buckets that there are, and with buckets that are found."""
+    """Options for a plan: threads for its own buckets, and new buckets."""
     whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
     costs = CostModel(whole, cluster, cuts, plan.batches.sizes)
     layers = tuple(replace(cut, buckets=tuple((i,) for i in reversed(cut.layers)), threads=()) for cut in cuts)
@@ -79,8 +79,10 @@ def ways(plan: Plan, profile: ModelProfile) -> list[BucketOption]:
 
 
 def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tuple[OverlapModel, tuple[int, ...]]:
-    """What holds among the replicas of a stage, and the numbers of threads to choose from; () where nothing is known of them, or the
-    library alone chooses."""
+    """Contention model among a stage's replicas, and the threads to choose from.
+
+    The threads are () if no model is known, or the library alone chooses them.
+    """
     devices, workers, kind = cut.devices, len(cut.devices), Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
     level = cluster.levels[cluster.level_of(devices)]
     if level.overlap is not None:
@@ -108,8 +110,10 @@ def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) 
 
 
 def gradients_of(costs: CostModel, s: int) -> ReadyGradients | None:
-    """What a stage's last backward makes, bucket by bucket, as the simulator takes them to be ready; behind them what is computed when all
-    are there. None where there is nothing to sum, or no time for it."""
+    """Gradients of a stage's last backward by layer, as the simulator assumes them to be ready.
+
+    The last entry is the computation after all gradients. None if there is nothing to sum, or no time for it.
+    """
     cut = costs.cuts[s]
     samples = costs.samples_from(0, min(cut.merged, len(costs.samples)))
     own = max(1, len(cut.buckets))  # others are those of ties
@@ -125,7 +129,7 @@ def gradients_of(costs: CostModel, s: int) -> ReadyGradients | None:
 
 
 def _together(each: ReadyGradients, most: int) -> tuple[list[int], ReadyGradients]:
-    """Layers that are small run together, so that at most so many and what is behind them are left; and where each such run ends."""
+    """Merge small layers into at most `most` groups and the rest, with the ends of the groups."""
     sizes, whole = np.array(each.sizes_bytes), sum(each.sizes_bytes)
     many = np.count_nonzero(sizes) > most
     limit, ends, filled = whole / most if many else 0.0, list[int](), 0.0

@@ -24,7 +24,7 @@ THREADS = (128, 256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True)
 class ReadyGradients:
-    """What a backward makes, layer by layer, the first to be ready first.
+    """Gradients of a backward by layer, first ready first.
 
     Attributes:
         sizes_bytes: of each layer's gradients; 0 for a layer without weights.
@@ -75,7 +75,7 @@ class Fusion:
 
 
 def least_chunk(done_s: float, width_s: float, chunks: int) -> int:
-    """The first edge at or behind which so much computation is done, at least 1 (Algorithm 1: GetMinChunkID)."""
+    """First edge, at least 1, with this much computation done (Algorithm 1: GetMinChunkID)."""
     edge = 1
     while edge < chunks and edge * width_s < done_s:
         edge += 1
@@ -105,8 +105,10 @@ def allocate(
 
 
 class _Search:
-    """The dynamic programme, over[i][end][z]: of the first end layers in i buckets, whose all-reduces are over when z chunks are computed, the
-    least time above what these chunks take alone.
+    """Dynamic programme over[i][end][z].
+
+    The first `end` layers are in i buckets, with all-reduces that end when z chunks are computed. The value is the
+    least time above the chunks' time alone.
 
     An all-reduce that has ended with computation left costs what it takes from that, whenever it began: waiting is free. So it
     begins as late as it may, as many chunks before z as it lasts, and no beginning is searched for. Only at the end, where
@@ -178,14 +180,19 @@ class _Search:
         return over
 
     def _cells(self, before: np.ndarray, first: int, end: int) -> np.ndarray:
-        """Windows of the cells from which a bucket that ends with layer end may begin; shape (end - first, chunks + 1, chunks + 1)."""
+        """Windows of the cells from which a bucket that ends with layer `end` may begin.
+
+        Shape (end - first, chunks + 1, chunks + 1).
+        """
         padded = np.full((end - first, 2 * self._chunks + 1), np.inf)
         padded[:, self._chunks + self._least[end] :] = before[first:end, self._least[end] :]
         return sliding_window_view(padded, self._chunks + 1, axis=1)
 
     def _within(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of buckets from each earlier layer to end that end while computation goes on, by threads: what they cost and how many chunks
-        they last; both of shape (end - first, threads). A choice with a better one beside it lasts for ever."""
+        """Costs and lengths of buckets that end during computation, by first layer and threads.
+
+        Both have shape (end - first, threads); the length is in chunks. Dominated choices have an infinite length.
+        """
         moved_s = self._moved_s(first, end, 0)
         needs_s = moved_s * self._share
         lasts = np.ceil(needs_s / self._width_s).astype(int)
@@ -203,20 +210,24 @@ class _Search:
         return cost, lasts
 
     def _moved_s(self, first: int, end: int, alone: int) -> np.ndarray:
-        """Seconds of an all-reduce of the layers behind each earlier one up to end, by threads; 0 where there are no gradients."""
+        """Seconds of the all-reduce from each earlier layer up to `end`, by threads; 0 without gradients."""
         sizes = (self._sizes[end] - self._sizes[first:end])[:, None]
         carried = self._model.carried_bytes(1.0) * sizes
         startup_s = self._model.startup_s if alone else self._model.beside_startup_s
         return np.where(sizes > 0, startup_s + carried / self._rates[alone], 0.0)
 
     def _at_end(self, first: int, end: int) -> np.ndarray:
-        """Of the same buckets, begun d chunks before the end of all computation: the least time above these chunks; shape
-        (end - first, chunks + 1), by d."""
+        """Least extra time of the same buckets, begun d chunks before the end of all computation.
+
+        Shape (end - first, chunks + 1), by d.
+        """
         return self._over(first, end, np.arange(self._chunks + 1))[0].min(axis=2)
 
     def _over(self, first: int, end: int, chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of buckets from each earlier layer to end beside so many chunks (equations 8 to 11): seconds above what these take alone, and
-        whether communication is left when computation is over; both of shape (end - first, chunks, threads)."""
+        """Extra seconds of buckets beside `chunks` chunks, and whether communication remains (equations 8 to 11).
+
+        Both have shape (end - first, chunks, threads).
+        """
         alone = (chunks * self._width_s)[None, :, None]
         slowed_s = alone / self._share
         moving_s, moving_alone_s = (self._moved_s(first, end, kind)[:, None, :] for kind in (0, 1))
@@ -227,7 +238,7 @@ class _Search:
         return both_s - alone * computed + moving_alone_s * (1 - moved), moved < 1
 
     def _choice(self, before: np.ndarray, end: int, z: int) -> tuple[int, int, int]:
-        """Where the best way into a cell comes from: layers before the bucket, the chunk at which it begins, threads by number."""
+        """Origin of the best way into a cell: layers before the bucket, the chunk at which it begins, threads by number."""
         first = end - 1 if self._ends is not None else 0
         begins = np.arange(self._least[end], z + 1)
         over, left = self._over(first, end, z - begins)

@@ -29,8 +29,10 @@ Work = Counter[tuple[str, int, str]]
 
 
 def alone_s(profiles: Iterable[ModelProfile], cluster: Cluster, batch_size: int) -> float:
-    """Seconds of an iteration on one device: forward and backward of the whole batch at once and the step of every layer, on the
-    cluster's first device, whether its memory would do or not. Beyond the largest profiled size in proportion to it.
+    """Seconds of an iteration on one device.
+
+    Forward and backward of the whole batch at once, and the step of every layer, on the cluster's first device,
+    ignoring its memory. Beyond the largest profiled size, seconds are proportional to samples.
 
     Arguments:
         profiles: of the same job at several widths of tensor-parallel groups. Where none is of one device, it is what all members of the
@@ -49,7 +51,7 @@ def alone_s(profiles: Iterable[ModelProfile], cluster: Cluster, batch_size: int)
 
 @dataclass(frozen=True)
 class Amplification:
-    """What a plan uses.
+    """Amplification of a plan: device-seconds relative to one device alone.
 
     Attributes:
         alone_s: of one device. planned_s, measured_s: device-seconds of an iteration.
@@ -64,12 +66,12 @@ class Amplification:
 
     @property
     def planned(self) -> float:
-        """By what was simulated."""
+        """Amplification by simulation."""
         return self.planned_s / self.alone_s
 
     @property
     def text(self) -> str:
-        """In a sentence."""
+        """Amplification in a sentence."""
         spent = f"device-seconds of an iteration {show_seconds(self.planned_s)}"
         alone = f"one device alone {show_seconds(self.alone_s)}"
         if self.measured_s is None:
@@ -85,7 +87,7 @@ class Amplification:
 
 
 def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None = None) -> Amplification:
-    """What a plan uses as it is simulated, and as a run of it was measured.
+    """Amplification of a plan, simulated and measured.
 
     Arguments:
         profile: of the plan.
@@ -121,7 +123,7 @@ def _device_s(plan: Plan, trace: Trace) -> float:
 
 
 def work_of(plan: Plan) -> Work:
-    """What each device computes of an iteration."""
+    """Computation of each device in an iteration of the plan."""
     found: Work = Counter()
     for stage in plan.stages:
         many = merged(plan.strategy, len(stage.devices), plan.microbatches)
@@ -138,7 +140,7 @@ def _count(work: Work, plan: Plan, layers: Iterable[str], device: int, samples: 
 
 
 def work_done(plan: Plan, trace: Trace) -> dict[int, Work]:
-    """What each device computed, by iteration, of those that ended with a step; forwards that are made again are left out."""
+    """Computation of each device in the iterations of a trace that ended with a step; recomputation is left out."""
     updates = {int(u) for u in trace.index[trace.kind == KINDS.index(Kind.STEP)].tolist()}
     found: dict[int, Work] = {}
     for event in trace.events:

@@ -22,14 +22,14 @@ def held_s(stages: Iterable[StageCut | PlanStage], iteration_s: float, members: 
 
 
 def alone_words(cluster: Cluster) -> str:
-    """What one device alone is called: the first one, with its type where there are others."""
+    """Name of a single device: the first one, with its type if there are others."""
     kinds = {cluster.node_of(device).device_type for device in range(cluster.devices)}
     return f"one {cluster.node_of(0).device_type} alone" if len(kinds) > 1 else "one alone"
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What may be used.
+    """Limit on the amplification of a plan.
 
     Attributes:
         limit: of device-seconds over the seconds of one device. alone_s: these. members: devices of a tensor-parallel group.

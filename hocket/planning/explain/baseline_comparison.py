@@ -41,7 +41,7 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """Which kind wins.
+    """Comparison of the best plan with the best of the other kind.
 
     Attributes:
         winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE or SWAPPED.
@@ -66,12 +66,12 @@ class BaselineComparison:
 
     @property
     def stale_text(self) -> str:
-        """What old weights would gain, in a sentence."""
+        """Gain of stale weights, in a sentence."""
         return f"--stale would find {self.stale}, which takes {self.stale_gains:.1%} less; {self.stale_updates}"
 
     @property
     def text(self) -> str:
-        """In a sentence; and what swaps beside what does not."""
+        """The comparison in a sentence; for plans that swap, against plans that do not."""
         beside = f"; swapping, {self.swapped}, takes {self.swapped_loses:.1%} more" if self.swapped else ""
         return self._sentence + beside
 
@@ -89,8 +89,7 @@ class BaselineComparison:
 
 
 def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> BaselineComparison:
-    """Of the best plan of a model by its sizes, with the best of what computes with old weights where the options leave that out
-    without a word.
+    """Comparison for an analytic model, including stale weights if the options leave them out by default.
 
     Arguments:
         options: of the search.
@@ -140,8 +139,11 @@ def _kind(mesh: ParallelLayout) -> str:
 
 
 def of_profile(found: Search) -> BaselineComparison:
-    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one; beside one device alone
-    the best on several."""
+    """Comparison for a profiled job.
+
+    The best plan of the other kind is a candidate, if there is one. A plan on one device is compared with the best on
+    several.
+    """
     best = found.best
     winner = _kind_of(best)
     swapped = [one for one in found.candidates if _kind_of(one) == SWAPPED]
@@ -167,7 +169,7 @@ def of_profile(found: Search) -> BaselineComparison:
 def with_stale(
     verdict: BaselineComparison, profiles: Mapping[str, ModelProfile], found: Search, options: Mapping[str, Any]
 ) -> BaselineComparison:
-    """With the best of what computes with old weights, where the options of the search leave that out without a word.
+    """The comparison with stale weights, if the options of the search leave them out by default.
 
     Arguments:
         profiles: of the search.
@@ -188,14 +190,14 @@ def with_stale(
 
 
 def _says(options: Mapping[str, Any]) -> bool:
-    """Whether the options of a search say if old weights are admitted."""
+    """True if the options of a search decide about stale weights."""
     return bool(options.get("strategies")) or options.get("synchronous") is not None
 
 
 def _with(
     verdict: BaselineComparison, name: str, gains: float, updates: UpdateSemantics, strategy: str
 ) -> BaselineComparison:
-    """With what old weights would gain, if it is more than a tie."""
+    """The comparison with the gain of stale weights, if that is more than a tie."""
     if gains <= TIE:
         return verdict
     return replace(verdict, stale=name, stale_gains=gains, stale_updates=updates.sentence(strategy))

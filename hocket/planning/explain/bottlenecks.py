@@ -16,7 +16,7 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class Bottlenecks:
-    """Where an iteration's time goes on a device, as the mean of all, and what stands in the way of quicker meshes.
+    """Time of an iteration by cause, as the mean over devices, and obstacles to faster layouts.
 
     Attributes:
         compute_s: forwards and backwards; recompute_s: what is made again for backwards; reductions_s: reductions among a
@@ -42,7 +42,7 @@ class Bottlenecks:
 
 
 def limits_of(space: SizedSpace, found: SimulatedLayout) -> Bottlenecks:
-    """Where the time of a mesh that was found in a space goes."""
+    """Bottlenecks of a layout found in a search space."""
     mesh = found.mesh
     group, own = found.plane.profile_of(mesh), space.profile_of(found)
     plain = space.profile_with(found, "none")

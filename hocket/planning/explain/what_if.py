@@ -34,7 +34,7 @@ MEMORY = 1.1  # times as much: what the usual question of memory asks
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is changed.
+    """One change of cluster or batch.
 
     Attributes:
         text: in words, such as "twice server". batch: times as many samples of an update.
@@ -51,7 +51,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """What comes of it; gains are shares of the samples per second that there were.
+    """Result of a scenario; gains are shares of the current samples per second.
 
     Attributes:
         same: of the same plan; None where it cannot be, or does not fit, as `why` says.
@@ -73,7 +73,7 @@ class ScenarioResult:
 
 
 def usual(cluster: Cluster, swaps: bool = False) -> tuple[Scenario, ...]:
-    """What people ask: twice the bandwidth of each level, 10 % more memory, twice the batch, devices of twice the rate.
+    """Default scenarios: double bandwidth of each level, 10 % more memory, double batch, devices twice as fast.
 
     Arguments:
         swaps: it is asked of a plan that does: then of links to hosts, too.
@@ -94,8 +94,9 @@ def usual(cluster: Cluster, swaps: bool = False) -> tuple[Scenario, ...]:
 
 
 def fewer(cluster: Cluster, bubble: float) -> tuple[Scenario, ...]:
-    """One server alone, one rack, one device: where the plan keeps all devices busy for so little of the time that fewer of them, of
-    which none is behind a slow link, may be quicker.
+    """Scenarios with fewer devices: one server, one rack, one device.
+
+    They are tried if the plan keeps devices idle so long that fewer devices without a slow link may be faster.
 
     Arguments:
         bubble: idle by busy time of a plan on all devices.
@@ -148,7 +149,7 @@ def ask_sizes(
 
 
 def _anew(answer: ScenarioResult, gain: float, plan: str, same_plan: str) -> ScenarioResult:
-    """With what a search found; what is there already, and better, counts as found."""
+    """Result of a search; the current plan counts as found if it is better."""
     if answer.same is not None and answer.same >= gain:
         return replace(answer, anew=answer.same, plan=same_plan)
     return replace(answer, anew=gain, plan=plan)

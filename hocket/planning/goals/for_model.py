@@ -22,7 +22,7 @@ from hocket.util.units import show_count
 
 
 def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
-    """The training by the closed form of the dissertation, from what the best plan's devices achieve; None without samples."""
+    """Training seconds by the dissertation's closed form, from the best plan's achieved rate; None without samples."""
     if planned.goal.samples is None:
         return None
     found, devices = planned.found, planned.part.devices
@@ -74,7 +74,7 @@ class _Asks:
         self._work: dict[str, float] = {}
 
     def least_s(self, part: Subcluster) -> float:
-        """All devices busy all the time; infinite where the model's state is more than their memory."""
+        """Seconds with all devices busy all the time; infinite if the model's state exceeds their memory."""
         cluster, numbers = part.cluster, self.options.get("precision", IN_16_BITS)
         each = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
         if each * self.model.parameters > sum(cluster.capacity_bytes(d) for d in range(cluster.devices)):
@@ -108,7 +108,7 @@ class _Asks:
         return least
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[SizedSearch, float] | None:
-        """As `search_sizes`; what cannot be planned on the part, though it can on the whole, is refused."""
+        """Search like `search_sizes`; a sub-cluster that cannot run the model is refused."""
         options = dict(self.options)
         if options.get("tensors"):
             options["tensors"] = tuple(width for width in options["tensors"] if fits(part.cluster, width))

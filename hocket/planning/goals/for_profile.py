@@ -49,11 +49,14 @@ class _Asks:
         self.profiles, self.batch_size, self.options = profiles, batch_size, options
 
     def least_s(self, part: Subcluster) -> float:
-        """Nothing is known before."""
+        """Zero: no lower bound is known before the search."""
         return 0.0
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[Search, float]:
-        """As `search_widths`, of the sizes that divide the sub-cluster; what takes longer than the ceiling is found as well, and goes last."""
+        """Search like `search_widths`, for sizes that divide the sub-cluster.
+
+        Plans slower than the ceiling are found as well, and sorted last.
+        """
         fitting = {path: one for path, one in self.profiles.items() if fits(part.cluster, one.tensor)}
         if not fitting:
             raise RefusedError(

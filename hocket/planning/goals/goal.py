@@ -16,7 +16,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted.
+    """Goal of a plan: objective, deadline, budget and samples.
 
     Attributes:
         objective: "time", the quickest iteration on all devices; "cost", most samples for a dollar; "devices", the fewest that meet
@@ -91,7 +91,7 @@ class GoalValue:
 
 
 def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per_hour: float | None) -> GoalValue:
-    """What a plan's iteration means for the goal."""
+    """Value of a plan's iteration for the goal."""
     iterations = goal.iterations(batch_size)
     training_s = iterations * iteration_s if iterations else None
     if usd_per_hour is None:
@@ -102,5 +102,8 @@ def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per
 
 
 def equation_4_4_s(tokens: float, parameters: float, devices: int, flops_per_s: float) -> float:
-    """Seconds of a training by 8 T P / (n X): X operations a device and second, recomputed ones among them (equation 4.2)."""
+    """Training seconds by 8 T P / (n X), recomputation included (equation 4.2).
+
+    X: operations per second of a device.
+    """
     return 8 * tokens * parameters / (devices * flops_per_s)

@@ -26,10 +26,10 @@ class PartSearch(Protocol[F_co]):
     """A search on a part: what it finds, and the seconds of its best iteration."""
 
     def least_s(self, part: Subcluster) -> float:
-        """What no iteration there is below, quickly; infinite where nothing fits."""
+        """Cheap lower bound of an iteration; infinite if nothing fits."""
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[F_co, float] | None:
-        """The best plan on a part; what takes longer than the ceiling need not be found: None where only such is left.
+        """Best plan on a sub-cluster; None if all plans are slower than the ceiling.
 
         Raises:
             RefusedError: nothing fits.
@@ -52,7 +52,7 @@ class PartTrial(Generic[F]):
 
 @dataclass(frozen=True)
 class SubclusterSearch(Generic[F]):
-    """Parts that were asked, fewest devices first; `best` is the chosen one. left: parts that needed no asking."""
+    """Searched sub-clusters, fewest devices first. `best` is the chosen one; left: sub-clusters pruned without a search."""
 
     goal: Goal
     tried: tuple[PartTrial[F], ...]
@@ -61,7 +61,7 @@ class SubclusterSearch(Generic[F]):
 
     @property
     def chosen(self) -> F:
-        """What was found on the best part.
+        """Search result of the best sub-cluster.
 
         Raises:
             RefusedError: no part serves the goal, with the nearest.
@@ -82,7 +82,7 @@ class PredictedPlan(Protocol):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """Label in a few words."""
 
     @property
     def iteration_s(self) -> float:
@@ -90,7 +90,7 @@ class PredictedPlan(Protocol):
 
 
 class PartResult(Protocol):
-    """What a search found."""
+    """Result of one search."""
 
     @property
     def best(self) -> PredictedPlan:
@@ -98,16 +98,16 @@ class PartResult(Protocol):
 
     @property
     def written(self) -> PredictedPlan:
-        """The same with what is predicted of it as it is written."""
+        """The candidate with the prediction of its written plan."""
 
     @property
     def candidates(self) -> Sequence[PredictedPlan]:
-        """All plans that were simulated: some may be a little quicker than the best, and count as equal."""
+        """All simulated plans. Some may be slightly faster than the best, within a tie."""
 
 
 @dataclass(frozen=True)
 class Planned(Generic[F]):
-    """What was planned for a goal.
+    """Result of planning for a goal.
 
     Attributes:
         found: the search on the part that was chosen; parting: all parts that were asked, None where only the whole was.
@@ -200,7 +200,10 @@ def _ask(goal: Goal, part: Subcluster, batch_size: int, asks: PartSearch[F], use
 
 
 def _how_far(goal: Goal, tried: Sequence[PartTrial[F]], batch_size: int, asks: PartSearch[F]) -> list[PartTrial[F]]:
-    """Where no part meets the deadline, how far the nearest is from it: the largest first, others where they may be quicker."""
+    """Distance of the nearest sub-cluster to the deadline, if none meets it.
+
+    The largest sub-cluster is searched first, others only if they may be faster.
+    """
     found, anytime = list(tried), replace(goal, deadline_s=None, objective="time")
     least_s = min(map(_least_s, found), default=inf)
     for place, one in reversed(list(enumerate(tried))):
@@ -213,7 +216,7 @@ def _how_far(goal: Goal, tried: Sequence[PartTrial[F]], batch_size: int, asks: P
 
 
 def _dearer(one: PartTrial[F], most: float) -> PartTrial[F]:
-    """With the reason, where it gives fewer samples for a dollar."""
+    """The trial with a reason, if it gives fewer samples for a dollar."""
     dear = one.worth is not None and not one.why and samples_per_usd(one) * (1 + TIE) < most
     return replace(one, why=DEAR) if dear else one
 

@@ -31,7 +31,7 @@ with the reason where there is none at all."""
 
 @dataclass(frozen=True)
 class Scaled:
-    """One way to scale, on so many devices.
+    """One way of scaling on a number of devices.
 
     Attributes:
         batch_size: of an update. iteration_s, iterations: and how many there are to the accuracy.
@@ -47,18 +47,18 @@ class Scaled:
 
     @property
     def seconds(self) -> float:
-        """To the accuracy."""
+        """Seconds to the accuracy."""
         return self.iterations * self.iteration_s
 
     @property
     def samples_per_device(self) -> float:
-        """Of one update."""
+        """Samples of one update for each device."""
         return self.batch_size / self.devices
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What becomes of a job on ever more devices; `notes` says what could not be, and why."""
+    """Scaling of a job over numbers of devices; `notes` explains missing points."""
 
     curve: SampleCurve
     base_batch: int
@@ -66,7 +66,7 @@ class Scaling:
     notes: tuple[str, ...] = ()
 
     def of(self, way: str) -> tuple[Scaled, ...]:
-        """One way's, fewest devices first."""
+        """Points of one way of scaling, fewest devices first."""
         return tuple(row for row in self.rows if row.way == way)
 
 
@@ -119,12 +119,12 @@ def scale(
 
 
 def _asked(way: str, batch_size: int, devices: int) -> str:
-    """How a note begins."""
+    """Begin of a note."""
     return f"{way}, a batch of {batch_size} on {show_count(devices, 'device')}: "
 
 
 def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, notes: list[str]) -> Iterator[Scaled]:
-    """All ways on one part of the cluster."""
+    """Yield all ways of scaling on one sub-cluster."""
     count, known, reasons = cluster.devices, dict[int, Scaled | None](), dict[int, str]()
     low, high = curve.range
 
@@ -162,7 +162,7 @@ def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, n
 
 
 def _batches(base: int, devices: int, low: float, high: float) -> list[int]:
-    """Powers of two times the batch of one device, from one sample a device up to that of weak scaling, the likely ones first."""
+    """Powers of two times the batch of one device, up to weak scaling, likely ones first."""
     found = {base * devices}
     size = base * devices
     while size % 2 == 0 and size // 2 >= min(base, devices):
@@ -172,8 +172,10 @@ def _batches(base: int, devices: int, low: float, high: float) -> list[int]:
 
 
 def data_parallel(profile: ModelProfile) -> Iteration:
-    """Plain data parallelism of a profiled job, as DeepPool has it: the same number of samples on each device, in one microbatch
-    where memory allows and the profile goes so far, else in the fewest."""
+    """Plain data parallelism of a profiled job, as in DeepPool.
+
+    Each device has the same number of samples: one microbatch if memory and profile allow, else the fewest.
+    """
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
         each, rest = divmod(batch_size, cluster.devices)

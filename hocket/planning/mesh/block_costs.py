@@ -11,7 +11,7 @@ from hocket.cost.compute import Columns
 
 
 class BlockFigures:
-    """A model's layers at one microbatch size, by way: of embedding, block and output where nothing else is said.
+    """Figures of a model's layers at one microbatch size, by way; for embedding, block and output by default.
 
     Attributes:
         layers_s: forward and backward of all layers, each of shape (ways, types, layers); layers_bytes: stashes, (ways, layers).
@@ -22,7 +22,7 @@ class BlockFigures:
     """
 
     def __init__(self, on: Sequence[Sequence[Columns]], samples: int) -> None:
-        """Of figures by way and type."""
+        """Figures by way and device type."""
         columns = [own[0] for own in on]
         self.layers_s = tuple(
             np.array([[getattr(one.at(samples), name) for one in own] for own in on])
@@ -46,8 +46,10 @@ class BlockFigures:
     def state_of(
         self, parts: int | np.ndarray, more: float | np.ndarray = 0.0, summed: float | np.ndarray = 0.0
     ) -> np.ndarray:
-        """Bytes of state where that of the optimizer is in so many parts, and of what is there twice of weights and of gradients; shape
-        (3, stages), or (3, 1) of one number."""
+        """Bytes of state, and of second copies of weights and gradients, with the optimizer state in `parts` shards.
+
+        Shape (3, stages), or (3, 1) for one number.
+        """
         divided = self.kept[:, None] + self.optimizer[:, None] / np.atleast_1d(parts)
         return divided + self.weights[:, None] * more + self.gradients[:, None] * summed
 

@@ -12,7 +12,7 @@ from hocket.planning.mesh.placement import StagePlacement
 
 @dataclass(frozen=True)
 class Bound:
-    """What no simulation of a mesh is below: seconds of an iteration, bytes on the device that lacks most, and what it has."""
+    """Lower bound of a layout: seconds of an iteration, bytes on the tightest device, and its capacity."""
 
     seconds: float
     bytes: float
@@ -20,7 +20,7 @@ class Bound:
 
     @property
     def fits(self) -> bool:
-        """Whether it may fit."""
+        """True if the layout may fit."""
         return self.bytes <= self.room_bytes
 
 
@@ -34,7 +34,7 @@ class PrefixTables:
 
     @classmethod
     def of(cls, on: Sequence[Columns], samples: int) -> "PrefixTables":
-        """Of one profile on each type, at one microbatch size."""
+        """Prefix sums of one profile for each type, at one microbatch size."""
         forward_s, backward_s = (
             before(np.array([getattr(one.at(samples), name) for one in on])) for name in ("forward_s", "backward_s")
         )
@@ -67,7 +67,7 @@ def flying(
 
 
 def doubled(ground: StagePlacement, mesh: ParallelLayout, tied: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each stage has a second version of its weights, and a second sum of their gradients (strategies/schedules/two_bw.py).
+    """Masks of stages with a second version of weights, and a second sum of gradients (strategies/schedules/two_bw.py).
 
     Where gradients are summed over devices the update waits for the forward that reads it. Then the last stage, which has nothing
     in flight, has no use for the old version any more.
@@ -82,12 +82,12 @@ def doubled(ground: StagePlacement, mesh: ParallelLayout, tied: bool) -> tuple[n
 
 
 def sums(values: Iterable[float]) -> np.ndarray:
-    """What is before each, and all together."""
+    """Exclusive prefix sums, and the total."""
     return before(np.fromiter(values, dtype=float))
 
 
 def before(values: np.ndarray) -> np.ndarray:
-    """As `sums`, of each row; shape (..., n + 1)."""
+    """Prefix sums of each row; shape (..., n + 1)."""
     found = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=found[..., 1:])
     return found

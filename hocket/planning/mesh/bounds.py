@@ -26,10 +26,10 @@ WAITING = 6  # borders' messages of a chunk that can wait at either side of it
 
 
 class MeshBounds:
-    """Of meshes of one profile on one cluster of groups: what they share is worked out once."""
+    """Lower bounds for layouts of one profile on one cluster of groups; shared tables are computed once."""
 
     def __init__(self, group: Grouped, profile: ModelProfile) -> None:
-        """Of one of a group's devices."""
+        """Bounds for a profile of one device of a group."""
         self.group, self.profile = group, profile
         layers = self.profile.layers
         self._held = sums(x.weights_bytes + x.buffers_bytes for x in layers)
@@ -70,7 +70,7 @@ class MeshBounds:
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
 
     def least_s(self, mesh: ParallelLayout) -> float:
-        """Seconds of compute at least, as if stages could be equally quick: quicker than `bound`, and never above it."""
+        """Least seconds of compute, assuming equally fast stages: cheaper than `bound`, and never above it."""
         if mesh.samples not in self._whole_s:
             tables = self._tables_of(mesh)
             self._whole_s[mesh.samples] = tables.forward_s[:, -1] + tables.backward_s[:, -1]
@@ -180,7 +180,7 @@ class MeshBounds:
         )
 
     def waiting_bytes(self, mesh: ParallelLayout) -> np.ndarray:
-        """By stage of a column, about the most that its device holds of messages which others are late to take.
+        """Approximate peak of undelivered messages on each stage of a column, in bytes.
 
         What the last chunk makes can wait until its first gradient comes back (program/memory_bound/send_completion.py): as many as are forward by then.
         """
@@ -194,7 +194,7 @@ class MeshBounds:
 
     @cached_property
     def _shared(self) -> np.ndarray:
-        """Bytes that a stage of all layers has once, though two of them count them: of weights, gradients and optimizer state."""
+        """Bytes that two stages count twice: weights, gradients and optimizer state of shared weights."""
         sizes = Columns(self.profile).parameters
         names = [name for layer in self.profile.layers for name in layer.parameters]
         found: np.ndarray = sum(
@@ -208,7 +208,7 @@ class MeshBounds:
         return float(weights + gradients + optimizer / self._parts(mesh, mesh.width))
 
     def _undivided(self, mesh: ParallelLayout, ground: StagePlacement) -> np.ndarray:
-        """Optimizer state that no replica divides, less its part: of weights that the first and the last stage share."""
+        """Optimizer state that no replica shards, minus its part: for weights shared by first and last stage."""
         found = np.zeros(mesh.depth)
         if mesh.depth > 1:
             found[[0, -1]] = float(self._shared[2])
@@ -230,7 +230,7 @@ class MeshBounds:
         return ground.busiest_s(crossing, np.array(carried), mesh.microbatches)
 
     def _summed_s(self, mesh: ParallelLayout, ground: StagePlacement, layers: range) -> float:
-        """Of the gradients of some of the first device's layers."""
+        """Seconds of the gradient sums of some layers of the first device."""
         gradients = float(self._gradients[layers.stop] - self._gradients[layers.start])
         if layers.start == 0:  # what stages share is summed once, or beside the rest by all that have it
             gradients = max(0.0, gradients - float(self._shared[1]))
@@ -240,14 +240,14 @@ class MeshBounds:
     def _updates_s(
         self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray, backward_s: np.ndarray
     ) -> np.ndarray:
-        """Of each of several stages: from the end of its last backward to weights with which it can go on."""
+        """Seconds from the end of each stage's last backward to weights for its next forward."""
         summed_s, gathered_s = self._rings_s(mesh, ground, cut)
         steps_s = ground.quickest(np.diff(self._steps_s[:, cut])) / self._parts(mesh, ground.widths)
         found: np.ndarray = np.maximum(0.0, summed_s - ground.slowest(backward_s)) + steps_s + gathered_s
         return found
 
     def _rings_s(self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each of several stages' sums of gradients, and of its new weights where replicas have parts of them."""
+        """Seconds of each stage's gradient sums, and of gathering its new weights if replicas shard them."""
         gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
         for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
@@ -256,7 +256,7 @@ class MeshBounds:
         return self._ring_s(kind, mesh, gradients), gathers * self._ring_s(Kind.ALL_GATHER, mesh, weights)
 
     def _ring_s(self, kind: Kind, mesh: ParallelLayout, sizes_bytes: np.ndarray) -> np.ndarray:
-        """Of a collective of so many bytes on each of several stages."""
+        """Seconds of a collective of these bytes on each stage."""
         for place in mesh.stands:
             if (kind, place) not in self._rings:
                 self._rings[kind, place] = collective(self.group.cluster, kind, place, 1.0)
@@ -266,18 +266,18 @@ class MeshBounds:
 
     @cached_property
     def _steps_s(self) -> np.ndarray:
-        """Seconds of the optimizer's step for the layers before each layer, and all; shape (types, layers + 1)."""
+        """Seconds of the optimizer step for the layers before each layer, and for all; shape (types, layers + 1)."""
         return before(np.array([[layer.step_s for layer in one.profile.layers] for one in self.columns]))
 
     def _gathered_s(self, mesh: ParallelLayout, ground: StagePlacement) -> float:
-        """Of the first stage's new weights, of which each replica has a part."""
+        """Seconds to gather the first stage's sharded new weights."""
         weights = max(0.0, float(self._weights[mesh.ends[0]] - self._shared[0]))
         return sum(collective(self.group.cluster, Kind.ALL_GATHER, mesh.stands[0], weights)) if mesh.sharded else 0.0
 
     def _step_s(
         self, mesh: ParallelLayout, ground: StagePlacement, layers: range, stage: int = 0, copies: bool = False
     ) -> float:
-        """Of some layers on the quickest replica of their stage; the weights before may be kept (`copies`)."""
+        """Seconds of the step of some layers on the fastest replica of their stage; `copies` keeps the old weights."""
         on = zip(self.columns, ground.has[:, stage], strict=True)
         share = 1 / self._parts(mesh, int(ground.widths[stage]))
         return min(step_s(one.profile, layers, copies, share) for one, has in on if has)
@@ -304,7 +304,7 @@ class MeshBounds:
         return self._tables[mesh.samples]
 
     def _ground(self, mesh: ParallelLayout) -> StagePlacement:
-        """Where a mesh's stages stand; many meshes stand on the same."""
+        """Placement of a layout's stages; many layouts share one."""
         key = mesh.places or (mesh.depth, mesh.width)
         if key not in self._grounds:
             cluster = self.group.cluster

@@ -14,7 +14,7 @@ from hocket.planning.mesh.block_costs import BlockFigures
 
 
 class Least:
-    """The least seconds of stages with n blocks, and the two ways and the number of the thrifty ones that give it.
+    """Least seconds of stages with n blocks, with the two ways and the number of recomputed blocks that give it.
 
     Arguments:
         block_s: of a block on each stage, by way.
@@ -27,13 +27,13 @@ class Least:
         self.quick, self.thrifty, self.counts = (np.zeros(shape, dtype=int) for _ in range(3))
 
     def count(self, beyond: np.ndarray, saved: np.ndarray) -> np.ndarray:
-        """Blocks to make again in the thrifty way, for bytes that are lacking and that each saves; infinite where all do not do."""
+        """Number of blocks to recompute for missing bytes, given the bytes that each saves; infinite if all are too few."""
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where(beyond > 0, np.ceil(beyond / saved), 0.0)
         return np.where(found <= self._n, found, np.inf)
 
     def offer(self, quick: int, thrifty: int, count: np.ndarray) -> None:
-        """So many blocks in the thrifty way, the others in the quick one."""
+        """Offer a mix: this many blocks recomputed, the others not."""
         with np.errstate(invalid="ignore"):
             seconds = self._n * self._block_s[quick] + count * (self._block_s[thrifty] - self._block_s[quick])
         better = np.isfinite(count) & (seconds < self.seconds)
@@ -42,7 +42,7 @@ class Least:
 
 
 class StageRow(NamedTuple):
-    """Of a stage with 0, 1, ... blocks: least seconds of a batch, and no less than with fewer; the rest as `Least`."""
+    """Row of a stage with 0, 1, ... blocks: least seconds of a batch, made monotone; the rest as `Least`."""
 
     exact_s: np.ndarray
     seconds: np.ndarray
@@ -52,7 +52,7 @@ class StageRow(NamedTuple):
 
 
 def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
-    """Of stages with up to so many blocks.
+    """Rows of stages with up to `most` blocks.
 
     Arguments:
         stages: of each its turns, microbatches in flight and whether more come behind these, bytes of room, parts of optimizer state,
@@ -83,15 +83,17 @@ def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
 
 
 def counts_of(rows: Sequence[StageRow], blocks: int, chunks: int) -> np.ndarray | None:
-    """How many blocks each device has, one in every chunk at least, but where embedding or output are, so that the slowest is as quick as
-    it can be; None where they have no room."""
+    """Blocks of each device that make the slowest as fast as possible; None if there is no room.
+
+    Every chunk has at least one, except those with embedding or output.
+    """
     least = np.full(len(rows), chunks)
     least[[0, -1]] -= 1
     return _shared(np.stack([row.seconds for row in rows]), blocks, least if len(rows) > 1 else np.array([blocks]))
 
 
 def _shared(seconds: np.ndarray, blocks: int, least: np.ndarray) -> np.ndarray | None:
-    """How many blocks each stage has, so that the slowest is as quick as it can be; None where they have no room.
+    """Blocks of each stage that make the slowest as fast as possible; None if there is no room.
 
     Arguments:
         seconds: of a stage with 0, 1, ... blocks, never less with more, infinite where they do not fit; shape (stages, ...).

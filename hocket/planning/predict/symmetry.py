@@ -16,7 +16,7 @@ from hocket.program.passes.borders import LayerGraph, StageCut, crossing
 
 @dataclass(frozen=True)
 class PipelineReplica:
-    """One of several pipelines that are alike: its stages, and the batch that is its part."""
+    """One of several identical pipelines: its stages and its part of the batch."""
 
     cuts: tuple[StageCut, ...]
     batch_size: int
@@ -67,7 +67,7 @@ def column_of(
 
 
 def _alike(graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
-    """Whether columns have the same devices and links, and none that two of them use."""
+    """True if columns have equal devices and links, and share none."""
     owners: dict[int, int] = {}
     for cut in cuts:
         kinds = [(cluster.node_of(device).device_type, cluster.capacity_bytes(device)) for device in cut.devices]

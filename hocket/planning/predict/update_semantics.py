@@ -17,7 +17,7 @@ from hocket.util.units import show_count
 
 @dataclass(frozen=True)
 class UpdateSemantics:
-    """What one optimizer update of a plan is made of.
+    """Composition of one optimizer update of a plan.
 
     Attributes:
         kind: of the rule: sync, stashed, vertical, delayed, naive or averaged.
@@ -41,18 +41,18 @@ class UpdateSemantics:
 
     @property
     def shared(self) -> bool:
-        """Whether two replicas step with each other's gradients, of which half were computed on the other's weights."""
+        """True if two replicas exchange gradients, half of them computed on the other's weights."""
         return self.kind == "averaged"
 
     @property
     def age(self) -> str:
-        """How old the weights of a gradient are, such as "up to 3 updates old"; empty for the newest."""
+        """Age of a gradient's weights, such as "up to 3 updates old"; empty for the newest."""
         least, most = self.old
         return "" if not most else f"{'up to ' if least < most else ''}{show_count(most, 'update')} old"
 
     @property
     def text(self) -> str:
-        """In a few words, for a column: "same", "same but loss", "two waves", "1 update old", "up to 3 updates old, of 16"."""
+        """Short text for a column: "same", "same but loss", "two waves", "1 update old", "up to 3 updates old, of 16"."""
         if self.same:
             return " but ".join(["same", *([self._kinds] if self.differences else [])])
         if self.shared:
@@ -66,7 +66,7 @@ class UpdateSemantics:
         return ", ".join(one.kind for one in self.differences)
 
     def sentence(self, name: str) -> str:
-        """The same in a sentence about the strategy of this name."""
+        """Sentence about the strategy of this name."""
         if self.same:
             but = f" but for {self._kinds}" if self.differences else ""
             return f"{name} has the mathematics of one process{but}: each update averages the {self.batch_size} samples of a batch"
@@ -108,7 +108,7 @@ def updates_of(
 
 @cache
 def synchronous_strategies() -> tuple[str, ...]:
-    """Names of the strategies that are synchronous on any stages: one update a batch, on the newest weights."""
+    """Names of strategies that are synchronous on any stages: one update for a batch, on the newest weights."""
     stages = (StageShape((0,), targets=(1,), batch=True), StageShape((1,), sources=(0,), gradients=(0,), batch=True))
     found: list[str] = []
     for name, member in all_strategies():

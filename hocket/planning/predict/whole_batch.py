@@ -59,7 +59,7 @@ def whole_summary(plan: Plan, profile: ModelProfile, excerpt: Summary, shown: Pl
 
 
 def excerpt_text(plan: Plan, shown: Plan) -> str:
-    """Which part of a plan is drawn, such as "32 of 1,536 microbatches"; empty where it is the whole."""
+    """Part of a plan that is drawn, such as "32 of 1,536 microbatches"; empty for the whole."""
     if shown is plan:
         return ""
     columns, all_columns = (len(one.stages[0].devices) for one in (shown, plan))

@@ -30,7 +30,7 @@ class Batches(Generic[F]):
 
     @property
     def line(self) -> str:
-        """What was chosen, and how much less the others do."""
+        """The chosen batch, and the deficit of the others."""
         chosen = self.best.batch_size
         most = self.worth.get(chosen) or 1.0
         others = ", ".join(
@@ -56,7 +56,9 @@ def batches(smallest: int, largest: int) -> tuple[int, ...]:
 
 
 def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]) -> Batches[F]:
-    """Plan every batch and choose; where nothing fits, whatever the batch, it is the smallest, whose search says why.
+    """Plan every batch and choose the best.
+
+    If nothing fits at any batch, the smallest is returned: its search explains why.
 
     Raises:
         InputError: as `batches`, and as planning does.
@@ -71,7 +73,7 @@ def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]
 
 
 def _worth(planned: Planned[F]) -> float | None:
-    """What the goal compares, of one batch beside another; None where nothing fits."""
+    """Value of one batch for the goal, to compare batches; None if nothing fits."""
     try:
         found = planned.worth
     except RefusedError:

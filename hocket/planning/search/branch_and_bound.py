@@ -31,7 +31,7 @@ SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, 
 
 @dataclass
 class BranchAndBound:
-    """One search under way: choices wait in the order of their bounds.
+    """One branch-and-bound search: candidates wait in the order of their bounds.
 
     Attributes:
         waiting: (bound in seconds, number, strategy, choice, whether the bound is the tight one).
@@ -118,11 +118,11 @@ class BranchAndBound:
             self.considered += 1
 
     def _worth_sharing(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> bool:
-        """Whether replicas that shared their steps might gain more than what counts as equal."""
+        """True if sharded steps may gain more than a tie."""
         return self.situation.shard is None and self.bounds.step_share(name, shapes, choice) > TIE
 
     def _promising(self, name: str, bound_s: float) -> bool:
-        """Whether a choice may be the best of all, or one of its strategy's best of which not enough are known."""
+        """True if a candidate may be the best of all, or among the best of its strategy while these are too few."""
         if bound_s <= min(self.best_s.values()) * (1 + TIE):
             return True
         return bound_s <= self.best_s[name] * (1 + TIE) and self.kept[name] < SIMULATED_PER_STRATEGY
@@ -144,7 +144,7 @@ class BranchAndBound:
         return too_much or self._too_large(self.bounds.peak_bytes(name, shapes, choice), "at least ")
 
     def _beyond(self, name: str, choice: Candidate, least_s: float) -> "_Reason | None":
-        """Whether a choice that keeps its devices for so long at least uses too much of them."""
+        """Reason if a candidate exceeds the amplification limit even at its lower bound; None otherwise."""
         if self.tolerance is None or yields_idle(name):
             return None
         text = self.tolerance.refusal(held_s(choice.stages, least_s, self.tolerance.members), "at least ")

@@ -15,7 +15,7 @@ TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One simulated choice that fits.
+    """One simulated candidate that fits.
 
     Attributes:
         updates: how its mathematics differ from those of one process.
@@ -38,7 +38,7 @@ class Evaluated:
 
     @property
     def label(self) -> str:
-        """In a few words, such as "flush 2-2 b4"."""
+        """Label such as "flush 2-2 b4"."""
         return f"{self.strategy} {self.config} b{self.plan.microbatch_size}"
 
 
@@ -70,7 +70,7 @@ NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found: candidates best first, refusals, how long it took, and what no plan can keep the same."""
+    """Result of a search: candidates (best first), refusals, seconds, and differences common to all plans."""
 
     candidates: tuple[Evaluated, ...]
     refused: tuple[Refused, ...]
@@ -80,7 +80,7 @@ class Search:
 
     @property
     def bugs(self) -> tuple[str, ...]:
-        """A sentence for each plan that was left out because something of ours failed, the first of those that failed alike."""
+        """Sentence for each group of plans that failed by an internal error."""
         alike: dict[str, list[Refused]] = {}
         for one in self.refused:
             if one.bug:
@@ -131,7 +131,7 @@ class Search:
         return f"{refused.strategy} without swaps" if both else refused.strategy
 
     def _step(self) -> str:
-        """What to do where nothing fits."""
+        """Advice if nothing fits."""
         others = "more devices, devices of more memory, a smaller microbatch or a smaller batch."
         if any(r.too_much for r in self.refused):
             return f"{_ALLOW}, or give {others}"
@@ -148,7 +148,7 @@ def _missing(refused: Refused) -> float:
 
 
 def _told(alike: Sequence[Refused]) -> str:
-    """Of plans that failed alike."""
+    """Sentence about plans that failed in the same way."""
     first = alike[0]
     name = f"{first.strategy} {first.config}".strip()
     others = f" and {len(alike) - 1} more of its choices" if len(alike) > 1 else ""

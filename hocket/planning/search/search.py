@@ -139,7 +139,7 @@ def search(
 
 
 def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:
-    """With the stages compiled that gain by it; as it was where that fails."""
+    """The candidate with compiled stages where that is faster; unchanged if compilation fails."""
     try:
         return compiled(one, profile)
     except Exception as error:
@@ -225,7 +225,7 @@ def _of_group(plan: Plan, profile: ModelProfile, cluster: Cluster) -> Plan:
 
 
 def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
-    """Where the cluster has device types that the profile is not of: that its seconds are scaled to theirs."""
+    """Note if the cluster has device types without measurements: profiled seconds are scaled."""
     here = profile.device_type
     others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
     for name in (here, *profile.elsewhere):
@@ -237,7 +237,7 @@ def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
 
 
 def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> Iterator[str]:
-    """Note where the best plan runs a forward of fewer or more samples than any measured one: its seconds are extrapolated."""
+    """Note if the best plan runs forwards of unmeasured sizes: their seconds are extrapolated."""
     known = profile.microbatch_sizes
     for one in best:
         batches = one.plan.batches
@@ -251,7 +251,7 @@ def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> I
 
 
 def _notes(profile: ModelProfile, situation: SearchSpace, cluster: Cluster) -> Iterator[str]:
-    """What keeps a plan from being trained, what makes the figures rough, and what differs from one process, whatever the plan."""
+    """Notes on obstacles to training, rough figures, and differences from one process, common to all plans."""
     batch_size = situation.batch_size
     known = profile.microbatch_sizes
     if unknown := [size for size in situation.sizes if size not in known]:

@@ -16,7 +16,7 @@ WORTH = 0.03  # what a stage must gain, as a share of its forwards and backwards
 
 
 def compiled(candidate: Evaluated, profile: ModelProfile) -> Evaluated:
-    """The same, with those stages compiled that gain by it; as it was where none does."""
+    """The candidate with compiled stages where that is faster; unchanged if none is."""
     plan = _where_it_pays(candidate.plan, profile)
     if plan == candidate.plan:
         return candidate
@@ -35,7 +35,7 @@ def compiled(candidate: Evaluated, profile: ModelProfile) -> Evaluated:
 
 
 def told(plan: Plan, profile: ModelProfile) -> str:
-    """What compiling gains or would lose on each stage, and what it costs before the first step."""
+    """Gain or loss of compilation for each stage, and its cost before the first step."""
     known = profile.compiled
     assert known is not None
     said = []

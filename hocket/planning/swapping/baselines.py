@@ -68,7 +68,7 @@ def _try(
     found: Packs,
     progress: Callable[[str], None] | None,
 ) -> None:
-    """One strategy's."""
+    """Try one strategy."""
     at = progress or (lambda what: None)
     at(f"choices of {name}")
     for choice in _choices(situation, name, found):
@@ -109,7 +109,7 @@ def _choices(situation: SearchSpace, name: str, found: Packs) -> Iterator[Candid
 
 
 def _packed(situation: SearchSpace, name: str) -> Iterator[Candidate]:
-    """The same order of finer stages: a microbatch goes through all packs of a device in turn, and steps come at the end."""
+    """Yield candidates in finer stages: a microbatch passes all packs of a device in turn, steps come last."""
     if name not in PACKED:
         return
     mode, devices = PACKED[name], situation.cluster.devices

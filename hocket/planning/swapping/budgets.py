@@ -24,7 +24,9 @@ from hocket.util.units import show_bytes
 
 
 def completed(plan: Plan, profile: ModelProfile) -> Plan:
-    """A plan with the bytes of its stages, by which it compiles to the same program wherever; as it is if it has them or needs none.
+    """The plan with the sizes of its stages, so that it compiles to the same program anywhere.
+
+    Unchanged if it has them, or does not swap.
 
     Arguments:
         profile: of what the plan's device numbers stand for.
@@ -41,7 +43,7 @@ def completed(plan: Plan, profile: ModelProfile) -> Plan:
 
 
 def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
-    """What the devices of each server have on its host together."""
+    """Bytes on the host of each server, summed over its devices."""
     found: dict[int, float] = {}
     for device, size in on_hosts.items():
         server = cluster.component(device, 1)
@@ -50,7 +52,7 @@ def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, floa
 
 
 def claims_more(plan: Plan) -> bool:
-    """Whether a plan that swaps lets a device or a host hold more than its cluster says that there is."""
+    """True if a plan that swaps lets a device or host hold more than the cluster has."""
     swap, cluster = plan.swap, plan.group.cluster
     if swap is None:
         return False
@@ -73,7 +75,7 @@ def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
 
 
 def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, ...]:
-    """Everything that is wrong with the program of a plan that swaps: as `check`, and hosts that lack what their devices have there."""
+    """Problems of the program of a plan that swaps: those of `check`, and hosts without enough memory."""
     cluster = plan.group.cluster
     said = plan.host_bytes(cluster)
     found = check(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program), host_bytes=said)

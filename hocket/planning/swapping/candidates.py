@@ -33,7 +33,7 @@ class SwapMiss(NamedTuple):
 
 @dataclass
 class Packs:
-    """What was found of plans that swap.
+    """Search results for plans that swap.
 
     Attributes:
         considered: plans that were made into programs.
@@ -45,13 +45,16 @@ class Packs:
 
 
 def has_hosts(situation: SearchSpace) -> bool:
-    """Whether every device's server says how much there is to swap to."""
+    """True if the host memory of every device's server is known."""
     return all(situation.cluster.host_bytes(device) for device in range(situation.cluster.devices))
 
 
 def within(found: Packs, tolerance: Tolerance | None) -> Packs:
-    """What is found, with what uses too much of devices refused: a plan keeps its devices while it swaps. One device alone, with which that
-    is compared, has memory for all and swaps nothing (amplification.py). Of what is refused what uses least comes first."""
+    """Search results with plans above the amplification limit refused, the smallest excess first.
+
+    A plan that swaps keeps its devices meanwhile. The single device of the comparison has unlimited memory and does
+    not swap (amplification.py).
+    """
     if tolerance is None:
         return found
     kept = Packs(considered=found.considered)
@@ -68,7 +71,7 @@ def within(found: Packs, tolerance: Tolerance | None) -> Packs:
 
 
 def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
-    """What devices of a plan may hold: one figure where those that it uses are alike, else one for each device of the cluster."""
+    """Bytes that the plan's devices may hold: one figure if they are equal, else one for each device of the cluster."""
     used = {cluster.capacity_bytes(device) for stage in plan.stages for device in stage.devices}
     return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
 
@@ -121,7 +124,7 @@ def tried(
 
 
 def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapMiss | None, float]:
-    """What a host lacks for a plan that swaps, whatever the timing; and the most that a device has on its host.
+    """Missing host memory of a plan that swaps, for any timing; and the peak of a device on its host.
 
     Raises:
         RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.

@@ -26,7 +26,7 @@ def on_links(cluster: Cluster, links: Mapping[str, Link]) -> Cluster:
 
 
 def host_links(plan: Plan, profile: ModelProfile, took: Mapping[int, LinkSums]) -> dict[str, Link]:
-    """The links to hosts on which the simulated swaps of a plan take as long as those of a run did; {} where nothing was swapped.
+    """Host links with which simulated swaps take as long as measured ones; {} without swaps.
 
     Swaps that share a link wait for each other in the simulated run as well as in the real one: links are changed until both agree.
 

@@ -31,7 +31,7 @@ TRIED = 6  # choices of a depth that are proved, those that need least by their 
 
 @dataclass(frozen=True)
 class MaxDepth:
-    """What one strategy can train.
+    """Deepest model of one strategy.
 
     Attributes:
         blocks: the most; 0: not even LEAST of them. more: it may be more, which was not looked at.
@@ -55,7 +55,7 @@ def largest(
     strategies: Sequence[str] = (),
     progress: Callable[[int, int, str], None] | None = None,
 ) -> tuple[MaxDepth, ...]:
-    """Of each strategy the deepest model, the deepest of all first.
+    """Deepest model of each strategy, the deepest first.
 
     Arguments:
         strategies: names; all that a search knows when empty, those that compute with old weights or in two waves among them.
@@ -80,7 +80,7 @@ def largest(
 
 
 def block_in_words(profile: ModelProfile) -> str:
-    """What is counted: layers and bytes of the repeated block, and how often it comes; empty where nothing repeats."""
+    """Layers, bytes and count of the repeated block, in words; empty if nothing repeats."""
     block = repeated_block(profile)
     if block is None:
         return ""
@@ -95,7 +95,7 @@ def block_in_words(profile: ModelProfile) -> str:
 def _staying(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
 ) -> MaxDepth:
-    """By doubling, then by halves."""
+    """Deepest model that fits, by doubling, then bisection."""
     most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
     known: dict[int, _Tried] = {}
 
@@ -178,7 +178,7 @@ def _choice(name: str, situation: SearchSpace) -> _Tried:
 
 
 def _variants(name: str, situation: SearchSpace) -> Iterator[Candidate]:
-    """All choices of a strategy, what needs less memory included."""
+    """Yield all choices of a strategy, including those with less memory."""
     for choice in strategy(name).choices(situation):
         for one in (choice, *choice.thriftier):
             yield one
@@ -190,7 +190,7 @@ def _variants(name: str, situation: SearchSpace) -> Iterator[Candidate]:
 def _swapped(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
 ) -> MaxDepth:
-    """What hosts need of two depths, and the depth at which a line through both is what they have."""
+    """Depth at which a line through the host needs of two depths meets the hosts' memory."""
     depths = (max(LEAST, block.times), max(LEAST, block.times) + LEAST)
     needs, config = [], ""
     for times in depths:

@@ -36,14 +36,14 @@ class DeviceSet:
 
     @cached_property
     def words(self) -> str:
-        """What it is in a few words; empty of all devices."""
+        """Name in a few words; empty for all devices."""
         if len(self.devices) == self.cluster.devices:
             return ""
         return f" on {len(self.devices)} {' and '.join(sorted(self.kinds))}"
 
     @cached_property
     def server(self) -> Server:
-        """As the tuner sees it.
+        """The devices as a server for the tuner.
 
         Raises:
             InputError: of a type nothing is known.
@@ -52,7 +52,7 @@ class DeviceSet:
 
     @cached_property
     def layers(self) -> LayerProfile:
-        """Each layer's tasks, of unlike devices on the slowest: whoever has equal parts waits for it.
+        """Tasks of each layer; on different devices, of the slowest, because equal shares wait for it.
 
         Raises:
             InputError: the profile says nothing of a type. RefusedError: the job has no such program.
@@ -68,7 +68,7 @@ class DeviceSet:
         return first
 
     def turns(self, mode: Mode, packs: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-        """Devices of each pack: all of them; or one each in turn, and of unlike devices as often as they are quick, too."""
+        """Yield assignments of packs to devices: all devices, or one each in turn; fast devices more often."""
         if mode is Mode.DATA:
             yield (self.devices,) * packs
             return
@@ -77,7 +77,7 @@ class DeviceSet:
             yield tuple((device,) for device in self._by_rate(packs))
 
     def _by_rate(self, packs: int) -> Iterator[int]:
-        """The device whose share of packs is farthest behind what it computes of all: weighted turns, as even as can be."""
+        """Yield the device that is farthest behind its share of computation: a weighted round robin."""
         alone_s = {
             kind: float(one.forward.seconds[-1].sum() + one.backward.seconds[-1].sum())
             for kind, one in ((k, layer_profile(self.profile, self.cluster, d)) for k, d in self.kinds.items())
@@ -91,7 +91,7 @@ class DeviceSet:
 
 
 def left_out(cluster: Cluster) -> str:
-    """Of which devices no plan that swaps makes use, and why; empty where of all or of none."""
+    """Devices that no plan with swaps uses, and why; empty if all or none are used."""
     others = [cluster.node_of(d).device_type for d in range(cluster.devices) if not cluster.host_bytes(d)]
     if not 0 < len(others) < cluster.devices:
         return ""
@@ -100,7 +100,7 @@ def left_out(cluster: Cluster) -> str:
 
 
 def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[DeviceSet]:
-    """All places that have hosts to swap to.
+    """Yield all device sets with hosts to swap to.
 
     Arguments:
         limited: use of devices is: then half of each, a quarter, and so on down to one.

@@ -18,7 +18,7 @@ AHEAD = (2, 1)  # operations ahead of which values are swapped in
 
 
 def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
-    """Those for which more is tried: the quickest, and the one of most packs of those that are nearly as quick."""
+    """Candidates for refinement: the fastest, and the one with most packs among those nearly as fast."""
     ordered = sorted(plain, key=lambda one: one.iteration_s)
     near = [one for one in ordered if one.iteration_s <= FINE * ordered[0].iteration_s]
     finest = max(near, key=lambda one: len(one.plan.stages), default=None)
@@ -26,7 +26,7 @@ def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
 
 
 def improve(situation: SearchSpace, first: Evaluated, found: Packs) -> None:
-    """The same packs with stashes kept instead of made again, then with values swapped in ahead of their use: each where that is quicker.
+    """Refine candidates: keep stashes instead of recomputing, then prefetch, each if faster.
 
     A stash that is kept is swapped where there is no room for it, which takes more or less time than to compute it again. Those of the last
     packs are needed soonest: where there is no room to keep all, half as many are tried, and a quarter.

@@ -43,7 +43,7 @@ def plans_of_packs(
     others_s: float = inf,
     limited: bool = False,
 ) -> Packs:
-    """Plans that swap, in the tuner's order; and the best with stashes kept and with values swapped in ahead of their use.
+    """Plans that swap, in the tuner's order, with refined versions of the best.
 
     Arguments:
         others_s: of an iteration of what fits without swaps, where something does: only the best of each kind is looked at then, and more
@@ -93,7 +93,7 @@ def plans_of_packs(
 
 
 def _finalists(plain: Sequence[tuple[DeviceSet, Evaluated]], each: bool) -> list[Evaluated]:
-    """Of all, or the quickest of each place: of what use a quick plan makes of devices nothing is known before."""
+    """Finalists of all, or the fastest of each device set if amplification is limited."""
     if not each:
         return finalists_of([one for _, one in plain])
     quick = dict[tuple[int, ...], Evaluated]()
@@ -112,7 +112,7 @@ class _Offer:
 
     @property
     def config(self) -> str:
-        """In a few words."""
+        """Label in a few words."""
         count, larger = len(self.one.backward.packs), _forward(self.one)
         words = f"{len(larger)} packs forward {count} backward" if larger else f"{count} packs"
         turns = "" if self.stands == next(self.place.turns(self.one.mode, count)) else " by rate"
@@ -120,7 +120,7 @@ class _Offer:
 
     @property
     def words(self) -> str:
-        """With the size of microbatches."""
+        """Label with the microbatch size."""
         return f"{self.config} b{self.one.backward.size}"
 
 
@@ -163,7 +163,7 @@ def _forward(one: HarmonyPlan) -> tuple[int, ...]:
 
 
 def _forwards(one: HarmonyPlan) -> int:
-    """Of one iteration."""
+    """Forwards of one iteration."""
     return one.batch // one.backward.size * len(one.backward.packs)
 
 
@@ -196,7 +196,7 @@ def _plan(situation: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
 
 
 def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
-    """Packs as fine as a program may be long: in pipeline mode first, where hosts have everything once; likeliest by the tuner first."""
+    """Offers with the smallest packs that a program may have: pipeline mode first, then by the tuner's estimate."""
     server = place.server
     rooms = ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
     modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)
@@ -212,7 +212,7 @@ def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]
 
 
 def smallest_packs(situation: SearchSpace) -> Plan:
-    """A plan of packs as fine as a program may be long, in pipeline mode where that is possible, as hosts then have everything once.
+    """Plan with the smallest packs that a program may have, in pipeline mode if possible (one copy on hosts).
 
     Raises:
         RefusedError: not even these fit into the devices.
@@ -238,7 +238,7 @@ def _nothing(situation: SearchSpace, place: DeviceSet) -> str:
 
 
 def _too_large(situation: SearchSpace, place: DeviceSet) -> str:
-    """What the largest layer takes by itself, if that is more than there is; otherwise nothing."""
+    """Bytes of the largest layer alone, if above the memory; otherwise empty."""
     held, has = place.layers.backward.bytes[0], place.server.memory_bytes
     k = int(held.argmax())
     if held[k] <= ROOMS[-1] * has:

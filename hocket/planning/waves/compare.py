@@ -75,7 +75,7 @@ def _outcome(one: WaveTrial) -> str:
 
 
 def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
-    """Of a plan as it is predicted; of two waves on a device with what they can hold in any timing."""
+    """Predicted timeline of a plan; for two waves on a device, with proved memory."""
     course = PlanTimeline(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
     if not any(stage.wave for stage in plan.stages):
         return course
@@ -87,7 +87,7 @@ def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
 
 
 def launched_at_once(plan: Plan) -> Plan | None:
-    """One wave of a plan, with one microbatch on each device or chain of devices; None where waves cannot be added to it."""
+    """One wave of a plan with one microbatch on each device or chain; None if the plan has no waves."""
     devices = [stage.devices for stage in plan.stages]
     if plan.strategy == "waves":
         ring = ring_of(devices) or ()

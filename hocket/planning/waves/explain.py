@@ -46,7 +46,7 @@ def _behind(gap: float) -> str:
 
 
 def _reason(best: Evaluated, other: Evaluated, profiles: Mapping[str, ModelProfile]) -> str:
-    """What the best plan does better."""
+    """Reason why the best plan is better."""
     mine, theirs = _summary(best, profiles), _summary(other, profiles)
     if mine is None or theirs is None:
         return f"its bubble is {other.bubble_fraction:.1%}, that of {best.strategy} {best.bubble_fraction:.1%}"
@@ -62,12 +62,12 @@ def _reason(best: Evaluated, other: Evaluated, profiles: Mapping[str, ModelProfi
 
 
 def _busy(summary: Summary) -> float:
-    """Of the device that computes least."""
+    """Busy share of the least busy device."""
     return min(summary.utilization.values())
 
 
 def _summary(one: Evaluated, profiles: Mapping[str, ModelProfile]) -> Summary | None:
-    """None of a plan that would take long to simulate, or without its profile."""
+    """Summary of a candidate; None without profile, or if the simulation would take long."""
     plan = one.plan
     profile = next((p for p in profiles.values() if p.digest == plan.profile_digest), None)
     if profile is None or plan.microbatches * len(plan.stages) > MAX_FORWARDS:

@@ -35,7 +35,7 @@ TICK_TOCK = 2
 
 @dataclass(frozen=True)
 class Wave:
-    """One wave alone, and what further ones bring.
+    """One wave, and the cost of further waves.
 
     Attributes:
         usage: of every device, over one iteration of one wave.
@@ -60,7 +60,7 @@ class Wave:
 
     @property
     def stretch(self) -> float:
-        """By what share an iteration of more waves may be longer: STRETCH on other devices; on the same ones less than would undo GAIN."""
+        """Allowed lengthening of an iteration: STRETCH on other devices; on the same ones, less than would undo GAIN."""
         return STRETCH if self.ring else TICK_TOCK / (1 + GAIN) - 1
 
     def held_bytes(self, device: int, waves: int) -> float:
@@ -74,7 +74,7 @@ class Wave:
         return float(one.kept_bytes(device) + (waves - 1) * self.again_bytes.get(device, 0.0) + np.max(shifted))
 
     def compute_share(self, device: int, waves: int) -> float:
-        """How much of a device so many waves compute with, if an iteration takes as long as that of one."""
+        """Computing share of a device with this many waves at the iteration time of one wave."""
         if self.ring:
             at = self.ring.index(device)
             return sum(self.usage.compute_share(self.ring[at - r]) for r in range(waves))
@@ -97,8 +97,7 @@ class WaveRoom:
 
 @dataclass(frozen=True)
 class WaveTrial:
-    """A number of waves that was tried: seconds of its iteration (None: it does not run), and by what share that is longer than one
-    wave's."""
+    """A tried number of waves: seconds of its iteration (None: it does not run), and its lengthening."""
 
     waves: int
     iteration_s: float | None
@@ -115,7 +114,7 @@ def room(wave: Wave) -> WaveRoom:
 
 
 def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
-    """What so many waves would not find, and that in a sentence; ("", "") where there is room."""
+    """Missing resource for this many waves, and a sentence about it; ("", "") if there is room."""
     held = {device: wave.held_bytes(device, waves) for device in wave.usage.held_bytes}
     device = max(held, key=lambda d: held[d] - wave.capacity_bytes[d], default=None)
     if device is not None and held[device] > wave.capacity_bytes[device]:
@@ -138,7 +137,7 @@ def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
 def decrease(
     first: int, measure: Callable[[int], float | None], stretch: float = STRETCH
 ) -> tuple[int, tuple[WaveTrial, ...]]:
-    """The number of waves after a second round of profiling: one fewer than before, until an iteration is as long as one wave's.
+    """Reduce the number of waves until an iteration is as long as one wave's; measured.
 
     Arguments:
         first: where to begin (`room`). measure: seconds of an iteration with so many waves; None where that does not run.
@@ -164,7 +163,7 @@ def decrease(
 
 
 def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
-    """One wave of a plan, as simulated: of `model_parallel`, or of `data_parallel`.
+    """One simulated wave of a `model_parallel` or `data_parallel` plan.
 
     Raises:
         InputError: a plan of another strategy, or with several microbatches where one wave has one.
@@ -202,7 +201,7 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
 
 
 def in_waves(plan: Plan, waves: int) -> Plan:
-    """So many waves of a plan of `model_parallel`, or of `data_parallel`, each with a batch as large as the plan's."""
+    """A `model_parallel` or `data_parallel` plan in `waves` waves, each with the plan's batch size."""
     if waves == 1:
         return plan
     many = replace(plan, batch_size=waves * plan.batch_size, predicted=None)
@@ -231,6 +230,6 @@ def simulated(plan: Plan, profile: ModelProfile) -> Callable[[int], float | None
 
 
 def insides_of(plan: Plan, profile: ModelProfile) -> Insides:
-    """What is known of the inside of a plan's forwards and backwards."""
+    """Memory inside a plan's forwards and backwards."""
     outcome = played(plan, profile, repeats=1)
     return insides(outcome.costs, outcome.program)

@@ -15,10 +15,7 @@ class Work(StrEnum):
 
 
 class Task(NamedTuple):
-    """One task of a stage: forward or backward of a microbatch, an update, or a drop after the last microbatch of a
-
-    wave.
-    """
+    """One task of a stage: forward or backward of a microbatch, an update, or a drop at the end of a wave."""
 
     work: Work
     stage: int

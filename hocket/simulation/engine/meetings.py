@@ -44,9 +44,9 @@ def later(
 
 
 def last_arrival(n: int, copies: int, a_ptr: Ints, a_from: Ints, end: Floats, spread: Floats, numbers: Any) -> float:
-    """Expected arrival of the last rank of a collective. Ranks of equal mean and variance, such as replicas, are merged
+    """Expected arrival of the last rank of a collective.
 
-    first.
+    Ranks of equal mean and variance, such as replicas, are merged first.
 
     Arguments:
         copies: members that each arrival stands for. numbers: (means, variances, late, tail) of cost/stragglers.py.

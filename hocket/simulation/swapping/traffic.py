@@ -75,9 +75,9 @@ def _bytes(outcome: SimulationResult, value: Value) -> float:
 
 
 def _host_peaks(outcome: SimulationResult) -> dict[int, float]:
-    """Peak host bytes by device. A buffer exists from the begin of its write to the end of the instruction that frees
+    """Peak host bytes by device.
 
-    it.
+    A buffer exists from the begin of its write to the end of the instruction that frees it.
     """
     program = outcome.program
     level = {d: sum(_bytes(outcome, v) for v in program.initial(d)) for d in program.devices}

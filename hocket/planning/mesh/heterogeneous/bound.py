@@ -27,7 +27,7 @@ class StageRun(NamedTuple):
 
 @dataclass(frozen=True)
 class TypeBound:
-    """Of one microbatch size; each a number by type.
+    """Bounds at one microbatch size, one number for each type.
 
     Attributes:
         blocks: of the model. block_s, first_s, last_s: of a microbatch in a block, in the embedding, in the output.
@@ -44,7 +44,7 @@ class TypeBound:
 
     @classmethod
     def of(cls, tailor: RecomputeCut, samples: int) -> "TypeBound":
-        """Of what a tailor cuts."""
+        """Bounds for the layers that a RecomputeCut divides."""
         figures, on = tailor.figures(samples), [one.profile for one in tailor.columns]
         first_s, last_s = figures.ends_s.T.tolist()
         first_step_s, step_s = ([one.layers[k].step_s for one in on] for k in (0, 1))
@@ -53,7 +53,7 @@ class TypeBound:
         return cls(figures.blocks, block_s, first_s, last_s, step_s, first_step_s, call_s)
 
     def seconds(self, runs: Sequence[StageRun], microbatches: int, mesh: ParallelLayout) -> float:
-        """Of a mesh whose stages stand on these runs, one run behind the other.
+        """Seconds of a layout with its stages on these runs of devices, in order.
 
         Arguments:
             microbatches: of the batch, of all replicas.

@@ -54,7 +54,7 @@ def mixes(tailor: RecomputeCut, batch_size: int) -> Iterator[tuple[ParallelLayou
 
 
 def numbers_of_chunks(tailor: RecomputeCut, mesh: ParallelLayout) -> range:
-    """What a mesh's columns, layers and microbatches allow from 2 on (strategies/schedules/interleaved.py).
+    """Numbers of chunks from 2 on that columns, layers and microbatches allow (strategies/schedules/interleaved.py).
 
     Filling a pipeline takes (p - 1) / (m v) of a batch at most: no more chunks than leave a tie of it.
     """
@@ -66,18 +66,18 @@ def numbers_of_chunks(tailor: RecomputeCut, mesh: ParallelLayout) -> range:
 
 
 def alone(mesh: ParallelLayout, plane: LayoutSpace) -> bool:
-    """Whether it stands on devices of one type."""
+    """True if the layout uses devices of one type."""
     kinds = plane.types[1]
     return len({int(kinds[group]) for place in mesh.stands for group in place}) == 1
 
 
 def mixed(cluster: Cluster) -> bool:
-    """Whether a cluster has unlike devices."""
+    """True if the cluster has different device types."""
     return len({node.device_type for node in cluster.nodes}) > 1
 
 
 def _widths(groups: int, microbatches: int) -> list[int]:
-    """Numbers of replicas that divide the microbatches and leave the fewest groups idle, none for most of them."""
+    """Numbers of replicas that divide the microbatches and leave the fewest groups idle, usually none."""
     found: dict[int, int] = {}
     for width in range(1, groups + 1):
         if microbatches % width == 0:

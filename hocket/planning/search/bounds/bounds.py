@@ -40,8 +40,7 @@ class Bounds:
         return self._quick[key]
 
     def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
-        """What a device would save of an iteration if replicas divided their steps, at most, by the seconds of compute alone. The
-        strategy must support the choice."""
+        """Upper bound of the share of an iteration that sharded steps save. The strategy must support the choice."""
         if not self._steps or _waved(choice):
             return 0.0
         stages = self._stages.of(choice)
@@ -52,14 +51,14 @@ class Bounds:
         return max(by_device(choice, saved_s).values()) / quick_s if quick_s > 0 else 1.0
 
     def shapes(self, choice: Candidate) -> tuple[StageShape, ...]:
-        """What a program must know of the choice's stages; strategies share many."""
+        """Program-level shapes of a choice's stages; strategies share many."""
         key = id(choice.stages)
         if key not in self._shapes:
             self._shapes[key] = (choice.stages, stage_shapes(self._profile, choice.stages))
         return self._shapes[key][1]
 
     def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
-        """Everything that `bound_time` lists; of bundles and waves compute alone. The strategy must support the choice."""
+        """Lower bound in seconds; for bundles and waves, of compute alone. The strategy must support the choice."""
         if _bundled(choice) or _waved(choice):
             return self.quick_s(choice)
         return self._time.seconds(name, shapes, choice)
@@ -70,10 +69,10 @@ class Bounds:
 
 
 def _bundled(choice: Candidate) -> bool:
-    """Whether microbatches run together, which takes less than one after the other."""
+    """True if microbatches run bundled, which is faster than one after the other."""
     return any(cut.merged > 1 for cut in choice.stages)
 
 
 def _waved(choice: Candidate) -> bool:
-    """Whether devices compute for several waves at once."""
+    """True if devices compute for several waves at once."""
     return any(cut.wave for cut in choice.stages)

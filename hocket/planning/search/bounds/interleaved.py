@@ -14,7 +14,7 @@ _ROUNDS = 6  # that are followed; those behind them take no less than the last o
 def interleaved_s(
     forward_s: np.ndarray, backward_s: np.ndarray, message_s: np.ndarray, microbatches: int
 ) -> np.ndarray:
-    """Seconds at least from the first forward of a batch on the first device to the end of each chunk's last backward there.
+    """Least seconds from the first forward of a batch on the first device to the last backward of each chunk there.
 
     Arguments:
         forward_s, backward_s: of each chunk on each device, shape (v, p). message_s: from each stage to the next one, and as long

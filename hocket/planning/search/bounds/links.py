@@ -15,7 +15,7 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 
 class LinkFigures:
-    """What the choices of one situation send; what choices share is worked out once."""
+    """Messages of the candidates of one request; shared figures are computed once."""
 
     def __init__(self, situation: SearchSpace, columns: Columns) -> None:
         self._situation, self._columns = situation, columns
@@ -24,8 +24,10 @@ class LinkFigures:
         self._rings: dict[tuple[Kind, tuple[int, ...], float], float] = {}
 
     def rings_s(self, cut: StageCut, run: LayerRun) -> list[float]:
-        """Seconds of the sum of each bucket over the replicas; where each gets a part only, until it has. Whatever the buckets are, the
-        last has at least the last gradients."""
+        """Seconds of each bucket's sum over the replicas; for reduce-scatters, until each replica has its part.
+
+        Whatever the buckets, the last one has at least the last gradients.
+        """
         kind = Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
         if len(cut.devices) == 1:
             return []
@@ -47,7 +49,7 @@ class LinkFigures:
         return self._rings[key]
 
     def _collective(self, kind: Kind, devices: tuple[int, ...], size_bytes: float) -> TransferTime:
-        """With the threads that move it quickest, where they may be chosen."""
+        """Time of a collective with its fastest threads, if these can be chosen."""
         cluster, threads = self._situation.cluster, [0]
         overlap = cluster.levels[cluster.level_of(devices)].overlap
         if self._situation.rebuckets and overlap is not None and kind is Kind.ALL_REDUCE:
@@ -55,7 +57,7 @@ class LinkFigures:
         return min((collective(cluster, kind, devices, size_bytes, own) for own in threads), key=sum)
 
     def message_s(self, choice: Candidate) -> tuple[np.ndarray, np.ndarray]:
-        """Least seconds of a microbatch's activations to the next stage, and of their gradients back; -1 where none go."""
+        """Least seconds of a microbatch's activations to the next stage, and of gradients back; -1 without messages."""
         forth, back = self._border_bytes(choice)
         _, _, fastest = self._load(tuple(cut.devices for cut in choice.stages))
         seconds = [np.where(size > 0, fastest[:, 0] + size * fastest[:, 1], -1.0) for size in (forth, back)]
@@ -80,7 +82,7 @@ class LinkFigures:
         return max(load.values(), default=0.0)
 
     def _border_bytes(self, choice: Candidate, least: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of activations and of gradients between each stage and the next; of the smallest microbatch or a whole one."""
+        """Bytes of activations and gradients between neighbouring stages, for the smallest or a whole microbatch."""
         key = (id(choice.stages), 2 * choice.microbatch_size + least)
         kept = self._borders.get(key)
         if kept is None:
@@ -116,7 +118,7 @@ class LinkFigures:
         return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
 
     def _load(self, devices: tuple[tuple[int, ...], ...]) -> tuple[list[Resource], np.ndarray, np.ndarray]:
-        """What one microbatch loads on average between neighbouring stages on these devices.
+        """Mean load of one microbatch between neighbouring stages on these devices, by resource.
 
         Returns:
             the links (and compute lanes, see `_carriers`); seconds of each for a byte forth and a byte back over each border, shape (2, links, borders); the
@@ -147,7 +149,7 @@ class LinkFigures:
         return self._loads[devices]
 
     def _carriers(self, source: int, target: int) -> list[Resource]:
-        """What carries one message's bytes at a time: links, or the sender's compute lane where that copies them."""
+        """Resources that carry one message's bytes: links, or the sender's compute lane if that copies."""
         cluster = self._situation.cluster
         if cluster.copied_between(source, target):
             return [("compute", 0, source, 0)]

@@ -15,7 +15,7 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 @dataclass(frozen=True)
 class LayerRun:
-    """A run of layers at one microbatch size: seconds of whole and of the smallest microbatches, and bytes."""
+    """A run of layers at one microbatch size: seconds of whole and smallest microbatches, and bytes."""
 
     forward_s: float
     backward_s: float
@@ -30,7 +30,7 @@ class LayerRun:
 
 @dataclass(frozen=True)
 class Stages:
-    """One choice's stages as arrays; shape (stages,), borders (stages - 1,)."""
+    """Stages of one candidate as arrays; shape (stages,), borders (stages - 1,)."""
 
     runs: tuple[LayerRun, ...]
     microbatches: int
@@ -51,7 +51,7 @@ class Stages:
 
     @cached_property
     def busiest_s(self) -> np.ndarray:
-        """The same for the replica that has most to do."""
+        """Seconds of the busiest replica."""
         whole_s = (self.forward_s + self.backward_s + self.again_s) * self.factors
         share = -(-self.microbatches // self.widths)
         less_s = self.microbatches * whole_s - self.batch_s

@@ -28,7 +28,7 @@ class TimeBound:
         self._figures, self._links = stages, LinkFigures(situation, stages.columns)
 
     def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
-        """Everything that the head of this file lists. The strategy must support the choice."""
+        """Lower bound in seconds by the terms of the module docstring. The strategy must support the choice."""
         stages, member = self._figures.of(choice), strategy(name)
         options = complete(name, choice.options)
         rule = member.rule(shapes, stages.microbatches, options)
@@ -74,7 +74,7 @@ class TimeBound:
         tails_s: tuple[np.ndarray, np.ndarray],
         step_s: np.ndarray,
     ) -> float:
-        """A batch between two flushes: into a device, what it runs, out again, and the update where the way began."""
+        """Seconds of a batch between two flushes: fill, work, drain, and the update at the first stage."""
         tail_s, anywhere_s = tails_s
         count = len(stages.runs)
         into_s, out_s, root = np.zeros(count), np.zeros(count), np.zeros(count, dtype=int)
@@ -106,8 +106,11 @@ class TimeBound:
         return max(most, self._busy_s(choice, stages.batch_s / stages.widths + step_s))
 
     def _tails(self, choice: Candidate, stages: Stages) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of every stage: seconds from its last backward to the end of the update, on the device of that backward and on
-        any of its replicas (below 0 where gradients are complete before the backward is); seconds of its all-reduces."""
+        """Seconds after the last backward of every stage.
+
+        Until the end of the update on the backward's device, and on any replica (below 0 if gradients are complete
+        earlier); seconds of its all-reduces.
+        """
         tails, anywhere, rings = [], [], []
         for cut, run, factor in zip(choice.stages, stages.runs, stages.factors.tolist(), strict=True):
             ring = self._links.rings_s(cut, run)
@@ -119,7 +122,7 @@ class TimeBound:
 
 
 def _step_s(cut: StageCut, run: LayerRun) -> float:
-    """Of one replica."""
+    """Step seconds of one replica."""
     return run.step_s / (cut.replicas if cut.sharded else 1)
 
 
@@ -133,13 +136,13 @@ def by_device(choice: Candidate, stage_s: np.ndarray) -> dict[int, float]:
 
 
 def _little_s(stages: Stages, waiting: Sequence[int], forth_s: np.ndarray, back_s: np.ndarray) -> float:
-    """As many microbatches as are in flight at once take the way to the end and back; the ragged one is left out."""
+    """Seconds of the microbatches in flight for one round trip; the smaller last microbatch is left out."""
     share = (stages.microbatches - 1) // stages.widths
     return float((share / np.array(waiting) * _ways_s(stages, forth_s, back_s)).max())
 
 
 def _ways_s(stages: Stages, forth_s: np.ndarray, back_s: np.ndarray) -> np.ndarray:
-    """Least seconds from the beginning of a microbatch's forward on each stage to the end of its backward there."""
+    """Least seconds from the begin of a microbatch's forward on each stage to the end of its backward there."""
     count = len(stages.runs)
     ways = np.array([r.least_forward_s + r.least_backward_s for r in stages.runs]) * stages.factors
     for s in range(count - 2, -1, -1):

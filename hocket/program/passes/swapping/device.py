@@ -231,9 +231,9 @@ class SwappedDevice:
         self._room.take(self._room.size(value))
 
     def _moves(self, value: Value, number: int) -> bool:
-        """True if a swap-in leaves no copy on the host: the value will be written again, or this is its last read from
+        """True if a swap-in leaves no copy on the host.
 
-        the host.
+        The value will be written again, or this is its last read from the host.
         """
         if self._writes_clean:
             return True

@@ -216,9 +216,9 @@ class Transfers:
             self._post(self._lanes[name])
 
     def let_go(self, begun: int) -> None:
-        """Release the memory of completed sends. Compute calls this when it ends an instruction, or has its inputs for
+        """Release the memory of completed sends.
 
-        one.
+        Compute calls this when it ends an instruction, or has its inputs for the next.
 
         Arguments:
             begun: compute instructions of this segment so far, that one included.
