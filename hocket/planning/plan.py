@@ -36,7 +36,7 @@ _MAX_MICROBATCHES = 2**20  # of one batch; sizes of a file are bounded
 
 @dataclass(frozen=True)
 class PlanStage:
-    """One stage.
+    """One stage of a plan.
 
     Attributes:
         layers: names of its layers, in the order of the profile.
@@ -63,7 +63,7 @@ class PlanStage:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the planner believed: seconds for `batch_size` samples, and peak bytes by device."""
+    """Prediction when the plan was written: seconds for `batch_size` samples, and peak bytes by device."""
 
     iteration_s: float
     samples_per_s: float
@@ -75,7 +75,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run one job on one cluster.
+    """Plan of one job on one cluster.
 
     Attributes:
         strategy, options: a member of hocket/strategies and its options.
@@ -199,7 +199,7 @@ class Plan:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What it says of groups of devices and of swaps; of the rest the strategy knows."""
+        """Features of the plan that may conflict with others; the strategy knows the rest."""
         said = {
             Feature.TENSOR: self.tensor > 1,
             Feature.SLICES: self.slices,
@@ -212,7 +212,7 @@ class Plan:
 
     @cached_property
     def batches(self) -> Microbatches:
-        """Which samples each microbatch has.
+        """Samples of each microbatch.
 
         Raises:
             InputError: bundles cannot have whole samples; or the strategy is not known.
@@ -257,7 +257,7 @@ class Plan:
         return tuple(cuts)
 
     def shapes(self, graph: LayerGraph) -> tuple[StageShape, ...]:
-        """What a program must know of each stage."""
+        """Program-level facts of each stage."""
         return stage_shapes(graph, self.cuts(graph))
 
     def compile(self, graph: LayerGraph) -> Program:
@@ -356,7 +356,7 @@ class Plan:
 
 
 def _parts(name: str, known: Collection[str]) -> str:
-    """What to do where a layer and its parts are taken for each other; empty where it is something else."""
+    """Advice if a layer was confused with one of its subtasks; empty for other errors."""
     whole, _, part = name.rpartition(".")
     if whole in known and part.isdigit():
         return f"It is a part of {whole}, which this job does not cut: give it the subtask_bytes that was profiled."

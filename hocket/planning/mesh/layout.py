@@ -24,7 +24,7 @@ _STAGES: dict[str, list[str]] = {"none": [], "optimizer": ["z1"], "full": ["z3"]
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """One way to divide devices.
+    """One way to divide devices among tensor, pipeline and data parallelism.
 
     Attributes:
         tensor, depth, width, chunks: t, p, d and v. samples, microbatches: b and m.
@@ -66,17 +66,17 @@ class ParallelLayout:
 
     @property
     def sharded(self) -> bool:
-        """Whether optimizer state and step are divided among columns."""
+        """True if optimizer state and step are sharded among columns."""
         return self.shard != "none"
 
     @property
     def units(self) -> bool:
-        """Whether each layer is a unit of `fully_sharded`."""
+        """True if each layer is a unit of `fully_sharded`."""
         return self.shard == "full"
 
     @property
     def again_by_stage(self) -> tuple[dict[str, int], ...]:
-        """How many layers of each stage are made again in each way, where not all do the same."""
+        """Recomputed layers of each stage by way, if stages differ."""
         return tuple(dict(Counter(self.again[i] for i in run)) for run in runs(self.ends)) if self.again else ()
 
     @property
@@ -88,7 +88,7 @@ class ParallelLayout:
 
     @property
     def stale(self) -> bool:
-        """Whether gradients are of weights that are one update old: batches follow each other without a flush."""
+        """True if gradients are computed with weights one update old: batches follow each other without a flush."""
         return self.schedule in STALE
 
     @property

@@ -24,7 +24,7 @@ _MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be l
 
 
 class Source(Protocol):
-    """A job's profiles: on one of `tensor` devices, with what is made again inside of blocks, on slices of the sequence or not."""
+    """Profiles of a job: for one of `tensor` devices, a recompute setting, with or without sequence parallelism."""
 
     def __call__(
         self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
@@ -82,12 +82,12 @@ class LayoutSpace(MeshBounds):
         return self._balancer.cuts(len(self.profile.layers))
 
     def meshes(self, batch_size: int) -> Iterator[ParallelLayout]:
-        """All that divide devices, batch and layers."""
+        """Yield all layouts that divide devices, batch and layers."""
         for mesh, chunks in self.uncut(batch_size):
             yield from self.cut(mesh, chunks)
 
     def uncut(self, batch_size: int) -> Iterator[tuple[ParallelLayout, tuple[int, ...]]]:
-        """Meshes without layers, each with the numbers of chunks that it may have: these share their first bounds."""
+        """Yield layouts without layers, with their possible numbers of chunks: these share their first bounds."""
         devices, most = self.group.cluster.devices, len(self._balancer.places) - 1
         for width, samples in product(_divisors(devices), self.sizes):
             microbatches, rest = divmod(batch_size, width * samples)
@@ -128,7 +128,7 @@ class LayoutSpace(MeshBounds):
             yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
 
     def busiest_s(self, mesh: ParallelLayout, chunks: Sequence[int]) -> list[float]:
-        """Seconds that the busiest device computes in a mesh of each of these numbers of chunks: quicker than `bound`."""
+        """Compute seconds of the busiest device for each number of chunks: cheaper than `bound`."""
         if len(chunks) == 1:
             return [self.least_s(mesh)]
         tables, ground = self._tables_of(mesh), self._ground(mesh)
@@ -141,7 +141,7 @@ class LayoutSpace(MeshBounds):
         return [mesh.microbatches * seconds for seconds in found]
 
     def shards_of(self, width: int, depth: int) -> tuple[str, ...]:
-        """What so many columns of so many stages may divide of their state."""
+        """State that a given number of columns and stages can shard."""
         if width == 1:
             return ("none",)
         # Units are those of one stage, and none has weights of another's.
@@ -176,7 +176,7 @@ def planes(
     shards: tuple[str, ...] = ("none",),
     strategies: tuple[str, ...] = USUAL,
 ) -> Iterator[LayoutSpace]:
-    """One for every width that fits model and cluster, on slices of the sequence and not, as far as that divides."""
+    """One layout space for each tensor-parallel size that fits model and cluster, with and without sequence parallelism."""
     for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
         try:
             yield LayoutSpace(
@@ -194,7 +194,7 @@ def planes(
 
 
 def _filled(mesh: ParallelLayout) -> bool:
-    """Whether there are as many microbatches as the first stage has forward at once (section 3.2.1: m >= p)."""
+    """True if the microbatches fill the pipeline (section 3.2.1: m >= p)."""
     widths = [len(place) for place in mesh.places] or [mesh.width] * mesh.depth
     return -(-sum(widths) // widths[0]) * widths[0] <= mesh.microbatches * mesh.width
 

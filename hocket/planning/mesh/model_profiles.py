@@ -20,7 +20,7 @@ from hocket.program.program import SHARDS
 
 
 class SizedSpace:
-    """What there is to be searched.
+    """Model, cluster and calibration of a search.
 
     Attributes:
         model, cluster, batch_size, precision, calibration: what was asked. devices: types of the cluster; device: the first of them.
@@ -43,7 +43,7 @@ class SizedSpace:
     def profile(
         self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
     ) -> ModelProfile:
-        """One member's profile; each is worked out once."""
+        """Profile of one tensor-parallel rank; cached."""
         key = (tensor, recompute, sizes, sequence_parallel)
         if key not in self._profiles:
             first, *others = (
@@ -63,7 +63,7 @@ class SizedSpace:
         return self._profiles[key]
 
     def _calibration_of(self, device: DeviceType) -> Calibration | None:
-        """Of unlike devices one is calibrated, the others are as they are."""
+        """Calibration of a device type. In a heterogeneous cluster one type may be calibrated, others use the catalogue."""
         factors = self.calibration
         known = factors is None or any(factors.device_type == one.name for one in self.devices)
         return factors if not known or (factors and factors.device_type == device.name) else None
@@ -84,7 +84,10 @@ class SizedSpace:
         strategies: Sequence[str] = (),
         synchronous: bool | None = None,
     ) -> Iterator[LayoutSpace]:
-        """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
+        """All layout spaces of a search, on this cluster or on one of the same devices.
+
+        Arguments as of `search_sizes`.
+        """
         widths = tuple(tensors) or divisors(cluster.devices)
         # In a fused kernel scores are made again in any case.
         ways = tuple(dict.fromkeys(recomputes)) or tuple(
@@ -108,12 +111,12 @@ class SizedSpace:
         return self.profile_with(found, found.mesh.recompute)
 
     def profile_with(self, found: SimulatedLayout, recompute: str) -> ModelProfile:
-        """That profile where all blocks make again what a word says."""
+        """Profile of the layout with one recompute setting for all blocks."""
         return self.profile(found.mesh.tensor, recompute, found.plane.sizes, found.mesh.sequence_parallel)
 
 
 def considered_meshes(strategies: Sequence[str], synchronous: bool | None) -> tuple[str, ...]:
-    """Which strategies are considered; arguments as of `search_sizes`."""
+    """Strategies that a search considers; arguments as of `search_sizes`."""
     return considered(strategies, synchronous, STRATEGIES, (*USUAL, *STALE), "for an analytic model ")
 
 

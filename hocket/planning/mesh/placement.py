@@ -24,7 +24,7 @@ Between = dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]]
 
 @dataclass(frozen=True)
 class StagePlacement:
-    """Of p stages; arrays of shape (p,).
+    """Placement of p stages; arrays of shape (p,).
 
     Attributes:
         widths: groups of each. has: whether one of them is of a type, shape (types, p). room_bytes: of the smallest.
@@ -43,7 +43,7 @@ class StagePlacement:
     def of(
         cls, cluster: Cluster, places: Places, types: np.ndarray, room_bytes: np.ndarray, known: "Between"
     ) -> "StagePlacement":
-        """Of some places in a cluster.
+        """Placement on some devices of a cluster.
 
         Arguments:
             types, room_bytes: of every group of the cluster. known: between places that were looked at; it grows.
@@ -64,11 +64,11 @@ class StagePlacement:
         return cls(np.array([len(place) for place in places]), has, room, border_s, shared_s)
 
     def slowest(self, seconds: np.ndarray) -> np.ndarray:
-        """Of every stage's seconds on each type, shape (types, stages), those of its slowest replica."""
+        """Seconds of each stage's slowest replica, from the seconds on each type; shape (types, stages)."""
         return self._of(seconds, np.max, -np.inf)
 
     def quickest(self, seconds: np.ndarray) -> np.ndarray:
-        """The same of its quickest."""
+        """Seconds of each stage's fastest replica."""
         return self._of(seconds, np.min, np.inf)
 
     def _of(self, seconds: np.ndarray, which: Callable[..., Any], nothing: float) -> np.ndarray:
@@ -88,7 +88,7 @@ class StagePlacement:
         return self.has.argmax(axis=0) if (self.has.sum(axis=0) == 1).all() else None
 
     def flying(self, turns: np.ndarray) -> np.ndarray:
-        """Microbatches between forward and backward on each replica in 1F1B (strategies/base/orders.py), of so many in all."""
+        """Microbatches in flight on each replica in 1F1B (strategies/base/orders.py), of `turns` in all."""
         behind = np.cumsum(self.widths[::-1])[::-1]
         found: np.ndarray = np.minimum(turns, -(-behind // self.widths))
         return found
@@ -128,7 +128,7 @@ _CARRIES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
 def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
-    """As `StagePlacement.shared_s`."""
+    """Seconds as in `StagePlacement.shared_s`."""
     found: dict[Resource, np.ndarray] = {}
 
     def add(uses: tuple[Use, ...], kind: int, stage: int, seconds: float) -> None:

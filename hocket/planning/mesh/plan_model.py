@@ -104,7 +104,7 @@ class SizedSearch(SizedSpace):
         return self.best if predicted is None else replace(self.best, predicted=predicted)
 
     def told(self) -> tuple[SimulatedLayout, ...]:
-        """All candidates as they are told to people: the best as it is written and first, the others by time."""
+        """All candidates for people: the best as its plan is written, the others by time."""
         rest = (one for one in self.candidates if one is not self.best)
         return (self.written, *sorted(rest, key=lambda one: one.iteration_s))
 
@@ -121,7 +121,7 @@ class SizedSearch(SizedSpace):
 
     @property
     def buckets_text(self) -> str:
-        """What other buckets than those of one size gain for the best plan; empty where it has these."""
+        """Gain of other bucket sizes for the best plan; empty if it has the default ones."""
         return self._rebucketed.text if self._rebucketed is not None else ""
 
     def _plan(self, found: SimulatedLayout) -> Plan:
@@ -139,7 +139,7 @@ class SizedSearch(SizedSpace):
         return replace(plan, predicted=predict_iteration(plan, profile))
 
     def updates(self, found: SimulatedLayout) -> UpdateSemantics:
-        """How a mesh's updates differ from those of one process."""
+        """Differences of a layout's updates from one process."""
         situation, choice = found.plane.choice(found.mesh, self.batch_size)
         shapes = stage_shapes(situation.profile, choice.stages)
         return updates_of(found.mesh.strategy, shapes, self.batch_size, found.mesh.samples, choice.options)
@@ -238,6 +238,6 @@ def search_sizes(
 
 
 def asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a search's options those that say which planes it looks at."""
+    """Options of a search that select its layout spaces."""
     names = ("tensors", "recomputes", "sequence_parallel", "shards", "strategies", "synchronous")
     return {name: options[name] for name in names if name in options}

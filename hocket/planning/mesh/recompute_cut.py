@@ -43,7 +43,7 @@ class RecomputeCut(LayoutSpace):
         self._rows: dict[tuple[int, int, bytes], StageRow] = {}
 
     def fitted(self, mesh: ParallelLayout, excess_bytes: float | np.ndarray = 0.0) -> ParallelLayout | None:
-        """The mesh with as little made again as fits, and without chunks other borders; None where nothing fits.
+        """The layout with the least recomputation that fits, and for chunks other borders; None if nothing fits.
 
         Arguments:
             excess_bytes: by device, what was simulated more than was thought here.
@@ -54,7 +54,7 @@ class RecomputeCut(LayoutSpace):
     def cut_s(
         self, mesh: ParallelLayout, excess_bytes: float | np.ndarray = 0.0
     ) -> tuple[ParallelLayout, float] | None:
-        """As `fitted`, and seconds that its bound is not below."""
+        """Layout of `fitted` with its lower bound in seconds; None if nothing fits."""
         if mesh.units:
             return None  # which hold one microbatch: what all blocks make again is what there is
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
@@ -99,7 +99,10 @@ class RecomputeCut(LayoutSpace):
         return tuple(ends.tolist()), again, float((own_s + ways_s).max())
 
     def chunks_s(self, mesh: ParallelLayout) -> float:
-        """Seconds that no cut of a mesh is below, in whatever number of chunks: these hold no fewer stashes than stages do."""
+        """Lower bound in seconds for all cuts of a layout and all numbers of chunks.
+
+        Chunks hold at least the stashes of stages.
+        """
         mesh = replace(mesh, chunks=1)
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
         turns, room = mesh.microbatches * mesh.width // ground.widths, ground.room_bytes - self._undivided(mesh, ground)
@@ -110,7 +113,7 @@ class RecomputeCut(LayoutSpace):
     def _chunk_ends(
         self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> tuple[int, ...] | None:
-        """Borders of a mesh's chunks: each device has as many blocks as it is quick, and its chunks take as long as each other."""
+        """Ends of a layout's chunks: blocks by the speed of each device, chunks of a device with equal times."""
         p, v, stage = mesh.depth, mesh.chunks, np.arange(mesh.depth)
         counts = counts_of(self._rows_of(of, ground, turns, room, mesh), of.blocks, v)
         if counts is None:
@@ -132,7 +135,7 @@ class RecomputeCut(LayoutSpace):
     def _rows_of(
         self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> list[StageRow]:
-        """Of every stage; many meshes have stages that are alike."""
+        """Rows of every stage; many layouts share equal stages."""
         p, stage = len(turns), np.arange(len(turns))
         most = of.blocks if p == 1 or len(self.types[0]) > 1 else min(of.blocks, 4 * -(-of.blocks // p) + 4)
         first, last = stage == 0, stage == p - 1
@@ -205,7 +208,7 @@ class RecomputeCut(LayoutSpace):
         return PrefixTables(forward_s, backward_s, before(figures.layers_bytes[ways, layers]))
 
     def figures(self, samples: int) -> BlockFigures:
-        """Of embedding, block and output at one microbatch size."""
+        """Figures of embedding, block and output at one microbatch size."""
         if samples not in self._figures:
             self._figures[samples] = BlockFigures([way.columns for way in self.ways], samples)
         return self._figures[samples]
@@ -228,7 +231,7 @@ def plane_of(
 
 
 def woven(source: Callable[[str], ModelProfile], again: tuple[str, ...]) -> ModelProfile:
-    """One profile of layers that make what is inside of them again in their own ways.
+    """Profile with layers that recompute in their own ways.
 
     Arguments:
         source: the profile in which all layers do as a word says.

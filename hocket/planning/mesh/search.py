@@ -28,7 +28,7 @@ _LITTLE = 1.25  # of a device's memory: what more than this is needed for is no 
 
 @dataclass(frozen=True)
 class LayoutMiss:
-    """A mesh that does not fit: bytes that its fullest device needs at least, and seconds that it would take at least."""
+    """A layout that does not fit: bytes that its fullest device needs at least, and its least seconds."""
 
     mesh: ParallelLayout
     bytes: float
@@ -37,13 +37,13 @@ class LayoutMiss:
 
     @property
     def missing_bytes(self) -> float:
-        """By how much the device is too small."""
+        """Bytes by which the device is too small."""
         return self.bytes - self.capacity_bytes
 
 
 @dataclass(frozen=True)
 class LayoutSearch:
-    """What a search found, the best first.
+    """Result of a search, best first.
 
     Attributes:
         considered: meshes that divide devices, batch and layers; too_large: of these, beyond a device's memory.
@@ -69,7 +69,7 @@ def search_meshes(
     ceiling_s: float = inf,
     only: Callable[[ParallelLayout], bool] | None = None,
 ) -> LayoutSearch:
-    """Simulate in the order of the bounds whatever may be the best, or as good within the tolerance of a tie.
+    """Simulate layouts in the order of their bounds, as long as they may be the best or tie with it.
 
     Arguments:
         ceiling_s: what takes longer by its bound is not simulated: it is of no use. only: the meshes that are looked at, which have
@@ -94,7 +94,7 @@ def search_meshes(
 
 
 def with_tailors(planes: Iterable[LayoutSpace]) -> Iterator[tuple[LayoutSpace, RecomputeCut | None]]:
-    """Planes; beside the one of each kind of tensor-parallel groups that makes least again, who cuts its meshes to measure."""
+    """Layout spaces with a RecomputeCut for the least recomputing space of each kind of groups; None for the others."""
     widths: dict[tuple[int, bool], list[LayoutSpace]] = {}
     for plane in planes:
         widths.setdefault((plane.tensor, plane.sequence_parallel), []).append(plane)
@@ -106,7 +106,7 @@ def with_tailors(planes: Iterable[LayoutSpace]) -> Iterator[tuple[LayoutSpace, R
 
 @dataclass(frozen=True)
 class _Job:
-    """What waits: a mesh to be simulated, or one to be cut to measure by `tailor` before (`cut`).
+    """A waiting layout: to simulate, or first to cut by `tailor` (`cut`).
 
     Attributes:
         rough: whether its bound knows nothing of its stages; chunks: that it may have then, if it shall be cut into balanced stages.
@@ -131,7 +131,7 @@ _Waiting = tuple[int, tuple[int, ...], int, float, _Job]
 
 
 class _Hunt:
-    """One search under way: what waits, in the order of bounds, and what was found."""
+    """One search in progress: waiting layouts in the order of bounds, and results."""
 
     def __init__(self, ceiling_s: float, slack: float) -> None:
         self._ceiling_s, self._slack = ceiling_s, slack
@@ -156,7 +156,7 @@ class _Hunt:
             self._wait(plane.least_s(mesh), job)
 
     def _look(self, job: _Job) -> None:
-        """What has a rough bound waits for its turn with a closer one."""
+        """Put a layout with a rough bound back with a closer one."""
         if job.chunks:
             meshes = job.plane.cut(job.mesh, job.chunks)
             for mesh, busy_s in zip(meshes, job.plane.busiest_s(job.mesh, job.chunks), strict=True):
@@ -195,7 +195,7 @@ class _Hunt:
         return self._meshes()
 
     def _go_on(self) -> None:
-        """What is cut to measure waits for its turn again: its bound is known only then."""
+        """Put layouts to be cut back into the queue: only now are their bounds known."""
         late: list[_Waiting] = []
         while self._waiting and (1 + _NEAR) ** self._waiting[0][0] <= min(self._best_s * (1 + TIE), self._ceiling_s) * (
             1 + TIE
@@ -216,7 +216,7 @@ class _Hunt:
         heapify(self._waiting)
 
     def _matters(self, bound_s: float, job: _Job) -> bool:
-        """Whether a mesh may be better than the first so far by more than the tolerance, or as good and go before it."""
+        """True if a layout may beat the best by more than the tolerance, or tie with it and rank before it."""
         if not self._found:
             return True
         first = min(self._found, key=self._order)
@@ -275,7 +275,7 @@ class _Hunt:
             self._wait(bound.seconds, replace(job, mesh=twin, close=False, rough=False, turned=True))
 
     def _refuse(self, job: _Job, one: SimulatedLayout, peaks: Mapping[int, float]) -> None:
-        """What does not fit is cut to measure, or again."""
+        """Cut a layout that does not fit, or cut it again."""
         if not job.mesh.again:
             self._too_large += 1
             self._misses.append(LayoutMiss(job.mesh, *one.fullest(peaks)[1:], one.iteration_s))
@@ -286,7 +286,7 @@ class _Hunt:
             self._wait(0.0, replace(job, cut=True, excess_bytes=excess))
 
     def _prove(self) -> bool:
-        """Whether the best fits whatever the timing, as `check` will ask; where it does not, it is found no more."""
+        """True if the best layout fits for any timing, as `check` will ask. If it does not, it is removed."""
         if not self._found:
             return True
         one = min(self._found, key=self._order)
@@ -299,7 +299,7 @@ class _Hunt:
         return False
 
     def _order(self, one: SimulatedLayout) -> tuple[float, ...]:
-        """What is of no use goes last."""
+        """Sort key of the queue; useless layouts go last."""
         return one.iteration_s > self._ceiling_s, *_rank(one, self._best_s)
 
     def _meshes(self) -> LayoutSearch:
@@ -323,8 +323,10 @@ class _Hunt:
 
 
 def _rank(one: SimulatedLayout, best_s: float) -> tuple[float, ...]:
-    """By seconds; among those that are as good as the best the newest weights, fewer stages, narrower groups, one way for all and whole
-    state go first."""
+    """Rank of a layout: by seconds.
+
+    Among ties: newest weights, fewer stages, smaller groups, one recompute setting, unsharded state.
+    """
     if one.iteration_s > best_s * (1 + TIE):
         return (one.iteration_s,)
     return best_s, *_simplicity(one.mesh), one.iteration_s

@@ -40,7 +40,7 @@ class SimulatedLayout:
         return self.fullest(self.predicted.peak_memory_bytes)
 
     def fullest(self, peaks: Mapping[int, float]) -> tuple[float, float, float]:
-        """Of the group that lacks most, or has least left: bytes that it lacks, that it needs, and that it has."""
+        """Missing, needed and available bytes of the group with the least room."""
         rooms = self.plane.room_bytes
         return max((size - float(rooms[group]), size, float(rooms[group])) for group, size in peaks.items())
 
@@ -51,7 +51,7 @@ class SimulatedLayout:
 
     @property
     def bytes(self) -> float:
-        """On the device that has least left, or lacks most."""
+        """Bytes of the device with the least room."""
         return self._fullest[1]
 
     @property
@@ -61,12 +61,12 @@ class SimulatedLayout:
 
     @property
     def lacking_bytes(self) -> float:
-        """By how much it is too small; below 0 where all fits."""
+        """Missing bytes of the device with the least room; below 0 if all fits."""
         return self._fullest[0]
 
 
 def simulated(plane: LayoutSpace, mesh: ParallelLayout) -> SimulatedLayout:
-    """What the simulator says of a mesh; a long batch is foreseen from shorter ones (extrapolate.py)."""
+    """Simulate a layout; a long batch is extrapolated from shorter ones (extrapolate.py)."""
     situation, choice = plane.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
     return SimulatedLayout(plane, mesh, predict_choice(situation, mesh.strategy, choice, most_forwards=0))
 
@@ -97,8 +97,11 @@ def proven(one: SimulatedLayout) -> Mapping[int, float]:
 
 
 def _short(mesh: ParallelLayout) -> ParallelLayout:
-    """Two columns of a short batch; of unequal replicas, as many microbatches as all of them have in flight twice. Of GPipe, which has
-    all in flight, the whole batch."""
+    """Two columns of a short batch.
+
+    With unequal replicas: twice the microbatches in flight on all of them. GPipe, with all microbatches in flight,
+    needs the whole batch.
+    """
     widths, whole = {len(place) for place in mesh.places}, mesh.schedule == "gpipe"
     if len(widths) > 1:
         if whole:

@@ -26,7 +26,7 @@ _MOST = 2**15  # forwards of a pipeline that is simulated to show the line
 
 
 def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, int] | None:
-    """Sizes of the two shortest batches, for a batch and its microbatches of so many samples; None where it is not long."""
+    """Sizes of the two shortest batches that represent a long batch; None for a short batch."""
     widths = [len(cut.devices) for cut in cuts]
     together = lcm(*widths)  # microbatches after which every replica has its turn again
     rounds, rest = divmod(batch[0], together * batch[1])
@@ -58,7 +58,7 @@ def longest(cuts: tuple[StageCut, ...], microbatch_size: int) -> int:
 def foreseen(
     batch_size: int, sizes: tuple[int, int], most: float, simulated: Callable[[int], Predicted], round_s: float
 ) -> tuple[Predicted, tuple[int, int]] | None:
-    """The prediction for a batch of so many samples, and the sizes of the two shorter ones that it is extrapolated from.
+    """Prediction for a long batch, with the sizes of the two shorter ones it is extrapolated from.
 
     Arguments:
         sizes: of the two shortest batches (`shorter`). most: samples of the longest batch to simulate (`longest`).

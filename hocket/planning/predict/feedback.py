@@ -37,7 +37,7 @@ _ANY = Link(1.0)
 
 @dataclass(frozen=True)
 class RunFeedback:
-    """One run.
+    """Measurements of one run.
 
     Attributes:
         model: the profile's name; profile_digest: of the profile as it was measured; cluster_digest: SHA-256 of the cluster's
@@ -72,7 +72,7 @@ class RunFeedback:
 
     @property
     def line(self) -> str:
-        """What is learned from it, in a sentence."""
+        """Correction by the run, in a sentence."""
         off = self.measured_iteration_s / self.predicted_iteration_s - 1
         took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than was predicted"
         swapped = "".join(
@@ -87,7 +87,7 @@ class RunFeedback:
         )
 
     def is_of(self, profile: ModelProfile, cluster: Cluster) -> bool:
-        """Whether it is of this profile, corrected or not, on this cluster."""
+        """True for a run of this profile (corrected or not) on this cluster."""
         # Of the links that were learned the cluster of a later plan says what a run has taught it.
         return self.profile_digest == _first_digest(profile) and self.cluster_digest == _digest(
             cluster, self.host_links
@@ -132,7 +132,7 @@ def _first_digest(profile: ModelProfile) -> str:
 
 
 def beside(plan: Path) -> Path:
-    """Where a run of a plan is kept."""
+    """File of the measurements of a plan's run."""
     return plan.with_name(f"{plan.stem}{SUFFIX}")
 
 
@@ -164,7 +164,7 @@ def check_like(
 
 
 def _is_of(name: str, kind: str) -> bool:
-    """Whether a device of this name is of a type: by the same name, or one of the catalogue that the name begins or has in it."""
+    """True if a device of this name is of a type: equal names, or a catalogue name that begins or contains it."""
     return name == kind or (CPU not in (name, kind) and kind.partition("-")[0] in name.lower())
 
 
@@ -176,7 +176,7 @@ def learned_from(
     steps: int,
     swaps: Mapping[int, LinkSums] | None = None,
 ) -> RunFeedback:
-    """What a run of a plan teaches.
+    """Measurements of a plan's run.
 
     Arguments:
         profile: that of the plan, corrected already or not. iteration_s, peak_memory_bytes: measured, by device of the plan.
@@ -210,7 +210,7 @@ def learned_from(
 
 
 def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s: float) -> float:
-    """By what compute seconds are multiplied, so that what is predicted is what was measured, transfers as they are.
+    """Factor on compute seconds with which the prediction equals the measurement, transfers unchanged.
 
     Raises:
         RefusedError: by nothing.
@@ -264,7 +264,7 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
 
 
 def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluster: Cluster) -> RunFeedback | None:
-    """The run of this model on this cluster that is kept in a folder: of the plan of this name, else the longest.
+    """Kept measurements of this model on this cluster in a folder: of the plan of this name, else of the longest run.
 
     What is no such file, or of a short run, is left out.
     """

@@ -16,7 +16,7 @@ _NAMED = 3  # buffers that are listed
 
 @dataclass(frozen=True)
 class Difference:
-    """One of them.
+    """One difference of a model under microbatches.
 
     Attributes:
         kind: in a word or two: "loss", "batch statistics" or "buffers". text: in a sentence.

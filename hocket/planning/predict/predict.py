@@ -42,7 +42,7 @@ from hocket.util.gc_pause import paused
 
 
 def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
-    """The profile of what the plan's device numbers stand for: a device, or a tensor-parallel group with its reductions.
+    """Profile of what the plan's device numbers stand for: a device, or a tensor-parallel group with its reductions.
 
     Arguments:
         profile: of one device, as the plan names it.
@@ -68,7 +68,7 @@ def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
 
 
 def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None = None) -> tuple[Trace, Summary]:
-    """What a plan does: the trace of every instruction, and a summary. Peaks of waves are those of any timing, see `_peaks`.
+    """Simulate a plan: trace of every instruction, and a summary. Peaks of waves hold for any timing (`_peaks`).
 
     Arguments:
         cuts: the plan's stages, where they know of columns that the plan leaves out (`StageCut.beside`); its own by default.
@@ -105,7 +105,7 @@ def _peaks(outcome: SimulationResult) -> dict[int, float]:
 
 
 def host_course_of(plan: Plan, profile: ModelProfile) -> HostCourse | None:
-    """What a plan has on hosts and on its way over the time of its simulated run; None of one that does not swap.
+    """Host memory of a plan's simulated run over time; None without swaps.
 
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
@@ -144,7 +144,9 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
 
 
 def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
-    """Whose seconds an iteration is made of; of alike columns, those of one; a long batch's are foreseen from shorter ones'.
+    """Seconds of an iteration by cause.
+
+    One of several equal columns stands for all. A long batch is extrapolated.
 
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
@@ -162,7 +164,7 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
 def predict_choice(
     situation: SearchSpace, strategy: str, choice: Candidate, most_forwards: int = MAX_FORWARDS
 ) -> Predicted:
-    """As `predict_iteration`, for a strategy's choice that is no plan yet.
+    """Predict a candidate of a strategy, like `predict_iteration` for a plan.
 
     Arguments:
         most_forwards: of a batch, beyond which it is foreseen from shorter ones where it may be (extrapolate.py).
@@ -176,7 +178,7 @@ def predict_choice(
 
 
 def trace_of_choice(situation: SearchSpace, strategy: str, choice: Candidate) -> Trace:
-    """As `played`, for a strategy's choice.
+    """Trace of a candidate of a strategy, like `played`.
 
     Raises:
         RefusedError: the strategy does not support the choice.
@@ -187,7 +189,7 @@ def trace_of_choice(situation: SearchSpace, strategy: str, choice: Candidate) ->
 
 
 def proven_peaks(situation: SearchSpace, strategy: str, choice: Candidate) -> dict[int, float]:
-    """The most that each device can come to hold, whatever the timing: what `check` asks of the plan (footprint.py).
+    """Peak memory of each device for any timing: what `check` asks of the plan (footprint.py).
 
     Raises:
         RefusedError: the strategy does not support the choice.
@@ -201,7 +203,7 @@ def proven_peaks(situation: SearchSpace, strategy: str, choice: Candidate) -> di
 
 
 class _Asked(NamedTuple):
-    """What is to be simulated; `batch`: samples of a batch and of a microbatch."""
+    """Request of a simulation; `batch`: samples of a batch and of a microbatch."""
 
     profile: ModelProfile
     cluster: Cluster
@@ -225,7 +227,10 @@ def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
 
 
 def _shorter_of(asked: _Asked) -> tuple[Predicted, tuple[int, int]] | None:
-    """The prediction for a long batch from two shorter ones, and their sizes; None where it is short or these do not show it."""
+    """Prediction of a long batch from two shorter ones, with their sizes.
+
+    None for a short batch, or if these do not represent it.
+    """
     samples, each = asked.batch
     if asked.swap is not None or not (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
         return None
@@ -237,7 +242,7 @@ def _shorter_of(asked: _Asked) -> tuple[Predicted, tuple[int, int]] | None:
 
 
 def _round_s(asked: _Asked, sizes: tuple[int, int]) -> float:
-    """What the busiest device computes for the samples by which two batches differ."""
+    """Compute seconds of the busiest device for the samples by which two batches differ."""
     each, turns = asked.batch[1], (sizes[1] - sizes[0]) // asked.batch[1]
     costs = CostModel(asked.profile, asked.cluster, asked.cuts, (each,), columns=_columns(asked.profile))
     busy_s: dict[int, float] = {}
@@ -285,7 +290,7 @@ def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:
 
 
 def _alone(asked: _Asked) -> tuple[_Asked, PipelineReplica | None]:
-    """One of several alike columns, and which; the whole where one does not stand for all."""
+    """One of several equal columns, and which; the whole if no column stands for all."""
     samples, each = asked.batch
     if asked.swap is not None:
         return asked, None

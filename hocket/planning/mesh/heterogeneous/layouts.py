@@ -86,8 +86,11 @@ def _widths(groups: int, microbatches: int) -> list[int]:
 
 
 def turned(mesh: ParallelLayout, plane: LayoutSpace) -> ParallelLayout | None:
-    """The mesh with stages of one type side by side where replicas were; None where that is the same, as on one level of alike
-    devices, each with one way out to all others. (With a link for each pair sums over several stages may share them, or not.)"""
+    """The layout with stages of one type in the place of replicas; None if that is the same layout.
+
+    It is the same on one level of equal devices, each with one link to all others. With a link for each pair, sums
+    over several stages may or may not share links.
+    """
     cluster = plane.group.cluster
     joining = [level for level in cluster.levels if level.width > 1]
     if len(joining) == 1 and joining[0].shared and not cluster.nodes:
