@@ -46,7 +46,7 @@ class Balancer:
         return (0.0, *(whole / most * 4.0**k for k in range(-3, 1))) if most > 0 and whole > 0 else (0.0,)
 
     def cuts(self, stages: int, seconds_per_byte: Sequence[float] = ()) -> list[Ends]:
-        """The best cuts into 1, 2, ... `stages` runs of consecutive layers, as far as there are layers: where each run ends.
+        """Best cuts into 1, 2, ... `stages` runs of consecutive layers: the end of each run.
 
         The best cut has the least maximum over stages of compute and half of both borders' traffic, which is one price a
         byte of activations: they cross once forth and their gradients once back. Ties go to the earliest cut.
@@ -89,7 +89,7 @@ def runs(ends: Ends) -> tuple[tuple[int, ...], ...]:
 
 
 def _places(before: np.ndarray, border: np.ndarray, most: int) -> np.ndarray:
-    """Where to cut: everywhere, or in each of many spans of equal compute where the least crosses."""
+    """Positions to cut: all, or in each of many spans of equal compute the one with the least traffic."""
     inside = np.arange(1, len(before) - 1)
     if len(before) > most:
         span = np.minimum((before[1:-1] / max(before[-1], 1e-300) * (most - 2)).astype(int), most - 3)

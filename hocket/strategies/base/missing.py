@@ -8,7 +8,7 @@ from hocket.util.units import show_count
 
 
 def pipeline(situation: SearchSpace, layers: int = 2) -> str:
-    """What is missing for stages on several devices, of so many layers at least."""
+    """Missing condition for stages on several devices, each with at least one of `layers` layers."""
     if situation.cluster.devices < 2:
         return "it takes two devices or more"
     there = len(situation.profile.layers)
@@ -16,7 +16,7 @@ def pipeline(situation: SearchSpace, layers: int = 2) -> str:
 
 
 def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], bool]) -> str:
-    """That a batch is no such number of microbatches, and of the sizes that there are the next batch which is.
+    """Note that a batch is not a suitable number of microbatches, with the next batch size that is.
 
     Arguments:
         takes: what the strategy wants. enough: whether so many microbatches are such a number.
@@ -38,5 +38,5 @@ def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], boo
 
 
 def even(situation: SearchSpace, takes: str) -> str:
-    """That a batch cannot be divided as a strategy wants it, for which an even number of microbatches would be enough."""
+    """Note that a batch cannot be divided evenly, where an even number of microbatches would be enough."""
     return microbatches(situation, takes, lambda count: count % 2 == 0)

@@ -49,7 +49,7 @@ def own(stages: Stages, stage: int, device: int, microbatches: range) -> list[in
 
 
 def forwards_then_backwards(stage: int, microbatches: list[int]) -> list[Task]:
-    """All forwards, then all backwards, in the same order (GPipe)."""
+    """GPipe order: all forwards, then all backwards in the same order."""
     return [Task(work, stage, m) for work in (Work.FORWARD, Work.BACKWARD) for m in microbatches]
 
 

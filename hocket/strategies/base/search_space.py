@@ -68,8 +68,10 @@ class SearchSpace:
 
     @cached_property
     def saving(self) -> "tuple[Candidate, ...]":
-        """The same, with recomputation where memory is short: of the first stage, which holds most stashes in 1F1B, of the
-        first two, and so on to all of them."""
+        """Straight pipelines, with recomputation if memory is short.
+
+        First of the first stage, which holds most stashes in 1F1B, then of the first two, up to all.
+        """
         return tuple(
             replace(choice, thriftier=tuple(recomputing(choice, k + 1) for k in range(len(choice.stages))))
             for choice in self.straight
@@ -106,14 +108,17 @@ class Candidate:
 def cut(
     situation: SearchSpace, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
 ) -> StageCut:
-    """A stage with its gradient buckets: one bucket where nobody waits for it, else as the bucket size says."""
+    """A stage with its gradient buckets: one bucket without replicas, else by bucket size."""
     layers = tuple(layers)
     buckets = situation.bucketed(layers) if len(devices) > 1 else ()
     return StageCut(layers, devices, recompute, buckets, shard=situation.shard or "none")
 
 
 def units(situation: SearchSpace) -> Iterator[Candidate]:
-    """The model in 1, 2, 4, ... units of equal cost on 2 to all devices, each whole only while it is computed with."""
+    """Yield the model in 1, 2, 4, ...
+
+    units of equal cost on 2 to all devices; a unit is whole only during its computation.
+    """
     for size in situation.sizes if situation.shard != "none" else ():
         microbatches = ceil(situation.batch_size / size)
         found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), _MOST_UNITS))
@@ -133,20 +138,23 @@ def units(situation: SearchSpace) -> Iterator[Candidate]:
 
 
 def recomputing(choice: Candidate, first: int | None = None) -> Candidate:
-    """The same, stashes made again before each backward: of so many first stages, or of all."""
+    """The candidate with recomputation in the first stages, or in all."""
     many = len(choice.stages) if first is None else first
     return replace(choice, stages=tuple(replace(stage, recompute=k < many) for k, stage in enumerate(choice.stages)))
 
 
 def shared(choice: Candidate) -> Candidate | None:
-    """The same, with replicas that divide optimizer state and step; None where no stage has any, or they divide something already."""
+    """The candidate with optimizer state and step sharded among replicas.
+
+    None without replicas, or if something is sharded already.
+    """
     if any(stage.sharded for stage in choice.stages) or all(len(stage.devices) == 1 for stage in choice.stages):
         return None
     return replace(choice, stages=tuple(replace(one, shard="optimizer") for one in choice.stages), thriftier=())
 
 
 def replicas(situation: SearchSpace) -> Iterator[Candidate]:
-    """One stage on 1 to all devices."""
+    """Yield one stage on 1 to all devices."""
     everything = range(len(situation.profile.layers))
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
@@ -227,7 +235,7 @@ def interleavings(situation: SearchSpace) -> Iterator[Candidate]:
 
 
 def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
-    """Forwards of one period of a schedule that repeats itself when every replica's turn and a batch come round."""
+    """Forwards in one period of a schedule: the period covers whole batches and every replica's turn."""
     turns = lcm(microbatches, *(len(stage.devices) * stage.merged for stage in stages))
     return sum(turns // stage.merged for stage in stages)
 

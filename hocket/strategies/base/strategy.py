@@ -24,8 +24,10 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """One entry of a plan's `options`: its type (tuple: a list of whole numbers >= 1), the value when it is left out, and what it does;
-    the words it may be, if only some."""
+    """One entry of a plan's `options`.
+
+    Its type (tuple: a list of whole numbers >= 1), its default, its effect, and its allowed words, if limited.
+    """
 
     kind: type
     default: Any
@@ -35,7 +37,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Strategy:
-    """One schedule: a compiler from stages to a Program, with what a search must know about it.
+    """One schedule: a compiler from stages to a Program, with facts for the search.
 
     Attributes:
         paper: where the schedule comes from.
@@ -137,7 +139,7 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 
 
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
-    """The reason to refuse a strategy on some stages, with all options given; None where it can be compiled."""
+    """Reason to refuse a strategy on some stages with all options given; None if it can be compiled."""
     member = strategy(name)
     reason = (
         _always(stages, microbatches)
@@ -152,7 +154,7 @@ def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> s
 
 
 def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
-    """What stages, their updates and a strategy's options ask for."""
+    """Features requested by stages, their updates and a strategy's options."""
     widths = {len(stage.devices) * stage.columns for stage in stages}
     asked = {
         Feature.ASYNCHRONOUS: rule.kind != "sync",
@@ -179,7 +181,7 @@ def searched() -> tuple[str, ...]:
 
 
 def habits(name: str, options: Options) -> Habits:
-    """What its order says of tasks, for plans that swap.
+    """Properties of the task order, for plans that swap.
 
     Raises:
         InputError: an unknown option, or one of the wrong type.
@@ -189,23 +191,23 @@ def habits(name: str, options: Options) -> Habits:
 
 
 def merges_microbatches(name: str) -> bool:
-    """Whether a replica of a strategy runs its share of a batch together, as one forward and one backward."""
+    """True if a replica runs its share of a batch bundled: one forward and one backward."""
     return strategy(name).merges_microbatches
 
 
 def yields_idle(name: str) -> bool:
-    """Whether devices that a strategy does not use at the moment are free for other jobs; others keep theirs."""
+    """True if idle devices are free for other jobs; other strategies keep their devices."""
     return strategy(name).yields_idle
 
 
 def missing(name: str, situation: Any) -> str:
-    """What is missing where a strategy's `choices` has none for a situation; empty where it does not say."""
+    """Missing condition if a strategy has no candidate; empty if it is not known."""
     says = strategy(name).missing
     return says(situation) if says else ""
 
 
 def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:
-    """Which samples each microbatch of a strategy has.
+    """Samples of each microbatch of a strategy.
 
     Arguments:
         size: of a microbatch at most. widths: numbers of devices of its stages.
@@ -221,12 +223,12 @@ def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]
 
 
 def merged(name: str, replicas: int, microbatches: int) -> int:
-    """The microbatches that one forward of a stage runs together; one where they cannot be divided among the replicas."""
+    """Microbatches in one forward of a stage; 1 if they cannot be divided among the replicas."""
     return microbatches // replicas if merges_microbatches(name) and microbatches % replicas == 0 else 1
 
 
 def several_waves(name: str) -> bool:
-    """Whether a strategy has several waves on the same devices, each with stages of its own that hold all of the model."""
+    """True if a strategy has several waves on the same devices, each with all stages of the model."""
     return strategy(name).several_waves
 
 
@@ -260,7 +262,7 @@ def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
 
 
 def _always(stages: Stages, microbatches: int) -> str | None:
-    """What no strategy can do."""
+    """Refusal that holds for every strategy."""
     if not stages:
         return "there are no stages"
     if microbatches < 1:
@@ -282,7 +284,7 @@ def _always(stages: Stages, microbatches: int) -> str | None:
 
 
 def _too_long(stages: Stages, rule: Rule) -> str | None:
-    """The reason to refuse when the period, in which every batch and every replica's turn comes round, is beyond all use."""
+    """Reason to refuse a period of unusable length. A period covers whole batches and every replica's turn."""
     microbatches = lcm(*rule.batch, *(stage.round for stage in stages))
     if sum(microbatches // stage.merged for stage in stages) <= MAX_FORWARDS:
         return None
@@ -310,7 +312,7 @@ def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
 
 
 def rounds(stages: Stages) -> tuple[int, int]:
-    """(p, v): stages of one round over the devices, and the number of rounds, which is that of chunks a device.
+    """(p, v): stages of one round over the devices, and rounds (chunks on each device).
 
     v is 0 where stages that share devices do not go round them in turn.
     """
@@ -324,8 +326,9 @@ def rounds(stages: Stages) -> tuple[int, int]:
 
 
 def ring_of(stages: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Devices in the order in which waves go round them: replica r of stage s is on the (r + s)-th, and behind the last comes the
-    first again (Wavelet, figure 10). None where stages stand otherwise.
+    """Devices in the order of a wave's circulation; None if stages are placed otherwise.
+
+    Replica r of stage s is on device r + s of the ring; the first follows the last (Wavelet, figure 10).
 
     Arguments:
         stages: their devices.

@@ -19,12 +19,12 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """One stage a device, and a microbatch for each replica."""
+    """Require one stage on each device, and a microbatch for each replica."""
     return reasons((one_stage_a_device(stages), enough_microbatches(stages, microbatches)))
 
 
 def compile_batches(name: str, stages: Stages, microbatches: int, batch_order: BatchOrder) -> Program:
-    """The program of a strategy that hosts one stage a device; its period is one batch, its update behind it."""
+    """Program of a strategy with one stage on each device; a period is one batch with its update at the end."""
 
     def order(device: int, total: int) -> list[Task]:
         stage = orders.stage_on(stages, device)

@@ -19,7 +19,7 @@ _LONGEST = 6  # branches that may be among them
 
 @dataclass(frozen=True)
 class BranchOptions:
-    """A block's figures, and how it is run: for each pair of counts an index into groups and their divisions.
+    """Figures of a block by the ways to run it: for each pair of counts an index into groups and their divisions.
 
     Attributes:
         groups: branches that have devices of their own, and for each way the widths: of the others, then of each of these.

@@ -32,7 +32,7 @@ class ConstrainedCounts:
         return placed(self._search, self._counts)
 
     def within(self, costs: BurstCosts, allowed_s: float, room: float) -> bool:
-        """Whether it keeps limits of GPU-seconds and memory."""
+        """True if the plan keeps the limits of device-seconds and memory."""
         return gpu_s(costs, self.placed) <= allowed_s * SLACK and peak_bytes(costs, self.placed) <= room
 
 
@@ -120,7 +120,7 @@ def gpu_s(costs: BurstCosts, placed: Sequence[Placed]) -> float:
 
 
 def peak_bytes(costs: BurstCosts, placed: Sequence[Placed]) -> float:
-    """What the fullest device holds."""
+    """Peak bytes of the fullest device."""
     change = np.zeros(costs.cluster.devices + 1)
     for one in placed:
         held = costs.held_bytes[one.unit, one.count]

@@ -67,7 +67,7 @@ class BurstCosts:
         self.own_s = self.comp_s + self.sync_s
 
     def on(self, counts: Sequence[int]) -> "BurstCosts":
-        """The same for other numbers of devices."""
+        """The costs for other numbers of devices."""
         return BurstCosts(self.profile, self.cluster, self.batch_size, counts, self.units, self._bucket_bytes)
 
     def _per_unit(self, figures: np.ndarray) -> np.ndarray:
@@ -76,7 +76,10 @@ class BurstCosts:
         return whole
 
     def _seconds_at(self, samples: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Forward, backward and step of every layer, on the slowest type among the first devices; shape (layers, samples)."""
+        """Seconds of forward, backward and step of every layer on the slowest of the first devices.
+
+        Shape (layers, samples).
+        """
         found: np.ndarray | None = None
         for first, table in self._types:
             own = table.at(samples)
@@ -135,7 +138,10 @@ class BurstCosts:
 
     @cached_property
     def held_bytes(self) -> np.ndarray:
-        """What one device of a unit holds for it: weights, gradients, optimizer state, buffers and its share's stash."""
+        """Bytes that one device of a unit holds.
+
+        Weights, gradients, optimizer state, buffers and its share of the stash.
+        """
         layers = self.profile.layers
         fixed = np.array(
             [

@@ -19,7 +19,7 @@ Edges = dict[tuple[int, int], Edge]
 
 @dataclass(frozen=True)
 class BranchBlock:
-    """What lies between two units.
+    """Part of the graph between two units.
 
     Attributes:
         edge: what goes directly from one to the other; None where nothing does.
@@ -50,7 +50,7 @@ class BurstGraph:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every unit has at most one before it and one behind it."""
+        """True if every unit has at most one predecessor and one successor."""
         return not any(block.branches for block in self.row.blocks)
 
 
@@ -80,7 +80,7 @@ def _joined(spans: Sequence[tuple[int, int]], layers: int) -> list[tuple[int, in
 
 
 def _edges(profile: ModelProfile, units: Sequence[Sequence[int]]) -> Edges:
-    """What goes between units, each tensor once a pair; units without a predecessor come behind the batch."""
+    """Edges between units, each tensor once for a pair; units without predecessor follow the batch."""
     unit_of = {layer: u for u, unit in enumerate(units) for layer in unit}
     sizes = profile.tensor_bytes(profile.microbatch_sizes[-1]) / profile.microbatch_sizes[-1]
     edges: Edges = {}
@@ -107,7 +107,7 @@ class _Apart:
         self.stuck: list[list[int]] = []
 
     def row(self, before: int, behind: int, inside: Sequence[int]) -> UnitRow:
-        """The row of some units between two others; every way from the one to the other goes through the units of the row."""
+        """Row of units between two others: every path between the two goes through all units of the row."""
         place = {before: -1, **{u: k for k, u in enumerate(inside)}, behind: len(inside)}
         # How many edges pass over each position.
         over = [0] * (len(inside) + 1)

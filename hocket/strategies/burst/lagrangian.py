@@ -14,12 +14,12 @@ _CELLS = 2_000_000  # of sums at once in memory
 
 
 def parts_of(cells: int) -> int:
-    """In how many parts so many sums are made, so that memory is enough for each."""
+    """Number of parts to compute so many sums in, limited by memory."""
     return -(-cells // _CELLS)
 
 
 class Prices:
-    """What a second and each amount is worth.
+    """Prices of a second and of each amount.
 
     Attributes:
         amounts: whether figures have them.

@@ -22,7 +22,7 @@ class ParetoStep:
 
 
 def fastest_within(steps: Sequence[ParetoStep], limits: np.ndarray) -> tuple[int, ...] | None:
-    """The counts along the fastest row within the limits, the first one before the first step; None where there is none.
+    """Counts along the fastest row within the limits, starting before the first step; None if there is none.
 
     Arguments:
         limits: of the sum of each kind of amount.
@@ -78,7 +78,10 @@ def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _known(steps: Sequence[ParetoStep], limits: np.ndarray) -> float:
-    """Seconds of some row within the limits: the fastest when amounts have a price, the lowest price that does; or infinity."""
+    """Seconds of a row within the limits.
+
+    The fastest at the lowest price that suffices; infinity if there is none.
+    """
     seconds, amounts = (np.stack([getattr(step, name) for step in steps]) for name in ("seconds", "amounts"))
     best, low, high = np.inf, 0.0, None
     price = 1e-3
@@ -93,8 +96,10 @@ def _known(steps: Sequence[ParetoStep], limits: np.ndarray) -> float:
 
 
 def _priced(seconds: np.ndarray, amounts: np.ndarray, prices: np.ndarray) -> tuple[float, np.ndarray]:
-    """Seconds and amounts of the row of least cost; figures of all steps, of shape (steps, before, behind) and (steps, kinds, before,
-    behind)."""
+    """Seconds and amounts of the row of least cost.
+
+    Figures of all steps, of shape (steps, before, behind) and (steps, kinds, before, behind).
+    """
     steps, n, _ = seconds.shape
     costs = seconds.copy()
     for kind, price in enumerate(prices):

@@ -14,7 +14,10 @@ from hocket.strategies.burst.search import BurstSearch
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a unit is: `count` is an index into the counts, `first` its first device; comm_s of all that comes to it."""
+    """Placement of a unit.
+
+    `count` is an index into the counts, `first` its first device; comm_s: communication seconds of its inputs.
+    """
 
     unit: int
     first: int

@@ -52,7 +52,7 @@ class BurstRun:
 
 @dataclass(frozen=True)
 class BurstPlan:
-    """What `plan_burst` found.
+    """Result of `plan_burst`.
 
     Attributes:
         layers: by index in the profile.
@@ -169,7 +169,7 @@ def _counts(
 
 
 def _fixed(graph: BurstGraph, numbers: tuple[int, ...], only: Mapping[int, int]) -> dict[int, int]:
-    """For units the index of the one number that they may have: of the most devices that one of their layers shall have."""
+    """For units with a fixed number of devices, its index: the largest number fixed for one of their layers."""
     fixed: dict[int, int] = {}
     for u, unit in enumerate(graph.units):
         asked = [only[i] for i in unit if i in only]

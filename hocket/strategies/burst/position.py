@@ -7,7 +7,7 @@ from hocket.strategies.burst.graph import UnitRow
 
 @dataclass(frozen=True)
 class BranchPosition:
-    """What a row or a block stands in.
+    """Position of a row or a block in the graph.
 
     Attributes:
         target: the unit that it leads to, None for the loss.
@@ -22,7 +22,7 @@ class BranchPosition:
 
     @property
     def aside(self) -> bool:
-        """Whether an edge from one end to the other does."""
+        """True if an edge from one end to the other runs on devices of its own."""
         return self.aside_in or self.aside_out
 
     def of_branch(self, width: int, aside: bool) -> "BranchPosition":

@@ -19,13 +19,16 @@ _BITS = 17  # of a device's number: MAX_DEVICES
 
 @dataclass(frozen=True)
 class Moves:
-    """Seconds of a transfer between sets of devices: latency_s + per_byte_s * (bytes of one sample); shape (counts, counts)."""
+    """Seconds of a transfer between sets of devices.
+
+    Latency_s + per_byte_s * (bytes of one sample); shape (counts, counts).
+    """
 
     latency_s: np.ndarray
     per_byte_s: np.ndarray
 
     def seconds(self, sample_bytes: float) -> np.ndarray:
-        """From every number of devices (rows) to every other (columns), so many bytes a sample; one way."""
+        """Seconds from every number of devices (rows) to every other (columns), one way, for bytes of one sample."""
         whole: np.ndarray = self.latency_s + sample_bytes * self.per_byte_s
         return whole
 
@@ -41,7 +44,7 @@ def _reversed_bits(number: int) -> int:
 
 
 def moves(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
-    """What moving samples between any two of these numbers of devices takes, the smaller set being a part of the larger.
+    """Seconds to move samples between any two numbers of devices, the smaller set inside the larger.
 
     All that moves is taken to pass over the outermost level that the two sets span; the device, or the component where its link is
     shared, that sends or receives most decides.
@@ -65,7 +68,7 @@ def moves(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
 
 
 def moves_aside(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
-    """The same between sets that have no device in common: every sample moves."""
+    """Seconds to move samples between disjoint sets of devices: every sample moves."""
     start, end = _pieces(batch_size, counts)
     last = np.minimum(np.add.outer(counts, counts), cluster.devices) - 1
     latency_s, per_byte_s = np.zeros(last.shape), np.zeros(last.shape)
@@ -80,7 +83,7 @@ def moves_aside(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> M
 
 
 def _pieces(batch_size: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """First sample of each device and the one behind its last, both 0 where it has none; shape (counts, devices)."""
+    """First sample of each device and the end of its last, both 0 without samples; shape (counts, devices)."""
     start, end = (np.zeros((len(counts), counts[-1]), dtype=np.int64) for _ in range(2))
     order = np.array(device_order(counts[-1]))
     for a, count in enumerate(counts):
@@ -91,12 +94,12 @@ def _pieces(batch_size: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.nd
 
 
 def _width(cluster: Cluster, level: int) -> int:
-    """How many devices share one link at a level."""
+    """Number of devices that share one link at a level."""
     return prod(below.width for below in cluster.levels[:level]) if cluster.levels[level].shared else 1
 
 
 def _together(samples: np.ndarray, width: int) -> np.ndarray:
-    """The most samples that pass over one link; `samples` by device along the last axis, `width` devices share a link."""
+    """Most samples over one link; `samples` by device along the last axis, `width` devices share a link."""
     if width > 1:
         samples = np.add.reduceat(samples, np.arange(0, samples.shape[-1], width), axis=-1)
     most: np.ndarray = samples.max(axis=-1)

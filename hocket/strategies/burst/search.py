@@ -60,19 +60,19 @@ class BurstSearch:
         self._blocks: dict[tuple[int, BranchPosition], BranchOptions] = {}
 
     def at_prices(self, prices: tuple[float, float]) -> "BurstSearch":
-        """The same search where amounts are worth this; what does not depend on it is not worked out again."""
+        """The search with other prices; results that do not depend on prices are kept."""
         found = copy(self)
         found._prices = Prices(prices)
         found._rows, found._blocks = {}, {}
         return found
 
     def steps(self) -> Iterator[np.ndarray]:
-        """Figures of each block of the row and the unit behind it, by devices before (rows) and behind (columns)."""
+        """Yield figures of each block with the unit after it, by devices before (rows) and after (columns)."""
         for unit, step in self._row_steps(self.row, self.whole):
             yield step if unit is None else step + self._own[unit][:, None]
 
     def fastest(self) -> tuple[float, tuple[int, ...]]:
-        """The least cost of a row, infinite where nothing is allowed, and its counts: of the batch, the units, the loss."""
+        """Least cost of a row (infinite if nothing is allowed) with its counts: batch, units, loss."""
         cost, came = np.zeros(self._n), []
         for step in self.steps():
             cost, before = self._prices.forward(cost, step)
@@ -105,7 +105,7 @@ class BurstSearch:
         return self.ways(block, where).figures
 
     def ways(self, block: BranchBlock, where: BranchPosition) -> BranchOptions:
-        """How the branches of a block are run, for each pair of counts."""
+        """Best way to run the branches of a block, for each pair of counts."""
         key = (id(block), where)
         if key not in self._blocks:
             self._blocks[key] = self._compared(block, where)
@@ -122,8 +122,7 @@ class BurstSearch:
         return best_ways(len(block.branches), by_width, direct, widths, where.budget, self._prices)
 
     def _row(self, row: UnitRow, where: BranchPosition) -> np.ndarray:
-        """Figures of a branch by devices before and behind it, on each number of devices that there may be for it; shape (widths,
-        figures, counts, counts)."""
+        """Figures of a branch by devices before and after it, for each width; shape (widths, figures, counts, counts)."""
         key = (id(row), where)
         if key not in self._rows:
             found: np.ndarray | None = None
@@ -137,7 +136,7 @@ class BurstSearch:
         return self._rows[key]
 
     def _each_width(self, block: BranchBlock, where: BranchPosition) -> np.ndarray:
-        """Figures of a block in a branch; shape (widths, figures, counts, counts), or 1 for widths where all are the same."""
+        """Figures of a block in a branch; shape (widths, figures, counts, counts), or 1 for widths if all are equal."""
         if not block.branches:
             return self._block(block, where)[None]
         return np.stack([self._block(block, replace(where, budget=width)) for width in self._widths])
@@ -152,7 +151,7 @@ class BurstSearch:
         return self._units[unit]
 
     def _row_steps(self, row: UnitRow, where: BranchPosition) -> Iterator[tuple[int | None, np.ndarray]]:
-        """Each block's figures, and the unit behind it, None for the last."""
+        """Yield the figures of each block, and the unit after it (None for the last)."""
         for k, block in enumerate(row.blocks):
             unit = row.units[k] if k < len(row.units) else None
             yield unit, self._block(block, where.of_block(row, k))

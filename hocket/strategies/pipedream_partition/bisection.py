@@ -26,7 +26,7 @@ class BisectionResult:
 
 
 def smallest(tasks: Sequence[LevelTask], low_s: float, high_s: float, tight: bool) -> BisectionResult | None:
-    """The smallest bottleneck at or below high_s, if there is any; of parts that are equally good the first.
+    """Smallest bottleneck at or below high_s, if any; among equal ones the first.
 
     Arguments:
         tasks: the largest part first. The others are asked before it, as that is cheap.

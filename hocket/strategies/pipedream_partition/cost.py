@@ -41,7 +41,7 @@ Sync = Literal["paper", "ring"]
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Seconds an input of one stage: its compute, the busiest all-reduce link it uses, the border behind it."""
+    """Seconds of one stage for an input: compute, the busiest all-reduce link, and the border after it."""
 
     compute_s: float
     all_reduce_s: float
@@ -50,7 +50,7 @@ class StageCosts:
 
 @dataclass(frozen=True)
 class PipelineCosts:
-    """What a placement costs: per stage, and the slowest term of all, which is the time between two inputs."""
+    """Costs of a placement: by stage, and the bottleneck (time between two inputs)."""
 
     stages: tuple[StageCosts, ...]
     bottleneck_s: float
@@ -123,7 +123,7 @@ def all_reduce_bandwidth(level: Level) -> float:
 
 
 def sync_seconds_per_byte(level: Level, most: int, units: int, replicas: int, sync: Sync) -> float:
-    """All-reduce seconds an input and byte of weights, on each component's link at one level."""
+    """All-reduce seconds per input and byte of weights on each component's link at one level."""
     bandwidth = all_reduce_bandwidth(level)
     if sync == "ring":
         return 2 * (most - 1) / (most * bandwidth * replicas)
@@ -144,7 +144,7 @@ def border_seconds_per_byte(
 
 
 def journeys(profile: ModelProfile, stage_of: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Tensors that some reader in another stage needs: (index, stage of the source, last stage with a reader)."""
+    """Yield tensors read in other stages: (index, stage of the source, last stage with a reader)."""
     for index, tensor in enumerate(profile.tensors):
         if tensor.source >= 0:
             source = stage_of[tensor.source]
@@ -164,7 +164,7 @@ def owners(stages: Stages, layers: int) -> list[int]:
 
 
 def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int]:
-    """The same, of a placement that can be priced."""
+    """Stage of each layer, for a placement that can be priced."""
     count = len(profile.layers)
     placed = [layer for layers, _ in stages for layer in layers]
     if sorted(placed) != list(range(count)):
@@ -180,7 +180,7 @@ def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int
 
 
 def _counts(values: Iterable[int]) -> dict[int, int]:
-    """How often each value is there; `collections.Counter` is slower on a few."""
+    """Counts of the values; faster than `collections.Counter` for few values."""
     found: dict[int, int] = {}
     for value in values:
         found[value] = found.get(value, 0) + 1

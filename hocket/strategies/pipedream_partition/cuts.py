@@ -25,7 +25,9 @@ _MAX_UNITS = 2.0**61  # of time in all layers together, so that sums stay whole 
 
 @dataclass(frozen=True)
 class Cuts:
-    """The cuts, ascending by time, each after all cuts inside it: the first is empty, the last is the whole graph.
+    """Cuts in ascending order of time, each after all cuts inside it.
+
+    The first is empty, the last is the whole graph.
 
     Attributes:
         masks: each cut's downset as bits over layers.
@@ -63,7 +65,7 @@ class Cuts:
 
 
 def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIMIT) -> Cuts:
-    """All cuts of a profile's graph, or at most about three per layer when there are more than `limit`."""
+    """All cuts of a profile's graph; at most about three for each layer if there are more than `limit`."""
     n = len(profile.layers)
     seconds = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
     stash = profile.column("stash_bytes", microbatch_size)
@@ -123,7 +125,7 @@ def _tied(layers: Sequence[Layer]) -> list[tuple[int, int]]:
 
 
 def _predecessors(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each cut the cuts inside it, nearest first: those of cut j are list[start[j] : start[j + 1]]."""
+    """Cuts inside each cut, nearest first: those of cut j are list[start[j] : start[j + 1]]."""
     count = len(words)
     inside = np.tri(count, k=-1, dtype=bool)  # [j, i]: cut i is inside cut j; those after it are not
     for begin in range(0, count, ROWS):

@@ -38,7 +38,10 @@ class GraphMasks:
             self.tensors.append((tensor.source, tensor.targets, size, tensor.gradient))
 
     def crossing(self, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes over every cut: forward and back, forward only; `inside` is of shape (cuts, layers), zeros and ones."""
+        """Bytes over every cut.
+
+        Both directions, and forward only; `inside` is of shape (cuts, layers), zeros and ones.
+        """
         if not self.tensors:
             return np.zeros(len(inside)), np.zeros(len(inside))
         sources, readers, sizes, gradients = zip(*self.tensors, strict=True)

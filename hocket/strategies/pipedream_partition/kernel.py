@@ -21,7 +21,7 @@ SLACK = 1e-12  # relative: a term equal to T passes whatever its last bit
 
 
 def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, table: Any) -> tuple[int, float, int]:
-    """One pass: (stages, bottleneck_s, end) of a pipeline with no term above limit_s; stages is 0 without one.
+    """One sweep: (stages, bottleneck_s, end) of a pipeline with no term above limit_s; stages is 0 without one.
 
     Of those that it has, it returns the one of least bottleneck, or else the one of fewest stages and then fewest
     devices. With layers_of_stages > 0 the states are separated by the number of stages, at most that many, and the
@@ -188,8 +188,10 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
 def _stages(
     j: int, limit: float, later: int, graph: Any, topology: Any, memory: Any, max_replicas: int, table: Any
 ) -> int:
-    """How many stages that end at cut j may be in a pipeline: where each begins, nearest first, its least replicas and
-    its own figures are in the table."""
+    """Number of possible stages that end at cut j.
+
+    The table gets the begin of each (nearest first), its least replicas and its figures.
+    """
     seconds, weights, crossing, start, listed, tied, tied_inside = graph
     _, _, _, _, _, _, _, lowest, _, _ = topology
     use_memory, _, activation, stash, fixed, _, roomiest, _, _, max_versions, recompute = memory
@@ -218,7 +220,7 @@ def _stages(
 
 
 def _need(own_bytes: Any, flight: int, max_versions: int, recompute: bool) -> float:
-    """Bytes on one device of a stage with `flight` inputs in flight, as `_partition_memory.pipeline_bytes` has it."""
+    """Bytes on one device of a stage with `flight` inputs in flight, as `memory.pipeline_bytes`."""
     weights, fixed, stash, received = own_bytes
     kept = stash if recompute else stash * flight
     needed: float = weights * min(flight, max_versions) + fixed + kept + received * flight
@@ -247,7 +249,7 @@ def _forget(rows: Any, last: Any, trail: Any, free: int, own: int, width: int) -
 
 
 def _dominated(ahead: Any, ahead_used: Any, p: int, u: int, found: Any, here: int, levels: int) -> bool:
-    """Whether a state earlier in the same component needs no more of anything: it can do all that this one can."""
+    """True if an earlier state in the same component needs no more of any resource."""
     for q in range(p + 1):
         other = ahead[q]
         if other > 0 and ahead_used[q] <= u:
@@ -262,7 +264,7 @@ def _dominated(ahead: Any, ahead_used: Any, p: int, u: int, found: Any, here: in
 
 
 def _better(carried: Any, stages: float, cost: float, there: int, found: Any, levels: int) -> bool:
-    """Whether a way to a state beats the one kept: less load (outermost link first), less cost, fewer stages."""
+    """True if a path to a state beats the kept one: less load (outermost link first), less cost, fewer stages."""
     for k in range(levels - 1, 0, -1):
         if carried[k] != found[there + 2 + k]:
             return bool(carried[k] < found[there + 2 + k])
@@ -272,7 +274,7 @@ def _better(carried: Any, stages: float, cost: float, there: int, found: Any, le
 
 
 def _finished(start: int, places: int, rows: Any, first: Any, last: Any, found: Any, cheapest: bool) -> int:
-    """The best of the empty cut's states: least cost, or fewest stages and then fewest devices; 0 without any."""
+    """Best state of the empty cut: least cost, or fewest stages and then fewest devices; 0 without any."""
     best, key = 0, 0 if cheapest else 1
     for at in range(start, start + places):
         if last[at] == 0:

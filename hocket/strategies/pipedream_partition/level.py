@@ -24,7 +24,7 @@ Placed = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """What is asked of a pipeline, as `_partition.partition` has it; max_stages is 0 for any number."""
+    """Options of a pipeline, as in `_partition.partition`; max_stages is 0 for any number."""
 
     rule: MemoryRule | None
     replicate: bool
@@ -35,7 +35,7 @@ class PartitionOptions:
 
     @property
     def uniform(self) -> bool:
-        """Whether every device has the same memory."""
+        """True if every device has the same memory."""
         return self.rule is None or len(set(self.rule.capacity_bytes)) == 1
 
 
@@ -86,7 +86,7 @@ class LevelTask:
 
     @cached_property
     def least_s(self) -> float:
-        """No bottleneck is below this: all devices share the work, or the longest layer is on all of those it may have."""
+        """Lower bound of the bottleneck: work shared by all devices, or the longest layer on its maximum of devices."""
         alone = 0.0 if self.options.replicate else self.places.longest_s
         return max(float(self._seconds[-1]) / self.part.positions, alone)
 
@@ -156,14 +156,14 @@ class LevelTask:
 
     @cached_property
     def _states(self) -> tuple[int, int]:
-        """How many pairs of a cut and a position there are, and states in each."""
+        """Pairs of cut and position, and states in each."""
         positions, (_, _, (_, counted, *_)) = self.part.positions, self._figures
         own = (positions + 1 if counted else 1) * len(self._table.spans)
         return len(self.places.masks) * (positions + 1), own
 
     @cached_property
     def _seconds(self) -> np.ndarray:
-        """Of what is inside each cut, on one position."""
+        """Seconds of the layers inside each cut on one position."""
         return self.places.seconds / (self.part.copies * self.part.group)
 
     @cached_property
@@ -173,7 +173,7 @@ class LevelTask:
 
     @cached_property
     def _figures(self) -> tuple[Any, ...]:
-        """What every sweep is told: graph, topology, memory."""
+        """Arguments of every sweep: graph, topology, memory."""
         places, options, part, table = self.places, self.options, self.part, self._table
         own = (*places.predecessors, places.tied_bytes, places.tied_inside.reshape(-1))
         graph = (self._seconds, places.weights_bytes, places.crossing_bytes, *own)
@@ -189,7 +189,7 @@ class LevelTask:
 
 
 def _shift(idle: int, passed: int, spans: list[int]) -> int:
-    """How far a pipeline that ends at the last device moves towards the first without changing what it spans."""
+    """Shift of a pipeline that ends at the last device towards the first without changing its spans."""
     shift = 0
     for span in reversed(spans):
         shift += (idle - shift) // span * span

@@ -21,7 +21,7 @@ MAX_COUNTED_DEVICES = 32
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """How a strategy keeps memory: at most `weight_versions` versions (None: one an input in flight)."""
+    """Memory rule of a strategy: at most `weight_versions` versions (None: one for each input in flight)."""
 
     capacity_bytes: tuple[float, ...]
     recompute: bool = False
@@ -66,8 +66,10 @@ def pipeline_bytes(
 def kernel_memory(
     rule: MemoryRule | None, positions: int, group: int, copies: int
 ) -> tuple[bool, np.ndarray, np.ndarray, int, bool]:
-    """The rule as the sweep reads it: (whether devices in use are counted, capacity by position, counted from the
-    pipeline's end, inputs in flight, weight versions, recompute).
+    """The memory rule as the sweep reads it.
+
+    (Whether devices in use are counted, capacity by position from the pipeline's end, inputs in flight, weight
+    versions, recompute.)
 
     A position holds `group` devices. On many positions those in use are not counted one by one: idle ones among them
     count as used, so that more inputs in flight are reckoned with than there are, never fewer.

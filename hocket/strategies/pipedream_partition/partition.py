@@ -58,7 +58,7 @@ class Partition:
 
     @property
     def config(self) -> str:
-        """As Table 2.2 writes it: replicas from input to output, such as '15-1'."""
+        """Notation of Table 2.2: replicas from input to output, such as '15-1'."""
         return "-".join(map(str, self.replicas))
 
 
@@ -134,7 +134,7 @@ def _rule(
 def _search(
     places: Cuts, cluster: Cluster, options: PartitionOptions, loops: Loops, low_s: float
 ) -> tuple[float, Placed]:
-    """The best stages, none when nothing fits, and seconds that no pipeline at all can be below; not below low_s."""
+    """Best stages (none if nothing fits), and a lower bound of seconds for all pipelines, at least low_s."""
     plain_s, plain = _data_parallel(places, cluster, options)
     margin = options.margin if options.replicate else 0.0
     best_s, stages = plain_s / (1 + margin), plain
@@ -154,7 +154,7 @@ def _fits(stages: Placed, memory_bytes: tuple[float, ...], rule: MemoryRule) -> 
 
 
 def _data_parallel(places: Cuts, cluster: Cluster, options: PartitionOptions) -> tuple[float, Placed]:
-    """The best single stage: its bottleneck, and its placement on the first devices (empty when it does not fit)."""
+    """Best single stage: its bottleneck, and its placement on the first devices (empty if it does not fit)."""
     rule, most = options.rule, cluster.devices if options.replicate else 1
     weights = float(places.weights_bytes[-1] - places.tied_bytes.sum())
     if rule is not None:

@@ -20,7 +20,7 @@ MAX_POSITIONS = 64
 
 @dataclass(frozen=True)
 class Topology:
-    """Tables over runs of positions in one of `copies` equal parts of the cluster, all used in the same way.
+    """Tables over runs of positions in one of `copies` equal parts of the cluster, all used alike.
 
     Attributes:
         positions: in one copy, each of `group` devices.
@@ -50,7 +50,7 @@ class Topology:
 
     @cached_property
     def flat(self) -> tuple[np.ndarray, ...]:
-        """The tables in the order of the loops' arguments, each of one dimension, none with whole numbers below zero."""
+        """The tables in the order of the kernel's arguments, one-dimensional, without negative integers."""
         spans, unit, together = (table.astype(np.uint32) for table in (self.spans, self.unit, self.together))
         tables = (spans, unit, self.sync, together, self.border, self.lowest, self.shared)
         return tuple(table.reshape(-1) for table in tables)
@@ -62,7 +62,7 @@ def joined_levels(cluster: Cluster) -> tuple[Level, ...]:
 
 
 def groups(cluster: Cluster, copies: int) -> list[int]:
-    """Sizes of group to try, ascending: each with the first MAX_POSITIONS groups of a copy, the last with all of it."""
+    """Group sizes to try, ascending: each with the first MAX_POSITIONS groups of a copy, the last with all of it."""
     spans = level_spans(joined_levels(cluster))
     devices = cluster.devices // copies
     sizes = [1]
@@ -81,7 +81,7 @@ def groups(cluster: Cluster, copies: int) -> list[int]:
 
 @lru_cache(maxsize=32)
 def topology(levels: tuple[Level, ...], copies: int, sync: Sync, group: int, positions: int) -> Topology:
-    """Tables for the first `positions` groups of `group` devices of each of `copies` equal parts of a cluster."""
+    """Tables for the first `positions` groups of `group` devices in each of `copies` equal parts of a cluster."""
     coarse = [max(span // group, 1) for span in level_spans(levels)]
     bandwidths = [all_reduce_bandwidth(level) for level in levels]
     # On the outermost level all copies use one component's link; inside it each has its own.
@@ -113,8 +113,11 @@ def topology(levels: tuple[Level, ...], copies: int, sync: Sync, group: int, pos
 
 @lru_cache(maxsize=8)
 def _runs(levels: tuple[Level, ...], group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What runs of 1, 2, ... groups hold by level and first group: how many of the components below that level, the
-    most of these in one component of it; and the innermost level that contains the run, from no group on."""
+    """Contents of runs of 1, 2, ... groups by level and first group.
+
+    Components below the level, and the most of them in one component; and the innermost level that contains the run,
+    by first group.
+    """
     width = np.array([level.width for level in levels])[:, None, None]
     span = np.array(level_spans(levels))[:, None, None]
     count = int((width * span)[-1, 0, 0]) // group

@@ -45,7 +45,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program: forwards from stage to stage, backwards in reverse, then the updates; its period is one batch."""
+    """Compile: forwards from stage to stage, backwards in reverse, then the updates; a period is one batch."""
 
     def order(device: int, total: int) -> list[Task]:
         hosted = stages_on(stages, device)
@@ -69,8 +69,10 @@ _NEAR = (1.2, 1.0, 0.98, 0.94, 0.85)
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """What `plan_burst` finds, if no replica has more samples at once than were measured: without a limit; or where there is one, under it
-    and near it, of the iteration and of every layer, and without it, for plans that keep it all the same."""
+    """Plans of `plan_burst` with measured numbers of samples on each replica.
+
+    Without a limit; with one, under it and near it, for the iteration and for every layer, and also without it.
+    """
     profile, batch, limit = situation.profile, situation.batch_size, situation.amplification_limit
     largest = profile.microbatch_sizes[-1]
     asked: list[dict[str, Any]] = [{}]
@@ -100,7 +102,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(situation: SearchSpace) -> str:
-    """What is missing where there is no choice."""
+    """Missing condition if there is no candidate."""
     largest = situation.profile.microbatch_sizes[-1]
     return (
         f"a replica would have more samples at once than the {largest} that were measured; measure more with `hocket profile -b`, or take "

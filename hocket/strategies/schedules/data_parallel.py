@@ -10,13 +10,13 @@ from hocket.strategies.base.synchronous import compile_batches, rule
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """One stage, and a microbatch for each replica."""
+    """Require one stage, and a microbatch for each replica."""
     single = None if len(stages) == 1 else f"{len(stages)} stages; data parallelism has one"
     return reasons((single, enough_microbatches(stages, microbatches)))
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """One on every replica."""
+    """One microbatch in flight on every replica."""
     return (1,) * len(stages)
 
 
@@ -26,7 +26,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """All numbers of replicas that the cluster and the batch allow, with and without recomputation."""
+    """All numbers of replicas that cluster and batch allow, with and without recomputation."""
     return replicas(situation)
 
 

@@ -14,7 +14,7 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """All stages, which are its units, on the same devices, and a microbatch for each."""
+    """Require all stages (the units) on the same devices, and a microbatch for each device."""
     devices = stages[0].devices
     apart = next((s for s, stage in enumerate(stages) if stage.devices != devices), None)
     other = f"stage {apart} is on other devices than stage 0; units of the model stand on the same" if apart else None
@@ -22,13 +22,15 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """One on every replica."""
+    """One microbatch in flight on every replica."""
     return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program: forwards of all units, their backwards in turn, for each microbatch of a replica; updates among the last
-    backwards, or behind them where the norm of all gradients must be known."""
+    """Compile: forwards and backwards of all units for each microbatch of a replica.
+
+    Updates run among the last backwards, or after them if the norm of all gradients is needed.
+    """
 
     def order(device: int, total: int) -> list[Task]:
         tasks: list[Task] = []
@@ -56,12 +58,12 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """All numbers of replicas that the cluster and the batch allow, in few and in many units, with and without recomputation."""
+    """All numbers of replicas that cluster and batch allow, in few and many units, with and without recomputation."""
     return units(situation)
 
 
 def missing(situation: SearchSpace) -> str:
-    """What is missing where there is no choice."""
+    """Missing condition if there is no candidate."""
     if not situation.profile.elementwise_step:
         return f"{situation.profile.optimizer} looks at whole weights, which replicas would divide"
     if situation.shard == "none":

@@ -39,7 +39,10 @@ OPTIONS: dict[str, Option] = {
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Packs on the same devices, or each on one of its own; where steps wait for the norm of all gradients, none is just in time."""
+    """Require packs on the same devices, or one pack on each device.
+
+    If steps wait for the norm of all gradients, none is just in time.
+    """
     if options["mode"] == Mode.DATA:
         apart = next((s for s, stage in enumerate(stages) if stage.devices != stages[0].devices), None)
         other = f"stage {apart} is on other devices than stage 0; in data mode all are on the same" if apart else None
@@ -78,7 +81,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program, without its swaps (program/passes/swapping/insert.py): forwards pack by pack, backwards from the last pack to the first.
+    """Compile without swaps (program/passes/swapping/insert.py): forwards by pack, backwards from the last pack.
 
     Without grouping the packs take turns for each microbatch: in data mode all forwards and backwards of one before the next, in
     pipeline mode all forwards before all backwards. Forward tasks may be of several stages, and then a microbatch goes through all of
@@ -132,7 +135,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(situation: SearchSpace) -> str:
-    """What is missing where there is no choice."""
+    """Missing condition if there is no candidate."""
     devices = situation.cluster.devices
     return too_few(
         situation, f"each of {show_count(devices, 'device')} takes one or more", lambda count: count >= devices

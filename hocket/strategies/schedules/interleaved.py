@@ -13,7 +13,7 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Chunks go round the devices in turn, widths are equal, and the microbatches of a pipeline divide by its depth."""
+    """Require chunks that go round the devices, equal widths, and microbatches divisible by the depth."""
     depth, chunks = rounds(stages)
     width = len(stages[0].devices)
     if chunks < 2:
@@ -29,7 +29,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """Of every chunk, as many as the order of its device has open at once."""
+    """For every chunk, the microbatches that its device's order has open at once."""
     depth, chunks = rounds(stages)
     each = microbatches // len(stages[0].devices)
     found = [0] * len(stages)
@@ -64,7 +64,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tuple[Work, int, int]]:
-    """(work, chunk, local microbatch) for one device: groups of `depth` microbatches go through chunk after chunk."""
+    """(work, chunk, local microbatch) of one device: groups of `depth` microbatches pass chunk after chunk."""
     virtual = microbatches * chunks
     group = depth * chunks
 
@@ -90,7 +90,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(situation: SearchSpace) -> str:
-    """What is missing where there is no choice."""
+    """Missing condition if there is no candidate."""
     takes = "they must divide by depth x width, which is 2 or more (section 4.2.2)"
     return pipeline(situation, layers=4) or even(situation, takes)
 

@@ -11,7 +11,7 @@ from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """One on every replica."""
+    """One microbatch in flight on every replica."""
     return (1,) * len(stages)
 
 

@@ -32,7 +32,7 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """One stage a device, and from one input in flight to NOAM."""
+    """Require one stage on each device, and from one input in flight up to NOAM."""
     in_flight, wrong = options.get("in_flight"), None
     if in_flight is not None and in_flight < 1:
         wrong = f"in_flight is {in_flight}; at least one input must be in flight"
@@ -47,7 +47,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one round of the stage with the most replicas (the least common multiple of all)."""
+    """Compile; a period is one round of the replicas (the least common multiple of their numbers)."""
     ahead = orders.warmup(stages, options.get("in_flight"))
 
     def order(device: int, total: int) -> list[Task]:

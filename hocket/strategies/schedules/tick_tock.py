@@ -34,7 +34,7 @@ OPTIONS = {
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Each wave updates once a batch with the gradients of its half and of the half before (figure 9)."""
+    """Update rule: each wave updates once a batch with its half and the previous half (figure 9)."""
     if (
         len(stages) != WAVES or microbatches % WAVES
     ):  # which is refused: what is declared are the updates of one process
@@ -43,7 +43,7 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Two stages that are the waves of one model on the same devices, and as many microbatches for each replica of both."""
+    """Require two stages, the waves of one model on the same devices, with equal microbatches for all replicas."""
     return reasons((_waves(stages), _turns(stages, microbatches)))
 
 
@@ -69,12 +69,12 @@ def _turns(stages: Stages, microbatches: int) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """One on every replica of each wave."""
+    """One microbatch in flight on every replica of each wave."""
     return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch: a forward of one wave beside the backward of the other, and their updates.
+    """Compile; a period is one batch: a forward of one wave beside a backward of the other, and their updates.
 
     What is made again waits for the other wave's backward, and the other wave's next forward for it: so there is one stash at a time, and
     no two draw random numbers at once.
@@ -109,8 +109,10 @@ def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> 
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """All numbers of devices on which every replica of both waves has as many microbatches of a batch, in both alignments; where memory is
-    short, with one stash at a time."""
+    """All numbers of devices that give every replica of both waves equal microbatches, in both alignments.
+
+    If memory is short, with one stash at a time.
+    """
     for choice in replicas(situation) if situation.shard in (None, "none") else ():
         (stage,) = choice.stages
         if choice.microbatches % (WAVES * len(stage.devices)) == 0:
@@ -120,7 +122,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(situation: SearchSpace) -> str:
-    """What is missing where there is no choice."""
+    """Missing condition if there is no candidate."""
     if situation.shard not in (None, "none"):
         return _WHOLE
     return even(

@@ -23,7 +23,7 @@ from hocket.util.units import show_count
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """One update a batch, computed on weights that are one update old, on every stage alike."""
+    """Update rule: one update for each batch, with gradients of weights one update old, on every stage."""
     return Rule("delayed", (microbatches,) * len(stages), (1,) * len(stages))
 
 
@@ -39,7 +39,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """As many as the warm-up: batches follow each other without a flush."""
+    """Warm-up microbatches in flight: batches follow each other without a flush."""
     return orders.warmup(stages)
 
 
@@ -72,7 +72,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
-    """Whether a microbatch is the last of its batch on its replica."""
+    """True if a microbatch is the last of its batch on its replica."""
     return microbatch // batch != (microbatch + len(stages[stage].devices)) // batch
 
 
@@ -82,7 +82,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(situation: SearchSpace) -> str:
-    """What is missing where there is no choice."""
+    """Missing condition if there is no candidate."""
     return pipeline(situation)
 
 

@@ -36,13 +36,15 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """One of every wave."""
+    """One microbatch of every wave in flight."""
     return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program: for one microbatch of every wave the forwards of all partitions and their backwards in turn, then the next one's;
-    the gradients of a partition are summed behind its last backward, while the partitions before it run theirs."""
+    """Compile: for one microbatch of every wave, all forwards and all backwards, then the next microbatch.
+
+    Gradients of a partition are summed after its last backward, while earlier partitions compute.
+    """
     waves = len(stages[0].devices)
 
     def order(device: int, total: int) -> list[Task]:
@@ -79,8 +81,11 @@ def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterato
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """Every cut of model parallelism, with as many waves as devices; where memory is short with recomputation, and then with fewer and
-    fewer waves (appendix B: additive decrease), each of which takes its partition's weights off a device."""
+    """Every cut of model parallelism with as many waves as devices.
+
+    If memory is short, with recomputation, then with fewer waves (appendix B: additive decrease); each wave less
+    frees its partition's weights.
+    """
     for straight in pipelines(situation):
         if any(len(stage.devices) > 1 for stage in straight.stages):
             continue

@@ -43,7 +43,7 @@ class Server:
 
 
 class DirectionCosts(NamedTuple):
-    """One direction's profile: sizes of microbatches, ascending; seconds and bytes, each (sizes, layers)."""
+    """Profile of one direction: ascending microbatch sizes; seconds and bytes, each (sizes, layers)."""
 
     sizes: Array
     seconds: Array
@@ -82,7 +82,7 @@ class LayerProfile:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """Number of layers."""
         return len(self.step_s)
 
     @cached_property
@@ -92,7 +92,10 @@ class LayerProfile:
 
 
 class Sized(NamedTuple):
-    """Prefix sums over layers at one microbatch size; (layers + 1) each, `border` the bytes of a microbatch before each layer."""
+    """Prefix sums over layers at one microbatch size, (layers + 1) each.
+
+    `border`: bytes of a microbatch before each layer.
+    """
 
     forward_s: Array
     backward_s: Array
@@ -102,7 +105,7 @@ class Sized(NamedTuple):
 
 
 def sized(profile: LayerProfile, size: int) -> Sized:
-    """Sums at that size; a direction that was not profiled up to there is infinite (nothing is extrapolated)."""
+    """Prefix sums at a size; a direction not profiled up to it is infinite (no extrapolation)."""
     border = profile.border_bytes * size
     sums = []
     for way in (profile.forward, profile.backward):
@@ -119,7 +122,7 @@ def _prefix(values: Array) -> Array:
 
 
 def forward_bytes(at: Sized, pack: Pack, kept: Sequence[int]) -> float:
-    """Memory of a forward task: what it computes with, its input and output beside it, and the inputs kept for backwards.
+    """Memory of a forward task: working memory with its input and output, and inputs kept for backwards.
 
     Arguments:
         kept: first layers of backward packs (not of the last one).
@@ -131,7 +134,7 @@ def forward_bytes(at: Sized, pack: Pack, kept: Sequence[int]) -> float:
 
 
 def backward_bytes(at: Sized, pack: Pack) -> float:
-    """Memory of a backward task: what it computes with, its input and that one's gradient twice over, and its output's gradient."""
+    """Memory of a backward task: working memory, its input with two gradients of it, and its output's gradient."""
     copies = 4 if pack.first else 3  # nobody asks for the gradient of the batch
     held = at.backward_bytes[pack.end] - at.backward_bytes[pack.first]
     return float(held + copies * at.border[pack.first] + at.border[pack.end])

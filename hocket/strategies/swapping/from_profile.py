@@ -33,7 +33,7 @@ def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
 
 
 def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> float:
-    """Bytes a second that a device's link to its host carries, beside those of these devices that share it."""
+    """Bytes per second of a device's host link, shared with the other devices of the server."""
     link, shared = cluster.host_link_of(device)
     server = cluster.component(device, 1)
     beside = sum(cluster.component(other, 1) == server for other in devices) if shared else 1
@@ -74,7 +74,7 @@ def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> L
 
 
 def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Array:
-    """What each layer's task holds, with its input once and without what leaves it."""
+    """Memory of each layer's task, with its input once and without its outputs."""
     behind = np.append(border[1:], 0.0)
     found = []
     for k, stage in enumerate(figures):
@@ -89,7 +89,7 @@ def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Arra
 
 
 def _border(profile: ModelProfile, size: int) -> Array:
-    """Bytes in front of each layer: what earlier layers have made that it or later ones read; the batch's own in front of the first."""
+    """Bytes before each layer: outputs of earlier layers that it or later layers read; the batch before the first."""
     crossing = np.zeros(len(profile.layers) + 1)
     for tensor, amount in zip(profile.tensors, profile.tensor_bytes(size), strict=True):
         if tensor.source < 0:

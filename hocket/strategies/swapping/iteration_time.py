@@ -51,7 +51,7 @@ def data_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rat
 def pipeline_s(
     forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any, source: Any, room: Any
 ) -> float:
-    """Seconds of pipeline mode: task t on device t mod N, each on all microbatches; arguments as for `data_s`.
+    """Seconds of pipeline mode: task t on device t mod N, each on all microbatches. Arguments as for `data_s`.
 
     Arguments:
         source: for each backward microbatch the forward microbatch that completes it.

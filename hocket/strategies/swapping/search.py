@@ -67,7 +67,7 @@ class PackTables:
 
     @cached_property
     def _evened(self) -> list[Any]:
-        """Where the last pack of a prefix begins, by packs: least largest bytes, least largest seconds."""
+        """Begin of the last pack of each prefix, by number of packs: least largest bytes, then least largest seconds."""
         origins = []
         for layers, head, tail in ((self.bytes, self.head, self.tail), (self.seconds, self.head_s, self.tail_s)):
             shape = (min(MOST_PACKS, len(layers) - 1) + 1, len(layers))
@@ -78,7 +78,7 @@ class PackTables:
 
     @cached_property
     def _limited(self) -> list[tuple[Array, Any]]:
-        """The same by limits of bytes: costs, where the last pack begins."""
+        """Costs and begins of the last pack, by limits of bytes."""
         found = []
         for limit in LIMITS_BYTES:
             best, origin = np.empty(len(self.bytes)), np.zeros(len(self.bytes), np.int64)
@@ -175,7 +175,7 @@ def search(costs: Costs) -> HarmonyPlan:
 
 
 class BackwardCandidate(NamedTuple):
-    """One backward candidate, with a bound of all plans that have it."""
+    """One backward candidate, with a bound of all plans that contain it."""
 
     back: int
     behind: PackCandidates
@@ -213,7 +213,7 @@ class BestPacks:
         return BackwardCandidate(back, behind, index, float((own_s + least_s) / devices))
 
     def expand(self, row: BackwardCandidate) -> None:
-        """All plans with this backward candidate."""
+        """Add all plans with this backward candidate."""
         backward = row.behind.cuts[row.place]
         end = int(backward[-2])
         if end == 0:

@@ -18,7 +18,9 @@ from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 def equal_plans(
     profile: LayerProfile, server: Server, batch: int, mode: Mode, sizes: Sequence[int], nested: bool = False
 ) -> list[HarmonyPlan]:
-    """Plans of equal packs that fit by the tuner's count, quickest first: of each size and number of packs the quickest.
+    """Plans of equal packs that fit by the tuner's count, fastest first.
+
+    For each size and number of packs the fastest.
 
     The last pack runs forward as part of its backward for the clock; in a program it runs forward by itself as well.
 
@@ -43,7 +45,9 @@ def equal_plans(
 
 
 def joined(costs: Costs, size: int, cuts: Any) -> Any:
-    """Cuts of the forward packs: of all unions of these backward packs (but the last) that fit, those that swap least at their borders.
+    """Cuts of the forward packs.
+
+    Unions of backward packs (except the last) that fit, with the least border traffic.
 
     Arguments:
         cuts: ends of the backward packs, 0 first.

@@ -26,7 +26,10 @@ from hocket.strategies.swapping.costs import (
 
 
 class Mode(StrEnum):
-    """How devices share the work: every device all tasks of its part of the batch, or tasks in turn on the whole batch."""
+    """Division of work.
+
+    Each device runs all tasks on its part of the batch, or tasks take turns on the whole batch.
+    """
 
     DATA = "data"
     PIPELINE = "pipeline"
@@ -34,7 +37,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Tasks:
-    """One direction's tasks: packs in the order of layers, each run over all microbatches of one size before the next."""
+    """Tasks of one direction: packs in layer order, each run over all microbatches of one size before the next."""
 
     size: int
     packs: tuple[Pack, ...]
@@ -42,7 +45,7 @@ class Tasks:
 
 @dataclass(frozen=True)
 class HarmonyPlan:
-    """What the tuner chose.
+    """Result of the tuner.
 
     Attributes:
         forward: all layers but those of the last backward pack, whose backward recomputes them anyway.
@@ -88,7 +91,7 @@ class Costs:
         return self._sized[size]
 
     def rates(self, tasks: int) -> tuple[float, float, float, float, float]:
-        """Bytes per second and seconds as the clock takes them; devices without a task leave their part of the swap link."""
+        """Bytes per second and seconds of the cost model; idle devices leave their share of the swap link to others."""
         server = self.server
         used = server.devices if self.mode is Mode.DATA else min(server.devices, tasks)
         share = float(used)
@@ -96,7 +99,7 @@ class Costs:
         return swap, server.peer_bytes_per_s, host, server.freeing_s, share
 
     def seconds(self, ahead: int, forward: Any, back: int, backward: Any) -> float:
-        """Of an iteration.
+        """Seconds of an iteration.
 
         Arguments:
             ahead, back: sizes of microbatches. forward, backward: ends of packs, 0 first (integers).
@@ -113,7 +116,7 @@ class Costs:
         return float(compiled.pipeline_s(forward, backward, sizes, counts, costs, rates, source, room))
 
     def peak_bytes(self, ahead: int, forward: Any, back: int, backward: Any) -> float:
-        """Of the fullest task."""
+        """Peak bytes of the fullest task."""
         first, second, kept = self.at(ahead), self.at(back), [int(k) for k in backward[:-2]]
         peaks = [forward_bytes(first, Pack(a, e), kept) for a, e in pairwise(forward)]
         peaks += [backward_bytes(second, Pack(a, e)) for a, e in pairwise(backward)]

@@ -371,7 +371,7 @@ def test_old_weights_are_asked_for() -> None:
     assert all(one.updates.same for one in found.candidates)
     assert found == replace(search(PROFILE, CLUSTER, 8, synchronous=True), search_s=found.search_s)
     assert {one.strategy for one in search(PROFILE, CLUSTER, 8, strategies=("two_bw",)).candidates} == {"two_bw"}
-    with pytest.raises(InputError, match="not synchronous"):
+    with pytest.raises(InputError, match="an asynchronous strategy"):
         search(PROFILE, CLUSTER, 8, strategies=("two_bw",), synchronous=True)
 
 
