@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class Images:
-    """Sample i is an image (3, image, image) and its class: the class's fixed pattern under noise of the same size."""
+    """Random images: sample i is an image (3, image, image) and its class, a fixed pattern under noise."""
 
     def __init__(
         self, samples: int, image: int, classes: int, seed: int = 0, dtype: torch.dtype = torch.float32

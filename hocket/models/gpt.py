@@ -44,7 +44,7 @@ class MLP(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """One transformer block: attention and MLP, each behind a normalisation and a residual connection."""
+    """Transformer block: attention and MLP, each after a normalization and with a residual connection."""
 
     def __init__(self, d_model: int, n_head: int, dropout: float) -> None:
         super().__init__()

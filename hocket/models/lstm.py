@@ -53,7 +53,7 @@ class Decoder(nn.Module):
 
 
 class Translator(nn.Module):
-    """Source tokens (samples, source) and target tokens (samples, target) to logits (samples, target, vocab)."""
+    """Translator: source and target tokens (samples, length) to logits (samples, target, vocab)."""
 
     def __init__(self, vocab: int = 256, width: int = 128, layers: int = 4, dropout: float = 0.0) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ VOCAB = 256
 
 
 def text_bytes(path: str | Path | None = None, limit_bytes: int = 2**21) -> bytes:
-    """At most `limit_bytes` of text: of a given file, or of the standard library's modules in alphabetical order."""
+    """Text of at most `limit_bytes`: of a file, or of the standard library's modules in alphabetical order."""
     if path is not None:
         return read_bytes(Path(path))[:limit_bytes]
     parts, total = [], 0
@@ -30,7 +30,7 @@ def text_bytes(path: str | Path | None = None, limit_bytes: int = 2**21) -> byte
 
 
 class Text:
-    """Byte-level language modelling: sample i is `seq` tokens and the `seq` tokens that follow each of them."""
+    """Byte-level language modelling: sample i is `seq` tokens, and the next token of each."""
 
     def __init__(self, seq: int, path: str | Path | None = None, limit_bytes: int = 2**21) -> None:
         raw = text_bytes(path, limit_bytes)

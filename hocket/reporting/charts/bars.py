@@ -17,8 +17,7 @@ WIDTH = 1120.0
 
 
 def utilization(events: Iterable[Event], window: Window, devices: Sequence[int]) -> Markup:
-    """An upright bar for each device: the shares of the window that it spends on each kind, where waves compute at once on what was
-    begun first."""
+    """Bar for each device: shares of the window by kind; with concurrent waves, of the work that began first."""
     shares: dict[int, dict[str, float]] = {device: {} for device in devices}
     own_events = [event for event in events if computes(event.lane)]
     columns = [[e.device for e in own_events], [e.start_s for e in own_events], [e.end_s for e in own_events]]
@@ -70,7 +69,7 @@ def legend_of(drawings: Iterable[Markup]) -> tuple[tuple[str, str], ...]:
 
 
 def paired_bars(rows: Sequence[tuple[str, float, float | None]], title: str) -> Markup:
-    """For each row (name, predicted seconds, measured seconds) two lying bars."""
+    """Two horizontal bars for each row (name, predicted seconds, measured seconds)."""
     left, room, each = 250.0, WIDTH - 250.0 - 120.0, 46.0
     longest = max([v for _, *pair in rows for v in pair if v is not None and isfinite(v)], default=1.0) or 1.0
     height = each * len(rows) + 22
@@ -97,7 +96,7 @@ def paired_bars(rows: Sequence[tuple[str, float, float | None]], title: str) -> 
 
 
 def loss_curves(curves: Mapping[str, Sequence[float]], log_axis: bool = False, x_label: str = "step") -> Markup:
-    """One line for each strategy; every line has its own colour and dash, and its name at its end."""
+    """Loss curve of each strategy, with its own colour and dash, and its name at the end."""
     points = {
         name: [(k + 1, float(v)) for k, v in enumerate(values) if isfinite(v) and (v > 0 or not log_axis)]
         for name, values in curves.items()

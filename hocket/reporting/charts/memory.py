@@ -17,7 +17,7 @@ NEAR = 0.3  # the capacity line is drawn when the highest peak comes up to this 
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """One device's drawing.
+    """Drawing of one device.
 
     Attributes:
         peak, share: predicted, for the whole run; measured_peak: likewise, empty where it is not known.
@@ -41,14 +41,14 @@ class DrawnTrace:
     window: Window
 
     def has(self, device: int) -> bool:
-        """Whether what a device held in that part was recorded."""
+        """True if the memory of a device was recorded in that part."""
         series = self.trace.memory.get(device)
         return series is not None and float(series[0][-1]) >= self.window.start_s
 
 
 @dataclass(frozen=True)
 class _MemoryFrame:
-    """What all drawings share: their size in units, the seconds of their width and the bytes of their height."""
+    """Common scale of all drawings: units, seconds of the width and bytes of the height."""
 
     width: float
     height: float

@@ -8,7 +8,7 @@ from hocket.program.trace.trace import Event
 
 @dataclass(frozen=True)
 class MergedEvents:
-    """One or more neighbouring events of a lane that are drawn as one."""
+    """One or more adjacent events of a lane that are drawn as one."""
 
     start_s: float
     end_s: float
@@ -16,7 +16,7 @@ class MergedEvents:
 
 
 def blocks_of(events: Sequence[Event], smallest_s: float) -> list[MergedEvents]:
-    """Events of one lane as blocks: neighbours shorter than `smallest_s` come together until they are that long."""
+    """Events of one lane as blocks: adjacent events shorter than `smallest_s` are merged up to that length."""
     found: list[MergedEvents] = []
     run: list[Event] = []
 
@@ -38,7 +38,7 @@ def blocks_of(events: Sequence[Event], smallest_s: float) -> list[MergedEvents]:
 
 
 def smallest_s(lanes: Iterable[Sequence[Event]], most: int, finest_s: float, span_s: float) -> float:
-    """The shortest duration that is drawn alone, so that there are no more than `most` blocks; 0 when all fit.
+    """Shortest duration drawn alone, so that at most `most` blocks remain; 0 if all fit.
 
     Arguments:
         finest_s: where to begin; span_s: where to give up.

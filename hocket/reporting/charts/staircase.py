@@ -27,7 +27,7 @@ FAMILIES = ("f", "again", "b", "step")
 
 @dataclass(frozen=True)
 class Stairs:
-    """How many devices compute, by stretch of time.
+    """Number of computing devices over time.
 
     Attributes:
         edges_s: ends of the stretches, from 0; shape (stretches + 1,). counts: by family of FAMILIES; shape (families, stretches).
@@ -49,7 +49,7 @@ class Stairs:
 
 @dataclass(frozen=True)
 class Staircase:
-    """Drawings with their titles, what is to be said, the legend of classes and meanings, and the same as a table."""
+    """Drawings with titles, notes, the legend of classes and meanings, and the same figures as a table."""
 
     drawings: tuple[tuple[str, Markup], ...]
     sentence: str
@@ -143,7 +143,7 @@ def _families(trace: Trace, own: np.ndarray) -> np.ndarray:
 
 
 def _running(begin: np.ndarray, stop: np.ndarray, edges: int) -> np.ndarray:
-    """How many run in each stretch."""
+    """Number of running events in each interval."""
     change = np.bincount(begin, minlength=edges) - np.bincount(stop, minlength=edges)
     found: np.ndarray = np.cumsum(change)[:-1]
     return found
@@ -243,7 +243,7 @@ def _names(found: Stairs, frame: _StaircaseFrame) -> list[str]:
 
 
 def _table(found: Stairs, real: Stairs | None) -> Table:
-    """For how much of an iteration how many devices compute."""
+    """Share of an iteration by number of computing devices."""
     counts = sorted({*found.shares, *(real.shares if real is not None else ())}, reverse=True)
     each = -(-len(counts) // MOST_ROWS)
     groups = [counts[k : k + each] for k in range(0, len(counts), each)]

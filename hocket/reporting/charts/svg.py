@@ -21,7 +21,7 @@ def num(value: float) -> str:
 
 
 def text(x: float, y: float, content: str, cls: str = "", anchor: str = "") -> str:
-    """One line of text."""
+    """One line of text as SVG."""
     kind = f' class="{cls}"' if cls else ""
     side = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text{kind}{side} x="{num(x)}" y="{num(y)}">{escape(content)}</text>'

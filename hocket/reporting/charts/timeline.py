@@ -28,7 +28,7 @@ MOST_LABELS = 7_000
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the template shows; `notes` say what was drawn together or left out."""
+    """Contents of the template; `notes` say what was merged or left out."""
 
     title: str
     axis: Markup

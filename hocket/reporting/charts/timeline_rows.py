@@ -21,7 +21,7 @@ DIGIT = 6.1  # units that one character takes
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """One device's drawings."""
+    """Drawings of one device."""
 
     label: str
     stages: str
@@ -61,7 +61,7 @@ class Painter:
         self.deepest = ZOOMS[-1]
 
     def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> TimelineRow:
-        """One device, or the wave that has this lane of it."""
+        """Row of one device, or of the wave with this lane of it."""
         hosted = [s for s in self.stages.get(device, []) if wave in ("", compute_lane(self.waves[s]))]
         busy_s = sum(max(0.0, self._clip(e.end_s) - self._clip(e.start_s)) for e in compute)
         busy = f"{busy_s / self.window.seconds:.0%}"

@@ -33,7 +33,7 @@ class Window:
         return self.end_s - self.start_s
 
     def events(self, trace: Trace) -> list[Event]:
-        """Those that run in it, at least in part, by start."""
+        """Events in the window, at least in part, by start."""
         inside = (trace.start_s < self.end_s) & ((trace.end_s > self.start_s) | (trace.start_s >= self.start_s))
         found = []
         for k in np.flatnonzero(inside).tolist():
@@ -47,7 +47,7 @@ class Window:
         return sorted(found, key=lambda e: (e.start_s, e.device, e.lane, e.end_s, e.name))
 
     def describe(self) -> str:
-        """Which iterations, for people."""
+        """Iterations of the window, for people."""
         if self.count >= self.total:
             return "the whole trace" if self.total != 1 else "the whole trace, one iteration"
         which = (
@@ -59,7 +59,7 @@ class Window:
 
 
 def batch_starts(trace: Trace, microbatches: int) -> list[float]:
-    """When the first forward of each batch begins, in the order of batches."""
+    """Begin of the first forward of each batch, in batch order."""
     forward = trace.kind == KINDS.index(Kind.FORWARD)
     batches, which = np.unique(trace.index[forward] // microbatches, return_inverse=True)
     starts = np.full(len(batches), np.inf)
@@ -101,7 +101,7 @@ def choose(
 
 
 def _within_a_segment(trace: Trace, microbatches: int, count: int | None) -> Window:
-    """The iterations to draw of a run with checkpoints: out of its longest segment, of equals the middle one."""
+    """Iterations to draw of a run with checkpoints: the middle of its longest segment."""
     edges = [*trace.segments_s, float("inf")]
     parts = [trace.part(start_s, end_s) for start_s, end_s in pairwise(edges)]
     lengths = [len(batch_starts(part, microbatches)) for part in parts]

@@ -20,7 +20,7 @@ Drawn = tuple[str, ClusterRun, np.ndarray]  # policy, run and edges of bins
 
 @dataclass(frozen=True)
 class Allocations:
-    """For each policy its drawings, with their titles; `jobs` says whether bands are jobs."""
+    """Drawings of each policy with titles; `jobs`: True if bands are jobs."""
 
     rows: tuple[tuple[str, tuple[tuple[str, Markup], ...]], ...]
     legend: Markup

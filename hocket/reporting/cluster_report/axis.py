@@ -84,7 +84,7 @@ class Axis:
         return [(value, self._show(value)) for value in ticks(self.low, self.high, wanted)]
 
     def _decades(self) -> tuple[list[float], ...]:
-        """What a logarithmic axis may have, from coarse to fine; where all are too few, ticks at even distances do."""
+        """Ticks of a logarithmic axis, from coarse to fine; too few ticks are replaced by equidistant ones."""
         if self.unit == "time":
             return tuple([t for t in times if self.low <= t <= self.high] for times in (_TIMES_S, _FINER_S))
         return log_ticks(self.low, self.high), log_ticks(self.low, self.high, fine=True)

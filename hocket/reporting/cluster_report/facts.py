@@ -15,7 +15,7 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure of one policy; `times` is how many times the best it is, empty where nothing is to be compared."""
+    """Figure of one policy; `times`: its ratio to the best, empty if there is nothing to compare."""
 
     value: str
     best: bool = False
@@ -32,7 +32,7 @@ class FactRow:
 
 @dataclass(frozen=True)
 class _Figure:
-    """How a figure is read from a summary and shown.
+    """A figure: how to read it from a summary, and how to show it.
 
     Attributes:
         value: None where a policy has none.
@@ -73,7 +73,7 @@ def show_usd(value: float) -> str:
 
 
 def _figures(summaries: Sequence[ClusterSummary]) -> list[_Figure]:
-    """Those figures that any of the runs has something to say about."""
+    """Figures with a value in at least one run."""
     found = [
         _Figure("jobs", lambda s: s.jobs, _whole),
         _Figure("finished", lambda s: s.finished, _whole, 1, False),
@@ -105,7 +105,7 @@ def _figures(summaries: Sequence[ClusterSummary]) -> list[_Figure]:
 
 
 def summary_rows(summaries: Sequence[ClusterSummary]) -> tuple[FactRow, ...]:
-    """All figures, the best of each marked where policies can be told apart by it."""
+    """All figures, with the best marked where policies differ."""
     return tuple(_row(figure, summaries) for figure in _figures(summaries))
 
 
@@ -134,7 +134,7 @@ def _times(ratio: float) -> str:
 
 
 def comparable(summaries: Sequence[ClusterSummary]) -> list[bool]:
-    """Which policies finished as many jobs as any: averages of fewer jobs are of other jobs."""
+    """Mask of policies that finished the most jobs: averages over fewer jobs are of other jobs."""
     most = max((s.finished for s in summaries), default=0)
     return [s.finished == most for s in summaries]
 
@@ -145,7 +145,7 @@ def types_of(runs: Sequence[tuple[str, ClusterRun]]) -> tuple[WorkerType, ...]:
 
 
 def sentence(runs: Sequence[tuple[str, ClusterRun]], summaries: Sequence[ClusterSummary]) -> str:
-    """What was simulated."""
+    """Description of the simulation in a sentence."""
     jobs = max(len(run.records) for _, run in runs)
     workers = sum(t.workers for t in types_of(runs))
     about = f"{plural(jobs, 'job')} on {plural(workers, 'worker')} under {_policies(len(runs))}"
@@ -225,6 +225,6 @@ def cost_by_type(run: ClusterRun) -> list[float]:
 
 
 def capacity_changed(run: ClusterRun) -> bool:
-    """Whether workers came or went during a run."""
+    """True if workers came or went during a run."""
     full = [t.workers * run.ended_s for t in run.types]
     return any(not isclose(a, b, rel_tol=1e-9, abs_tol=1e-6) for a, b in zip(full, run.capacity_s, strict=True))

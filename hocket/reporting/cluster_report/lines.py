@@ -38,7 +38,7 @@ class StepLine:
 def distribution(
     samples: Sequence[Sample], title: str, label: str, unit: str = "", least: float = 0.0, mark: float | None = None
 ) -> Markup:
-    """The part of all jobs whose value is not above x, on a logarithmic axis; without values, only what is missing.
+    """Cumulative distribution on a logarithmic axis; without values, only the note on missing ones.
 
     Arguments:
         least: what is smaller stands at the left end.

@@ -62,7 +62,7 @@ def load_report_html(
 
 
 def _gains(found: dict[str, dict[float, list[float]]]) -> list[str]:
-    """What each policy sustains, measured by the first, where that can be told."""
+    """Load that each policy sustains relative to the first, where it can be determined."""
     courses = {
         name: course((rate, jct_s) for rate, seen in line.items() for jct_s in seen) for name, line in found.items()
     }
@@ -82,7 +82,7 @@ def _cdf(times: Sequence[Times], names: Sequence[str]) -> Markup | None:
 
 
 def load_chart(rows: Iterable[LoadRow]) -> Markup:
-    """Average JCT by rate: means of seeds, joined; where seeds differ, an upright line from the least to the most.
+    """Average JCT by rate: means over seeds, joined; vertical lines show the range of seeds.
 
     Raises:
         InputError: as `load_report_html`.
@@ -124,7 +124,7 @@ def _line(
 
 
 def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
-    """By policy and rate, the times of all seeds, in the order of the rows."""
+    """Times of all seeds by policy and rate, in row order."""
     found: dict[str, dict[float, list[float]]] = {}
     for k, (name, rate, jct_s) in enumerate(rows):
         if not (isfinite(rate) and rate > 0):
@@ -136,7 +136,7 @@ def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Of those that are known; nan if none is."""
+    """Mean of the known values; nan if none is known."""
     known = [v for v in values if isfinite(v)]
     return sum(known) / len(known) if known else nan
 

@@ -87,7 +87,7 @@ def cluster_report_html(runs: Sequence[tuple[str, ClusterRun]], first: int = 0, 
 
 
 def _notes(policies: Sequence[_Policy]) -> list[tuple[str, str]]:
-    """What is to be said of each; of all of several, once."""
+    """Remarks by policy; a remark on several policies appears once."""
     found = []
     for policy in policies:
         for note in policy.run.notes:
@@ -124,7 +124,7 @@ def _of_jobs(policies: Sequence[_Policy], first: int, last: int | None) -> tuple
 
 
 def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
-    """How many jobs were there, ran and waited, and how even their service was."""
+    """Charts over time: present, running and waiting jobs, and fairness of service."""
     policies = [p for p in policies if p.run.records and p.run.ended_s > 0]
     if not policies:
         return ()
@@ -160,7 +160,7 @@ def _even(policy: _Policy) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _utilization(policies: Sequence[_Policy], types: Sequence[str]) -> tuple[Figure, ...]:
-    """For each type a drawing: the part of its workers that was held."""
+    """Chart of the used share of each worker type."""
     held = [(p, workers_held(p.run, p.edges_s)) for p in policies if p.run.ended_s > 0]
     figures = []
     for name in types:

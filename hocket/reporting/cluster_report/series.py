@@ -11,7 +11,7 @@ _ROUNDS = 6  # a bin has as many rounds or more, so that jobs that take turns ha
 
 
 def edges_of(run: ClusterRun, end_s: float) -> np.ndarray:
-    """Edges of bins up to the end of a run, all bins of one length; `end_s` is the longest run's of the page."""
+    """Edges of equal bins up to the end of a run; `end_s` is the end of the longest run of the page."""
     if run.ended_s <= 0:
         return np.array([0.0, end_s])
     bins = min(MOST_BINS, max(12, run.rounds // _ROUNDS))
@@ -59,7 +59,7 @@ def jobs_running(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
 
 
 def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Jobs that had come and were not finished, on average in each bin; those that were refused do not count."""
+    """Mean number of jobs that had arrived and were not finished, by bin; refused jobs do not count."""
     there = [r for r in run.records if not r.refused]
     came = np.array([r.job.arrived_s for r in there])
     left = np.array([max(run.ended_s, r.job.arrived_s) if r.finished_s is None else r.finished_s for r in there])
@@ -67,7 +67,7 @@ def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
 
 
 def by_job(run: ClusterRun, edges_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Workers that each job held, on average in each bin, and what they were worth to it; both of shape (jobs, bins).
+    """Mean number of workers of each job by bin, and their value to the job; both of shape (jobs, bins).
 
     Worth: its throughput on them by what it is on a worker of the cluster on average. Who got the types that suit him has more
     than he holds; with equal shares of every type everybody has as much as he holds.

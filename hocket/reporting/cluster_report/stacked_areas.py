@@ -15,7 +15,7 @@ from hocket.reporting.cluster_report.style import Look
 
 @dataclass(frozen=True)
 class Band:
-    """One band: how high in each bin; pale bands set neighbours of one colour apart."""
+    """One band with its height in each bin; pale bands separate neighbours of one colour."""
 
     about: str
     look: Look
@@ -49,7 +49,7 @@ def bands(
 
 
 def _stretches(there: np.ndarray) -> list[tuple[int, int]]:
-    """From where to where something is true."""
+    """Ranges in which a condition holds."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(int), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
@@ -66,7 +66,7 @@ def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high:
 
 
 def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, Look, float]], str]], title: str) -> Markup:
-    """A lying bar for each row: its name above it, pieces (name, look, size), and what is written at its end."""
+    """Horizontal bar for each row: its name above it, pieces (name, look, size), and text at the end."""
     left, right, each = 4.0, 468.0, 42.0
     most = max([fsum(size for _, _, size in pieces) for _, pieces, _ in rows], default=0.0) or 1.0
     parts: list[str] = []

@@ -21,7 +21,7 @@ class Look:
 
     @property
     def stroke(self) -> str:
-        """As attributes of a path."""
+        """Stroke attributes of a path."""
         return f'stroke="{self.colour}"' + (f' stroke-dasharray="{self.dash}"' if self.dash else "")
 
 
@@ -32,7 +32,7 @@ def line_look(place: int) -> Look:
 
 
 def area_look(place: int) -> Look:
-    """The look of the so-many-th type of workers or entity: neighbours differ for colour-blind readers, too."""
+    """Look of a worker type or entity by number; neighbours differ for colour-blind readers too."""
     return Look(CURVES[_AREAS[place % len(_AREAS)]][0])
 
 

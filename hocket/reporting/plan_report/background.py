@@ -26,7 +26,7 @@ class BackgroundSection:
     trace: Trace
 
     def events(self, window: Window) -> list[Event]:
-        """Those of a window, launches that follow each other as one, on a lane of their own, which says what they are."""
+        """Events of a window on a lane of their own; consecutive launches are merged."""
         launches = [
             Event(device, BACKGROUND, "the background's launches", Kind.LOAD, -1, 0, begin, end)
             for device, spans in sorted(self.trace.background.items())

@@ -17,7 +17,7 @@ from hocket.util.units import show_bytes, show_number
 
 @dataclass(frozen=True)
 class DemoRow:
-    """One strategy: what was predicted and what was measured; nan where it was not.
+    """One strategy with its prediction and measurement; nan if not measured.
 
     Attributes:
         config: as the papers write it, such as '15-1'.
@@ -44,7 +44,7 @@ class DemoRow:
 
     @property
     def paced_error(self) -> float:
-        """The same of the prediction at the machine's pace."""
+        """Relative error of the prediction at the machine's pace."""
         return self._error(self.paced_iteration_s)
 
     def _error(self, predicted_s: float) -> float:
@@ -53,7 +53,7 @@ class DemoRow:
 
 
 def slower_by(rows: Sequence[DemoRow], paced: bool = False) -> float:
-    """By what share the strategy that is predicted to be the fastest is measured slower than the fastest one; nan without any.
+    """Relative slowdown of the strategy predicted to be fastest against the fastest measured one; nan without any.
 
     Arguments:
         paced: predicted at the machine's pace.

@@ -21,7 +21,7 @@ from hocket.util.units import show_bytes, show_number, show_ranges, show_rate
 
 @dataclass(frozen=True)
 class Tile:
-    """One key figure: what, how much, and a remark."""
+    """One key figure: name, value and remark."""
 
     name: str
     value: str
@@ -97,7 +97,7 @@ def chips(plan: Plan) -> tuple[str, ...]:
 
 
 def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
-    """Seconds of one iteration in the steady half of a measured trace; None where no segment of it has two."""
+    """Seconds of an iteration in the steady half of a measured trace; None if no segment has two."""
     gaps = inner_gaps(np.array(batch_starts(trace, microbatches)), trace.segments_s)
     if not len(gaps):
         return None
@@ -153,14 +153,14 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
 
 
 def computing(summary: Summary) -> str:
-    """Shares of an iteration in which devices compute, such as "devices compute 95.9% to 96.4% of the time"."""
+    """Computing shares of an iteration, such as "devices compute 95.9% to 96.4% of the time"."""
     shares = [f"{share:.1%}" for share in sorted(summary.utilization.values())]
     ends = list(dict.fromkeys([*shares[:1], *shares[-1:]]))
     return f"devices compute {' to '.join(ends)} of the time"
 
 
 def stage_table(plan: Plan, summary: Summary) -> Table:
-    """What each stage is and holds."""
+    """Table of stages: layers, devices and memory."""
     rows = []
     for s, stage in enumerate(plan.stages):
         first, last = (stage.layers[0], stage.layers[-1]) if stage.layers else ("", "")
@@ -181,7 +181,7 @@ def stage_table(plan: Plan, summary: Summary) -> Table:
 
 
 def traffic_table(plan: Plan, summary: Summary, events: Iterable[Event], window: Window) -> Table:
-    """Every link that something was sent over, the busiest first, and how much of the window its sends take."""
+    """Table of used links, busiest first, with the share of the window that their sends take."""
     busy: dict[str, float] = {}
     for event in events:
         if event.kind is Kind.SEND and event.lane.startswith("send>"):
@@ -212,7 +212,7 @@ def level_table(plan: Plan, summary: Summary) -> Table:
 
 
 def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
-    """Predicted beside measured: means by kind and stage, peaks of memory, and the instructions that differ most."""
+    """Predicted beside measured: means by kind and stage, memory peaks, and the largest differences."""
     why = parts_table(found)
     parts = (
         ("Means by kind and stage", (found.update, *found.kinds), show_time),

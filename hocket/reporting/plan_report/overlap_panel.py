@@ -24,17 +24,17 @@ def name_of(stage: int, bucket: int, several: bool) -> str:
 
 
 def gain_word(gain_s: float) -> str:
-    """What became of so many seconds."""
+    """Gained or lost seconds, in words."""
     return "gained" if gain_s > 0 else "lost"
 
 
 def _wide(one: DeviceOverlap, span_s: float) -> bool:
-    """Whether what is gained can be seen."""
+    """True if the gain is wide enough to be seen."""
     return abs(one.gained_s) / span_s * (RIGHT - LEFT) > 16
 
 
 def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Markup:
-    """One device's backward with its sums beside it, the same with all of them behind it, and as it was measured, if it was."""
+    """Backward of one device with its sums beside it, with all sums after it, and as measured."""
     sides = [("with overlap", one.beside), ("without overlap", one.apart)]
     sides += [("measured", real)] if real is not None else []
     span_s = max(side.seconds for _, side in sides)
@@ -56,7 +56,7 @@ def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Mark
 
 
 class Panel:
-    """One way to run them: the compute lane, and below it the sums."""
+    """One way to run backwards and sums: the compute lane, and the sums below it."""
 
     def __init__(self, side: SummedBackward, span_s: float, top: float, band: float) -> None:
         """Arguments: span_s: of the drawing's axis; top: where it begins; band: room between its lanes."""
@@ -71,7 +71,7 @@ class Panel:
         return LEFT + seconds * self.scale
 
     def drawn(self, name: str) -> list[str]:
-        """Both lanes, their labels, and a line where all is over."""
+        """Both lanes, their labels, and a line at the end."""
         side, y = self.side, self.top
         parts = [text(LEFT - 8, y + COMPUTE / 2 + 4, name, "name", "end")]
         idle = box(LEFT, y, side.seconds * self.scale, COMPUTE)
@@ -90,7 +90,7 @@ class Panel:
         return parts
 
     def gain(self, one: DeviceOverlap) -> list[str]:
-        """How much earlier all is over with overlap."""
+        """Time gained by overlap."""
         near, far = sorted((self.x(one.beside.seconds), self.x(one.apart.seconds)))
         y = self.top + COMPUTE + self.band / 2 + 1
         told = f"{show_time(abs(one.gained_s))} {gain_word(one.gained_s)} ({abs(one.gained_s) / one.apart.seconds:.1%})"
@@ -149,7 +149,7 @@ class Panel:
         return [*parts, *(f'<path class="{cls}" d="{"".join(d)}"/>' for cls, d in shared.items() if d), *labels]
 
     def _shares(self, s: GradientSum) -> dict[str, list[tuple[float, float]]]:
-        """When a sum runs beside computation, and when beside none."""
+        """Intervals of a sum with and without computation beside it."""
         busy = sorted([*((p.start_s, p.end_s) for p in self.side.pieces), *self.side.others])
         hidden, bare, at = [], [], s.start_s
         for start_s, end_s in busy:

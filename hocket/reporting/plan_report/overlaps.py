@@ -22,7 +22,7 @@ HARDLY = 0.01  # of the whole: moments so near look the same
 
 @dataclass(frozen=True)
 class OverlapPicture:
-    """One device: its drawing, its table, and what is to be said."""
+    """One device: drawing, table and notes."""
 
     title: str
     sentence: str
@@ -33,7 +33,10 @@ class OverlapPicture:
 
 @dataclass(frozen=True)
 class OverlapSection:
-    """The section; `kinds`: what the sums are called; `measured`: whether a run is drawn as well; `rest`: devices without a drawing."""
+    """Section on overlap.
+
+    `kinds`: names of the sums; `measured`: True if a run is drawn as well; `rest`: devices without a drawing.
+    """
 
     sentence: str
     devices: Table
@@ -45,7 +48,7 @@ class OverlapSection:
 
 
 def overlaps(found: Overlap | None, measured: Trace | None) -> OverlapSection | None:
-    """Everything of the section; None where a plan sums no gradients."""
+    """The section on overlap; None if a plan sums no gradients."""
     if found is None:
         return None
     groups: list[list[DeviceOverlap]] = []
@@ -71,14 +74,14 @@ def overlaps(found: Overlap | None, measured: Trace | None) -> OverlapSection | 
 
 
 def _alike(one: DeviceOverlap, other: DeviceOverlap) -> bool:
-    """Whether their drawings can hardly be told from each other."""
+    """True if two drawings look the same."""
     ours, theirs = _moments(one), _moments(other)
     near = HARDLY * one.apart.seconds
     return len(ours) == len(theirs) and all(abs(a - b) <= near for a, b in zip(ours, theirs, strict=True))
 
 
 def _moments(one: DeviceOverlap) -> list[float]:
-    """All that is drawn of a device, from left to right."""
+    """Moments in a drawing, from left to right."""
     sides = (one.beside, one.apart)
     found = [moment for side in sides for p in side.pieces for moment in (p.start_s, p.end_s)]
     found += [moment for side in sides for s in side.sums for moment in (s.start_s, s.end_s)]
@@ -86,7 +89,7 @@ def _moments(one: DeviceOverlap) -> list[float]:
 
 
 def gained(with_s: float, without_s: float, what: str) -> str:
-    """What overlap gains, in a sentence."""
+    """Gain of overlap, in a sentence."""
     told = f"{what} takes {show_time(with_s)} with overlap and {show_time(without_s)} without"
     if abs(without_s - with_s) < 5e-4 * without_s:
         return f"{told}: nothing is gained."

@@ -36,7 +36,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 @dataclass(frozen=True)
 class Drawings:
-    """Everything that is drawn of one plan."""
+    """All drawings of one plan."""
 
     window: Window
     timelines: tuple[Timeline, ...]
@@ -112,7 +112,7 @@ def draw(
     together: BackgroundSection | None = None,
     shown: Plan | None = None,
 ) -> Drawings:
-    """Timelines (the measured one, and that with a background job, on the same scale), memory and utilisation of the same window.
+    """Timelines (also measured and with a background job, on one scale), memory and utilization of one window.
 
     Arguments:
         shown: the excerpt of the plan that predicted traces are of; the plan itself by default.
@@ -157,13 +157,13 @@ def draw(
 
 
 def _capacities(plan: Plan) -> dict[int, float]:
-    """Of every device, or group."""
+    """Memory capacity of every device or group."""
     cluster = plan.group.cluster
     return {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
 
 
 def _known_memory(measured: DrawnTrace | None) -> str:
-    """What a measured trace knows of memory in what is drawn of it: a series, the peaks alone, or nothing."""
+    """Memory in a measured trace within the drawing: a series, peaks only, or nothing."""
     if measured is None or not measured.trace.peak_memory_bytes():
         return ""
     return "series" if any(map(measured.has, measured.trace.memory)) else "peaks"
@@ -190,7 +190,7 @@ def _environment() -> Environment:
 
 
 def _span_of(trace: Trace, path: set[str]) -> tuple[float, float] | None:
-    """From the start to the end of the instructions of a critical path; None where the trace has none of them."""
+    """Begin and end of the instructions of a critical path; None if the trace has none of them."""
     if not path:
         return None
     wanted = {device_name.partition(": ")[2] for device_name in path}

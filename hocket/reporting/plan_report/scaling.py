@@ -68,7 +68,7 @@ def _tiles(scaling: Scaling) -> list[Tile]:
 
 
 def speedup_chart(scaling: Scaling) -> Markup:
-    """Speedup in time to accuracy by devices (Figure 1), with the line that nobody is above for long: twice as quick on twice as many."""
+    """Speedup in time to accuracy by devices (Figure 1), with the line of linear speedup."""
     lines = [(way, line_look(k), [(r.devices, r.speedup) for r in scaling.of(way)]) for k, way in enumerate(WAYS)]
     first = min(row.devices for row in scaling.rows)
     last = max(row.devices for row in scaling.rows)

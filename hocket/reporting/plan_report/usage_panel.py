@@ -28,8 +28,11 @@ _MEMORY, _COMPUTE, _BETWEEN, _ROW = 56.0, 30.0, 5.0, 112.0
 
 @dataclass(frozen=True)
 class UsagePanel:
-    """The section: `titles` of the columns, `figures` of each run, `rest`: devices without a drawing; `flat`: of the measured run only the
-    most that devices held is known; `limited`: whether the capacity is drawn."""
+    """Section on device use.
+
+    `titles` of the columns, `figures` of each run, `rest`: devices without a drawing; `flat`: only peaks of the
+    measured run are known; `limited`: True if the capacity is drawn.
+    """
 
     titles: tuple[str, ...]
     drawing: Markup
@@ -48,7 +51,7 @@ def usage_panel(
     capacity_bytes: Mapping[int, float],
     excerpt: str = "",
 ) -> UsagePanel | None:
-    """Everything of the section; None where nothing is predicted.
+    """The section on device use; None without a prediction.
 
     Arguments:
         measured: a run of the plan. samples: of one of its iterations. excerpt: which part of the plan the courses are of; empty where
@@ -159,7 +162,7 @@ def _steps(shares: np.ndarray, x: float, bottom: float, length: float, height: f
 
 
 def _figures(columns: Sequence[PlanTimeline], shown: Sequence[int], peaks: Mapping[int, float]) -> Table:
-    """A row for each run: how long, how much, what devices compute and for how long memory lies below half of its peak."""
+    """Row of each run: time, memory, computing share, and time with less than half of the memory peak."""
     rows = []
     for course in columns:
         one = course.usage
