@@ -11,7 +11,7 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class LayerOperators:
-    """Operators of one layer for one microbatch, in order; the backward's with adding to gradients that are there."""
+    """Operators of one layer for one microbatch, in order; the backward includes gradient accumulation."""
 
     forward: tuple[Operator, ...]
     backward: tuple[Operator, ...]

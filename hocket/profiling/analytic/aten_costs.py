@@ -59,13 +59,13 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def taken(self) -> tuple[Operator, ...]:
-        """What was found since this was last asked."""
+        """Operators found since the last call."""
         found, self.found = tuple(self.found), []
         return found
 
 
 def operators_of_call(func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Operator]:
-    """What one call of an operation asks for."""
+    """Operators of one call of an operation."""
     name = func._schema.name.partition("::")[2]
     if name in _NOTHING or func.is_view:
         return ()
@@ -105,7 +105,7 @@ def _bytes(tensors: Iterable[Tensor]) -> float:
 
 
 def _dtype_of(tensor: Tensor, convolution: bool = False) -> str:
-    """Type of the numbers that a product is computed with: of 32 bits, 19 where torch may leave the others out."""
+    """Compute dtype of a product; 32-bit numbers count as 19-bit (TF32) if torch may use it."""
     if tensor.dtype is torch.float32:
         short = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
         return "tfloat32" if short else "float32"
@@ -186,7 +186,7 @@ def _inside(products: Sequence[Product], touched_bytes: float) -> Sequence[Opera
 
 
 def _recurrence(given: dict[str, Any], out: Any) -> Sequence[Operator]:
-    """One layer of a recurrent network: what all positions read at once, then one position after the other."""
+    """One layer of a recurrent network: the input product of all positions, then one position after the other."""
     x, into, across = given["input"], given["weight0"], given["weight1"]
     return _steps(x, into.shape[0], across.shape[1])
 

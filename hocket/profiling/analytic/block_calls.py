@@ -34,7 +34,7 @@ class BlockCall:
     def fresh(
         self, all_leaves: bool = False, cut: Callable[[int, Tensor], Tensor] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """Arguments for one run, on the CPU in float64, and the leaves among them that need gradients (or all of them).
+        """Arguments for one run on the CPU in float64, with the leaves that need gradients (or all of them).
 
         Arguments:
             cut: what is taken of a tensor, by its number among the leaves of all arguments.
@@ -108,7 +108,7 @@ def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, Block
 
 
 def nearest_nodes(starts: Iterable[Any], wanted: Container[Any]) -> set[Any]:
-    """Which of the wanted operations these ones of a graph depend on, with none of the others between."""
+    """Wanted operations that these nodes depend on directly, with none of the others between."""
     found, done, stack = set(), set(), list(starts)
     while stack:
         node = stack.pop()
@@ -137,7 +137,7 @@ def _candidates(model: nn.Module) -> list[str]:
 
 
 def has_matrix(module: nn.Module) -> bool:
-    """Whether a module's own work is with a matrix, and perhaps a bias: it may be a linear layer."""
+    """True if a module computes with one matrix, and perhaps a bias: it may be a linear layer."""
     if next(module.children(), None) is not None or not set(module._parameters) <= {"weight", "bias"}:
         return False
     weight = module._parameters.get("weight")
@@ -145,7 +145,7 @@ def has_matrix(module: nn.Module) -> bool:
 
 
 def alike(model: nn.Module, one: str, other: str) -> bool:
-    """Whether two blocks may be divided alike: all is equal but their own numbers, which some blocks keep."""
+    """True if two blocks may be divided in the same way: equal except for their values."""
 
     def shapes(path: str) -> Any:
         block = model.get_submodule(path)

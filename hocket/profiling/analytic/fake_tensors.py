@@ -22,7 +22,7 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class _Sizes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors, and recurrent layers with the memory that their kernel works in: torch knows that size only when it computes.
+    """Fake tensors, with the working memory of recurrent kernels, which torch knows only when it computes.
 
     So one layer of zeros is computed for each size of such layers; nothing else is.
     """
@@ -47,7 +47,7 @@ class _Sizes(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def faked() -> Iterator[FakeTensorMode]:
-    """Nothing is computed or allocated inside; tensors from outside count as fake ones of their sizes."""
+    """Context in which nothing is computed or allocated; tensors from outside count as fake."""
     plain = nn.Module._apply
     # torch exchanges the parameters of a module that is sent to another type for new ones, which fake ones refuse.
     nn.Module._apply = _apply  # type: ignore[method-assign]
@@ -73,12 +73,12 @@ def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool 
 
 
 def is_fake() -> bool:
-    """Whether one is inside of `faked`."""
+    """True inside of `faked`."""
     return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def fake_copy(module: Any, mode: FakeTensorMode) -> Any:
-    """The same module with fake parameters and buffers, on the CPU also where it was made on `meta`."""
+    """Copy of a module with fake parameters and buffers on the CPU, also for modules on `meta`."""
     with FakeCopyMode(mode):
         copied = copy.deepcopy(module)
     # Tied ones stay tied. What was there is kept as well, or its number would be used again.
@@ -101,7 +101,7 @@ def _on_cpu(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
 
 
 def draws(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation draws random numbers: attention without dropout, for one, could but does not."""
+    """True if an operation draws random numbers. Attention without dropout could, but does not."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     given = _by_name(func, args, kwargs)
@@ -109,7 +109,7 @@ def draws(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def changed_unsaid(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """What an operation changes without a new version of it."""
+    """Tensors that an operation changes without a new version."""
     if func._schema.name.removeprefix("aten::") not in _UNSAID:
         return []
     given = _by_name(func, args, kwargs)

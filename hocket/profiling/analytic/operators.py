@@ -15,7 +15,9 @@ KINDS = ("product", "convolution", "attention", "recurrence", "pass")
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` independent products of rows x inner and inner x columns matrices, of elements of `element_bytes`.
+    """`batch` independent products of rows x inner and inner x columns matrices.
+
+    Elements have `element_bytes` bytes.
 
     Attributes:
         kind: one of `KINDS`.
@@ -50,7 +52,7 @@ class Product:
 
     @property
     def backward(self) -> "tuple[Product, Product]":
-        """What gives the gradients of the two factors."""
+        """Products that compute the gradients of the two factors."""
         return (
             replace(self, inner=self.columns, columns=self.inner),
             replace(self, rows=self.inner, inner=self.rows),
@@ -66,7 +68,7 @@ class MemoryPass:
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`."""
+        """Kind of the operator, one of `KINDS`."""
         return "pass"
 
 

@@ -79,7 +79,7 @@ def _summed(rows: Iterable[tuple[float, ...]]) -> list[float]:
 
 
 def _longer(deviations_s: tuple[float, ...], before: list[float], after: list[float]) -> tuple[float, ...]:
-    """Standard deviations of a model that takes other seconds: layers vary independently, so variances grow as seconds do."""
+    """Standard deviations for a model of other seconds: layers vary independently, so variances grow with seconds."""
     if not deviations_s:
         return ()
     rows = zip(deviations_s, before, after, strict=True)
@@ -88,7 +88,7 @@ def _longer(deviations_s: tuple[float, ...], before: list[float], after: list[fl
 
 @dataclass(frozen=True)
 class _Places:
-    """Where layers go."""
+    """Destination of each layer."""
 
     block: RepeatedBlock
     times: int
@@ -113,7 +113,7 @@ class _Places:
         return self.block.first + (self.block.times - 1) * self.block.size
 
     def inside(self, layer: int) -> bool:
-        """Whether a layer is of a block that is copied or left out."""
+        """True if a layer belongs to a block that is copied or left out."""
         return self.second <= layer < self.last
 
     def outside(self, layer: int) -> int:
@@ -133,7 +133,7 @@ def _copied(layer: Layer, copy: int) -> Layer:
 
 
 def _tensors(tensor: Tensor, place: _Places) -> Iterable[Tensor]:
-    """What a tensor becomes."""
+    """Copies of a tensor in the new model."""
     if place.second <= tensor.source < place.third:
         for copy in range(place.copies):
             # What the next block reads is read by the next copy, or by the last block.

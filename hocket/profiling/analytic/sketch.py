@@ -58,7 +58,7 @@ def sketch(
 
 
 def _loaded(path: str | Path, mode: FakeTensorMode) -> Job:
-    """The job of a file that is run on fake tensors; one whose making needs numbers is made of real ones first."""
+    """Job of a file on fake tensors; a job that needs values when it is made is made of real tensors first."""
     try:
         # What lies on the file's way to its model may have been made outside: buffers of numpy's, for one.
         return _faked(load_job(path), mode)

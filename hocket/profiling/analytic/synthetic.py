@@ -61,7 +61,7 @@ def chain(
 
 
 def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[int, ...] = (1,)) -> ModelProfile:
-    """A random graph of n layers: each pair (i, j), i < j, is joined with probability `edges`; figures are random.
+    """Random graph of n layers: each pair (i, j), i < j, is joined with probability `edges`; figures are random.
 
     A layer without predecessors reads the batch's input.
     """
@@ -76,7 +76,7 @@ def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[
 def cells(
     count: int = 18, *, blocks: int = 5, seed: int = 0, microbatch_sizes: tuple[int, ...] = (32,)
 ) -> ModelProfile:
-    """A NASNet-like graph: `count` cells, each of `blocks` pairs of operators joined by additions and a concatenation.
+    """NASNet-like graph: `count` cells, each of `blocks` pairs of operators joined by additions and a concatenation.
 
     Every cell reads the outputs of the two cells before it; each block adds two operators whose inputs are among the
     cell's inputs and its earlier blocks. Such graphs have far too many antichains to list.

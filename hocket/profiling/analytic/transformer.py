@@ -99,7 +99,7 @@ class Transformer:
         return self.hidden // self.heads
 
     def block_parameters(self, tensor: int = 1) -> float:
-        """Of one layer, on one of so many tensor-parallel devices."""
+        """Parameters of one layer on one tensor-parallel rank."""
         attention = self.hidden * (self.hidden + 2 * self.key_heads * self.head) + self.hidden * self.hidden
         network = (3 if self.gated else 2) * self.hidden * self.inner
         divided = (attention + network) / tensor
@@ -110,29 +110,29 @@ class Transformer:
         return divided + own / tensor + 2 * self.hidden + norms
 
     def embedding_parameters(self, tensor: int = 1) -> float:
-        """Of tokens, divided among tensor-parallel devices, and of positions and what else all of them have."""
+        """Parameters of the embeddings on one rank: tokens are sharded, positions and others replicated."""
         rows = (self.positions or self.sequence) if self.learned_positions else 0
         whole = (rows + self.token_types) * self.hidden + self.norm_parameters * self.embedding_norm
         return self.vocabulary * self.hidden / tensor + whole
 
     def head_parameters(self, tensor: int = 1) -> float:
-        """Of the last normalisation and the output layer."""
+        """Parameters of the last normalization and the output layer."""
         transform = (self.hidden**2 + self.hidden + self.norm_parameters) * self.head_transform
         words = self.vocabulary * (self.hidden * (not self.tied) + self.head_transform)
         return self.norm_parameters * self.last_norm + transform + words / tensor
 
     @property
     def norm_parameters(self) -> int:
-        """Of one normalisation."""
+        """Parameters of one normalization."""
         return self.hidden * (2 if self.biases else 1)
 
     @property
     def parameters(self) -> float:
-        """Of the whole model: equation 4.3, but for the last normalisation, which that leaves out."""
+        """Parameters of the model (equation 4.3, plus the last normalization, which the equation leaves out)."""
         return self.layers * self.block_parameters() + self.embedding_parameters() + self.head_parameters()
 
     def model_flops(self, samples: float, recomputed: bool = True) -> float:
-        """Equation 4.2: of one update of so many samples, with the forward that recomputation takes, or without."""
+        """Operations of one update of `samples` samples, with or without recomputation (equation 4.2)."""
         s, h, layers = self.sequence, self.hidden, self.layers
         whole = 96 * samples * s * layers * h * h * (1 + s / (6 * h) + self.vocabulary / (16 * layers * h))
         logits = 6 * samples * s * h * self.vocabulary

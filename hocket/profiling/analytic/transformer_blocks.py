@@ -19,7 +19,7 @@ _ELEMENT, _EXACT, _MASK = 2, 4, 1  # bytes
 
 @dataclass(frozen=True)
 class BlockCost:
-    """What one layer asks of one of its tensor-parallel devices, for one microbatch.
+    """Cost of one layer on one tensor-parallel rank for one microbatch.
 
     Attributes:
         parameters: number of them.
@@ -60,7 +60,7 @@ def blocks_of(
 
 @dataclass(frozen=True)
 class _BlockSizes:
-    """Elements of a microbatch's tensors on one device: hidden states whole, outside of divided parts, and inside."""
+    """Elements of a microbatch's tensors on one rank: hidden states, replicated parts, and sharded parts."""
 
     model: Transformer
     samples: int
@@ -77,7 +77,7 @@ class _BlockSizes:
 
     @property
     def along(self) -> bool:
-        """Whether blocks work on slices of the sequence."""
+        """True with sequence parallelism."""
         return self.sequence_parallel and self.tensor > 1
 
     @property
@@ -159,7 +159,7 @@ def _block(of: _BlockSizes) -> BlockCost:
 
 
 def _attention(of: _BlockSizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], tuple[Operator, ...], float]:
-    """From queries, keys and values to what they make: forward, backward, what recomputation repeats, bytes kept."""
+    """Attention from queries, keys and values: forward, backward, recomputed operators, kept bytes."""
     model, s, head, e = of.model, of.model.sequence, of.model.head, _ELEMENT
     batch = of.samples * model.heads / of.tensor
     if model.fused_attention:

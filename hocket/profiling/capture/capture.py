@@ -34,7 +34,7 @@ _BASE_SIZE = 2
 
 @dataclass(frozen=True)
 class Choices:
-    """What was decided at the first size and holds for all: which modules are kept whole, which layers are joined."""
+    """Choices at the first size that hold for all sizes: modules kept whole, and joined layers."""
 
     max_layers: int
     opaque: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class Captured:
 
     @property
     def trace(self) -> RecordedGraph:
-        """What was recorded."""
+        """The recorded graph."""
         return self.graph.trace
 
     def index_of(self, layer: str) -> int:
@@ -129,7 +129,7 @@ class Captured:
 def capture(
     job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64, like: Captured | None = None
 ) -> Captured:
-    """Capture a job's model and loss, in the precision that it computes in, as layers; the model is left as it was.
+    """Capture a job's model and loss as layers, in its compute precision; the model is unchanged.
 
     Arguments:
         microbatch_size: number of samples; `Captured.for_size` gives the other sizes.
@@ -171,7 +171,7 @@ def capture(
 
 
 def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
-    """What to try after a refusal: the ways of the model that libraries keep for tracing, then to keep a module whole."""
+    """Choices to try after a refusal: the model's own options for tracing, then a module kept whole."""
     if not hasattr(error, "module_path"):
         raise error
     if not choices.as_tracing:

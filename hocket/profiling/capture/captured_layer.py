@@ -10,7 +10,7 @@ from hocket.profiling.layer import BATCH_STATISTICS, RANDOM, WRITES
 
 @dataclass(frozen=True)
 class CapturedLayer:
-    """One layer: operations that are executed in a run.
+    """One layer with its operations.
 
     Attributes:
         modules: paths of the modules without children that it calls.

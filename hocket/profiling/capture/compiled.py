@@ -29,7 +29,7 @@ Call = tuple[Callable[..., Any], Any, Any]
 
 
 def check_backend(place: str, backend: str, device: torch.device) -> None:
-    """Whether code can be made here.
+    """Require a compiler backend that works on this machine.
 
     Raises:
         RefusedError: inductor makes C++ for a CPU, and there is no compiler of it.

@@ -16,7 +16,7 @@ _MOST = 1e6
 
 @dataclass(frozen=True)
 class Compiled:
-    """How many times as long compiled forwards and backwards take as they do without.
+    """Ratios of compiled to eager times of forwards and backwards.
 
     Attributes:
         backend: of torch.compile. cold_s: seconds that a worker with all layers took to make the code for one microbatch size.
@@ -41,7 +41,7 @@ class Compiled:
                 raise InputError(f"compiled.{key}", str(rows)[:80], "factors above 0, for each run of layers")
 
     def line(self, size: int) -> str:
-        """What a person should know, at one of the microbatch sizes."""
+        """Summary for people at one of the microbatch sizes."""
         runs = [
             f"layers {a} to {b - 1} {self.forward[k][size]:.2f} forward and {self.backward[k][size]:.2f} backward"
             for k, (a, b) in enumerate(pairwise((0, *self.ends)))

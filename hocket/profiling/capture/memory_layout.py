@@ -8,7 +8,7 @@ Dims = tuple[int, ...]
 
 
 def memory_order(shape: Dims, stride: Dims) -> Dims:
-    """The dimensions from the outermost to the innermost; the usual order where the stride is unknown or repeats elements."""
+    """Dimensions from outermost to innermost; the standard order if the stride is unknown or repeats elements."""
     usual = tuple(range(len(shape)))
     if len(stride) != len(shape) or not all(stride):
         return usual
@@ -21,7 +21,7 @@ def inverse(order: Dims) -> Dims:
 
 
 def is_dense(shape: Dims, stride: Dims) -> bool:
-    """Whether the elements lie side by side, each once; True where the stride is unknown."""
+    """True if the elements are contiguous without repetition, or if the stride is unknown."""
     if len(stride) != len(shape):
         return True
     expected = 1

@@ -23,7 +23,7 @@ class Ref:
 
 @dataclasses.dataclass
 class RecordedValue:
-    """One tensor at one moment.
+    """One version of a tensor.
 
     Attributes:
         kind: "batch", "parameter", "buffer", "constant" (a tensor that nobody made while recording) or "node".
@@ -57,7 +57,7 @@ class Context:
 
 @dataclasses.dataclass
 class RecordedOperation:
-    """One operation.
+    """One recorded operation.
 
     Attributes:
         target: the function, or for a module its path.
@@ -111,7 +111,7 @@ class Call:
 
 @dataclasses.dataclass
 class RecordedGraph:
-    """What was recorded: `loss` is the number of the value that the loss function returned."""
+    """Recording of a model; `loss` is the number of the value returned by the loss function."""
 
     values: list[RecordedValue]
     nodes: list[RecordedOperation]

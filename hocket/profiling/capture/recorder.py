@@ -89,7 +89,7 @@ _MAYBE_SAME = frozenset(
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is recorded as one node."""
+    """True if a module is recorded as one node."""
     if next(module.children(), None) is None:
         return True
     return type(module).__module__.startswith("torch.nn.modules") and not isinstance(module, _CONTAINERS)
@@ -280,7 +280,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def call_module(self, plain: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """What stands in for nn.Module.__call__ while recording."""
+        """Replacement of nn.Module.__call__ while recording."""
         path = self.paths.get(id(module))
         if self.busy:
             return plain(module, *args, **kwargs)
@@ -330,7 +330,7 @@ def _context(device: str) -> Context | None:
 
 
 def _guess_flops(bound: Any, inputs: list[Tensor]) -> float:
-    """For modules whose operations no formula knows (recurrent ones): a multiply and an add per weight and position."""
+    """Operations of modules without a formula (recurrent ones): one multiply and add per weight and position."""
     if not isinstance(bound, _Bound) or not isinstance(bound.module, nn.RNNBase) or not inputs:
         return 0.0
     weights = sum(p.numel() for p in bound.module.parameters() if p.dim() > 1)

@@ -18,7 +18,7 @@ Step = Callable[[list[Any]], None]
 
 
 def prepare(stride: tuple[int, ...], shape: tuple[int, ...], changed: bool) -> Callable[[Tensor], Tensor] | None:
-    """What an input needs before use: its memory layout (a view may rely on it), a copy if it is changed in place."""
+    """Preparation of an input: its memory layout (a view may rely on it), and a copy if it is changed in place."""
     order = memory_order(shape, stride)
     if order != tuple(sorted(order)):
         back = inverse(order)
@@ -51,7 +51,7 @@ def inside(context: Context, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_ref(thing: Any) -> bool:
-    """Whether a reference stands anywhere inside a thing."""
+    """True if an object contains a reference."""
     if isinstance(thing, Ref):
         return True
     if isinstance(thing, (tuple, list)):
@@ -109,7 +109,7 @@ def flat_step(
     aliases: list[tuple[int, int]],
     dead: tuple[int, ...],
 ) -> Step:
-    """A step whose arguments all lie in slots: the usual case, kept short because it runs for every operation."""
+    """Step with all arguments in slots: the usual case, kept short because it runs for every operation."""
     store = _storer(outputs, aliases)
     single = outputs[0][1] if len(outputs) == 1 and not aliases and outputs[0][0] == () else None
     if single is not None and len(slots) == 1:

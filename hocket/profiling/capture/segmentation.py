@@ -75,7 +75,7 @@ class LiveGraph:
         self.cost = {i: nodes[i].flops + _FLOPS_PER_BYTE * nodes[i].moved_bytes for i in self.live}
 
     def _find_fixed(self, dirty: set[int]) -> list[bool]:
-        """Which nodes are fixed, when the storages `dirty` are not; sets `fixed` for the values."""
+        """Mask of fixed nodes, given the changed storages `dirty`; sets `fixed` for the values."""
         values, changed = self.trace.values, self.trace.changed_buffers
         self.fixed = [v.kind == "constant" or (v.kind == "buffer" and v.name not in changed) for v in values]
         nodes = []
@@ -95,7 +95,9 @@ class LiveGraph:
         return found - {-1}
 
     def bonds(self) -> list[tuple[int, int]]:
-        """Pairs of nodes between which no cut may fall: a view and the change in place that another view shows; users of a written buffer.
+        """Pairs of nodes that no cut may separate.
+
+        A view and an in-place change that it shows, and users of a written buffer.
 
         Stages have buffers of their own: what one writes no other would read.
         """
@@ -177,7 +179,7 @@ def pieces(graph: LiveGraph) -> list[LayerDraft]:
 
 
 def _unit(trace: RecordedGraph, node: RecordedOperation) -> int:
-    """The call that an operation is, or the call of the loss around it, or one that is one piece; -1 for operations between modules."""
+    """Call of an operation: its module, the loss around it, or a call kept whole; -1 between modules."""
     call, unit = node.call, node.call if isinstance(node.target, str) else -1
     while call >= 0:
         if trace.calls[call].path == LOSS:
@@ -236,7 +238,7 @@ def joined(segments: list[LayerDraft]) -> LayerDraft:
 
 
 def choose(graph: LiveGraph, segments: list[LayerDraft], max_layers: int) -> tuple[int, ...]:
-    """How many pieces go into each layer, so that there are at most `max_layers`.
+    """Number of segments in each layer, for at most `max_layers` layers.
 
     Neighbours are joined step by step, all pairs of the same kinds of modules in one step: first where that hides
     neither a branch nor a join, the deepest in the module tree first, then the cheapest; layers of more than four times
@@ -275,7 +277,7 @@ def choose(graph: LiveGraph, segments: list[LayerDraft], max_layers: int) -> tup
 
 
 def _links(graph: LiveGraph, segments: list[LayerDraft]) -> tuple[list[set[int]], list[set[int]], list[set[int]]]:
-    """For each segment: the others that read its results, those that it reads, and all that it depends on."""
+    """For each segment: direct readers, direct inputs, and all that it depends on."""
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: list[set[int]] = [set() for _ in segments]
     sources: list[set[int]] = [set() for _ in segments]
@@ -289,17 +291,17 @@ def _links(graph: LiveGraph, segments: list[LayerDraft]) -> tuple[list[set[int]]
 
 
 def _pattern(segment: LayerDraft) -> str:
-    """What equal layers of a repeated block have in common."""
+    """Key shared by equal layers of repeated blocks."""
     return re.sub(r"\d+", "*", segment.path) + ":" + segment.kind
 
 
 def _subtasks(patterns: tuple[str, str, bool]) -> bool:
-    """Whether two subtasks of a layer, which was decomposed so that they need not be together, would be joined."""
+    """True if a join would merge two subtasks of a layer that was divided to keep them apart."""
     return all(Subtask.__name__ in pattern.rpartition(":")[2].split("+") for pattern in patterns[:2])
 
 
 def _common(first: LayerDraft, second: LayerDraft) -> int:
-    """How deep in the module tree the module lies that contains both."""
+    """Depth of the module that contains both modules."""
     a, b = first.path.split("..")[0].split("."), second.path.split("..")[-1].split(".")
     return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 

@@ -265,8 +265,7 @@ class Stage:
         return dead
 
     def _pieces(self, nodes: list[int], backend: str) -> list[tuple[int, bool, list[Step]]]:
-        """The layers as compiled code, a piece for each layer that draws random numbers and those behind it: seeds are set
-        between pieces."""
+        """The layers as compiled code, cut at layers that draw random numbers: seeds are set between pieces."""
         from hocket.profiling.capture.compiled import CompiledStep, check_backend
 
         check_backend("compile", backend, self.device)
@@ -298,7 +297,7 @@ class Stage:
         return out
 
     def _call_of(self, node: RecordedOperation) -> tuple[Callable[..., Any], Any, Any]:
-        """What an operation calls, on this device: function, arguments, named arguments."""
+        """Function, positional and named arguments of an operation on this device."""
         target = self._copies[node.target] if isinstance(node.target, str) else node.target
         if node.context is not None:
             here = node.context.device == self._captured_device.type

@@ -33,14 +33,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()  # a storage may die, and call back, while its own thread holds it
 
     def register(self, tensors: Iterable[Tensor]) -> None:
-        """Count storages that are there already, or count those anew that have become larger or smaller; they stop to count
-        when they die."""
+        """Count existing storages, or count resized ones again; their bytes leave the count when they die."""
         for tensor in tensors:
             self._add(tensor, counted=True, upgrade=True)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What torch does to make code is not looked at; what code makes and keeps is registered (`hocket.profiling.capture.compiled`)."""
+        """Ignore memory of torch's compilation.
+
+        Compiled code and its buffers are registered (`hocket.profiling.capture.compiled`).
+        """
         return True
 
     def reset_peak(self) -> None:

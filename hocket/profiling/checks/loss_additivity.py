@@ -58,7 +58,7 @@ class _Ran:
 
 @dataclass(frozen=True)
 class _Split:
-    """Two halves and the whole, with what the model's rounding makes of the whole: relative differences of loss and gradients."""
+    """Two halves and the whole: relative differences of loss and gradients, with the rounding of the model."""
 
     whole: _Ran
     halves: tuple[_Ran, _Ran]
@@ -84,7 +84,7 @@ class _Split:
 
 
 def additivity(job: Job, written: Sequence[str] = ()) -> Additivity:
-    """Compare the loss and gradients of a few samples with those of their halves, as `Job.loss_weight` adds them up.
+    """Compare loss and gradients of a few samples with those of their halves, summed by `Job.loss_weight`.
 
     Samples are chosen so that halves are unlike: in labels that may not count, and in classes. What may differ is derived from how
     loss and gradients of the same samples differ with weights that are rounded otherwise.
@@ -176,7 +176,7 @@ def _steady(job: Job) -> Iterator[None]:
 
 
 def _ran(job: Job, means: Means, first: Sequence[int], second: Sequence[int]) -> _Split:
-    """Both halves and the whole; where they are not as near as the type's own rounding, with what the model makes of that."""
+    """Run both halves and the whole, with the effect of the model's rounding if they differ beyond the dtype's."""
     weights = [p for p in job.model.parameters() if p.requires_grad]
     eps = max(torch.finfo(torch.float32).eps, *(torch.finfo(p.dtype).eps for p in weights))
     one, other, whole = (_run(job, means, indices) for indices in (first, second, (*first, *second)))

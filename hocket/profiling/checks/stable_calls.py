@@ -30,7 +30,7 @@ HINT = (
 
 
 class _Done(NamedTuple):
-    """One operation of a call: its module, its name, and checksums of its results."""
+    """One operation of a call: its module, name, and checksums of its results."""
 
     path: str
     name: str

@@ -50,7 +50,7 @@ def _of_tokens(key: str, labels: Tensor, ignored: int) -> Iterator[Suggestion]:
 
 
 def _of_classes(job: Job, batch: Batch) -> Iterator[Suggestion]:
-    """Classes with weights, as `torch.nn.CrossEntropyLoss(weight=...)` and a partial of its function have them."""
+    """Suggest class weights, as in `torch.nn.CrossEntropyLoss(weight=...)` and a partial of its function."""
     given = (
         {**vars(job.loss).get("_buffers", {}), **getattr(job.loss, "keywords", {})}
         if hasattr(job.loss, "__dict__")

@@ -54,7 +54,7 @@ def _settings(made: Optimizer, given: Mapping[str, nn.Parameter]) -> dict[str, t
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two settings of a group are the same; of what is no number nobody can tell, and it counts as the same."""
+    """True if two settings of a group are equal. Settings that are not numbers count as equal."""
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(_equal, one, other))
     if isinstance(one, Tensor) and isinstance(other, Tensor):

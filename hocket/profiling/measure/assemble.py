@@ -22,7 +22,10 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class MeasuredSeconds:
-    """Of one microbatch: forward, backward and noise by layer, shape (layers,), and the undivided model's with its deviations."""
+    """Seconds of one microbatch: forward, backward and noise by layer; undivided model with deviations.
+
+    Shape (layers,).
+    """
 
     forward: np.ndarray
     backward: np.ndarray
@@ -35,7 +38,7 @@ class MeasuredSeconds:
 
 @dataclass(frozen=True)
 class MeasuredSize:
-    """What was found for microbatches of one size: bytes by layer, seconds where they are known, and those of a load."""
+    """Measurements at one microbatch size: bytes by layer, seconds if measured, and load seconds."""
 
     size: int
     bytes: list[LayerBytes]
@@ -45,7 +48,9 @@ class MeasuredSize:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer.
+    """Measurements of the optimizer.
+
+    State bytes, step seconds and extra seconds of a copy by parameter; working bytes by layer.
 
     `call_s`: seconds of a step besides.
     """
@@ -157,7 +162,7 @@ def _known(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[str, int]:
-    """For each tensor whose gradient is a part of a piece of memory: the first layer that needs a part of it."""
+    """First layer that needs a part of each gradient that shares memory with others."""
     found = {}
     for layer in counted:
         for names in layer.parts:

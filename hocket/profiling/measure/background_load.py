@@ -34,7 +34,7 @@ _MAX_TEXT = 300
 
 
 def usable_cores(quota: Path = _QUOTA) -> int:
-    """Cores that this process may use: those it may run on, but no more than a container's share of time (>= 1)."""
+    """Cores that this process may use: its affinity, limited by a container's quota (>= 1)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # no such file, or no limit in it
         allowed_us, _, period_us = quota.read_text().partition(" ")
@@ -43,7 +43,7 @@ def usable_cores(quota: Path = _QUOTA) -> int:
 
 
 def usual_neighbours(device: str = "cpu", threads: int = 1) -> int:
-    """How many neighbours are busy where a worker runs on every usable core; those of a CUDA device are left out."""
+    """Busy neighbours when a worker runs on every usable core; 0 for a CUDA device."""
     return min(MOST, max(0, usable_cores() // threads - 1)) if device == "cpu" else 0
 
 
@@ -55,7 +55,7 @@ class BackgroundLoad:
     """
 
     def __init__(self, job: Path | None, count: int, threads: int, wait_s: float = _WAIT_S) -> None:
-        """Nothing is started yet.
+        """Prepare the load; nothing is started yet.
 
         Arguments:
             job: the job's file; None: no other process can load it.
@@ -97,14 +97,14 @@ class BackgroundLoad:
 
     @property
     def busy(self) -> int:
-        """How many are at work."""
+        """Number of working neighbours."""
         for process in list(self._running):
             if process.poll() is not None:
                 self._lose(process, f"ended with code {process.returncode}")
         return len(self._running)
 
     def train(self, size: int) -> None:
-        """Have all of them train microbatches of this size, and wait until they do. Those that cannot are ended."""
+        """Let all neighbours train microbatches of this size, and wait until they do; failing ones are ended."""
         if size == self._size:
             return
         self._size, waiting = size, list(self._running)
@@ -146,14 +146,14 @@ class BackgroundLoad:
 
 
 class _Wanted:
-    """What the parent wants: the size of microbatches, as it comes in."""
+    """Microbatch size that the parent asks for."""
 
     def __init__(self) -> None:
         self.size = 0
         self.known = threading.Event()
 
     def listen(self) -> None:
-        """Until the parent is gone, and then this process is."""
+        """Listen until the parent ends, then exit."""
         for line in sys.stdin:
             self.size = int(line)
             self.known.set()

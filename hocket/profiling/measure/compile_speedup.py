@@ -21,7 +21,7 @@ _LEAST, _MOST = 5, 40  # turns
 
 
 def ends_of(seconds: Sequence[float]) -> tuple[int, ...]:
-    """Where runs of layers end that take about as long as each other.
+    """Ends of runs of layers with about equal times.
 
     Arguments:
         seconds: of each layer.

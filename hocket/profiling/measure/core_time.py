@@ -60,7 +60,7 @@ def queued_s(scheduled: Path | None = None) -> float:
 
 
 def on_core_s(clock: Callable[[], float] = time.perf_counter, queued: Callable[[], float] = queued_s) -> float:
-    """A clock of the calling thread that stands still while it waits for a core: differences are seconds, blocked time included.
+    """Clock of the calling thread without waits for a core; blocked time is included.
 
     It never runs backwards: both counts are read again where the thread had to wait between them.
     """

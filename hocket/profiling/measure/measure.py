@@ -141,7 +141,7 @@ def _silent(done: int, total: int, what: str) -> None:
 
 
 def type_of(device: torch.device) -> str:
-    """What a profile calls a device: "cpu-core", or the CUDA device's name."""
+    """Device type in profiles: "cpu-core", or the CUDA device's name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
 
 
@@ -166,7 +166,7 @@ def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
 
 @contextmanager
 def _quiet(threads: int, device: torch.device) -> Iterator[None]:
-    """As many threads as a worker has, no garbage collection, the same random numbers afterwards as before."""
+    """Measure with a worker's number of threads, without garbage collection, and with restored random state."""
     before = torch.get_num_threads()
     collects = gc.isenabled()
     devices = [device] if device.type == "cuda" else []
@@ -196,7 +196,7 @@ def _loaded(captured: Captured, size: int, device: torch.device) -> dict[str, Te
 def _optimizer(
     captured: Captured, whole: WorkerCosts, columns: Sequence[tuple[int, list[LayerBytes], Times]]
 ) -> MeasuredStep:
-    """What an optimizer step costs, whatever the microbatches' size; its time is shared by bytes."""
+    """Cost of an optimizer step for any microbatch size; its time is shared by bytes."""
     median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in StepMode}
     call_s = min(median[StepMode.LEAST], median[StepMode.IN_PLACE])
     step_s, copy_s = median[StepMode.IN_PLACE] - call_s, max(0.0, median[StepMode.COPYING] - median[StepMode.IN_PLACE])
@@ -215,14 +215,17 @@ def _optimizer(
 
 
 def usual(seconds: Sequence[float]) -> float:
-    """What one of many takes on average: many in a row take as long as their mean says, which is more than the median where
-    a few are disturbed. The slowest fiftieth is left out, whatever stopped the machine there."""
+    """Mean without the slowest fiftieth.
+
+    Many microbatches in a row take as long as their mean says, which exceeds the median if a few are disturbed. The
+    slowest fiftieth is attributed to the machine.
+    """
     kept = sorted(seconds)[: max(1, len(seconds) - (len(seconds) + 49) // 50)]
     return statistics.fmean(kept)
 
 
 def _column(size: int, counted: list[LayerBytes], times: Times, varies: bool) -> tuple[MeasuredSize, list[str]]:
-    """The usual times of one microbatch size, scaled to the undivided model's, and what is to be said of them.
+    """Times of one microbatch size, scaled to the undivided model, with notes.
 
     Arguments:
         varies: whether times vary from one microbatch to the next by what replicas have each for itself, as on a CPU.

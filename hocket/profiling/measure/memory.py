@@ -56,7 +56,7 @@ def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Te
 def _stashes(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]
 ) -> tuple[list[int], list[frozenset[str]]]:
-    """Bytes that autograd keeps of what each layer made, and which tensors between layers each layer keeps."""
+    """Bytes that autograd keeps of each layer's outputs, and the border tensors that each layer keeps."""
     made = dict(batch)
     maker: dict[int, int] = {storage_key(t): -1 for t in batch.values()}
     for stage in stages:
@@ -102,7 +102,7 @@ def _same(tensor: Tensor) -> Tensor:
 def _peaks(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[tuple[frozenset[str], ...]]]:
-    """Peaks of single layers: working, backward and fresh bytes; and which gradients each makes in one piece."""
+    """Peaks of single layers: working, backward and fresh bytes; and the gradients that each makes in one piece."""
     made = dict(batch)
     forward = []
     for k, stage in enumerate(stages):
@@ -139,7 +139,7 @@ def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
 def _backward(
     captured: Captured, stage: Stage, given: dict[str, Tensor], grads: dict[str, Tensor], box: dict[str, Tensor]
 ) -> tuple[int, int]:
-    """Peak of one layer's backward, with what only its graph holds at first; and how far that is above the beginning.
+    """Peak of one layer's backward with the memory that its graph frees; and its increase above the begin.
 
     The gradients of its inputs go into the box.
     """
@@ -157,7 +157,7 @@ def _backward(
 
 
 class Catch(torch.autograd.Function):
-    """Passes a tensor on, and takes its gradient as it comes: inside a model nobody copies it, as a leaf would."""
+    """Identity that takes a tensor's gradient without a copy, which a leaf would make."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str, box: dict[str, Tensor]) -> Tensor:
@@ -179,7 +179,7 @@ def detached(captured: Captured, stage: Stage, made: dict[str, Tensor]) -> dict[
 def border(
     captured: Captured, out: dict[str, Tensor], grads: dict[str, Tensor]
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Where a stage's backward begins: its outputs, and the gradients that came back for them."""
+    """Begin of a stage's backward: its outputs, and their gradients."""
     ends, ways = [], []
     for name, tensor in out.items():
         if tensor.requires_grad and (name == captured.loss_tensor or name in grads):
@@ -207,7 +207,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: Mapping[str, T
 def step_peaks(
     optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], layers: Sequence[Sequence[str]]
 ) -> tuple[list[int], bool]:
-    """Temporary memory of a warm optimizer's step for each layer's parameters, and whether a step for all needs the sum.
+    """Working memory of a warm optimizer step by layer, and whether a step for all layers needs the sum.
 
     Some optimizers work on one parameter after the other, others on all at once (torch's `foreach`).
     """

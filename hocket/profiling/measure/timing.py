@@ -85,7 +85,7 @@ def timed(
     clock: Clock,
     times: Times,
 ) -> None:
-    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both; and the ways of a step in turns.
+    """Run both kinds of iterations, and the ways of a step, in turns, so that slow spells affect all equally.
 
     Arguments:
         times: where they are added.
@@ -114,7 +114,7 @@ def timed(
 
 
 def deviation(seconds: Sequence[float], rounds: Sequence[int]) -> float:
-    """Standard deviation of one of many from the next, which replicas that do the same at the same time have from each other.
+    """Standard deviation between consecutive measurements, as between replicas at the same time.
 
     Two normal values differ by 2 / sqrt(pi) standard deviations on average. So the mean difference of neighbours tells the deviation,
     whatever drifts slowly and is common to all replicas, and a few that were disturbed weigh little.

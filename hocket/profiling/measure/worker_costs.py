@@ -55,8 +55,7 @@ class Marks:
 
 
 class StepMode(Enum):
-    """How a step is made: on the weights themselves, on a copy of them, or for the smallest parameter alone, which shows what
-    a step costs besides its parameters."""
+    """Way of a step: in place, on a copy, or for the smallest parameter alone, which shows the fixed cost."""
 
     IN_PLACE = 0
     COPYING = 1
@@ -65,7 +64,7 @@ class StepMode(Enum):
 
 @dataclass(frozen=True)
 class WorkerSeconds:
-    """What one microbatch took, and a step."""
+    """Seconds of one microbatch and one step."""
 
     load: float
     forward: float
@@ -111,7 +110,7 @@ class WorkerCosts:
         self._clip = captured.job.clip_grad_norm
 
     def once(self, clock: Clock, way: StepMode = StepMode.IN_PLACE) -> WorkerSeconds:
-        """One microbatch and a step.
+        """Run one microbatch and one step.
 
         Arguments:
             clock: seconds that pass, for CPUs.

@@ -43,7 +43,7 @@ def samples_of(nodes: Iterable[tuple[str, tuple[float, ...]]], name: str, told: 
 
 
 def _vectors(description: str, outputs_bytes: tuple[float, ...], images: bool) -> Iterable[float]:
-    """How many vectors an operator writes that writes one a sample."""
+    """Number of vectors that an operator writes, if it writes one for each sample."""
     linear, lstm = _LINEAR.match(description), _LSTM.match(description)
     if linear and images and int(linear[1]):
         yield outputs_bytes[0] / FLOAT_BYTES / int(linear[1])

@@ -96,7 +96,7 @@ def read(
 
 
 def _parse(path: str | Path) -> tuple[dict[LayerKey, list[Times]], list[LayerKey], bool]:
-    """Times of every key and occurrence; the layers of the longest block in order; whether only totals stand."""
+    """Times of every key and occurrence; layers of the longest block in order; True if only totals are given."""
     measured: dict[LayerKey, list[Times]] = defaultdict(list)
     blocks: dict[int, list[LayerKey]] = defaultdict(list)
     occurrence: dict[tuple[LayerKey, int], int] = defaultdict(int)

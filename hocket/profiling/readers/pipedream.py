@@ -49,7 +49,7 @@ def read(
     device_type: str = "v100-16gb",
     optimizer_copies: float = 1.0,
 ) -> ModelProfile:
-    """Read one `graph.txt`; layers come in Kahn's order, the smallest node number first among those that are ready.
+    """Read one `graph.txt`. Layers are in Kahn's order, the smallest ready node number first.
 
     Arguments:
         samples: of the minibatch that was profiled; by default what the operators' sizes tell, or 1.
@@ -89,7 +89,7 @@ def read(
 
 
 def _name(path: str | Path) -> str:
-    """The model's name: the file's, or its folder's where the file is called graph.txt, as PipeDream writes it."""
+    """Name of the model: the file's, or the folder's if the file is called graph.txt, as PipeDream writes it."""
     stem = Path(path).name.removesuffix(".gz").removesuffix(".txt").removesuffix(".graph")
     return (Path(path).resolve().parent.name or stem) if stem == "graph" else stem
 

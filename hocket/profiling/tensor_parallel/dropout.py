@@ -23,7 +23,7 @@ class _Dropping(TorchFunctionMode):
     """Asks `draws` wherever a function would draw a dropout mask, and then `dropped` instead of it."""
 
     def draws(self) -> bool:
-        """Whether the next mask is not left to the function."""
+        """True if the next mask is drawn here instead of by the function."""
         return True
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
@@ -80,14 +80,14 @@ def _attend(
 
 @dataclass(frozen=True)
 class MaskPlace:
-    """Which part of a mask: the dimension that is divided, over how many devices, and which of them this is."""
+    """Part of a mask: the divided dimension, the number of devices, and this device's index."""
 
     dim: int
     width: int
     rank: int
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Draw the whole mask and take the part: what is kept for the backward is a byte for each of its elements."""
+        """Draw the whole mask and take the part; the backward keeps one byte for each element."""
         size = x.shape[self.dim]
         shape = (*x.shape[: self.dim], size * self.width, *x.shape[self.dim + 1 :])
         mask = torch.dropout(torch.ones(shape, dtype=x.dtype, device=x.device), p, True)
@@ -126,7 +126,7 @@ _PROBABILITY: dict[Any, Callable[..., float]] = {
 
 
 class MaskPart(_Dropping):
-    """Of each mask the part of one device.
+    """This device's part of each mask.
 
     Arguments:
         dims: for each mask that is drawn inside, in order, the dimension that is divided; None for one that is not.
@@ -138,7 +138,7 @@ class MaskPart(_Dropping):
         self._dim = 0
 
     def draws(self) -> bool:
-        """Whether the next mask is divided."""
+        """True if the next mask is divided."""
         dim = next(self._dims, None)
         self._dim = self._dim if dim is None else dim
         return dim is not None
@@ -209,7 +209,7 @@ def _followed(module: nn.Module, inside: list[str]) -> Iterator[None]:
 
 
 def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...], Tensor]:
-    """The masks that a run of a module would draw, and the state of other random numbers after it, from a fixed one."""
+    """Masks that a run of a module draws, and the state of other random numbers after it, from a fixed state."""
     listing = _Listing()
     with torch.random.fork_rng(devices=[]), _followed(module, listing.inside), listing:
         torch.default_generator.manual_seed(0)
@@ -218,7 +218,7 @@ def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...
 
 
 def divided_draws(whole: Sequence[Draw], part: Sequence[Draw], width: int) -> dict[str, tuple[int | None, ...]]:
-    """For each module that draws divided masks itself: the dimension of each mask that is drawn inside it, see `MaskPart`.
+    """Divided dimension of each mask drawn inside modules that draw divided masks themselves (see `MaskPart`).
 
     Raises:
         ValueError: the two draw different masks, and not because one is divided.

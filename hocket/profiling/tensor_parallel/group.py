@@ -27,7 +27,7 @@ class TensorParallelGroup(Protocol):
 
 
 class SingleRank:
-    """A member without others, which is enough to capture a divided model: shapes are right, numbers are not."""
+    """A rank without others, enough to capture a divided model: shapes are right, values are not."""
 
     def total(self, tensor: Tensor) -> Tensor:
         """See `TensorParallelGroup`."""

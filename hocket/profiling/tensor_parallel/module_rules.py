@@ -32,7 +32,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, members: TensorParallelGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """One tensor to all columns."""
+        """Copy one tensor to all column-parallel layers."""
         ctx.members = members
         return tuple(x.view_as(x) for x in tensors)
 

@@ -34,7 +34,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def published(name: str) -> Transformer:
-    """One published model by name.
+    """Published model of this name.
 
     Raises:
         InputError: there is none of this name; the message lists the nearest one.
@@ -48,7 +48,7 @@ def published(name: str) -> Transformer:
 
 
 def open_model(name: str | Path) -> ModelProfile | Transformer:
-    """A model as somebody names it: a profile's file, a file of sizes, a `config.json`, or the name of a published model.
+    """Model by name: a profile, a file of sizes, a `config.json`, or the name of a published model.
 
     Raises:
         InputError: no such file and no such name; a wrong file.

@@ -57,7 +57,7 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_exp
 
 
 def _experts(config: _Config) -> str:
-    """The key that says that a model is a mixture of experts, such as "num_local_experts: 8"; empty where none does."""
+    """Key of a mixture of experts, such as "num_local_experts: 8"; empty without experts."""
     inner = [one for one in (config.get("ffn_config"), config.get("text_config")) if isinstance(one, dict)]
     for part in (config, *inner):
         for key in _EXPERTS:
@@ -92,7 +92,7 @@ class _ConfigReader:
         return value
 
     def drops(self, *keys: str, default: float) -> bool:
-        """Whether any of these shares of dropout is above zero."""
+        """True if any of these dropout probabilities is above zero."""
         found = False
         for key in keys:
             value = self._config.get(key, default)

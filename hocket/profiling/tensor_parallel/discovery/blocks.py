@@ -33,7 +33,7 @@ _OTHER_WIDTHS = (2, 3, 4, 5, 7)  # tried to say why a width does not work
 
 
 def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> TensorSplit:
-    """How the blocks of a model are divided over `width` devices; the model is left as it was.
+    """Find the division of a model's blocks over `width` devices; the model is unchanged.
 
     Arguments:
         args, kwargs: of one call of the model, such as the tensors of a small batch.
@@ -79,7 +79,7 @@ def _refuse_ties(model: nn.Module, split: TensorSplit) -> None:
 
 @dataclass(frozen=True)
 class _Linear:
-    """A linear layer in the run of a block: its input, and the nearest linear layers that this input depends on."""
+    """A linear layer in the run of a block: its input, and the nearest linear layers that the input depends on."""
 
     features_out: int
     x: Tensor
@@ -147,7 +147,7 @@ class _BlockSearch:
         return found
 
     def _part(self, row: str, width: int) -> tuple[DividedPart | None, str]:
-        """The part that ends with this linear layer, with as few divided attributes as possible, or why there is none."""
+        """Divided part that ends with this linear layer, with the fewest divided attributes; or the reason why not."""
         reason: Inequality | None = None
         for part in self._proposals(row, width):
             problem = self.proof.problem((part,), width)
@@ -192,7 +192,7 @@ class _BlockSearch:
                         yield DividedPart(groups_, end, divided, narrowed)
 
     def _pieces(self, row: str) -> Iterator[tuple[int, ...]]:
-        """For each column: one that makes a multiple of what the row reads may be a fused one."""
+        """Number of fused pieces of each column: an output that is a multiple of the row's input may be fused."""
         read = self._weight(row).shape[1 - self.linears[row].features_out]
         made = [self._weight(path).shape[self.linears[path].features_out] for path in self.linears[row].sources]
         return product(*((n // read, 1) if n > read and n % read == 0 else (1,) for n in made))
@@ -237,7 +237,7 @@ class _BlockSearch:
 
 
 def features_out(module: nn.Module, x: Tensor, y: Tensor, tolerance: float = TOLERANCE) -> int | None:
-    """The dimension of a matrix that counts features out, if all that the module does is to multiply with it."""
+    """Output dimension of a matrix, if the module only multiplies with it."""
     weight, bias = module._parameters["weight"], module._parameters.get("bias")
     if weight is None or not x.is_floating_point() or not x.dim():
         return None

@@ -28,7 +28,7 @@ TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind
 
 @dataclass(frozen=True)
 class _Run:
-    """What a run of a block gave: outputs and gradients of inputs by number among leaves, those of parameters by name."""
+    """Results of a block's run: outputs and gradients of inputs by leaf number, of parameters by name."""
 
     outputs: dict[int, Tensor]
     inputs: dict[int, Tensor]
@@ -37,14 +37,14 @@ class _Run:
 
 @dataclass(frozen=True)
 class Inequality:
-    """What is not equal, or does not run; `weight` is the name of the weight whose gradient it is about."""
+    """A difference, or a failure to run; `weight` names the weight of a differing gradient."""
 
     text: str
     weight: str = ""
 
     @property
     def is_a_difference(self) -> bool:
-        """Whether it ran, and gave something else."""
+        """True if it ran with a different result."""
         return " differs by " in self.text
 
 
@@ -103,7 +103,7 @@ class Proof:
 
     @property
     def _leaves(self) -> list[int]:
-        """Which of the arguments' leaves need gradients, those of `fresh` in order."""
+        """Leaves of the arguments that need gradients, in the order of `fresh`."""
         given = tree_leaves((self.call.args, self.call.kwargs))
         return [
             i
@@ -112,13 +112,13 @@ class Proof:
         ]
 
     def whole(self, dropout: bool = False) -> "_Run":
-        """What the undivided block gives."""
+        """Results of the undivided block."""
         if dropout not in self._whole:
             self._whole[dropout] = self._run(self.copy(), dropout)
         return self._whole[dropout]
 
     def shapes(self) -> tuple[dict[int, torch.Size], dict[int, torch.Size]]:
-        """Of the tensors of numbers among arguments, and of the results that get gradients, by number among leaves."""
+        """Shapes of argument tensors, and of results with gradients, by leaf number."""
         given = enumerate(tree_leaves((self.call.args, self.call.kwargs)))
         arguments = {i: x.shape for i, x in given if isinstance(x, Tensor) and x.is_floating_point()}
         return arguments, {i: x.shape for i, x in self.whole().outputs.items()}
@@ -154,7 +154,7 @@ class Proof:
     def problem(
         self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False, sliced: Sliced | None = None
     ) -> Inequality | None:
-        """What is wrong when the block is divided like this; None when all is equal.
+        """Difference of the divided block; None if all results are equal.
 
         Arguments:
             dropout: as in training; otherwise as in evaluation.
@@ -200,7 +200,7 @@ def told(error: Exception) -> str:
 def differs(
     what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor], tolerance: float = TOLERANCE
 ) -> Inequality | None:
-    """What is not equal, relative to the largest number."""
+    """Difference relative to the largest number; None if equal within the tolerance."""
     if expected.keys() != found.keys():
         return Inequality(f"{what}: {len(found)} tensors instead of {len(expected)}")
     largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)

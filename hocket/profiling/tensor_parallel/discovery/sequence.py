@@ -128,7 +128,7 @@ def _links(model: nn.Module, paths: list[str], args: Any, kwargs: Any) -> _Links
 
 
 def _runs(blocks: list[BlockSplit], links: _Links) -> tuple[tuple[str, ...], ...]:
-    """Blocks one behind the other of which each alone reads what the one before made, as slices of one dimension."""
+    """Runs of consecutive blocks, each reading only the previous output, as slices of one dimension."""
     kinds = {path: block.sliced for block in blocks if block.sliced is not None for path in block.paths}
     runs: list[list[str]] = []
     for path in links.order:
@@ -160,7 +160,7 @@ class _SequenceSearch:
         self.proof = Proof(block, call)
 
     def sliced(self, of_fewer: dict[int, torch.Size]) -> tuple[Sliced | None, str]:
-        """How it works on slices, or why it does not.
+        """Sequence-parallel form of the model, or the reason why not.
 
         Arguments:
             of_fewer: shapes of its arguments with another number of samples, by number among leaves, if that is known.
@@ -201,7 +201,7 @@ class _SequenceSearch:
         return tuple(dict.fromkeys(path.rpartition(".")[0] for path in columns))
 
     def _summed(self) -> tuple[str, ...]:
-        """Weights that every device has whole, but those inside divided parts, which are summed already, and of rows."""
+        """Weights that every rank has whole, except those inside divided parts (summed there) and of rows."""
         divided = cuts_in_block(self.block, self.split.parts)
         summed = {name for part in self.split.parts for name in part.summed}
         rows = tuple(f"{part.row.path}." for part in self.split.parts)
@@ -213,7 +213,7 @@ class _SequenceSearch:
 
 
 def _fewer_samples(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
-    """Calls of blocks with one sample, where the model's arguments have several; nothing where that does not run."""
+    """Calls of blocks with one sample, for models with batched arguments; nothing if that does not run."""
     tensors = [x for _, x in flatten((args, kwargs)) if x.dim()]
     samples = len(tensors[0]) if tensors else 0
 

@@ -82,7 +82,7 @@ def _as_evaluated(model: nn.Module) -> Iterator[None]:
 
 
 class _Seen(TorchFunctionMode):
-    """What a run shows of modules outside of blocks.
+    """Modules outside of blocks in a run.
 
     Attributes:
         outputs: linear layers that make as much as they read or more. ids: what embeddings look up. Both by path, in the order in
@@ -142,8 +142,11 @@ class _Seen(TorchFunctionMode):
         return max(once, key=lambda linear: linear.cut.words, default=None)
 
     def embedding(self, model: nn.Module, output: DividedLinear | None) -> DividedEmbedding | None:
-        """The embedding of words: what has the output layer's weight; else of those that look up the model's arguments the one with
-        most rows, as many as features or more."""
+        """Word embedding of the model.
+
+        It shares the output layer's weight, or has the most rows, at least as many as features, of those that look up
+        the model's arguments.
+        """
         rows = {path: _weight(model, path) for path in self.ids}
         tied = [path for path in rows if output is not None and rows[path] is _weight(model, output.path)]
         large = [path for path in rows if path in self.given and len(rows[path]) >= rows[path].shape[1]]
@@ -185,7 +188,7 @@ def _exact(like: Tensor) -> torch.dtype:
 
 
 def _whole_for(model: nn.Module, end: _End, seen: _Seen, width: int) -> str:
-    """What can be said without trying."""
+    """Reason against a division that needs no run; empty if there is none."""
     module, words = model.get_submodule(end.path), end.cut.words
     if not end.cut.words_of(width, width - 1):
         return f"{words} words are too few for {width} devices"
@@ -266,7 +269,7 @@ def _difference(
     cuts: dict[str, Cut],
     width: int,
 ) -> str:
-    """What differs between simulated devices and one; "" for nothing."""
+    """Difference between simulated devices and one device; "" for none."""
     try:
         runs = ThreadedGroup(width).run(one)
     except Exception as error:  # whatever a module does with sizes that it was not made for
