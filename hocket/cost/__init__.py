@@ -1,1 +1,1 @@
-"""How long instructions take and how many bytes values have, given a profile, a cluster and what else runs."""
+"""Cost models: seconds of instructions and bytes of values, given a profile, a cluster and concurrent work."""

@@ -1,4 +1,4 @@
-"""What runs beside what: the resources that an instruction uses while it runs, and how they are shared.
+"""Contention: resources that an instruction uses while it runs, and how concurrent instructions share them.
 
 Rules of this file: a resource has a capacity; whoever it governs runs at the rate capacity / load, at most 1, and a
 user of several at the least of these (equal shares; what one flow cannot use is not given to the others, so that

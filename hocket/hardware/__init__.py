@@ -1,1 +1,1 @@
-"""What a job runs on: device types, links, and the levels of a cluster."""
+"""Hardware: device types, links, and the levels of a cluster."""

@@ -1,4 +1,4 @@
-"""How seconds, bytes and rates are written for people. Machines always get plain seconds and bytes."""
+"""Seconds, bytes and rates as text for people. Machines always get plain seconds and bytes."""
 
 import re
 from collections.abc import Iterable, Mapping

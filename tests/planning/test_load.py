@@ -116,9 +116,7 @@ def test_a_job_is_no_plan(tmp_path: Path) -> None:
 def test_a_plan_without_a_profile(saved: Path) -> None:
     """It says that the key is missing, and how a plan comes to it."""
     replace(Plan.read(saved), profile="").save(saved)
-    with pytest.raises(
-        InputError, match=r"plan\.yaml: profile: found nothing.*Write the path after"
-    ):
+    with pytest.raises(InputError, match=r"plan\.yaml: profile: found nothing.*Write the path after"):
         open_plan(saved)
 
 

@@ -1,4 +1,4 @@
-"""What a simulation is told about the world: estimates of what jobs do beside each other, prices, spot workers that come and go."""
+"""World of a cluster simulation: estimates of shared throughput, prices, and spot workers that come and go."""
 
 from collections.abc import Sequence
 from math import inf, isnan, nan

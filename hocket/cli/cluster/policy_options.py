@@ -1,4 +1,4 @@
-"""What several commands of `hocket cluster` ask for in one way: policies, throughput tables; and errors that name options."""
+"""Options shared by commands of `hocket cluster`: policies, throughput tables; and errors that name options."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

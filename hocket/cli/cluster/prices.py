@@ -1,4 +1,4 @@
-"""What clouds charge: cluster prices."""
+"""Prices of clouds: `hocket cluster prices`."""
 
 from pathlib import Path
 from typing import Annotated

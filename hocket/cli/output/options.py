@@ -1,4 +1,4 @@
-"""What options of several commands are, and what their numbers may be."""
+"""Options shared by several commands, and limits of their numbers."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What commands print: JSON for machines, tables for people."""
+"""Output of commands: JSON for machines, tables for people."""
 
 import json
 from collections import Counter

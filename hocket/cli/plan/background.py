@@ -1,4 +1,4 @@
-"""What `hocket simulate --background` asks for and prints: a foreground and a background job on the same devices."""
+"""Options and output of `hocket simulate --background`: a foreground and a background job on the same devices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

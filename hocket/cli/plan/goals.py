@@ -1,4 +1,4 @@
-"""What is wanted of a plan, as `hocket plan` is told it, and what it says of it."""
+"""Goals of `hocket plan`: options, and lines about the result."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any

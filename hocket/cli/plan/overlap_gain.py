@@ -1,4 +1,4 @@
-"""What overlap gains, as text: what `hocket simulate` prints of backwards and the sums beside them."""
+"""Gain of overlap as text: lines of `hocket simulate` about backwards and gradient sums."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a tensor-parallel group takes: its members' seconds with what they take to reduce and gather among each other.
+"""Cost of a tensor-parallel group: seconds of its ranks, including their reductions and gathers.
 
 A member waits for each of these, so that they are part of its forward and backward (dissertation section 4.2.3).
 """

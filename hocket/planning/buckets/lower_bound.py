@@ -1,4 +1,4 @@
-"""What a plan takes at least, whatever its buckets and threads are.
+"""Lower bound of a plan's iteration for any buckets and threads.
 
 Rules of this file: sums have no startup and take nothing from computation, and of every stage only the gradients that come last are summed,
 those of its first layer that has some, at the rate of the threads that are quickest. What replicas gather of new weights takes its time,

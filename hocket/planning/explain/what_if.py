@@ -1,4 +1,4 @@
-"""What if: how good a plan would be on another cluster or for another batch, and how good the best plan would be there.
+"""What-if analysis: a plan, and the best plan, on a changed cluster or for another batch.
 
 Rules of this file: nothing is estimated. The same plan is simulated again, or a search asks anew; only where `ScenarioResult.at_most` says so
 is a bound told, that no plan is above. Files stay as they are.

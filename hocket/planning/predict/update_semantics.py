@@ -1,4 +1,4 @@
-"""How a plan's updates differ from those of one process, in figures and in words.
+"""Update semantics: differences of a plan's updates from those of one process, in figures and words.
 
 Rules of this file: the declared rule (hocket/program/rule.py) says it all; here it is only counted in samples and spoken.
 """

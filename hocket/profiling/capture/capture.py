@@ -92,7 +92,7 @@ class Captured:
         return callable(self.job.loss_weight)
 
     def for_size(self, microbatch_size: int) -> "Captured":
-        """The same layers for another microbatch size.
+        """Return the same layers for another microbatch size.
 
         Raises:
             CaptureError: the model does something else at that size.

@@ -1,4 +1,4 @@
-"""What a recorded forward pass consists of: values, operations on them, and the module calls around these.
+"""Recorded forward pass: values, operations on them, and the module calls around these.
 
 Rules of this file: every value is assigned once: a tensor that is modified in place becomes a new value. How recording
 is done, and what layers are, is unknown here.

@@ -1,4 +1,4 @@
-"""How many samples the minibatch of a PipeDream profile has: the file does not say it, but sizes of outputs do.
+"""Samples in the minibatch of a PipeDream profile, inferred from the sizes of outputs: the file does not say it.
 
 Rules of this file: outputs are float32. A linear layer of a model with convolutions writes one vector of `out_features` numbers a
 sample; an LSTM's hidden state is `hidden` numbers a sample. Only where every such operator gives the same whole number is it believed.

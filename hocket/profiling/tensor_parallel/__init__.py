@@ -1,1 +1,1 @@
-"""How an unedited model is divided over the devices of a tensor-parallel group: found, proved by trying, applied to its modules."""
+"""Tensor parallelism of unedited models: find a division, prove it by running it, apply it to modules."""

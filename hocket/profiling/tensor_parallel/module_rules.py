@@ -85,7 +85,7 @@ class Shared:
         self._left = 0
 
     def among(self, readers: int) -> "Shared":
-        """The same for so many of the columns: those of one stage."""
+        """Input for the column-parallel layers of one stage, given their number."""
         return Shared(readers, self._members, self.along)
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ class RowParallel:
 
 @dataclass(frozen=True)
 class SizeClaims:
-    """What inputs say of their size, whose last dimension counts so many features.
+    """Attributes of inputs that give their size, if the last dimension counts this many features.
 
     Attributes:
         narrower: how many times, in that dimension. along: as long as the whole of which each is a slice.
@@ -206,7 +206,7 @@ class SizeClaims:
     along: SequenceSlice | None = None
 
     def of(self, size: torch.Size) -> torch.Size:
-        """What is said instead of a size."""
+        """Replacement of a size."""
         found = [*size[:-1], size[-1] // self.narrower]
         if self.along is not None and len(found) > self.along.dim:
             found[self.along.dim] *= self.along.width
@@ -234,7 +234,7 @@ class SizeQuery:
     _claims: SizeClaims
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module does, on an input that claims another size."""
+        """Run the module on an input that claims another size."""
         given = [x for x in (*args, *kwargs.values()) if type(x) is Tensor and x.dim() and x.is_floating_point()]
         inputs: list[Any] = [x for x in given if x.shape[-1] == self._claims.features]
         # The same tensor, and no other that shares its memory: whoever follows tensors sees nothing of this.
@@ -254,7 +254,7 @@ class Summing:
     _parameters: dict[str, Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module does."""
+        """Run the module."""
         names, members = self._summed
         whole = {name: self._parameters[name] for name in names}
         self._parameters.update(zip(names, _spread(whole.values(), members), strict=True))
@@ -270,7 +270,7 @@ class DropoutModule:
     _draws: tuple[tuple[int | None, ...], int, int]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module does, with its part of the masks."""
+        """Run the module with its part of the dropout masks."""
         with MaskPart(*self._draws):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
 
@@ -287,7 +287,7 @@ class SequenceEdge:
     _along: SequenceSlice
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module does, on slices."""
+        """Run the module on slices."""
         leaves, tree = tree_flatten((args, kwargs))
         leaves = [enter(x, self._along) if i in self._entering else x for i, x in enumerate(leaves)]
         given, named = tree_unflatten(leaves, tree)

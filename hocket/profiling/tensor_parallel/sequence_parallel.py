@@ -72,7 +72,10 @@ class _Scatter(torch.autograd.Function):
 
 
 class RegatheredInput:
-    """What columns read, gathered anew for the first of them that needs it in the backward, let go behind the last."""
+    """Gathered input of column-parallel layers.
+
+    It is gathered again for the first of them that needs it in the backward, and released after the last.
+    """
 
     def __init__(self, along: SequenceSlice, readers: int) -> None:
         self._along, self._readers, self._left = along, readers, readers
@@ -127,7 +130,7 @@ def gather(own: Tensor, along: SequenceSlice) -> Tensor:
 
 
 def enter(whole: Tensor, along: SequenceSlice) -> Tensor:
-    """What all members have to this one's slice: one operation for whoever follows functions."""
+    """Take this rank's slice of a whole tensor, as one operation for tracing."""
     return _as_one(enter, whole, along, along.slice_of, along.gathered)
 
 

@@ -23,7 +23,7 @@ from hocket.profiling.tensor_parallel.vocab_parallel import REDUCTIONS, Vocabula
 
 @dataclass
 class LogitsLog:
-    """What was done with the logits of one run.
+    """Operations on the logits of one run.
 
     Attributes:
         steps: function, arguments, and what came out where that is parts again or a cross-entropy.
@@ -51,7 +51,7 @@ class LogitsPart(Tensor):
 
 
 def as_part(x: Tensor, words: VocabularyRange, dim: int, journal: LogitsLog | None = None) -> Tensor:
-    """The same tensor, as a part in this dimension."""
+    """Mark a tensor as a part in this dimension."""
     x.__class__ = LogitsPart
     x._words, x._dim, x._journal = words, dim, journal  # type: ignore[attr-defined]
     return x
@@ -202,7 +202,7 @@ def _behind(x: Any, index: Any) -> int | None:
 
 
 def _asked(x: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """What is asked of a cross-entropy, if it can be done with parts."""
+    """Arguments of a cross-entropy that can be computed from parts."""
     call = inspect.signature(functional.cross_entropy).bind(*args, **kwargs)
     call.apply_defaults()
     asked = dict(call.arguments)

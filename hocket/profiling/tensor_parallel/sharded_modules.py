@@ -225,7 +225,7 @@ def _cuts(module: nn.Module, linear: DividedLinear, column: bool) -> Iterator[tu
 
 
 def cuts_in_block(block: nn.Module, parts: tuple[DividedPart, ...]) -> dict[str, Cut]:
-    """How each divided parameter is cut, by its name in the block, which may be divided already."""
+    """Cut of each divided parameter, by its name in the block (which may be divided already)."""
     return {
         f"{linear.path}.{name}": cut
         for part in parts
@@ -235,7 +235,7 @@ def cuts_in_block(block: nn.Module, parts: tuple[DividedPart, ...]) -> dict[str,
 
 
 def cuts_of_words(model: nn.Module, embedding: DividedEmbedding | None, output: DividedLinear | None) -> dict[str, Cut]:
-    """The same of an embedding and an output layer, by each name that their parameters have in the model."""
+    """Cuts of embedding and output layer, by each name that their parameters have in the model."""
     found: dict[int, Cut] = {}
     for end in (embedding, output):
         if end is not None:
@@ -248,7 +248,7 @@ def cuts_of_words(model: nn.Module, embedding: DividedEmbedding | None, output: 
 
 
 def cuts(model: nn.Module, split: TensorSplit) -> dict[str, Cut]:
-    """How each divided parameter is cut, by its name in the model, which may be divided already."""
+    """Cut of each divided parameter, by its name in the model (which may be divided already)."""
     in_blocks = {
         f"{path}.{name}": cut
         for block in split.blocks

@@ -14,7 +14,7 @@ from hocket.util.schema import as_data, read_as
 
 @dataclass(frozen=True)
 class Cut:
-    """How one tensor is divided.
+    """Division of one tensor.
 
     Attributes:
         dim: the dimension that is divided.
@@ -110,7 +110,7 @@ class DividedPart:
 
 @dataclass(frozen=True)
 class Sliced:
-    """How a block works on slices of its hidden states along the sequence, but between columns and rows.
+    """Sequence-parallel form of a block: hidden states are sliced except between columns and rows.
 
     Attributes:
         dim: of hidden states, that counts positions.
@@ -148,7 +148,7 @@ class BlockSplit:
 
 @dataclass(frozen=True)
 class CollectiveCounts:
-    """How often something is done for one microbatch when every block runs once: inside forwards, and inside backwards."""
+    """Number of collectives for one microbatch if every block runs once: in forwards, and in backwards."""
 
     forward: int = 0
     backward: int = 0
@@ -162,7 +162,7 @@ class CollectiveCounts:
 
 @dataclass(frozen=True)
 class Collectives:
-    """What the devices of a tensor-parallel group do together for one microbatch."""
+    """Collectives of a tensor-parallel group for one microbatch."""
 
     all_reduces: CollectiveCounts = CollectiveCounts()
     gathers: CollectiveCounts = CollectiveCounts()
@@ -204,7 +204,7 @@ class TensorSplit:
 
     @property
     def collectives(self) -> Collectives:
-        """What one microbatch takes."""
+        """Collectives of one microbatch."""
         found = Collectives(gathers=CollectiveCounts(1, 1)) * len(self.runs)
         if self.embedding is not None:
             found += Collectives(CollectiveCounts(1, 0))

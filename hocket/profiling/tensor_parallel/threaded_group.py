@@ -28,7 +28,7 @@ class ThreadedGroup:
         self._given: list[Tensor] = [torch.empty(0)] * width
 
     def run(self, work: Callable[[int, TensorParallelGroup], T]) -> list[T]:
-        """What `work(rank, members)` returns for each rank.
+        """Run `work(rank, members)` for each rank in a thread, and return the results.
 
         Raises:
             Exception: the first one, by rank, that is not only another's end.
@@ -50,7 +50,7 @@ class ThreadedGroup:
         return [future.result() for future in futures]
 
     def meet(self, rank: int, tensor: Tensor, found: Callable[[list[Tensor]], Tensor]) -> Tensor:
-        """What is found in the tensors of all ranks, each of which comes to this with its own."""
+        """Apply a function to the tensors of all ranks; each rank calls this with its own."""
         self._given[rank] = tensor.detach()
         self._barrier.wait()
         shapes = {tuple(given.shape) for given in self._given}

@@ -21,7 +21,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 @dataclass(frozen=True)
 class VocabularyRange:
-    """Those of a vocabulary that a device has: `size` of all devices, `own` of this one."""
+    """Range of the vocabulary on a device: `size` words in all, `own` words here."""
 
     size: int
     width: int
@@ -39,7 +39,7 @@ class VocabularyRange:
         return -(-self.size // self.width)
 
     def sought(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Of words by number: where this device has them, 0 for others, and which it has."""
+        """Local numbers of words, 0 for words of other devices, with a mask of the local ones."""
         known = (ids >= self.own.start) & (ids < self.own.stop)
         return torch.where(known, ids - self.own.start, 0), known
 
@@ -69,7 +69,7 @@ def gathered(part: Tensor, words: VocabularyRange, dim: int) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Of (tokens, own words) and the words that were to come; one number for each token.
+    """Cross-entropy of (tokens, own words) logits and target words; one number for each token.
 
     The logits are kept, and the exponents of their differences computed again in the backward, which needs nobody else.
     """

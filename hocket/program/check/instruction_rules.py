@@ -1,4 +1,4 @@
-"""What must hold of each instruction by itself: its place, its lane, and exactly the values that order.py demands.
+"""Rules of single instructions: device, lane, and exactly the values that order.py requires.
 
 Rules of this file: one instruction at a time, nothing of what others do; the first thing that is wrong is reported.
 """

@@ -1,4 +1,4 @@
-"""Who meets whom: the k-th send of a lane meets the k-th receive of the peer's, the k-th collective those of the group.
+"""Rendezvous of lanes: the k-th send meets the peer's k-th receive, the k-th collective those of the group.
 
 Rules of this file: instructions that meet stand in the same part, so that each part can run to its end by itself.
 """

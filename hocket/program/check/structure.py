@@ -1,4 +1,4 @@
-"""What must hold of a program's header: stages, borders, ties, replicas, rule and stride, before any instruction is read."""
+"""Rules of a program's header: stages, borders, ties, replicas, update rule and stride."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How much memory a program can need on each device at most, whatever the timing: a bound over all interleavings.
+"""Upper bound of each device's memory over all interleavings of a program.
 
 For each value, the stretch of its device's compute lane during which it may be there: from the first compute instruction
 that is not ordered before its writer, to the last that is not ordered behind the one who frees it. The time before each

@@ -1,4 +1,4 @@
-"""What the further compute lanes of a device, of waves, hold at most at each moment of its first one.
+"""Memory of a device's further compute lanes (waves) at each moment of its first lane.
 
 Rules of this file: a lane runs one instruction after the other, so of what only it writes and frees no more is there at a moment than
 at one of the places where it can be then. Source of the moments: happens_before.py.

@@ -1,4 +1,4 @@
-"""What several instructions of a compute lane read: the last of them frees it, so that nothing lives longer than is needed.
+"""Frees of values that several instructions of a compute lane read: the last reader frees them.
 
 That is weight versions, and gradients of weights that several stages of a device share.
 """

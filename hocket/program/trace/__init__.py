@@ -1,1 +1,1 @@
-"""What happened, instruction by instruction: one type for what was simulated and what was measured."""
+"""Traces: one type for simulated and measured instructions."""

@@ -1,4 +1,4 @@
-"""What a cluster report says in words and figures: header, tiles, and the table with the policies side by side."""
+"""Words and figures of a cluster report: header, tiles, and the table of policies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

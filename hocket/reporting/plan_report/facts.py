@@ -1,4 +1,4 @@
-"""What a report says in words and figures: the header, the tiles, the tables."""
+"""Words and figures of a plan report: header, tiles, tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What one device of a tensor-parallel group takes, measured without the others.
+"""Measurement of one tensor-parallel rank without the others.
 
 Rules of this file: the divided model runs alone, and what members reduce and gather among each other is counted but not waited
 for: what that takes follows from the group's links (cost/analytic/tensor_group.py).

@@ -1,4 +1,4 @@
-"""What a run swaps: bytes by kind and direction, and the most that lies on the host for each device.
+"""Swap traffic of a run: bytes by kind and direction, and the host peak of each device.
 
 Rules of this file: all of it follows from the kernel's times and the names of copies; a plan without swaps has none of it.
 """

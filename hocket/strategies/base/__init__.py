@@ -1,1 +1,1 @@
-"""What every strategy shares: its interface, orders of tasks, balance of stages."""
+"""Shared parts of strategies: interface, orders of tasks, balance of stages."""

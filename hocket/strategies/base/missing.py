@@ -1,4 +1,4 @@
-"""What is missing where a strategy has no candidate: a sentence that says what it takes, and where it is known what to give."""
+"""Missing conditions: sentences for strategies without candidates, with advice where possible."""
 
 from collections.abc import Callable
 from math import ceil

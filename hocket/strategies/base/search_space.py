@@ -1,4 +1,4 @@
-"""What strategies offer to the planner: balanced pipelines, replicas, interleavings and the partitioner's plans."""
+"""Candidates of strategies: balanced pipelines, replicas, interleaved schedules and the partitioner's plans."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ SYNC: tuple[Sync, ...] = ("paper", "ring")
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What there is to choose for.
+    """Search space of strategies: profile, cluster, batch and limits.
 
     Attributes:
         batch_size: samples of one update.

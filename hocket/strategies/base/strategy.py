@@ -1,4 +1,4 @@
-"""What all strategies share: their options, the checks that every one makes, and the names of the members."""
+"""Strategy interface: options, checks for all strategies, and the names of the members."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

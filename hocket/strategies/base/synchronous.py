@@ -1,4 +1,7 @@
-"""What synchronous strategies share: one update a batch, on the newest weights. They differ in the order inside a batch."""
+"""Shared parts of synchronous strategies: one update for a batch, on the newest weights.
+
+Strategies differ in the order inside a batch.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What burst-parallel plans cost: seconds, bytes and GPU-seconds of every unit of a model on every number of devices.
+"""Costs of burst-parallel plans: seconds, bytes and GPU-seconds of every unit on every number of devices.
 
 Rules of this file: a unit is a run of layers that stay together (one layer, nearly always); figures stand in arrays of shape (units,
 counts); the largest share of the batch decides; nothing here knows how units are ordered.

@@ -1,4 +1,4 @@
-"""How a search's sweeps run: as plain Python or compiled, in memory that is kept from one to the next.
+"""Execution of the search's sweeps: plain Python or compiled, in memory that is kept between sweeps.
 
 Compiled loops are fifty to a hundred times faster, but numba takes 0.3 s to load them, and 5 to 20 s to compile them
 once on a machine. So a process begins with plain ones, and goes over to compiled ones when it has done what would have paid for

@@ -97,7 +97,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(situation: SearchSpace) -> str:
-    """What is missing where there is no choice."""
+    """Missing condition if there is no candidate."""
     most = min(situation.cluster.devices, len(situation.profile.layers))
     takes = "waves are two" if most == 2 else f"waves are 2 to {most}"
     return pipeline(situation) or even(situation, f"{takes}, each with as many of them")

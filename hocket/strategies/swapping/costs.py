@@ -1,4 +1,6 @@
-"""What Harmony's tuner counts: a chain of layers profiled by microbatch size, the server, bytes of a pack (HotOS 2021, section 3).
+"""Cost model of Harmony's tuner: layers profiled by microbatch size, the server, bytes of a pack.
+
+Source: HotOS 2021, section 3.
 
 Rules of this file: data and prefix sums; nothing about orders of tasks or searches. Seconds and bytes.
 """

@@ -1,4 +1,4 @@
-"""What Harmony's tuner counts, of a profiled job and a cluster: every figure from the cost model, as if each layer were a stage.
+"""Inputs of Harmony's tuner from a profile and a cluster: each layer's costs, as if it were a stage.
 
 Rules of this file: nothing is fitted. A pack's task takes less than the sum of its layers' tasks, so a sum says what fits at worst;
 what a plan of packs really needs is proved of its program.

@@ -203,7 +203,7 @@ def _nursery_of(environment: Mapping[str, str]) -> _Nursery:
 
 
 def _inherited(environment: Mapping[str, str]) -> Any:
-    """Everything a process inherits from its starter, except for the contents of a request."""
+    """Inherited state of a process, except for the contents of a request."""
     umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
     cores, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)

@@ -112,9 +112,7 @@ def test_shares_that_were_not_measured_are_left_out() -> None:
     cluster = burst_models.flat(4, bandwidth=1e9)
     found = search(UNLIKE, cluster, 32, amplification_limit=4.0, strategies=("burst_parallel",))
     assert {len(stage.devices) for one in found.candidates for stage in one.plan.stages} == {4}
-    with pytest.raises(
-        RefusedError, match="80 samples for 4 devices; expected at most 8 samples on each device"
-    ):
+    with pytest.raises(RefusedError, match="80 samples for 4 devices; expected at most 8 samples on each device"):
         _ = search(UNLIKE, cluster, 80, amplification_limit=4.0, strategies=("burst_parallel",)).best
 
 

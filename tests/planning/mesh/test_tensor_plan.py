@@ -98,9 +98,13 @@ def test_slices_of_the_sequence() -> None:
 def test_a_profile_that_divides_the_sequence_otherwise() -> None:
     """Refused with what the profile is of."""
     plan, profile = along()
-    with pytest.raises(InputError, match=r"^sequence_parallel: found true, but the profile was made with .* expected false"):
+    with pytest.raises(
+        InputError, match=r"^sequence_parallel: found true, but the profile was made with .* expected false"
+    ):
         predict_iteration(plan, PROFILE)
-    with pytest.raises(InputError, match=r"^sequence_parallel: found false, but the profile was made with .* expected true"):
+    with pytest.raises(
+        InputError, match=r"^sequence_parallel: found false, but the profile was made with .* expected true"
+    ):
         predict_iteration(PLAN, profile)
 
 

@@ -237,7 +237,9 @@ def test_without_swaps_the_budget_is_an_error_that_names_the_tensor(setting):
     plan = replace(setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes)), swap=None)
     memory = MemoryManager(0, "cpu", setting.budget_bytes)
     device = Device(setting.graph, plan.layout(setting.graph), plan.compile(setting.graph), 0, memory=memory)
-    with pytest.raises(MemoryExceeded, match=r"device 0: w\.\d+v0: found .* KiB, in addition to .* already there .*at most"):
+    with pytest.raises(
+        MemoryExceeded, match=r"device 0: w\.\d+v0: found .* KiB, in addition to .* already there .*at most"
+    ):
         device.start()
 
 

@@ -226,14 +226,17 @@ def test_budgets_name_the_tensor_and_what_is_there():
     first, second = border(), border()
     memory.wrote(ACT, first)
     with pytest.raises(
-        MemoryExceeded, match=r"device 3: act\.0>1#1: found 1.00 KiB, in addition to 1.00 KiB .*act\.0>1#0 1.00 KiB.*1.50 KiB"
+        MemoryExceeded,
+        match=r"device 3: act\.0>1#1: found 1.00 KiB, in addition to 1.00 KiB .*act\.0>1#0 1.00 KiB.*1.50 KiB",
     ):
         memory.wrote(OTHER, second)
     memory = MemoryManager(3, "cpu", 1.5 * KIB, KIB)
     memory.wrote(ACT, first)
     copy = out(memory, ACT)
     memory.wrote(OTHER, second)
-    with pytest.raises(MemoryExceeded, match=r"device 3: act\.0>1#0: .*in addition to 1.00 KiB already there \(act\.0>1#1"):
+    with pytest.raises(
+        MemoryExceeded, match=r"device 3: act\.0>1#0: .*in addition to 1.00 KiB already there \(act\.0>1#1"
+    ):
         memory.swap_in(copy, ACT._replace(copy=2))
     memory, third = MemoryManager(3, "cpu", 2 * KIB, KIB), border()
     memory.wrote(ACT, third)

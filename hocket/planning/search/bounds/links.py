@@ -1,4 +1,4 @@
-"""What bounds know of links: least seconds of messages and all-reduces, and the load of the busiest link."""
+"""Link figures of bounds: least seconds of messages and all-reduces, and the load of the busiest link."""
 
 from functools import cached_property
 from math import ceil, lcm

@@ -1,4 +1,4 @@
-"""What bounds know of stages: seconds of compute, bytes held, by stage, without compiling a choice."""
+"""Stage figures of bounds: compute seconds and held bytes by stage, without compiling a candidate."""
 
 from dataclasses import dataclass
 from functools import cached_property

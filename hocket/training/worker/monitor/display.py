@@ -1,4 +1,4 @@
-"""What a run shows: JSON lines for machines, a progress bar for people.
+"""Display of a run: JSON lines for machines, a progress bar for people.
 
 Rules of this file: results go to standard output, everything else to standard error. No torch; rich is loaded when it is used.
 """
