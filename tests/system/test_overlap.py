@@ -64,7 +64,7 @@ def test_a_model_that_foretells_nothing_is_not_written() -> None:
     model = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2)
     off = OverlapRun(2, (1, 1), 0.1, 0.05)
     found = OverlapMeasurement(Fitted(model, 0.01, 0.02, 0.03), (off._replace(predicted_s=0.1),), (off,), ())
-    with pytest.raises(InputError, match="foretold to 50%"):
+    with pytest.raises(InputError, match="a model error of 50%"):
         check_good(found)
     check_good(found._replace(held_out=()))
 

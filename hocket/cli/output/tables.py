@@ -43,10 +43,7 @@ def _plain(data: Any) -> Any:
 
 
 def print_search(found: "Search", limit: int, width: int | None = None) -> None:
-    """Print the chosen candidate, the others by time, then the reasons of refusals.
-
-    Of candidates with the same label only the best is shown.
-    """
+    """Print the chosen candidate, the best of each other label by time, then the reasons of refusals."""
     from hocket.planning.search.result import TIE
 
     rows = []

@@ -131,9 +131,7 @@ class Worker:
     # -- a segment
 
     def run(self, repeats: int, position: int = 0) -> int:
-        """Run prologue, up to `repeats` periods and epilogue; return the number of periods run.
-
-        The observer may ask for fewer periods.
+        """Run prologue, `repeats` periods (fewer if the observer asks) and epilogue; return the periods run.
 
         Arguments:
             position: samples of the data that are behind; where this segment begins.

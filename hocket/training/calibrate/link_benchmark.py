@@ -115,10 +115,7 @@ class _Kind:
 
 
 def _nothing(message: torch.Tensor) -> None:
-    """Do nothing before a transfer.
-
-    Other work does not slow a GPU's memory or a network down, and a pause would fill the buckets of a shaped network.
-    """
+    """Do nothing: other work does not slow a GPU or network down, and a pause would fill a shaper's bucket."""
 
 
 class _Busy:

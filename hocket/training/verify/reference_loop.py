@@ -115,9 +115,7 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
 
 
 def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) -> Trained:
-    """Reference for the rule `averaged` (Wavelet, figure 9).
-
-    Two replicas with one optimizer each take turns with half a batch each.
+    """Reference for `averaged` (Wavelet, figure 9): two replicas with an optimizer take turns with half a batch.
 
     Iteration n belongs to replica n % 2, which computes the mean gradient g' of its half, averages it with that of the iteration
     before (equation 1; weighted by samples, where these are unlike) and steps. What comes out is the mean of both replicas' weights.

@@ -254,7 +254,7 @@ def test_a_divided_model_is_not_divided_again() -> None:
     """Nor a vocabulary of another size."""
     model = Speaker().double()
     split = found_for(model)
-    with pytest.raises(InputError, match="16 words; expected 15"):
+    with pytest.raises(InputError, match="16 entries; expected 15"):
         part_of(torch.zeros(16, 8), Cut(0, words=15), 2, 0)
     (members,) = ThreadedGroup(1).run(lambda _, members: members)
     one = TensorSplit(2, (), embedding=split.embedding, output=split.output)
