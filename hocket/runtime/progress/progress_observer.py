@@ -111,7 +111,10 @@ class Watched:
         if self._replays:
             return
         step = self._segment.first_step + microbatch // self._pace.microbatches
-        event = {"event": "loss", "step": step, "sum": value * weight, "weight": weight, "samples": samples}
+        event = {
+            "event": "loss", "step": step, "microbatch": microbatch % self._pace.microbatches,
+            "sum": value * weight, "weight": weight, "samples": samples,
+        }  # fmt: skip
         lr = self._lr(step)
         self._report(event if lr is None else event | {"lr": lr})
 

@@ -117,8 +117,8 @@ def test_losses_belong_to_steps() -> None:
     watched.loss(0, 2.0, 3, 3)
     watched.loss(7, 1.0, 2, 40.0)
     assert heard == [
-        {"event": "loss", "step": 10, "sum": 6.0, "weight": 3, "samples": 3},
-        {"event": "loss", "step": 11, "sum": 40.0, "weight": 40.0, "samples": 2},
+        {"event": "loss", "step": 10, "microbatch": 0, "sum": 6.0, "weight": 3, "samples": 3},
+        {"event": "loss", "step": 11, "microbatch": 3, "sum": 40.0, "weight": 40.0, "samples": 2},
     ]
 
 

@@ -3,8 +3,8 @@
 Rules of this file: no torch, no I/O. A report is a small dictionary that came as JSON; `event` says what it is:
 
     start   first, steps, checkpoint    from worker 0, once it knows where to begin
-    loss    step, sum, weight, samples, one microbatch: its loss times its weight, and the rates of its step's updates by parameter
-            lr                          group; from whoever has the last stage
+    loss    step, microbatch, sum,      one microbatch: its number in the step, its loss times its weight, and the rates of its step's
+            weight, samples, lr         updates by parameter group; from whoever has the last stage
     note    text                        from worker 0
     not_finite  step, text, halt        from whoever found it: what it was; halt: all workers are to drain, and look for its place
     saved   step, path                  from worker 0
@@ -14,7 +14,7 @@ Rules of this file: no torch, no I/O. A report is a small dictionary that came a
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
 from typing import Any
@@ -43,15 +43,16 @@ def _plain(value: Any) -> Any:
 class _Partial:
     """A step of which not all microbatches have reported."""
 
-    total: float = 0.0
-    weight: float = 0.0
+    losses: dict[int, tuple[float, float]] = field(default_factory=dict)  # sum and weight of each microbatch
     samples: int = 0
     lr: list[float | None] | None = None
 
     @property
     def loss(self) -> float:
         """The mean loss; of a batch in which nothing has a weight it is not a number, as in one process."""
-        return self.total / self.weight if self.weight else float("nan")
+        # In the order of microbatches: replicas and waves report in any order, and sums depend on it in their last bit.
+        total, weight = (sum(column) for column in zip(*(self.losses[m] for m in sorted(self.losses)), strict=True))
+        return total / weight if weight else float("nan")
 
 
 class Collector:
@@ -78,8 +79,9 @@ class Collector:
             case "loss":
                 partial = self._steps.setdefault(int(event["step"]), _Partial())
                 # JSON has no NaN: a loss that is not a number comes as null, and makes the step's loss one.
-                partial.total += float("nan") if event["sum"] is None else float(event["sum"])
-                partial.weight += float(event["weight"])
+                value = float("nan") if event["sum"] is None else float(event["sum"])
+                total, weight = partial.losses.get(int(event["microbatch"]), (0.0, 0.0))
+                partial.losses[int(event["microbatch"])] = total + value, weight + float(event["weight"])
                 partial.samples += int(event["samples"])
                 partial.lr = event.get("lr", partial.lr)
                 self._emit()

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from itertools import permutations
 from math import isnan
 
 import pytest
@@ -14,10 +15,14 @@ from hocket.training.worker.monitor.listener import RunSummary
 from tests.system.tiny import Recorder, plan
 
 
-def loss(step: int, value: float | None, samples: int = 2, weight: float | None = None) -> dict[str, object]:
+def loss(
+    step: int, value: float | None, samples: int = 2, weight: float | None = None, microbatch: int = 0
+) -> dict[str, object]:
     """A report of one microbatch."""
     given = samples if weight is None else weight
-    return {"event": "loss", "step": step, "sum": value, "weight": given, "samples": samples}
+    return {
+        "event": "loss", "step": step, "microbatch": microbatch, "sum": value, "weight": given, "samples": samples
+    }  # fmt: skip
 
 
 def started(chosen: Plan, first: int = 0) -> tuple[Collector, Recorder]:
@@ -36,6 +41,21 @@ def test_the_loss_of_a_step_is_the_mean_by_weights() -> None:
     for _ in range(4):
         collector.take(1, loss(1, 0.0, weight=0.0))
     assert [line["loss"] for line in listener.lines] == [2.5, None]
+
+
+def test_the_loss_of_a_step_does_not_depend_on_the_order_of_reports() -> None:
+    """Threads of two waves, and replicas, report in any order: the sum is taken in the order of microbatches, to the bit."""
+    values = [0.1, 0.2, 0.3, 0.7]
+    assert len({sum(order) for order in permutations(values)}) > 1
+    found = set()
+    for order in permutations(range(4)):
+        collector, listener = started(plan("flush"))
+        for microbatch in order:
+            collector.take(
+                microbatch % 2, loss(0, values[microbatch], weight=values[-1 - microbatch], microbatch=microbatch)
+            )
+        found.add(listener.lines[0]["loss"])
+    assert len(found) == 1
 
 
 def test_steps_come_in_order_whatever_order_microbatches_come_in() -> None:
