@@ -37,6 +37,7 @@ def run_all(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return everything.main()
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_a_failure(
     scripts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

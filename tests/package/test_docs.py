@@ -16,7 +16,13 @@ DOCS = TOP / "docs"
 PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 KINDS = ("tutorial", "how-to", "reference", "explanation")
 TUTORIAL = DOCS / "tutorial" / "first-report.md"
-RUN = [page for page in PAGES if page != TUTORIAL and any(block.runs for block in blocks_of(page))]
+# Pages with blocks that take seconds; the fast selection leaves them out.
+LONG = ("harmony.md", "profile-without-the-device.md", "plan-without-devices.md", "share-a-cluster.md")
+RUN = [
+    pytest.param(page, marks=pytest.mark.slow) if page.name in LONG else page
+    for page in PAGES
+    if page != TUTORIAL and any(block.runs for block in blocks_of(page))
+]
 
 
 def name_of(page: Path) -> str:

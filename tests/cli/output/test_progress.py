@@ -78,6 +78,7 @@ def test_a_bar_forgets_a_share_that_is_not_known_any_more() -> None:
     assert (task.completed, task.total, task.description) == (0, None, "planning: buckets of gradients")
 
 
+@pytest.mark.slow
 def test_a_search_by_sizes_says_what_it_looks_at() -> None:
     """It knows no share of what is done."""
     said: list[tuple[float, float, str]] = []

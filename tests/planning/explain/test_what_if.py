@@ -45,6 +45,7 @@ def sized() -> SizedSearch:
     return search_sizes(GPT, TIGHT, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", usual(TIGHT), ids=lambda one: one.text)
 def test_sizes_planned_anew(sized: SizedSearch, question: Scenario) -> None:
     """As a search on the changed cluster has it; never less than the same plan; a bound is not below."""

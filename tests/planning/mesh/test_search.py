@@ -97,6 +97,7 @@ def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
     assert found.bytes == pytest.approx(max(whole.peak_memory_bytes.values()), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategies", [USUAL, STALE, ("gpipe",)])
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (2, True)])
 @pytest.mark.thinned

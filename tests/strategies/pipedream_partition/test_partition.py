@@ -241,6 +241,7 @@ def test_placements_that_cannot_be_priced(stages, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_same_bytes_every_time():
     """In processes with different hash seeds the plan is the same to the byte."""
     code = (
