@@ -178,7 +178,7 @@ def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[st
         raise InputError(
             "device type",
             f"a profile measured on {profile_type!r}, and no {dtype} rate to convert it",
-            "device types with known {dtype} rates",
+            f"device types with known {dtype} rates",
             "Measure the profile on the cluster's own device type, or describe both types under `types`.",
         )
     return rates[dtype] / own[dtype]

@@ -34,7 +34,7 @@ def waves(rule: Rule) -> bool:
 def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | None:
     """Signal that the forward of a wave waits for; None without it.
 
-    It marks the end of the other wave's previous forward on the same device.
+    It marks the end of the other wave's previous forward (or backward, see `_awaited`) on the same device.
     """
     half = rule.batch[stage] // WAVES
     if stage:
@@ -70,7 +70,7 @@ def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ..
 
 
 def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
-    """Gradients that the second wave leaves for the first wave after the last microbatch of a run."""
+    """Signals and gradients that the second wave leaves for the first after the last microbatch of a run."""
     signals = (value for part in (0, 1) for value in _signals(stages, rule, 1, microbatch, part))
     return *signals, *lent(stages, rule, 1, rule.update(1, microbatch))
 

@@ -1,7 +1,7 @@
 """Rule: which weight version each microbatch uses, and which microbatches make up each update.
 
 Every strategy declares its rule; `check` holds the program to it, and a plain single-process loop that applies it is
-what every run is compared with. One formula covers the five kinds:
+what every run is compared with. One formula covers all kinds:
 
     version(stage, microbatch) = max(0, microbatch // batch[stage] - delay[stage])
 
