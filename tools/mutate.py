@@ -90,7 +90,7 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     return (first + draw.sample(rest, min(len(rest), max(0, count - len(first)))))[:count]
 
 
-def still_there(mutants: Sequence[Mutant], output: Path) -> list[Mutant]:
+def escaped_in(mutants: Sequence[Mutant], output: Path) -> list[Mutant]:
     """Mutants that escaped in an earlier campaign."""
     told = json.loads(output.read_text())["mutants"]
     escaped = {(one["path"], one["line"], one["kind"]) for one in told if one["result"] == ESCAPED}
@@ -239,7 +239,7 @@ def main(words: Sequence[str]) -> int:
         top = copied(Path(folder))
         chosen = drawn([one for one in every(top) if one.path.startswith(asked.only)], asked.count, seed)
         if asked.escaped_from:
-            chosen = still_there(chosen, asked.escaped_from)
+            chosen = escaped_in(chosen, asked.escaped_from)
         if asked.list:
             print("\n".join(f"{one.mutation.kind:12} {one.path}:{one.mutation.line}" for one in chosen))
             return 0

@@ -181,7 +181,9 @@ class Cluster:
         if len(set(names)) != len(names):
             raise InputError("levels", f"names {', '.join(names)}", "unique names")
         if bool(self.device_type) == bool(self.nodes):
-            raise InputError("device_type", "nothing" if not self.nodes else "nodes too", "either device_type or nodes")
+            raise InputError(
+                "device_type", "nothing" if not self.nodes else "device_type and nodes", "either device_type or nodes"
+            )
         _check_amounts("", self)
         if self.host_cores is not None and not self.host_cores > 0:
             raise InputError("host_cores", str(self.host_cores), "> 0, or leave the key out")

@@ -219,7 +219,7 @@ levels:
         ("v100-16gb", "v100-16gb\ncollective_cores: -1", r"collective_cores: found -1.*>= 0"),
         ("device_type: v100-16gb", "nodes: [{device_type: k80, devices: 3}]", r"nodes: found 3 devices; expected 4"),
         ("device_type: v100-16gb", "nodes: [{device_type: k80, devices: -4}]", r"devices: found -4; expected >= 1"),
-        ("levels:", "nodes: [{device_type: k80, devices: 4}]\nlevels:", r"device_type: found nodes too"),
+        ("levels:", "nodes: [{device_type: k80, devices: 4}]\nlevels:", r"device_type: found device_type and nodes"),
         ("levels:", "levels:\n  - {name: server, width: 2, bandwidth_bytes_per_s: 1}", r"unique names"),
         ("levels:", "levels: []\nother:", r"unknown key 'other'"),
         (GOOD, "", r"c\.yaml: found an empty file; expected a cluster"),

@@ -188,6 +188,6 @@ def test_only_what_escaped_is_tried_again(small: Path, tools: tuple[ModuleType, 
     ]
     output = tmp_path / "near.json"
     output.write_text(json.dumps({"mutants": rows}))
-    left = tools[0].still_there(mutants, output)
+    left = tools[0].escaped_in(mutants, output)
     assert mutants[1] in left
     assert len(left) < len(mutants)

@@ -87,7 +87,7 @@ def world_of(
     own = tuple(types)
     if folder is None:
         if begins is not None:
-            raise InputError("--from", repr(begins), "price data for this moment", "Add --prices FOLDER.")
+            raise InputError("--from", repr(begins), "prices from this moment on", "Add --prices FOLDER.")
         return World(own, (), None, {})
     market = read_market(folder)
     with inside(place):

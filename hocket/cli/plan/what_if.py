@@ -120,9 +120,7 @@ class _WhatIfOptions:
             self.of_profile = True
             return
         if batch is None:
-            raise InputError(
-                "--planned-batch", "nothing", "--planned-batch N: samples of a step, for a model with a cluster"
-            )
+            raise InputError("--planned-batch", "nothing", "samples of a step, for a model with a cluster")
         from hocket.planning.explain.what_if import ask_profile, ask_sizes
 
         self.cluster, self.batch_size = Cluster.read(cluster), batch

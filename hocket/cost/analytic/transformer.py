@@ -68,7 +68,7 @@ def analytic(
         raise InputError(
             "sequence_parallel",
             f"a sequence of {model.sequence} for {tensor} devices",
-            "several devices, a divisor of the sequence length",
+            "two or more devices, in a number that divides the sequence",
         )
     if recompute not in RECOMPUTE:
         raise InputError("recompute", repr(recompute), f"one of {', '.join(RECOMPUTE)}")

@@ -109,7 +109,7 @@ def scale(
         raise RefusedError(
             "scaling",
             found,
-            "a plan for one device as the baseline",
+            "a plan for the fewest devices, the baseline",
             "Use a smaller batch, or start with more devices.",
         )
     told = tuple(

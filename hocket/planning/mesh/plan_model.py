@@ -73,7 +73,7 @@ class SizedSearch(SizedSpace):
             )
             raise RefusedError("plan", f"no layout for {what}", "one microbatch size for every replica", step)
         needs = f"{nearest.mesh} needs at least {show_bytes(nearest.bytes)} a device of {show_bytes(nearest.capacity_bytes)}"
-        step = "Give more devices, more memory or a smaller batch, or let more be made again (--recompute full)."
+        step = "Give more devices, more memory or a smaller batch, or recompute more (--recompute full)."
         raise RefusedError("plan", f"nothing that fits; nearest is {needs}", "a plan that fits", step)
 
     @property

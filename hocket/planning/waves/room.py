@@ -150,7 +150,7 @@ def decrease(
         raise InputError("waves", str(first), ">= 1")
     alone_s = measure(1)
     if alone_s is None or not alone_s > 0:
-        raise InputError("waves", "a wave without work", "only waves with work")
+        raise InputError("waves", "a single wave does not run", "a plan that runs with one wave")
     tried = [WaveTrial(1, alone_s, 0.0)]
     for waves in range(first, 1, -1):
         iteration_s = measure(waves)

@@ -77,9 +77,11 @@ class Transformer:
             if not least <= getattr(self, key) <= most:
                 raise InputError(key, str(getattr(self, key)), f"{least} to {most:,}")
         if self.hidden % self.heads:
-            raise InputError("heads", f"{self.heads} heads for a hidden size of {self.hidden}", "a divisor")
+            raise InputError(
+                "heads", f"{self.heads} heads for a hidden size of {self.hidden}", "a divisor of the hidden size"
+            )
         if self.heads % self.key_heads:
-            raise InputError("kv_heads", f"{self.kv_heads} for {self.heads} heads", "a divisor")
+            raise InputError("kv_heads", f"{self.kv_heads} for {self.heads} heads", "a divisor of the heads")
         if self.learned_positions and 0 < self.positions < self.sequence:
             raise InputError("sequence", str(self.sequence), f"at most {self.positions}, the model's learned positions")
 

@@ -13,7 +13,7 @@ from hocket.runtime.update.buckets import Bucket, Buckets
 
 
 def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
-    """Average the gradients of two halves of a batch in the memory of `lent`; `own` is unchanged.
+    """Add the gradients of two halves of a batch in the memory of `lent`; `own` is unchanged.
 
     Each is weighted by its share of the samples of both already (loss_scale.py).
     """

@@ -111,7 +111,7 @@ def test_additive_decrease() -> None:
     assert decrease(3, {1: 1.0, 2: 2.1, 3: 3.2}.get, stretch=10.0)[0] == 1
     assert decrease(4, {1: 1.0, 2: 1.0}.get)[0] == 2
     assert decrease(1, seconds.get) == (1, decrease(1, seconds.get)[1])
-    with pytest.raises(InputError, match="a wave without work"):
+    with pytest.raises(InputError, match="a single wave does not run"):
         decrease(2, {}.get)
 
 

@@ -75,8 +75,8 @@ def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes 
     device, excess = max(over.items(), key=lambda pair: pair[1])
     raise RefusedError(
         f"swap.device_bytes of device {device}",
-        f"{show_bytes(budgets[device])}, and whatever is swapped {show_bytes(excess)} more may be there at once; "
-        "take smaller stages or microbatches, or prefetch less",
+        f"{show_bytes(budgets[device])}, but with every possible swap up to {show_bytes(excess)} more may be resident at once; "
+        "use smaller stages or microbatches, or prefetch less",
     )
 
 

@@ -88,7 +88,7 @@ class Swapping:
                 if value is not None and not value > 0:
                     raise InputError(key, str(value), "> 0, or leave the key out")
         if self.device_bytes is None and self.policy != "task":
-            raise InputError("device_bytes", "nothing", f"device_bytes: the policy {self.policy} needs a limit")
+            raise InputError("device_bytes", "nothing", f"a limit, which the policy {self.policy} needs")
         if self.prefetch < 0:
             raise InputError("prefetch", str(self.prefetch), ">= 0 operations")
 

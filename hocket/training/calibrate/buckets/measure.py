@@ -73,11 +73,9 @@ def check_good(found: OverlapMeasurement) -> None:
         InputError: it is off by more than MOST_ERROR in the mean.
     """
     if not found.error <= MOST_ERROR:
-        hint = (
-            "Nothing else may keep the machines busy; a job with a longer backward, or more draws and steps, say more."
-        )
+        hint = "Nothing else may keep the machines busy; a job with a longer backward, or more draws and steps, give a better fit."
         raise InputError(
-            "measurements", f"a model error of {found.error:.0%} for backward passes", f"to {MOST_ERROR:.0%}", hint
+            "measurements", f"a model error of {found.error:.0%} for backward passes", f"at most {MOST_ERROR:.0%}", hint
         )
 
 

@@ -80,8 +80,7 @@ class Collector:
                 partial = self._steps.setdefault(int(event["step"]), _Partial())
                 # JSON has no NaN: a loss that is not a number comes as null, and makes the step's loss one.
                 value = float("nan") if event["sum"] is None else float(event["sum"])
-                total, weight = partial.losses.get(int(event["microbatch"]), (0.0, 0.0))
-                partial.losses[int(event["microbatch"])] = total + value, weight + float(event["weight"])
+                partial.losses[int(event["microbatch"])] = value, float(event["weight"])
                 partial.samples += int(event["samples"])
                 partial.lr = event.get("lr", partial.lr)
                 self._emit()

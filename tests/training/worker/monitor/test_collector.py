@@ -3,7 +3,7 @@
 import io
 import json
 from dataclasses import replace
-from itertools import permutations
+from itertools import count, permutations
 from math import isnan
 
 import pytest
@@ -14,11 +14,14 @@ from hocket.training.worker.monitor.display import JsonLines, TrainingBar, spoke
 from hocket.training.worker.monitor.listener import RunSummary
 from tests.system.tiny import Recorder, plan
 
+NUMBERS = count()
+
 
 def loss(
-    step: int, value: float | None, samples: int = 2, weight: float | None = None, microbatch: int = 0
+    step: int, value: float | None, samples: int = 2, weight: float | None = None, microbatch: int | None = None
 ) -> dict[str, object]:
-    """A report of one microbatch."""
+    """A report of one microbatch, another one each time unless it is named."""
+    microbatch = next(NUMBERS) if microbatch is None else microbatch
     given = samples if weight is None else weight
     return {
         "event": "loss", "step": step, "microbatch": microbatch, "sum": value, "weight": given, "samples": samples
