@@ -105,7 +105,7 @@ def _error(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _share(computed: Sequence[Computed]) -> tuple[float, float]:
-    """alpha_1 and alpha_2: computation keeps this share of its speed beside communication, by threads."""
+    """alpha_1 and alpha_2: beside r threads computation keeps alpha_1 - alpha_2 r of its speed."""
     beside = np.array([sum(one.beside_s.values()) / one.alone_s for one in computed])
     threads = np.array([sum(r * seconds for r, seconds in one.beside_s.items()) / one.alone_s for one in computed])
     done = np.array([1 - one.apart_s / one.alone_s for one in computed])
@@ -115,7 +115,7 @@ def _share(computed: Sequence[Computed]) -> tuple[float, float]:
             "computation that stands still beside communication",
             f"Nothing else may keep the machine busy. {_LONGER}",
         )
-        raise InputError("measurements", found, "progress of the all-reduces beside computation", hint)
+        raise InputError("measurements", found, "progress of computation beside communication", hint)
     most = max(r for one in computed for r in one.beside_s)
     if len({r for one in computed for r in one.beside_s}) > 1:
         (both, slope), *_ = np.linalg.lstsq(np.stack([beside, threads], axis=1), done, rcond=None)

@@ -112,7 +112,7 @@ def measure_waves(
         return [turned.summary.iteration_s for turned in found]
 
     def measured(waves: int) -> float | None:
-        """Measured seconds of an iteration, for later measurements at the machine's pace of the first one."""
+        """Seconds of an iteration with `waves` waves, at the machine's pace when one wave was first measured."""
         if waves in seconds or fitting(waves) is None:
             return seconds.get(waves)
         if waves == 1:
