@@ -12,13 +12,14 @@ from typing import Any
 from hocket.errors import InputError, nearest
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, check_job_file, refuse_in_job_file
+from hocket.program.trace.chrome import FORMAT as TRACE_FORMAT
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.training.calibrate.run_feedback import keep_feedback, note_amplification, unlike_host_link
 from hocket.training.launch.torchrun_environment import check_meeting, first_speaks, number_in
 from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers, devices_of, shows_the_run
-from hocket.util.files import check_folder_to_write, place_to_write
+from hocket.util.files import check_folder_to_write, check_output
 
 
 def train(
@@ -143,7 +144,7 @@ def _options(steps: int, options: dict[str, Any]) -> Options:
     # Found out now, and not when all steps are trained.
     if found.trace is not None:
         try:
-            place_to_write(found.trace)
+            check_output(found.trace, "trace", TRACE_FORMAT)
         except InputError as error:
             raise InputError(f"trace {found.trace}", error.found, error.expected, error.next_step) from None
     if found.checkpoint is not None:

@@ -136,6 +136,19 @@ def check_replaced(path: str | Path, kind: str, mark: str) -> None:
                 )
 
 
+def check_output(path: str | Path, kind: str, mark: str) -> None:
+    """Refuse an output that cannot be written, or would replace a file of another kind, before minutes of work.
+
+    Arguments:
+        kind: what may be replaced, in words; mark: what stands at the beginning of each such file.
+
+    Raises:
+        InputError: see `place_to_write` and `check_replaced`.
+    """
+    place_to_write(path)
+    check_replaced(path, kind, mark)
+
+
 def signed(text: str, maker: str) -> str:
     """A text below a line, a comment in YAML, that says who made it and what its digest is."""
     return f"# by {maker}, {_SIGNED} {digest(text.encode())}\n{text}"

@@ -471,3 +471,16 @@ def test_what_a_background_job_may_be(run: Run, folder: Path) -> None:
         "one.yaml"
     )
     assert run("simulate", "plan.yaml", "--background", "one.yaml").code == 0
+
+
+@pytest.mark.parametrize("option", ["--report", "--trace"])
+@pytest.mark.parametrize("victim", ["plan.yaml", "profile.json", "job.py"])
+def test_simulate_replaces_nothing_of_another_kind(run: Run, folder: Path, option: str, victim: str) -> None:
+    """A report or trace replaces its like, and no plan, profile or job."""
+    before = (folder / victim).read_bytes()
+    found = run("simulate", "plan.yaml", option, victim)
+    assert found.code == 2
+    assert f"{victim}: found a file that is not a {option[2:]}" in found.err
+    assert (folder / victim).read_bytes() == before
+    for _ in range(2):
+        assert run("simulate", "plan.yaml", option, "made").code == 0

@@ -154,3 +154,12 @@ def test_what_torchrun_sets_must_be_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="RANK: found 'first'"):
         train("job.py", cut_at(2), steps=1)
+
+
+def test_a_trace_replaces_nothing_of_another_kind(tmp_path: Path) -> None:
+    """The job's own file as --trace is refused before anything runs, and stays."""
+    job = tmp_path / "job.py"
+    job.write_text("made_with_care = True\n")
+    with pytest.raises(InputError, match=r"job\.py: found a file that is not a trace"):
+        train(job, cut_at(2), steps=1, trace=str(job))
+    assert job.read_text() == "made_with_care = True\n"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from hocket.cli.output.options import BILLS_FILE, REPORT_FILE, WORKLOAD_FILE
+
 if TYPE_CHECKING:
     from hocket.scheduler.core.core import Policy as Allocating
     from hocket.scheduler.model.worker_types import WorkerType
@@ -45,6 +47,7 @@ _OPTIONS = {
     "options: estimating": "--estimate",
 }
 _BUDGETED = "makespan_budget"
+_KINDS = {"--report": REPORT_FILE, "--output": WORKLOAD_FILE, "--bills": BILLS_FILE}
 _OF_COST = ("min_cost", "min_cost_slo")
 # What papers and schedulers call policies that have other names here.
 _CALLED = {
@@ -164,13 +167,13 @@ def within(option: str, value: float, least: float, most: float, unit: str) -> N
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | None]) -> None:
-    """Refuse unwritable outputs, and files that another option reads or writes, before anything is computed.
+    """Refuse unwritable outputs, files of another option and files of another kind, before anything is computed.
 
     Raises:
         InputError: at the option, or at the file.
     """
     from hocket.errors import InputError
-    from hocket.util.files import place_to_write
+    from hocket.util.files import check_replaced, place_to_write
 
     taken = {path.resolve() for path in inputs if path}
     for option, path in outputs.items():
@@ -179,6 +182,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
             raise InputError(option, str(path), "a file of its own", "Another option reads or writes this file.")
         if target:
             taken.add(target)
+        if path and option in _KINDS:
+            check_replaced(path, *_KINDS[option])
 
 
 @contextmanager

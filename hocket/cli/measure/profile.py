@@ -67,10 +67,11 @@ def profile(
     from hocket.profiling.job.job import check_device, load_job
     from hocket.profiling.measure.background_load import usual_neighbours
     from hocket.util.compatibility import Feature, check_together
+    from hocket.util.files import check_output
 
     here = device or "cpu"
     check_device(here)
-    _check_output(output, "profile", '"microbatch_sizes"')
+    check_output(output, "profile", '"microbatch_sizes"')
     _check_sizes(microbatch)
     if device_type is not None:
         from hocket.errors import InputError
@@ -146,8 +147,9 @@ def calibrate(
     from hocket.hardware.resolve import device_type_of
     from hocket.profiling.job.job import check_job_file
     from hocket.profiling.profile import ModelProfile
+    from hocket.util.files import check_output
 
-    _check_output(output, "calibration", "device_type:")
+    check_output(output, "calibration", "device_type:")
     measured = ModelProfile.read(profile)
     if measured.worked_out:
         expected = "a profile that was measured, by `hocket profile` on the device"
@@ -194,8 +196,9 @@ def import_profile(
     """
     from hocket.errors import InputError
     from hocket.util import registry
+    from hocket.util.files import check_output
 
-    _check_output(output, "profile", '"microbatch_sizes"')
+    check_output(output, "profile", '"microbatch_sizes"')
     if samples is not None:
         at_least_one("--samples", samples)
     reader = registry.load("hocket.profiling.readers", kind, "kind of profile")
@@ -268,14 +271,6 @@ def _work_out(
     with Progress("looking at the model", not json) as report:
         found = costed(sketch(job, microbatch or (), progress=report, foreach=kind.name != CPU), kind, taught)
     _save(found, output, json)
-
-
-def _check_output(output: Path, kind: str, mark: str) -> None:
-    """Refuse a place that takes no file, or has one of another kind, before minutes of work."""
-    from hocket.util.files import check_replaced, place_to_write
-
-    place_to_write(output)
-    check_replaced(output, kind, mark)
 
 
 def _save(found: Any, output: Path, json: bool) -> None:

@@ -43,10 +43,9 @@ def waves(
     from hocket.training.train import check_order
     from hocket.training.worker.monitor.display import listener
     from hocket.training.worker.options import INTERRUPTED
-    from hocket.util.files import check_replaced, place_to_write
+    from hocket.util.files import check_output
 
-    place_to_write(output)
-    check_replaced(output, "plan", "format: hocket-plan")
+    check_output(output, "plan", "format: hocket-plan")
     check_order(job, plan, "measure-waves")
     opened = open_plan(plan)
     shown = listener(json)

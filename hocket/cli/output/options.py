@@ -4,6 +4,12 @@ from typing import Annotated
 
 import typer
 
+# Kinds of output files: their name in errors, and a text at the beginning of each, so that nothing else is replaced.
+REPORT_FILE = ("report", "<!doctype html>")
+TRACE_FILE = ("trace", "hocket-trace-")
+WORKLOAD_FILE = ("workload", "hocket-workload-")
+BILLS_FILE = ("file of bills", '"cost_usd"')
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 
 

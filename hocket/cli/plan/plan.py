@@ -158,13 +158,12 @@ def plan(
     from hocket.planning.search.batch_size import best_batch
     from hocket.profiling.analytic.sizes import open_model
     from hocket.profiling.profile import ModelProfile
-    from hocket.util.files import check_replaced, place_to_write
+    from hocket.util.files import check_output
 
     for place, count in (("--batch", batch), ("--max-batch", batch if max_batch is None else max_batch)):
         at_least_one(place, count)
     if output:
-        place_to_write(output)
-        check_replaced(output, "plan", "format: hocket-plan")
+        check_output(output, "plan", "format: hocket-plan")
     loaded = open_model(model)
     if isinstance(loaded, ModelProfile):
         of_sizes: dict[str, Any] = {

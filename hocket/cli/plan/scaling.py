@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hocket.cli.output.options import Json, at_least_one
+from hocket.cli.output.options import REPORT_FILE, Json, at_least_one
 from hocket.cli.output.progress import Progress
 from hocket.printable import say
 
@@ -50,13 +50,13 @@ def scaling(
     from hocket.hardware.cluster import Cluster
     from hocket.planning.goals.sample_efficiency import SampleCurve
     from hocket.planning.goals.time_to_accuracy import OPTIMAL, WAYS, scale
-    from hocket.util.files import place_to_write, write_atomic
+    from hocket.util.files import check_output, write_atomic
     from hocket.util.units import show_count, show_days
 
     for place, count in (("--batch", batch), *(("--devices", count) for count in devices or ())):
         at_least_one(place, count)
     if report:
-        place_to_write(report)
+        check_output(report, *REPORT_FILE)
     known, cloud = SampleCurve.read(curve), Cluster.read(cluster)
     iteration, name, rough = _iteration_of(model, cloud)
     with Progress("scaling", not json) as progress:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli.output.options import Json
+from hocket.cli.output.options import REPORT_FILE, TRACE_FILE, Json
 from hocket.cli.plan import background as collocating
 from hocket.printable import printable, say
 
@@ -125,13 +125,14 @@ def simulate(
     from hocket.planning.load import open_plan, validate
     from hocket.planning.swapping.max_depth import block_in_words
     from hocket.reporting.plan_report.swap_panel import largest_table
-    from hocket.util.files import place_to_write, write_atomic
+    from hocket.util.files import check_output, write_atomic
     from hocket.util.schema import as_data
     from hocket.util.units import show_number, show_peaks, show_seconds
 
-    for path in (trace, report):
-        if path:
-            place_to_write(path)
+    if trace:
+        check_output(trace, *TRACE_FILE)
+    if report:
+        check_output(report, *REPORT_FILE)
     opened = open_plan(plan)
     validate(opened)
     rules = (background_batch, idle_only, priority, outstanding, launch_ms, slowdown_limit)

@@ -197,6 +197,8 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, SIMULATE.format("jobs.json") + " -p makespan_budget --budget-usd 1", ["--budget-usd: found 1.00", "or more"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --budget-usd 1", ["--budget-usd: found 1", "makespan_budget"]),
         (lambda: None, "simulate jobs.json workers.yaml --report jobs.json", ["--report: found jobs.json", "a file of its own"]),
+        (lambda: None, "simulate jobs.json workers.yaml --report snapshot.json", ["snapshot.json: found a file that is not a report"]),
+        (lambda: None, "generate static-single -o snapshot.json", ["snapshot.json: found a file that is not a workload"]),
         (lambda: None, "compare jobs.json workers.yaml -p fifo --report ./workers.yaml", ["--report: found workers.yaml", "a file of its own"]),
         (lambda: None, "simulate jobs.json workers.yaml --report page.html --bills page.html", ["--bills: found page.html", "Another option reads or writes"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --estimate 5", ["--estimate: found space sharing is off"]),
