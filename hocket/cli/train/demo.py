@@ -20,6 +20,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.error_parts import KERNEL, Parts, waits_share
 from hocket.program.trace.trace import Trace
 from hocket.reporting import DemoRow, demo_html, slower_by
+from hocket.strategies.base.strategy import members
 from hocket.training.calibrate.local_links import measure_local
 from hocket.training.calibrate.train_in_turns import STEPS, Turned, train_in_turns
 from hocket.training.launch.local import MAX_LOCAL_WORKERS
@@ -78,8 +79,24 @@ class DemoOutcome:
         )
 
 
+def check_own(output: Path) -> None:
+    """Refuse a folder with files that no demo made: the demo writes `profile.json` and `cluster.yaml` there.
+
+    Raises:
+        InputError: with the name of such a file.
+    """
+    own = {"profile.json", "cluster.yaml", "report.html"}
+    own |= {f"{name}{end}" for name in members() for end in (".yaml", ".predicted.json", ".measured.json")}
+    other = (
+        sorted(p.name for p in output.iterdir() if p.name not in own and p.suffix != ".part") if output.is_dir() else []
+    )
+    if other:
+        expected = "a new or empty folder, or that of an earlier demo"
+        raise InputError(str(output), f"a folder with other files, such as {other[0]}", expected, "Name one with -o.")
+
+
 def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bool) -> None:
-    """The demo. Everything it makes lies in `output`; a second run writes over it.
+    """Run the demo. Everything it makes lies in `output`; a second run writes over it.
 
     Raises:
         InputError: a number of workers or steps that makes no sense, a text that cannot be read or is too short, a folder that
@@ -98,6 +115,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         _check_text(text)
         os.environ["HOCKET_DEMO_TEXT"] = str(text.resolve())
     check_folder_to_write(output, str(output))
+    check_own(output)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -150,7 +150,7 @@ def _tiles(
             facts.Tile(
                 "at the machine's pace",
                 f"{mean:.1%}",
-                f"the same of predictions brought to it; at most {max(paced):.1%}",
+                f"mean error of predictions at that pace; at most {max(paced):.1%}",
             )
         )
     ends = [(v[0], v[-1], name) for name, v in losses.items() if v and isfinite(v[-1])]

@@ -1,8 +1,10 @@
 """The demo's choice of plans; the whole of it runs for minutes and is what `hocket demo` shows."""
 
+from pathlib import Path
+
 import pytest
 
-from hocket.cli.train.demo import _one_each
+from hocket.cli.train.demo import _one_each, check_own, run_demo
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.result import Evaluated
@@ -35,3 +37,15 @@ def test_more_workers_than_any_plan_takes() -> None:
     """It is told, with what to do."""
     with pytest.raises(InputError, match="--workers: found 3, but no plan keeps all of them busy"):
         _one_each(CANDIDATES, 3)
+
+
+def test_a_folder_with_files_of_the_user_is_refused(tmp_path: Path) -> None:
+    """A project's own profile and cluster stay; a folder of an earlier demo, also of one that was interrupted, is used again."""
+    for name in ("profile.json", "cluster.yaml", "two_bw.predicted.json", ".report.html.x.part"):
+        (tmp_path / name).write_text("earlier")
+    check_own(tmp_path)
+    check_own(tmp_path / "new")
+    (tmp_path / "job.py").write_text("mine")
+    with pytest.raises(InputError, match=r"other files, such as job\.py"):
+        run_demo(None, tmp_path, 2, 1, json=True)
+    assert (tmp_path / "profile.json").read_text() == "earlier"
