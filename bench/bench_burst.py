@@ -21,6 +21,7 @@ from bench import burst_inception
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.planning.predict.predict import predict_choice, trace_of_choice
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.profile import ModelProfile
 from hocket.profiling.readers import deeppool
@@ -238,7 +239,7 @@ def searched(models: list[str]) -> None:
     for model in models:
         job, where = profile(model), cluster(8)
         for limit in (1.0, 1.1, 1.25, 1.5, 2.0, float("inf")):
-            found = search(job, where, 32, amplification_limit=limit)
+            found = search(job, where, PlanRequest(32, amplification_limit=limit))
             best, every = found.best, plan_burst(job, where, 32, limit, bucket_bytes=DEFAULT_BUCKET_BYTES)
             figures = f"{best.amplification:>9.2f}{best.iteration_s * 1e3:>9.2f} ms{every.iteration_s * 1e3:>10.2f} ms"
             print(f"{model:14}{limit:>7g}{figures}  {best.label}, {found.considered:,}, {found.search_s:.1f} s")

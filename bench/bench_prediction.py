@@ -27,6 +27,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.planning.plan import Plan
 from hocket.planning.predict.at_pace import paced_iteration_s
 from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.background_load import usual_neighbours
@@ -75,8 +76,8 @@ def plans(profile: ModelProfile, cluster: Cluster, batch_size: int, sizes: Seque
     """The best plan of each strategy and microbatch size that uses all devices."""
     found = []
     for strategy, size in itertools.product(STRATEGIES, sizes):
-        names = {"strategies": (strategy,), "microbatch_sizes": (size,), "profile_path": "profile.json"}
-        for candidate in search(profile, cluster, batch_size, **names).candidates:  # type: ignore[arg-type]
+        request = PlanRequest(batch_size, strategies=(strategy,), microbatch_sizes=(size,))
+        for candidate in search(profile, cluster, request, profile_path="profile.json").candidates:
             if len({d for stage in candidate.plan.stages for d in stage.devices}) == cluster.devices:
                 label = f"{cluster.devices} workers, {strategy} {candidate.config}, microbatch {size}"
                 found.append(Case(label, candidate.plan))

@@ -13,6 +13,7 @@ import numpy as np
 
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.planning.mesh.plan_model import search_sizes
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.sizes import published
 from hocket.profiling.analytic.synthetic import chain
@@ -39,7 +40,9 @@ def on_unlike_devices() -> None:
 
 def _say(model: Transformer, cluster: Cluster, batch_size: int, synchronous: bool | None = None) -> None:
     clock = time.process_time
-    found, again = (search_sizes(model, cluster, batch_size, synchronous=synchronous, clock=clock) for _ in range(2))
+    found, again = (
+        search_sizes(model, cluster, PlanRequest(batch_size, synchronous=synchronous), clock=clock) for _ in range(2)
+    )
     meshes = found.meshes
     took = f"{len(meshes.found):>10} {found.search_s:>8.2f} {again.search_s:>8.2f}"
     print(f"{model.name:>10} {cluster.devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
@@ -72,7 +75,7 @@ def main() -> None:
     for servers in SERVERS:
         levels = (Level("server", 8, 12e9, 1e-5, shared=False), Level("network", servers, 1.25e9, 2e-5))
         cluster = Cluster(f"{servers} servers", levels, "v100-16gb")
-        found = search(profile, cluster, BATCH_SIZE, synchronous=False, clock=time.process_time)
+        found = search(profile, cluster, PlanRequest(BATCH_SIZE, synchronous=False), clock=time.process_time)
         simulated = len(found.candidates)
         best = f"{found.best.strategy} {found.best.config}"
         print(f"{cluster.devices:>8} {found.considered:>8} {simulated:>10} {found.search_s:>8.2f}  {best}")

@@ -21,6 +21,7 @@ from _netns import ADDRESSES, INTERFACES, command, missing, slow_link
 from _workers import HERE, environment, free_port, last_json
 
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.measure import measure
@@ -58,7 +59,7 @@ def compare(mbit_per_s: int, folder: Path) -> Iterator[dict[str, Any]]:
         profile = measure(load_job(JOB), (2, 4, 8, 16), budget_s=20)
         profile.save(folder / "profile.json")
         chosen = {
-            name: search(profile, cluster, 32, profile_path="profile.json", synchronous=synchronous)
+            name: search(profile, cluster, PlanRequest(32, synchronous=synchronous), profile_path="profile.json")
             for name, synchronous in CHOICES.items()
         }
         steps = str(STEPS[mbit_per_s])

@@ -14,6 +14,7 @@ from hocket import models
 from hocket.cost.analytic.from_operators import costed
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.planning.search.search import search
 from hocket.planning.swapping import refine
@@ -67,14 +68,15 @@ def cluster(kind: str, devices: int, memory_bytes: float) -> Cluster:
 def main() -> None:
     """One table."""
     print("| | all made again | as chosen | | processor s |\n|---|---|---|---|---|")
-    search(*cases()[0][1:])  # loads what all searches need
+    _, profile, devices, batch = cases()[0]
+    search(profile, devices, PlanRequest(batch))  # loads what all searches need
     for name, profile, devices, batch in cases():
         rates, took = [], []
         found: Search
         for kept in ((), refine.KEPT):
             with mock.patch.object(refine, "KEPT", kept):
                 began = time.process_time()
-                found = search(profile, devices, batch)
+                found = search(profile, devices, PlanRequest(batch))
                 took.append(time.process_time() - began)
             rates.append(max((one.samples_per_s for one in found.candidates), default=0.0))
         words = found.best.label if found.candidates else "nothing fits"

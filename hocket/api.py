@@ -1,5 +1,6 @@
-"""Public Python interface: `Job`, `profile`, `plan`, `simulate`, `train`, and `tokens` for jobs with token-mean losses.
+"""Public Python interface: `Job`, `profile`, `plan`, `simulate` and `train`.
 
+Beside these, `PlanRequest` for what to plan for, and `tokens` for jobs with token-mean losses.
 Each function takes a profile, a cluster or a plan either as an object or as the path of its file. Results can be saved and edited.
 """
 
@@ -13,6 +14,7 @@ from hocket.hardware.device_type import DeviceType
 from hocket.hardware.resolve import device_type_of
 from hocket.planning.load import LoadedPlan, open_plan, opened, validate
 from hocket.planning.plan import Plan
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.job.job import Job, load_job, refuse_in_job_file
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from hocket.planning.mesh.plan_model import SizedSearch
     from hocket.training.worker.monitor.listener import RunSummary as Trained
 
-__all__ = ["Job", "plan", "profile", "simulate", "tokens", "train"]
+__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train"]
 
 
 def profile(
@@ -85,7 +87,7 @@ def profile(
 def plan(
     profile: ModelProfile | Transformer | str | Path,
     cluster: Cluster | str | Path,
-    batch_size: int,
+    batch_size: int | PlanRequest,
     strategies: Sequence[str] = (),
     *,
     objective: str = "",
@@ -98,14 +100,15 @@ def plan(
 
     Arguments:
         profile: a profile or its path; or an analytic model: a `Transformer`, a file of its sizes, or the name of a published model.
-        batch_size: samples of one optimizer update.
+        batch_size: samples of one optimizer update; or a `PlanRequest`, in place of strategies and options.
         strategies: names to consider; all synchronous strategies if empty.
         objective: "time", "cost" (most samples per dollar) or "devices" (fewest devices that meet the deadline; the default if a
             deadline is given). See hocket/planning/goals/goal.py.
         samples: length of the training, in samples.
         tokens: length of the training in tokens; for analytic models only.
         deadline_s: seconds for the whole training.
-        options: of `hocket.planning.search.search.search`; for analytic models, of `hocket.planning.mesh.plan_model.search_sizes`.
+        options: attributes of `PlanRequest`; for a profile also `shard`, what all replicas divide, and `profile_path`, which the plan
+            stores; and `progress`, called with (done, total, what) of each step of the search.
 
     Returns:
         For a profile, a `Search`: `.best.plan` is the best plan, `.candidates` are all plans, `.refused` lists refusals with reasons.
@@ -115,6 +118,7 @@ def plan(
 
     Raises:
         InputError: an argument that does not fit, such as tokens with a profile.
+        TypeError: an unknown option.
     """
     from hocket.planning.goals.for_model import plan_sizes
     from hocket.planning.goals.for_profile import plan_profile
@@ -126,15 +130,35 @@ def plan(
         cluster = Cluster.read(cluster)
     sequence = model.sequence if isinstance(model, Transformer) else 0
     goal = goal_of(objective, samples, tokens, deadline_s, sequence)
+    progress = options.pop("progress", None)
     planned: Planned[Search] | Planned[SizedSearch]
     if isinstance(model, Transformer):
-        planned = plan_sizes(model, cluster, batch_size, goal, strategies=strategies, **options)
+        request = _request(batch_size, strategies, options)
+        planned = plan_sizes(model, cluster, request, goal, progress)
     else:
         path = "" if isinstance(profile, ModelProfile) else Path(str(profile)).resolve().as_posix()
         path = options.pop("profile_path", path)
-        planned = plan_profile({path: model}, cluster, batch_size, goal, strategies=strategies, **options)
+        shard = options.pop("shard", None)
+        if shard is not None:
+            options["shards"] = (shard,)
+        planned = plan_profile({path: model}, cluster, _request(batch_size, strategies, options), goal, progress)
     asked = (objective or None, samples, tokens, deadline_s)
     return planned.found if all(word is None for word in asked) else planned
+
+
+def _request(batch_size: int | PlanRequest, strategies: Sequence[str], options: dict[str, Any]) -> PlanRequest:
+    """The request that the arguments of `plan` make, or are.
+
+    Raises:
+        InputError: they have one and say more.
+        TypeError: an unknown option.
+    """
+    if not isinstance(batch_size, PlanRequest):
+        return PlanRequest(batch_size, strategies, **options)
+    if strategies or options:
+        names = ["strategies"] * bool(strategies) + sorted(options)
+        raise InputError("plan", f"a PlanRequest and {', '.join(names)}", "a PlanRequest that says all of it")
+    return batch_size
 
 
 def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None = None) -> tuple[Trace, Summary]:

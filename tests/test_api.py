@@ -104,6 +104,27 @@ def test_paths_do_where_things_do(files: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(set(seconds)) == 1
 
 
+def test_a_request_says_what_options_say() -> None:
+    """The same plan, of a profile and of an analytic model; what is said twice, and what nobody knows, is refused."""
+    options = {"strategies": ["flush"], "microbatch_sizes": [2], "buckets": "default"}
+    request = hocket.PlanRequest(8, **options)  # type: ignore[arg-type]
+    assert request.strategies == ("flush",)
+    for model in (PROFILE, "bert-large"):
+        cluster = CLUSTER if model is PROFILE else Cluster("two", (Level("server", 2, 1e11),), "a100-80gb")
+        one, two = api.plan(model, cluster, request), api.plan(model, cluster, 8, **options)
+        assert one.best.iteration_s == two.best.iteration_s
+        assert [c.iteration_s for c in one.candidates] == [c.iteration_s for c in two.candidates]
+    shared = api.plan(PROFILE, CLUSTER, 8, shard="optimizer", strategies=["data_parallel"])
+    assert shared.best.plan.shard == "optimizer"
+    with pytest.raises(
+        InputError, match="plan: found a PlanRequest and strategies, shards; expected a PlanRequest that"
+    ):
+        api.plan(PROFILE, CLUSTER, request, ["gpipe"], shard="none")
+    for model in (PROFILE, "bert-large"):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'swaps'"):
+            api.plan(model, CLUSTER, 8, swaps="lru")
+
+
 def test_a_plan_that_names_no_profile_needs_one() -> None:
     """The error names the argument that is missing."""
     found = api.plan(PROFILE, CLUSTER, 8, ["flush"])

@@ -10,6 +10,7 @@ import pytest
 
 from hocket.cli import main
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 
@@ -74,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cluster = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")
     profile.save("profile.json")
     cluster.save("cluster.yaml")
-    found = search(profile, cluster, 8, strategies=("flush",), profile_path="profile.json")
+    found = search(profile, cluster, PlanRequest(8, strategies=("flush",)), profile_path="profile.json")
     found.best.plan.save("plan.yaml")
     Path("job.py").write_text(JOB)
     return tmp_path

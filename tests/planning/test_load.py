@@ -10,6 +10,7 @@ from hocket.errors import InputError, ProgramError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.load import LoadedPlan, open_plan, problems_of
 from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.budgets import claims_more, prove_limits
 from hocket.profiling.analytic.synthetic import chain
@@ -22,7 +23,7 @@ CLUSTER = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")
 def saved(tmp_path: Path) -> Path:
     """A plan and its profile in one folder."""
     PROFILE.save(tmp_path / "profile.json")
-    found = search(PROFILE, CLUSTER, 8, strategies=("flush",), profile_path="profile.json")
+    found = search(PROFILE, CLUSTER, PlanRequest(8, strategies=("flush",)), profile_path="profile.json")
     found.best.plan.save(tmp_path / "plan.yaml")
     return tmp_path / "plan.yaml"
 
@@ -41,7 +42,7 @@ def test_limits_above_what_the_cluster_has() -> None:
         6, forward_s=0.01, backward_s=0.02, weights_bytes=100e6, activation_bytes=2e6, device_type="v100-16gb"
     )
     cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=700e6, host_memory_bytes=6e9)
-    best = search(model, cluster, 4, strategies=("harmony",)).best.plan
+    best = search(model, cluster, PlanRequest(4, strategies=("harmony",))).best.plan
     assert best.swap is not None
     within = replace(best.swap, host_bytes=6e9)  # of each device, which both together do not need
     roomy = replace(best.swap, device_bytes=5e9)
@@ -67,7 +68,7 @@ def test_a_limit_that_is_too_low_for_an_operation() -> None:
     """It is refused with the plan's place, the operation and what lacks."""
     model = chain(6, weights_bytes=100e6, activation_bytes=2e6, device_type="v100-16gb")
     cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=700e6, host_memory_bytes=6e9)
-    best = search(model, cluster, 4, strategies=("harmony",)).best.plan
+    best = search(model, cluster, PlanRequest(4, strategies=("harmony",))).best.plan
     assert best.swap is not None
     opened = LoadedPlan(replace(best, swap=replace(best.swap, device_bytes=1e8)), model, "plan.yaml")
     with pytest.raises(

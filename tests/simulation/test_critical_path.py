@@ -7,6 +7,7 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.predict.predict import critical_path_of, played, predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.simulation.swapping.traffic import swapped_of
@@ -18,7 +19,7 @@ SERVER = Cluster("four", (Level("server", 2, 1e10, 1e-6), Level("cluster", 2, 1e
 def test_it_sums_to_the_iteration() -> None:
     """Of every strategy's plans."""
     profile = chain(8, forward_s=[0.001] * 7 + [0.004], backward_s=0.002, device_type="v100-16gb", activation_bytes=1e6)
-    found = search(profile, SERVER, 16)
+    found = search(profile, SERVER, PlanRequest(16))
     assert len({one.strategy for one in found.candidates}) > 4
     for one in found.candidates:
         path = critical_path_of(one.plan, profile)
@@ -29,7 +30,7 @@ def test_it_sums_to_the_iteration() -> None:
 def test_who_holds_it_up() -> None:
     """The device of a slow layer; a slow link between servers; a sum of gradients over it, also where one column stands for all."""
     slow = chain(4, forward_s=[0.001, 0.001, 0.05, 0.001], backward_s=0.001, device_type="v100-16gb")
-    straight = search(slow, SERVER, 32, strategies=["flush"], microbatch_sizes=(1,))
+    straight = search(slow, SERVER, PlanRequest(32, strategies=["flush"], microbatch_sizes=(1,)))
     plan = next(one.plan for one in straight.candidates if len(one.plan.stages) > 1)
     stage = next(s for s in plan.stages if slow.layers[2].name in s.layers)
     path = critical_path_of(plan, slow)
@@ -37,7 +38,7 @@ def test_who_holds_it_up() -> None:
     heavy = chain(
         4, forward_s=0.06, backward_s=0.12, weights_bytes=1e8, device_type="v100-16gb", microbatch_sizes=(1, 2, 4)
     )
-    wide = search(heavy, SERVER, 4, strategies=["data_parallel"])
+    wide = search(heavy, SERVER, PlanRequest(4, strategies=["data_parallel"]))
     plan = next(one.plan for one in wide.candidates if len(one.plan.stages[0].devices) == 4)
     links = critical_path_of(plan, heavy).link_s
     assert max(links, key=lambda name: links[name]) == "cluster"
@@ -49,7 +50,9 @@ def test_swaps_are_the_host_links() -> None:
     profile = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
     alone = Cluster("one", (Level("server", 1, 1e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
     plan = next(
-        one.plan for one in search(profile, alone, 4).candidates if one.plan.swap and not one.plan.swap.prefetch
+        one.plan
+        for one in search(profile, alone, PlanRequest(4)).candidates
+        if one.plan.swap and not one.plan.swap.prefetch
     )
     path, outcome = critical_path_of(plan, profile), played(plan, profile)
     moved = swapped_of(outcome)
@@ -63,7 +66,7 @@ def test_swaps_are_the_host_links() -> None:
 
 def test_of_long_batches() -> None:
     """Foreseen from shorter ones, as seconds are."""
-    found = search_sizes(GPT, replace(SERVERS, memory_bytes=2e9), 512, tensors=(2,), microbatch_sizes=(1,))
+    found = search_sizes(GPT, replace(SERVERS, memory_bytes=2e9), PlanRequest(512, tensors=(2,), microbatch_sizes=(1,)))
     for one in found.candidates[:3]:
         path = critical_path_of(found.plan(one), found.profile_of(one))
         assert path.iteration_s == pytest.approx(one.iteration_s, rel=1e-3), one.label

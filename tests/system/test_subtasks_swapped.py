@@ -4,6 +4,7 @@ import pytest
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.measure.measure import measure
@@ -22,7 +23,7 @@ def test_weights_larger_than_a_device() -> None:
     levels = (Level("local", 2, 1e9),)
     cluster = Cluster("small", levels, "cpu-core", memory_bytes=BUDGET, host_memory_bytes=1e9)
     graph = capture(divided, 2)
-    found = search(profile, cluster, 8, strategies=("harmony",))
+    found = search(profile, cluster, PlanRequest(8, strategies=("harmony",)))
     plan = found.best.plan
     assert plan.swap is not None
     assert plan.swap.device_bytes == BUDGET
@@ -32,6 +33,6 @@ def test_weights_larger_than_a_device() -> None:
     expected = run_inline(whole, alone.layout(whole), alone.compile(whole), 6).losses
     assert [m for m, _, _ in losses] == [m for m, _, _ in expected]
     assert [loss for _, loss, _ in losses] == pytest.approx([loss for _, loss, _ in expected], rel=1e-5)
-    undivided = search(measure(job(None), (2,), budget_s=0.01), cluster, 8, strategies=("harmony",))
+    undivided = search(measure(job(None), (2,), budget_s=0.01), cluster, PlanRequest(8, strategies=("harmony",)))
     with pytest.raises(RefusedError, match=r"nothing that fits.*harmony: layer 2 alone needs .* subtask_bytes"):
         _ = undivided.best

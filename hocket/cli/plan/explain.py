@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hocket.planning.explain.baseline_comparison import BaselineComparison
     from hocket.planning.explain.what_if import ScenarioResult
     from hocket.planning.plan import Plan
+    from hocket.planning.search.request import PlanRequest
     from hocket.planning.search.result import Refused
     from hocket.profiling.profile import ModelProfile
     from hocket.simulation.critical_path import PathSeconds
@@ -206,7 +207,7 @@ def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
         print_table(f"refused: {len(refused)}, of which {len(rows)} are shown", ["strategy", "config", "reason"], rows)
 
 
-def explained_sizes(found: Any, options: Mapping[str, Any], progress: Report | None = None) -> Explained:
+def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
     """Explanation of the best plan of an analytic model."""
     from hocket.planning.explain.baseline_comparison import of_sizes
     from hocket.planning.explain.what_if import ask_sizes, fewer, usual
@@ -216,16 +217,16 @@ def explained_sizes(found: Any, options: Mapping[str, Any], progress: Report | N
     for k, question in enumerate((*questions, *alone)):
         if progress:
             progress(k, len(questions) + len(alone), f"what if {question.text}")
-        one = ask_sizes(found, question, options, search=k >= len(questions))
+        one = ask_sizes(found, question, search=k >= len(questions))
         if k < len(questions) or one.gain > 0:
             answers.append(one)
     plan, profile = found.plan(found.best), found.profile_of(found.best)
-    verdict = of_sizes(found, options)
+    verdict = of_sizes(found)
     return Explained(plan, profile, answered(answers), verdict, buckets=found.buckets_text)
 
 
 def explained_profile(
-    profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any], progress: Report | None = None
+    profiles: "Mapping[str, ModelProfile]", found: Any, request: "PlanRequest", progress: Report | None = None
 ) -> Explained:
     """Explanation of the best plan of a profiled job."""
     from hocket.planning.explain.baseline_comparison import of_profile, with_stale
@@ -235,22 +236,22 @@ def explained_profile(
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
 
-    def searching(what: str) -> dict[str, Any]:
-        """Options of a search that says what it is for."""
+    def searching(what: str) -> Report | None:
+        """Progress of a search that says what it is for."""
         if progress is None:
-            return dict(options)
+            return None
         progress(0, 0, what)
-        return {**options, "progress": lambda done, total, at: progress(done, total, f"{what}: {at}")}
+        return lambda done, total, at: progress(done, total, f"{what}: {at}")
 
     answers = [
-        ask_profile(profiles, found, question, searching(f"what if {question.text}"), search=False)
+        ask_profile(profiles, found, question, request, False, searching(f"what if {question.text}"))
         for question in usual(plan.cluster, plan.swap is not None)
     ]
-    verdict = with_stale(of_profile(found), profiles, found, searching("plans with old weights"))
+    verdict = with_stale(of_profile(found), profiles, found, request, searching("plans with old weights"))
     verdict = replace(verdict, waves=tuple(why_not(found, profiles)))
     amplification = None
     if found.best.amplification is not None:
-        limit, second = options["amplification_limit"], found.candidates[1:2]
+        limit, second = request.amplification_limit, found.candidates[1:2]
         amplification = {"limit": limit, "best": found.best.amplification}
         amplification["runner_up"] = second[0].amplification if second else None
     return Explained(plan, profile, answered(answers), verdict, _runner_up(found), amplification, found.best.buckets)

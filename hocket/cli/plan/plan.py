@@ -152,10 +152,13 @@ def plan(
 
     Without any device: hocket plan gpt3-175b cluster.yaml --batch 1536 -o plan.yaml
     """
+    from dataclasses import replace
+
     from hocket.errors import InputError
     from hocket.hardware.cluster import Cluster
     from hocket.planning.goals.for_profile import plan_profile
     from hocket.planning.search.batch_size import best_batch
+    from hocket.planning.search.request import PlanRequest
     from hocket.profiling.analytic.sizes import open_model
     from hocket.profiling.profile import ModelProfile
     from hocket.util.files import check_output
@@ -190,21 +193,22 @@ def plan(
             known = past.on(known)
         else:
             profiles = {_path_from(path, output): profile for path, profile in read.items()}
-        options: dict[str, Any] = {
-            "strategies": strategy or (),
-            "microbatch_sizes": tuple(microbatch or ()),
-            "synchronous": synchronous,
-            "shard": shard,
-            "amplification_limit": amplification_limit,
-            "buckets": _buckets(buckets),
-            "swap": swap,
-        }
+        request = PlanRequest(
+            batch,
+            strategies=strategy or (),
+            microbatch_sizes=microbatch or (),
+            synchronous=synchronous,
+            shards=() if shard is None else (shard,),
+            amplification_limit=amplification_limit,
+            buckets=_buckets(buckets),
+            swap=swap,
+        )
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
             of_batches = best_batch(
                 batch,
                 batch if max_batch is None else max_batch,
-                lambda size: plan_profile(profiles, known, size, goal, progress, **options),
+                lambda size: plan_profile(profiles, known, replace(request, batch_size=size), goal, progress),
             )
         if max_batch is not None:
             say(of_batches.line, file=sys.stderr if json else sys.stdout)
@@ -213,7 +217,7 @@ def plan(
         why = Explanation(
             explain,
             candidates,
-            lambda found, progress: explained_profile(profiles, found, options, progress),
+            lambda found, progress: explained_profile(profiles, found, request, progress),
             lambda found: found.refused,
         )
         _report(of_batches.best, output, rows, json, why, profiles if past else {})
@@ -227,40 +231,36 @@ def plan(
             "a profile: for analytic models all tensor-parallel sizes are considered",
         )
 
-    from dataclasses import replace
-
     from hocket.cli.plan.plan_model import report
     from hocket.cost.analytic.calibration import Calibration
     from hocket.planning.explain.rejected import refused_meshes
     from hocket.planning.goals.for_model import plan_sizes
 
     sized = replace(loaded, sequence=sequence) if sequence else loaded
-    options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
-    options |= {"strategies": strategy or (), "synchronous": synchronous, "buckets": _buckets(buckets)}
-    if sequence_parallel is not None:
-        options["sequence_parallel"] = (sequence_parallel,)
-    if shard:
-        options["shards"] = (shard,)
-    if calibration:
-        options["calibration"] = Calibration.read(calibration)
-    if amplification_limit is not None:
-        options["amplification_limit"] = amplification_limit
+    request = PlanRequest(
+        batch,
+        strategies=strategy or (),
+        microbatch_sizes=microbatch or (),
+        synchronous=synchronous,
+        shards=(shard,) if shard else (),
+        buckets=_buckets(buckets),
+        amplification_limit=amplification_limit,
+        tensors=tensor or (),
+        recomputes=recompute or (),
+        sequence_parallel=() if sequence_parallel is None else (sequence_parallel,),
+        calibration=Calibration.read(calibration) if calibration else None,
+    )
     goal = goal_from(objective, tokens, samples, deadline, sized.sequence)
     with Progress("planning", not json) as progress:
         known = Cluster.read(cluster)
         found = best_batch(
             batch,
             batch if max_batch is None else max_batch,
-            lambda size: plan_sizes(sized, known, size, goal, progress, **options),
+            lambda size: plan_sizes(sized, known, replace(request, batch_size=size), goal, progress),
         )
     if max_batch is not None:
         say(found.line, file=sys.stderr if json else sys.stdout)
-    why = Explanation(
-        explain,
-        candidates,
-        lambda found, progress: explained_sizes(found, options, progress),
-        lambda found: refused_meshes(found, options),
-    )
+    why = Explanation(explain, candidates, explained_sizes, refused_meshes)
     report(found.best, output, rows, json, why)
 
 

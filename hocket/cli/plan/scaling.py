@@ -58,7 +58,7 @@ def scaling(
     if report:
         check_output(report, *REPORT_FILE)
     known, cloud = SampleCurve.read(curve), Cluster.read(cluster)
-    iteration, name, rough = _iteration_of(model, cloud)
+    iteration, name, rough = _iteration_of(model, cloud, batch)
     with Progress("scaling", not json) as progress:
         found = scale(iteration, cloud, known, batch, devices or (), progress)
         counts = sorted({row.devices for row in found.rows})
@@ -97,17 +97,18 @@ def scaling(
             print(f"wrote {report}")
 
 
-def _iteration_of(model: str, cluster: "Cluster") -> "tuple[Iteration, str, tuple[str, ...]]":
+def _iteration_of(model: str, cluster: "Cluster", batch: int) -> "tuple[Iteration, str, tuple[str, ...]]":
     """Function that finds an iteration, the model's name, and notes on all figures."""
     from hocket.planning.goals.time_to_accuracy import any_mesh, data_parallel
-    from hocket.planning.search.search import note_of_types
+    from hocket.planning.search.notes import note_of_types
+    from hocket.planning.search.request import PlanRequest
     from hocket.profiling.analytic.sizes import open_model
     from hocket.profiling.profile import ModelProfile
 
     loaded = open_model(model)
     if isinstance(loaded, ModelProfile):
         return data_parallel(loaded), loaded.name, tuple(note_of_types(loaded, cluster))
-    return any_mesh(loaded), loaded.name, ()
+    return any_mesh(loaded, PlanRequest(batch)), loaded.name, ()
 
 
 def _networks(

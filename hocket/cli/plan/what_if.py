@@ -92,6 +92,7 @@ class _WhatIfOptions:
         from hocket.hardware.cluster import Cluster
         from hocket.planning.load import open_plan
         from hocket.planning.mesh.plan_model import search_sizes
+        from hocket.planning.search.request import PlanRequest
         from hocket.planning.search.search import search_widths
         from hocket.profiling.analytic.sizes import open_model
         from hocket.profiling.profile import ModelProfile
@@ -124,6 +125,7 @@ class _WhatIfOptions:
         from hocket.planning.explain.what_if import ask_profile, ask_sizes
 
         self.cluster, self.batch_size = Cluster.read(cluster), batch
+        request = PlanRequest(batch)
         loaded = open_model(model)
         if isinstance(loaded, ModelProfile):
             past = known_run(loaded, self.cluster, None)
@@ -132,14 +134,14 @@ class _WhatIfOptions:
                 loaded = past.applied(loaded)
             profiles = {model: loaded}
             self.of_profile = True
-            search = search_widths(profiles, self.cluster, batch)
+            search = search_widths(profiles, self.cluster, request)
             self.now, self.samples_per_s = search.best.label, search.best.samples_per_s
             self.swaps = search.best.plan.swap is not None
-            self.answer = lambda question: ask_profile(profiles, search, question, {})
+            self.answer = lambda question: ask_profile(profiles, search, question, request)
             return
-        sized = search_sizes(loaded, self.cluster, batch)
+        sized = search_sizes(loaded, self.cluster, request)
         self.now, self.samples_per_s = sized.best.label, sized.best.predicted.samples_per_s
-        self.answer = lambda question: ask_sizes(sized, question, {})
+        self.answer = lambda question: ask_sizes(sized, question)
 
     def changes(
         self,

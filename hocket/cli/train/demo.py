@@ -12,6 +12,7 @@ from hocket.errors import InputError
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.predict.at_pace import paced_iteration_s
 from hocket.planning.predict.predict import predict
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
 from hocket.profiling.job.job import load_job
@@ -137,7 +138,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     say(f"   {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {show_seconds(link.latency_s)} latency")
 
     say("3  plan: every strategy's choices, simulated")
-    found = search(profile, cluster, job.batch_size, profile_path="profile.json", synchronous=False)
+    found = search(profile, cluster, PlanRequest(job.batch_size, synchronous=False), profile_path="profile.json")
     best = _one_each(found.candidates, workers)
     say(f"   {found.considered} choices in {show_seconds(found.search_s)}")
 

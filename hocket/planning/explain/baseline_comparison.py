@@ -4,14 +4,14 @@ Rules of this file: both kinds are searched as far as it takes to know the best 
 must be launched, products that are small and links inside of a server are in every plan's seconds (cost/, planning/mesh/layout.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hocket.planning.mesh.layout import STALE, ParallelLayout
-from hocket.planning.mesh.plan_model import SizedSearch, asked
+from hocket.planning.mesh.plan_model import SizedSearch
 from hocket.planning.mesh.search import search_meshes
 from hocket.planning.predict.update_semantics import UpdateSemantics, synchronous_strategies
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.profile import ModelProfile
@@ -88,28 +88,24 @@ class BaselineComparison:
         return f"{self.winner} is as good as any: {name}, {self.other}, {show_gap(self.loses)}, which counts as equal"
 
 
-def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> BaselineComparison:
-    """Comparison for an analytic model, including stale weights if the options leave them out by default.
-
-    Arguments:
-        options: of the search.
-    """
-    verdict = _of_sizes(found, options)
-    if _says(options):
+def of_sizes(found: SizedSearch) -> BaselineComparison:
+    """Comparison for an analytic model, including stale weights if its request leaves them out by default."""
+    verdict = _of_sizes(found)
+    if _says(found.request):
         return verdict
     best = found.best
-    planes = found.planes(found.cluster, best.plane.sizes, **{**asked(options), "strategies": STALE})
-    old = search_meshes(planes, found.batch_size, best.iteration_s * (1 - TIE)).found
+    spaces = found.spaces(found.cluster, replace(found.request, strategies=STALE))
+    old = search_meshes(spaces, found.batch_size, best.iteration_s * (1 - TIE)).found
     quickest = min(old, key=lambda one: one.iteration_s, default=best)
     updates = found.updates(quickest)
     return _with(verdict, quickest.label, 1 - quickest.iteration_s / best.iteration_s, updates, STALE[0])
 
 
-def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> BaselineComparison:
+def _of_sizes(found: SizedSearch) -> BaselineComparison:
     best = found.best
     wanted = best.mesh.depth == 1
-    all_planes = found.planes(found.cluster, best.plane.sizes, **asked(options))
-    others = search_meshes(all_planes, found.batch_size, only=lambda mesh: (mesh.depth > 1) == wanted)
+    spaces = found.spaces(found.cluster, found.request)
+    others = search_meshes(spaces, found.batch_size, only=lambda mesh: (mesh.depth > 1) == wanted)
     winner = _kind(best.mesh)
     if others.found:
         # Of equals either search leaves some out: the one that is named shall not be behind the runner-up.
@@ -119,7 +115,7 @@ def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> BaselineCompari
     if others.nearest is None:
         if winner == ALONE:
             return BaselineComparison(winner, why="since there is one")
-        if options.get("strategies"):
+        if found.request.strategies:
             return BaselineComparison(winner, why=_NOTHING)
         return BaselineComparison(winner, why="which this batch does not allow")
     miss = others.nearest
@@ -167,20 +163,23 @@ def of_profile(found: Search) -> BaselineComparison:
 
 
 def with_stale(
-    verdict: BaselineComparison, profiles: Mapping[str, ModelProfile], found: Search, options: Mapping[str, Any]
+    verdict: BaselineComparison,
+    profiles: Mapping[str, ModelProfile],
+    found: Search,
+    request: PlanRequest,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> BaselineComparison:
-    """The comparison with stale weights, if the options of the search leave them out by default.
+    """The comparison with stale weights, if the request of the search leaves them out by default.
 
     Arguments:
         profiles: of the search.
     """
-    if _says(options):
+    if _says(request):
         return verdict
     names = [name for name in members() if name not in synchronous_strategies()]
     best = found.best
-    others = search_widths(
-        profiles, best.plan.cluster, best.plan.batch_size, **{**options, "strategies": names}
-    ).candidates
+    stale = replace(request, batch_size=best.plan.batch_size, strategies=names)
+    others = search_widths(profiles, best.plan.cluster, stale, progress).candidates
     old = [
         one for one in others if one.updates.age or one.updates.shared
     ]  # others only step after another number of samples
@@ -189,9 +188,9 @@ def with_stale(
     return _with(verdict, quickest.label, gains, quickest.updates, quickest.strategy)
 
 
-def _says(options: Mapping[str, Any]) -> bool:
-    """True if the options of a search decide about stale weights."""
-    return bool(options.get("strategies")) or options.get("synchronous") is not None
+def _says(request: PlanRequest) -> bool:
+    """True if a request decides about stale weights."""
+    return bool(request.strategies) or request.synchronous is not None
 
 
 def _with(

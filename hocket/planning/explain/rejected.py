@@ -4,15 +4,14 @@ Rules of this file: asked for only where somebody wants to see them; the search 
 stand for all: with the least memory that lacks, or the least time that they lose.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from hocket.errors import InputError
 from hocket.hardware.groups import grouped
 from hocket.planning.mesh.bound_tables import Bound
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.model_profiles import divisors
-from hocket.planning.mesh.plan_model import SIZES, SizedSearch, asked
+from hocket.planning.mesh.model_profiles import divisors, sizes_of
+from hocket.planning.mesh.plan_model import SizedSearch
 from hocket.planning.mesh.search import with_tailors
 from hocket.planning.search.result import Refused
 from hocket.util.units import show_bytes, show_count, show_seconds
@@ -20,27 +19,22 @@ from hocket.util.units import show_bytes, show_count, show_seconds
 _EACH = 6  # nearest misses of a kind
 
 
-def refused_meshes(found: SizedSearch, options: Mapping[str, Any]) -> tuple[Refused, ...]:
-    """Why others are no candidates: by memory, by their bound, by what does not divide.
-
-    Arguments:
-        options: of the search.
-    """
+def refused_meshes(found: SizedSearch) -> tuple[Refused, ...]:
+    """Why others are no candidates: by memory, by their bound, by what does not divide."""
     simulated = {(one.mesh.config, one.mesh.samples) for one in found.meshes.found}
     best_s = found.best.iteration_s if found.meshes.found else float("inf")
-    sizes = tuple(options.get("microbatch_sizes") or (b for b in SIZES if b <= found.batch_size))
     large, slow = list[tuple[float, Refused]](), list[tuple[float, Refused]]()
-    for plane, tailor in with_tailors(found.planes(found.cluster, sizes, **asked(options))):
-        for mesh in plane.meshes(found.batch_size):
-            bound = plane.bound(mesh)
-            if not bound.fits and tailor is not None and (cut := tailor.fitted(mesh)) is not None:
-                mesh, bound = cut, tailor.bound(cut)
+    for space, recompute_cut in with_tailors(found.spaces(found.cluster, found.request)):
+        for mesh in space.meshes(found.batch_size):
+            bound = space.bound(mesh)
+            if not bound.fits and recompute_cut is not None and (cut := recompute_cut.fitted(mesh)) is not None:
+                mesh, bound = cut, recompute_cut.bound(cut)
             if not bound.fits:
                 large.append((bound.bytes - bound.room_bytes, _too_large(mesh, bound)))
             elif bound.seconds > best_s and (mesh.config, mesh.samples) not in simulated:
                 slow.append((bound.seconds, _too_slow(mesh, bound, best_s)))
     near = [[one for _, one in sorted(kind, key=lambda x: x[0])[:_EACH]] for kind in (large, slow)]
-    return (*near[0], *near[1], *_undivided(found, sizes, options))
+    return (*near[0], *near[1], *_undivided(found))
 
 
 def _too_large(mesh: ParallelLayout, bound: Bound) -> Refused:
@@ -53,9 +47,10 @@ def _too_slow(mesh: ParallelLayout, bound: Bound, best_s: float) -> Refused:
     return Refused(mesh.strategy, str(mesh), why)
 
 
-def _undivided(found: SizedSearch, sizes: tuple[int, ...], options: Mapping[str, Any]) -> Iterator[Refused]:
+def _undivided(found: SizedSearch) -> Iterator[Refused]:
     """Widths, columns and depths that do not divide model, cluster or batch."""
-    stale = "two_bw" in options.get("strategies", ()) or options.get("synchronous") is False
+    request, sizes = found.request, sizes_of(found.request)
+    stale = "two_bw" in request.strategies or request.synchronous is False
     model, cluster, batch = found.model, found.cluster, found.batch_size
     for width in divisors(cluster.devices):
         try:

@@ -4,24 +4,24 @@ Rules of this file: nothing is estimated. The same plan is simulated again, or a
 is a bound told, that no plan is above. Files stay as they are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any
 
 from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
 from hocket.planning.mesh.bound_tables import Bound
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace
-from hocket.planning.mesh.plan_model import IN_16_BITS, SizedSearch, asked, search_sizes
+from hocket.planning.mesh.model_profiles import SizedSpace
+from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut, plane_of
 from hocket.planning.mesh.search import with_tailors
 from hocket.planning.mesh.simulated import SimulatedLayout, simulated
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import synchronous_strategies
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE, Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.analytic.sizes import names, published
@@ -112,13 +112,11 @@ def fewer(cluster: Cluster, bubble: float) -> tuple[Scenario, ...]:
     return tuple(found)
 
 
-def ask_sizes(
-    found: SizedSearch, question: Scenario, options: Mapping[str, Any], search: bool = True
-) -> ScenarioResult:
+def ask_sizes(found: SizedSearch, question: Scenario, search: bool = True) -> ScenarioResult:
     """Answer a what-if question about the best plan of an analytic model.
 
     Arguments:
-        options: of the search that found it. search: whether to search anew; else memory is answered by a bound.
+        search: whether to search anew; else memory is answered by a bound.
     """
     best, now = found.best, found.best.predicted.samples_per_s
     try:
@@ -130,12 +128,12 @@ def ask_sizes(
     if not search:
         if question.change.memory <= 1 or same_gain is None:
             return ScenarioResult(question, same_gain, why=why)
-        least_s = _least_with(found, question.change.memory, options)
+        least_s = _least_with(found, question.change.memory)
         return ScenarioResult(question, same_gain, max(0.0, best.iteration_s / least_s - 1), True)
     ceiling_s = inf if same_gain is None or same is None else same * (1 + TIE)
-    told = {**options, "like": found, "precision": found.precision, "calibration": found.calibration}
+    request = replace(found.request, batch_size=batch_size)
     try:
-        anew = search_sizes(found.model, cluster, batch_size, ceiling_s=ceiling_s, **told)
+        anew = search_sizes(found.model, cluster, request, ceiling_s=ceiling_s, like=found)
         one = anew.best
     except InputError as error:
         return ScenarioResult(question, same_gain, why=str(error))
@@ -164,11 +162,11 @@ def _same_mesh(
         return None, f"{cluster.devices} devices are divided otherwise"
     if rest:
         return None, f"{batch_size} samples are divided otherwise"
-    there = SizedSearch(found.model, cluster, batch_size, found.precision, found.calibration)
+    there = SizedSpace(found.model, cluster, found.request)
     there.share(found)
-    plane = plane_of(there.profile, cluster, mesh, best.plane.sizes, best.plane.slices)
-    one = simulated(plane, replace(mesh, microbatches=batch_size // (mesh.samples * mesh.width)))
-    return one.iteration_s, _lacks(one.predicted.peak_memory_bytes, plane.group.cluster)
+    space = plane_of(there.profile, cluster, mesh, best.plane.sizes, best.plane.slices)
+    one = simulated(space, replace(mesh, microbatches=batch_size // (mesh.samples * mesh.width)))
+    return one.iteration_s, _lacks(one.predicted.peak_memory_bytes, space.group.cluster)
 
 
 def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
@@ -182,28 +180,24 @@ def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
     )
 
 
-def _planes(found: SizedSearch, cluster: Cluster, options: Mapping[str, Any]) -> Iterator[LayoutSpace]:
-    return found.planes(cluster, found.best.plane.sizes, **asked(options))
-
-
-def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -> float:
+def _least_with(found: SizedSearch, memory: float) -> float:
     """The least bound on the seconds of what fits with so much more memory; at most those of the best."""
     best_s: float = found.best.iteration_s
     larger = Change(memory=memory).of(found.cluster)
     waiting: list[tuple[float, int, Bound, ParallelLayout, RecomputeCut | None]] = []
-    for plane, tailor in with_tailors(_planes(found, larger, options)):
-        for mesh in plane.meshes(found.batch_size):
-            if tailor or plane.least_bytes(mesh) <= plane.room_bytes.max():
-                bound = plane.bound(mesh)
-                if bound.seconds < best_s and (tailor or bound.fits):
-                    waiting.append((bound.seconds, len(waiting), bound, mesh, tailor))
+    for space, recompute_cut in with_tailors(found.spaces(larger, found.request)):
+        for mesh in space.meshes(found.batch_size):
+            if recompute_cut or space.least_bytes(mesh) <= space.room_bytes.max():
+                bound = space.bound(mesh)
+                if bound.seconds < best_s and (recompute_cut or bound.fits):
+                    waiting.append((bound.seconds, len(waiting), bound, mesh, recompute_cut))
     # What is made again only adds to a bound.
-    for bound_s, _, bound, mesh, tailor in sorted(waiting, key=lambda one: one[:2]):
+    for bound_s, _, bound, mesh, recompute_cut in sorted(waiting, key=lambda one: one[:2]):
         if bound_s >= best_s:
             break
-        if not bound.fits and tailor:
-            cut = tailor.fitted(mesh)
-            bound = tailor.bound(cut) if cut else bound
+        if not bound.fits and recompute_cut:
+            cut = recompute_cut.fitted(mesh)
+            bound = recompute_cut.bound(cut) if cut else bound
         if bound.fits and memory * bound.bytes > bound.room_bytes:
             best_s = min(best_s, bound.seconds)
     return best_s
@@ -221,7 +215,8 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool
         same = _same_plan(plan, cluster, batch_size, profile, question, now)
         if not search:
             return same
-        one = search_widths({plan.profile: profile}, cluster, batch_size, synchronous=_admits(plan)).best
+        request = PlanRequest(batch_size, synchronous=_admits(plan))
+        one = search_widths({plan.profile: profile}, cluster, request).best
     except HocketError as error:
         return ScenarioResult(question, why=str(error))
     return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)
@@ -233,7 +228,7 @@ def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, que
     try:
         now = predict_iteration(plan, profile).samples_per_s
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
-        one = search_sizes(model, cluster, batch_size, synchronous=_admits(plan)).best
+        one = search_sizes(model, cluster, PlanRequest(batch_size, synchronous=_admits(plan))).best
     except HocketError as error:
         return replace(same, why=same.why or str(error))
     return _anew(same, batch_size / one.iteration_s / now - 1, one.label, plan.strategy)
@@ -257,7 +252,7 @@ def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
     if plan.model not in names():
         raise refusal
     model, sizes = published(plan.model), profile.microbatch_sizes
-    own = SizedSearch(model, plan.cluster, plan.batch_size, IN_16_BITS)
+    own = SizedSpace(model, plan.cluster, PlanRequest(plan.batch_size))
     same = own.profile(plan.tensor, "none", sizes, plan.sequence_parallel)
     seconds = ([layer.forward_s for layer in one.layers] for one in (profile, same))
     if profile.correction is not None or len({str(one) for one in seconds}) > 1:
@@ -283,13 +278,14 @@ def ask_profile(
     profiles: Mapping[str, ModelProfile],
     found: Search,
     question: Scenario,
-    options: Mapping[str, Any],
+    request: PlanRequest,
     search: bool = True,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> ScenarioResult:
     """A question about the best plan of a profiled job.
 
     Arguments:
-        options: of the search that found it. search: whether to search anew; of memory that is done in any case where a choice was
+        request: of the search that found it. search: whether to search anew; of memory that is done in any case where a choice was
             refused that lacks no more.
     """
     plan = found.best.plan
@@ -300,7 +296,7 @@ def ask_profile(
     now = found.best.samples_per_s
     try:
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
-        one = search_widths(profiles, cluster, batch_size, **options).best
+        one = search_widths(profiles, cluster, replace(request, batch_size=batch_size), progress).best
     except HocketError as error:
         return replace(same, why=same.why or str(error))
     return _anew(same, one.samples_per_s / now - 1, one.label, found.best.label)

@@ -5,9 +5,9 @@ and their memory beside the model's state; only then is the part searched.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from math import inf
-from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
@@ -15,8 +15,9 @@ from hocket.hardware.groups import fits, grouped
 from hocket.hardware.parts import Subcluster, parts, whole
 from hocket.planning.goals.goal import Goal, equation_4_4_s
 from hocket.planning.goals.subclusters import Planned, part_for, planned_part
-from hocket.planning.mesh.model_profiles import SizedSpace
-from hocket.planning.mesh.plan_model import IN_16_BITS, SIZES, SizedSearch, search_sizes
+from hocket.planning.mesh.model_profiles import SizedSpace, sizes_of
+from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.util.units import show_count
 
@@ -33,49 +34,40 @@ def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
 def plan_sizes(
     model: Transformer,
     cluster: Cluster,
-    batch_size: int,
+    request: PlanRequest,
     goal: Goal,
     progress: Callable[[int, int, str], None] | None = None,
-    **options: Any,
 ) -> Planned[SizedSearch]:
     """Plan an analytic model for a goal.
 
-    Arguments:
-        options: of `search_sizes`.
-
     Raises:
-        InputError: as `search_sizes`; costs are compared and a price is not known; a limit of the amplification.
+        InputError: as `search_sizes`; costs are compared and a price is not known.
         RefusedError: no part of the cluster serves the goal.
     """
-    if options.pop("amplification_limit", None) is not None:
-        raise InputError(
-            "amplification_limit",
-            "an analytic model, for which every plan uses all devices",
-            "a profile, where each layer may use its own number of devices",
-            "Profile the model (`hocket profile job.py --device-type` needs no device), or ask for few devices with --objective cost.",
-        )
+    request.check_for_model()
+    batch_size = request.batch_size
     if goal.objective == "time":
         if progress:
             progress(0, 0, f"ways to divide {show_count(cluster.devices, 'device')} for a batch of {batch_size}")
-        found = search_sizes(model, cluster, batch_size, **options)
+        found = search_sizes(model, cluster, request)
         return Planned(goal, batch_size, found, whole(cluster))
-    for width in options.get("tensors", ()):
+    for width in request.tensors:
         grouped(cluster, width)  # what the whole cannot have is the user's mistake
-    asks = _Asks(model, batch_size, options)
+    asks = _Asks(model, request)
     return planned_part(part_for(goal, parts(cluster), batch_size, asks, progress), batch_size)
 
 
 class _Asks:
     """Searches on parts; profiles are worked out once for each device type."""
 
-    def __init__(self, model: Transformer, batch_size: int, options: dict[str, Any]) -> None:
-        self.model, self.batch_size, self.options = model, batch_size, options
+    def __init__(self, model: Transformer, request: PlanRequest) -> None:
+        self.model, self.request = model, request
         self._last: SizedSpace | None = None
         self._work: dict[str, float] = {}
 
     def least_s(self, part: Subcluster) -> float:
         """Seconds with all devices busy all the time; infinite if the model's state exceeds their memory."""
-        cluster, numbers = part.cluster, self.options.get("precision", IN_16_BITS)
+        cluster, numbers = part.cluster, self.request.precision
         each = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
         if each * self.model.parameters > sum(cluster.capacity_bytes(d) for d in range(cluster.devices)):
             return inf
@@ -84,22 +76,21 @@ class _Asks:
             return 0.0
         if kinds[0] not in self._work:
             self._work[kinds[0]] = self._work_s(cluster)
-        return self._work[kinds[0]] * self.batch_size / cluster.devices
+        return self._work[kinds[0]] * self.request.batch_size / cluster.devices
 
     def _work_s(self, cluster: Cluster) -> float:
         """Device seconds of a sample, at the least."""
-        numbers, calibration = self.options.get("precision", IN_16_BITS), self.options.get("calibration")
-        one = SizedSpace(self.model, cluster, self.batch_size, numbers, calibration)
+        request = self.request
+        one = SizedSpace(self.model, cluster, request)
         if self._last is not None:
             one.share(self._last)
         self._last = one
-        sizes = self.options.get("microbatch_sizes") or tuple(b for b in SIZES if b <= self.batch_size)
-        least = inf
-        widths = self.options.get("tensors") or range(1, self.model.heads + 1)
-        for width, along in product(widths, self.options.get("sequence_parallel", (False, True))):
+        sizes, least = sizes_of(request), inf
+        widths = request.tensors or range(1, self.model.heads + 1)
+        for width, along in product(widths, request.sequence_parallel or (False, True)):
             try:
                 self.model.check_tensor(width)
-                profile = one.profile(width, "none", tuple(sizes), along)
+                profile = one.profile(width, "none", sizes, along)
             except InputError:
                 continue
             for size in sizes:
@@ -109,17 +100,14 @@ class _Asks:
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[SizedSearch, float] | None:
         """Search like `search_sizes`; a sub-cluster that cannot run the model is refused."""
-        options = dict(self.options)
-        if options.get("tensors"):
-            options["tensors"] = tuple(width for width in options["tensors"] if fits(part.cluster, width))
-            if not options["tensors"]:
-                raise RefusedError(
-                    "tensor", "no tensor-parallel groups of these sizes", "sizes that divide the sub-cluster"
-                )
-        try:
-            found = search_sizes(
-                self.model, part.cluster, self.batch_size, ceiling_s=ceiling_s, like=self._last, **options
+        fitting = tuple(width for width in self.request.tensors if fits(part.cluster, width))
+        if self.request.tensors and not fitting:
+            raise RefusedError(
+                "tensor", "no tensor-parallel groups of these sizes", "sizes that divide the sub-cluster"
             )
+        request = replace(self.request, tensors=fitting)
+        try:
+            found = search_sizes(self.model, part.cluster, request, ceiling_s=ceiling_s, like=self._last)
         except InputError as error:
             if error.place != "cluster":
                 raise

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
@@ -10,6 +9,7 @@ from hocket.hardware.groups import fits, grouped
 from hocket.hardware.parts import Subcluster, parts, whole
 from hocket.planning.goals.goal import Goal
 from hocket.planning.goals.subclusters import Planned, part_for, planned_part
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.profile import ModelProfile
@@ -18,35 +18,33 @@ from hocket.profiling.profile import ModelProfile
 def plan_profile(
     profiles: Mapping[str, ModelProfile],
     cluster: Cluster,
-    batch_size: int,
+    request: PlanRequest,
     goal: Goal,
     progress: Callable[[int, int, str], None] | None = None,
-    **options: Any,
 ) -> Planned[Search]:
     """Plan a profiled job for a goal.
 
     Arguments:
         profiles: by the path that plans name: the job's, and those of its tensor-parallel members (`search_widths`).
-        options: of `search`.
 
     Raises:
         InputError: as `search`; costs are compared and a price is not known.
         RefusedError: no part of the cluster serves the goal.
     """
     if goal.objective == "time":
-        found = search_widths(profiles, cluster, batch_size, progress=progress, **options)
-        return Planned(goal, batch_size, found, whole(cluster))
+        found = search_widths(profiles, cluster, request, progress)
+        return Planned(goal, request.batch_size, found, whole(cluster))
     for profile in profiles.values():
         grouped(cluster, profile.tensor)  # what the whole cannot have is the user's mistake
-    asks = _Asks(profiles, batch_size, options)
+    asks, batch_size = _Asks(profiles, request), request.batch_size
     return planned_part(part_for(goal, parts(cluster), batch_size, asks, progress), batch_size)
 
 
 class _Asks:
     """A search on each part; it may leave devices of the part unused, which are paid for."""
 
-    def __init__(self, profiles: Mapping[str, ModelProfile], batch_size: int, options: dict[str, Any]) -> None:
-        self.profiles, self.batch_size, self.options = profiles, batch_size, options
+    def __init__(self, profiles: Mapping[str, ModelProfile], request: PlanRequest) -> None:
+        self.profiles, self.request = profiles, request
 
     def least_s(self, part: Subcluster) -> float:
         """Zero: no lower bound is known before the search."""
@@ -62,7 +60,7 @@ class _Asks:
             raise RefusedError(
                 "tensor", "no tensor-parallel groups of these sizes", "sizes that divide the sub-cluster"
             )
-        found = search_widths(fitting, part.cluster, self.batch_size, **self.options)
+        found = search_widths(fitting, part.cluster, self.request)
         order = sorted(found.candidates, key=lambda one: one.iteration_s > ceiling_s)
         found = replace(found, candidates=tuple(order))
         return found, found.best.iteration_s

@@ -7,9 +7,8 @@ Source: DeepPool section 2, Figures 1 to 3.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
@@ -17,6 +16,7 @@ from hocket.hardware.parts import parts
 from hocket.planning.goals.sample_efficiency import SampleCurve
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.predict.predict import predict_choice
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
@@ -185,9 +185,9 @@ def data_parallel(profile: ModelProfile) -> Iteration:
         capacity = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
         sizes = [b for b in range(min(each, profile.microbatch_sizes[-1]), 0, -1) if each % b == 0]
         for size in sizes:
-            situation = SearchSpace(profile, cluster, batch_size, (size,))
-            stage = cut(situation, range(len(profile.layers)), tuple(range(cluster.devices)))
-            found = predict_choice(situation, "data_parallel", Candidate((stage,), size, batch_size // size))
+            space = SearchSpace(profile, cluster, batch_size, (size,))
+            stage = cut(space, range(len(profile.layers)), tuple(range(cluster.devices)))
+            found = predict_choice(space, "data_parallel", Candidate((stage,), size, batch_size // size))
             peak = max(found.peak_memory_bytes.values())
             if peak <= capacity:
                 return found.iteration_s
@@ -197,13 +197,14 @@ def data_parallel(profile: ModelProfile) -> Iteration:
     return iteration
 
 
-def any_mesh(model: Transformer, **options: Any) -> Iteration:
-    """Best layout of an analytic model; options of `search_sizes`."""
+def any_mesh(model: Transformer, request: PlanRequest) -> Iteration:
+    """Best layout of an analytic model for a request, at any batch."""
     last: list[SizedSearch] = []
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
         like = last[0] if last else None
-        found = search_sizes(model, cluster, batch_size, ceiling_s=ceiling_s, like=like, **options)
+        one = replace(request, batch_size=batch_size)
+        found = search_sizes(model, cluster, one, ceiling_s=ceiling_s, like=like)
         last[:] = [found]
         try:
             return found.best.iteration_s

@@ -1,4 +1,4 @@
-"""Plane: the meshes of one tensor-parallel width and one way to recompute, and what the planner makes of them."""
+"""Layout spaces: the meshes of one tensor-parallel width and one way to recompute."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,9 +14,11 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.planning.mesh.bounds import MeshBounds
 from hocket.planning.mesh.layout import SCHEDULES, USUAL, ParallelLayout
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
+from hocket.program.program import SHARDS
 from hocket.strategies.base.balance import Balancer, Ends, runs
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 
@@ -158,33 +160,32 @@ class LayoutSpace(MeshBounds):
                 found = buckets_of([gradients[i] for i in layers], DEFAULT_BUCKET_BYTES)
                 buckets = tuple(tuple(layers[i] for i in bucket) for bucket in found)
             cuts.append(StageCut(layers, place, False, buckets, shard=mesh.shard))
-        situation = SearchSpace(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
-        return situation, Candidate(tuple(cuts), mesh.samples, batch_size // mesh.samples)
+        space = SearchSpace(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
+        return space, Candidate(tuple(cuts), mesh.samples, batch_size // mesh.samples)
 
     def profile_of(self, mesh: ParallelLayout) -> ModelProfile:
         """The profile of a mesh's groups."""
         return self.profile
 
 
-def planes(
-    source: Source,
-    cluster: Cluster,
-    tensors: Iterable[int],
-    recomputes: Iterable[str],
-    sizes: tuple[int, ...],
-    sequence_parallel: Iterable[bool] = (False, True),
-    shards: tuple[str, ...] = ("none",),
-    strategies: tuple[str, ...] = USUAL,
-) -> Iterator[LayoutSpace]:
-    """One layout space for each tensor-parallel size that fits model and cluster, with and without sequence parallelism."""
-    for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
+def spaces(source: Source, cluster: Cluster, request: PlanRequest) -> Iterator[LayoutSpace]:
+    """One layout space for each tensor-parallel size that fits model and cluster.
+
+    Arguments:
+        request: that names strategies, microbatch sizes, tensors and recomputes. All shards where it names none, and sequences both
+            divided and whole.
+    """
+    shards, strategies = tuple(request.shards) or SHARDS, tuple(request.strategies)
+    for tensor, recompute, along in product(
+        request.tensors, request.recomputes, request.sequence_parallel or (False, True)
+    ):
         try:
             yield LayoutSpace(
                 source,
                 cluster,
                 tensor,
                 recompute,
-                sizes,
+                tuple(request.microbatch_sizes),
                 sequence_parallel=along,
                 shards=shards,
                 strategies=strategies,

@@ -3,42 +3,42 @@
 Rules of this file: nothing is searched, measured or allocated; each profile is worked out once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
 from hocket.cost.analytic.calibration import Calibration
-from hocket.cost.analytic.transformer import RECOMPUTE, Precision, analytic
+from hocket.cost.analytic.transformer import RECOMPUTE, analytic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.device_type import DeviceType
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import LayoutSpace, planes
+from hocket.planning.mesh.layout_space import LayoutSpace, spaces
 from hocket.planning.mesh.recompute_cut import woven
 from hocket.planning.mesh.simulated import SimulatedLayout
 from hocket.planning.predict.update_semantics import considered
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
-from hocket.program.program import SHARDS
+
+SIZES = (1, 2, 4, 8, 16)  # of microbatches
 
 
 class SizedSpace:
-    """Model, cluster and calibration of a search.
+    """Model, cluster and request of a search.
 
     Attributes:
-        model, cluster, batch_size, precision, calibration: what was asked. devices: types of the cluster; device: the first of them.
+        model, cluster, request: what was asked. devices: types of the cluster; device: the first of them.
     """
 
-    def __init__(
-        self,
-        model: Transformer,
-        cluster: Cluster,
-        batch_size: int,
-        precision: Precision,
-        calibration: Calibration | None = None,
-    ) -> None:
-        self.model, self.cluster, self.batch_size, self.precision = model, cluster, batch_size, precision
-        self.calibration = calibration
+    def __init__(self, model: Transformer, cluster: Cluster, request: PlanRequest) -> None:
+        self.model, self.cluster, self.request = model, cluster, request
         self.devices = _types_of(cluster)
         self.device = self.devices[0]
         self._profiles: dict[tuple[int, str, tuple[int, ...], bool], ModelProfile] = {}
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one update."""
+        return self.request.batch_size
 
     def profile(
         self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
@@ -53,7 +53,7 @@ class SizedSpace:
                     tensor=tensor,
                     sequence_parallel=sequence_parallel,
                     recompute=recompute,
-                    precision=self.precision,
+                    precision=self.request.precision,
                     calibration=self._calibration_of(device),
                     microbatch_sizes=sizes,
                 )
@@ -64,7 +64,7 @@ class SizedSpace:
 
     def _calibration_of(self, device: DeviceType) -> Calibration | None:
         """Calibration of a device type. In a heterogeneous cluster one type may be calibrated, others use the catalogue."""
-        factors = self.calibration
+        factors = self.request.calibration
         known = factors is None or any(factors.device_type == one.name for one in self.devices)
         return factors if not known or (factors and factors.device_type == device.name) else None
 
@@ -73,36 +73,18 @@ class SizedSpace:
         if other.devices == self.devices:
             self._profiles = other._profiles
 
-    def planes(
-        self,
-        cluster: Cluster,
-        sizes: tuple[int, ...],
-        tensors: Sequence[int] = (),
-        recomputes: Sequence[str] = (),
-        sequence_parallel: Sequence[bool] = (False, True),
-        shards: Sequence[str] = SHARDS,
-        strategies: Sequence[str] = (),
-        synchronous: bool | None = None,
-    ) -> Iterator[LayoutSpace]:
-        """All layout spaces of a search, on this cluster or on one of the same devices.
-
-        Arguments as of `search_sizes`.
-        """
-        widths = tuple(tensors) or divisors(cluster.devices)
+    def spaces(self, cluster: Cluster, request: PlanRequest) -> Iterator[LayoutSpace]:
+        """All layout spaces of a search, on this cluster or on one of the same devices."""
         # In a fused kernel scores are made again in any case.
-        ways = tuple(dict.fromkeys(recomputes)) or tuple(
-            word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention
+        ways = [word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention]
+        whole = replace(
+            request,
+            strategies=considered_meshes(request),
+            microbatch_sizes=sizes_of(request),
+            tensors=request.tensors or divisors(cluster.devices),
+            recomputes=tuple(dict.fromkeys(request.recomputes)) or ways,
         )
-        return planes(
-            self.profile,
-            cluster,
-            widths,
-            ways,
-            sizes,
-            sequence_parallel,
-            tuple(shards),
-            considered_meshes(strategies, synchronous),
-        )
+        return spaces(self.profile, cluster, whole)
 
     def profile_of(self, found: SimulatedLayout) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
@@ -115,13 +97,19 @@ class SizedSpace:
         return self.profile(found.mesh.tensor, recompute, found.plane.sizes, found.mesh.sequence_parallel)
 
 
-def considered_meshes(strategies: Sequence[str], synchronous: bool | None) -> tuple[str, ...]:
-    """Strategies that a search considers; arguments as of `search_sizes`."""
-    return considered(strategies, synchronous, STRATEGIES, (*USUAL, *STALE), "for an analytic model ")
+def considered_meshes(request: PlanRequest) -> tuple[str, ...]:
+    """Strategies that a search considers."""
+    return considered(request.strategies, request.synchronous, STRATEGIES, (*USUAL, *STALE), "for an analytic model ")
+
+
+def sizes_of(request: PlanRequest) -> tuple[int, ...]:
+    """Microbatch sizes that a search considers, ascending."""
+    named = tuple(sorted(set(request.microbatch_sizes)))
+    return named or tuple(size for size in SIZES if size <= request.batch_size)
 
 
 def divisors(devices: int) -> tuple[int, ...]:
-    """Widths of tensor-parallel groups; those that fit neither model nor levels are left out by `planes`."""
+    """Widths of tensor-parallel groups; those that fit neither model nor levels are left out by `spaces`."""
     return tuple(width for width in range(1, devices + 1) if devices % width == 0)
 
 

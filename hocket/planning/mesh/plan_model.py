@@ -5,54 +5,39 @@ forward, without what recomputation repeats.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any
 
-from hocket.cost.analytic.calibration import Calibration
-from hocket.cost.analytic.transformer import RECOMPUTE, Precision
-from hocket.errors import InputError, RefusedError, nearest
+from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Node
 from hocket.hardware.groups import grouped
-from hocket.planning.buckets.assign import AUTO, DEFAULT, Rebucketed, check_buckets, rebucketed
-from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes
+from hocket.planning.buckets.assign import AUTO, Rebucketed, rebucketed
+from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes, sizes_of
 from hocket.planning.mesh.search import LayoutSearch, search_meshes
 from hocket.planning.mesh.simulated import SimulatedLayout
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
 from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import stage_shapes
-from hocket.program.program import SHARDS
 from hocket.util.compatibility import Feature, check_together
 from hocket.util.units import show_bytes
-
-SIZES = (1, 2, 4, 8, 16)  # of microbatches
-IN_16_BITS = Precision()
 
 
 class SizedSearch(SizedSpace):
     """Result of a search for an analytic model.
 
     Attributes:
-        buckets: what was asked. meshes: found ones, the best first. search_s: that it took.
+        meshes: found ones, the best first. search_s: that it took.
     """
 
-    def __init__(
-        self,
-        model: Transformer,
-        cluster: Cluster,
-        batch_size: int,
-        precision: Precision,
-        calibration: Calibration | None = None,
-        buckets: str = AUTO,
-    ) -> None:
-        super().__init__(model, cluster, batch_size, precision, calibration)
-        self.buckets = buckets
+    def __init__(self, model: Transformer, cluster: Cluster, request: PlanRequest) -> None:
+        super().__init__(model, cluster, request)
         self.meshes = LayoutSearch((), 0, 0)
         self.search_s = 0.0
 
@@ -115,7 +100,7 @@ class SizedSearch(SizedSpace):
 
     @cached_property
     def _rebucketed(self) -> Rebucketed | None:
-        if self.buckets != AUTO:
+        if self.request.buckets != AUTO:
             return None
         return rebucketed(self._with_one_size, self.profile_of(self.best))
 
@@ -127,9 +112,9 @@ class SizedSearch(SizedSpace):
     def _plan(self, found: SimulatedLayout) -> Plan:
         mesh = found.mesh
         profile = self.profile_of(found)
-        situation, choice = found.plane.choice(mesh, self.batch_size)
+        space, choice = found.plane.choice(mesh, self.batch_size)
         plan = replace(
-            make_plan(situation, mesh.strategy, choice),
+            make_plan(space, mesh.strategy, choice),
             cluster=self.cluster,
             tensor=mesh.tensor,
             slices=mesh.tensor > 1 and found.plane.slices,
@@ -140,8 +125,8 @@ class SizedSearch(SizedSpace):
 
     def updates(self, found: SimulatedLayout) -> UpdateSemantics:
         """Differences of a layout's updates from one process."""
-        situation, choice = found.plane.choice(found.mesh, self.batch_size)
-        shapes = stage_shapes(situation.profile, choice.stages)
+        space, choice = found.plane.choice(found.mesh, self.batch_size)
+        shapes = stage_shapes(space.profile, choice.stages)
         return updates_of(found.mesh.strategy, shapes, self.batch_size, found.mesh.samples, choice.options)
 
     def save(self, path: str | Path) -> Path:
@@ -162,7 +147,7 @@ class SizedSearch(SizedSpace):
 
     def share_of_peak(self, found: SimulatedLayout) -> float:
         """These, by the peak rate of the devices' mean."""
-        cluster, dtype = self.cluster, self.precision.dtype
+        cluster, dtype = self.cluster, self.request.precision.dtype
         nodes = cluster.nodes or (Node(cluster.device_type, cluster.devices),)
         rates = {device.name: device.flops_per_s[dtype] for device in self.devices}
         whole = sum(node.devices * rates[node.device_type] for node in nodes)
@@ -172,18 +157,8 @@ class SizedSearch(SizedSpace):
 def search_sizes(
     model: Transformer,
     cluster: Cluster,
-    batch_size: int,
+    request: PlanRequest,
     *,
-    tensors: Sequence[int] = (),
-    recomputes: Sequence[str] = (),
-    microbatch_sizes: Sequence[int] = (),
-    sequence_parallel: Sequence[bool] = (False, True),
-    shards: Sequence[str] = SHARDS,
-    strategies: Sequence[str] = (),
-    synchronous: bool | None = None,
-    precision: Precision = IN_16_BITS,
-    calibration: Calibration | None = None,
-    buckets: str | float = AUTO,
     ceiling_s: float = inf,
     like: SizedSpace | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -191,53 +166,32 @@ def search_sizes(
     """Search all ways to divide a cluster among tensors, stages and columns for a model.
 
     Arguments:
-        tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
-            "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty. sequence_parallel: whether
-            members of groups work on slices of the sequence. shards: what columns divide of their state;
-            all of `SHARDS` when nothing is said. strategies: of `mesh.STRATEGIES`; `USUAL` when empty. synchronous: False: where none
-            is named, `STALE` as well; True: refuse such a name.
-        buckets: AUTO, or DEFAULT for buckets of one size in the best plan as well (hocket/planning/buckets/assign.py).
         ceiling_s: iterations that take longer are of no use. like: a space of the same model, whose profiles will do.
 
     Raises:
         InputError: a width that does not divide the model or the cluster, an unknown word, a type without a rate for the numbers'
-            type, sizes beyond the batch.
+            type, sizes beyond the batch, or what is for profiles only.
     """
     began = clock()
-    if batch_size < 1:
-        raise InputError("batch_size", str(batch_size), ">= 1")
-    sizes = tuple(sorted(set(microbatch_sizes))) or tuple(b for b in SIZES if b <= batch_size)
+    request.check_for_model()
+    sizes = sizes_of(request)
     for size in sizes:
-        if not 1 <= size <= batch_size:
-            raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {batch_size}")
-    for word in recomputes:
-        if word not in RECOMPUTE:
-            raise InputError("recompute", repr(word), f"one of {', '.join(RECOMPUTE)}")
-    for word in shards:
-        if word not in SHARDS:
-            raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
-    considered_meshes(strategies, synchronous)
-    if model.tied and (set(shards) == {"full"} or set(strategies) == {"fully_sharded"}):
+        if not 1 <= size <= request.batch_size:
+            raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {request.batch_size}")
+    considered_meshes(request)
+    if model.tied and (set(request.shards) == {"full"} or set(request.strategies) == {"fully_sharded"}):
         check_together(
             "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output has its words' weights"
         )
-    for width in tensors:
+    for width in request.tensors:
         model.check_tensor(width)
         grouped(cluster, width)
-    check_buckets(buckets)
-    if not isinstance(buckets, str):
-        raise InputError("buckets", f"{buckets:g}", f"{AUTO} or {DEFAULT}, for an analytic model")
-    found = SizedSearch(model, cluster, batch_size, precision, calibration, buckets)
+    found = SizedSearch(model, cluster, request)
     if like is not None:
         found.share(like)
-    found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
-    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel, shards, strategies, synchronous)
-    found.meshes = search_meshes(every, batch_size, ceiling_s)
+    found.profile(
+        request.tensors[0] if request.tensors else 1, "none", sizes
+    )  # says what is wrong with the device type
+    found.meshes = search_meshes(found.spaces(cluster, request), request.batch_size, ceiling_s)
     found.search_s = clock() - began
     return found
-
-
-def asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a search that select its layout spaces."""
-    names = ("tensors", "recomputes", "sequence_parallel", "shards", "strategies", "synchronous")
-    return {name: options[name] for name in names if name in options}

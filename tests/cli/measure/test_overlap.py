@@ -7,6 +7,7 @@ import pytest
 from hocket.cost.buckets.fit import Fitted
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.profile import ModelProfile
 from hocket.training.calibrate.buckets.fit import OverlapMeasurement, PlainBackward
@@ -20,7 +21,9 @@ MODEL = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 
 def replicated(folder: Path) -> Path:
     """A folder whose plan sums gradients."""
     profile, cluster = ModelProfile.read("profile.json"), Cluster.read("cluster.yaml")
-    search(profile, cluster, 8, strategies=("data_parallel",), shard="none").best.plan.save("plan.yaml")
+    search(profile, cluster, PlanRequest(8, strategies=("data_parallel",), shards=("none",))).best.plan.save(
+        "plan.yaml"
+    )
     Path("cluster.yaml").unlink()
     return folder
 

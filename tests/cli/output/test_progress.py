@@ -10,6 +10,7 @@ from hocket.cli.plan.explain import explained_profile
 from hocket.hardware.cluster import Cluster
 from hocket.planning.goals.for_model import plan_sizes
 from hocket.planning.goals.goal import Goal
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.max_depth import largest
 from hocket.profiling.analytic.sizes import published
@@ -84,7 +85,11 @@ def test_a_search_by_sizes_says_what_it_looks_at() -> None:
     said: list[tuple[float, float, str]] = []
     cluster = Cluster.read(CLUSTER)
     plan_sizes(
-        published("gpt2-xl"), cluster, 128, Goal(), lambda *one: said.append(one), tensors=(1,), shards=("none",)
+        published("gpt2-xl"),
+        cluster,
+        PlanRequest(128, tensors=(1,), shards=("none",)),
+        Goal(),
+        lambda *one: said.append(one),
     )
     assert said == [(0, 0, f"ways to divide {cluster.devices} devices for a batch of 128")]
 
@@ -93,7 +98,7 @@ def test_a_search_by_sizes_says_what_it_looks_at() -> None:
 def test_a_search_says_what_it_is_at_to_its_end() -> None:
     """And never that it is done before it is: choices, buckets, then each plan that swaps; of baselines each plan, too."""
     said: list[tuple[float, float, str]] = []
-    search(MODEL, cluster(700e6), 4, progress=lambda *one: said.append(one))
+    search(MODEL, cluster(700e6), PlanRequest(4), progress=lambda *one: said.append(one))
     words = [one[-1] for one in said]
     assert words.index("buckets of gradients") < words.index("packs of layers that swap")
     assert words[0].startswith("choices of ")
@@ -101,7 +106,9 @@ def test_a_search_says_what_it_is_at_to_its_end() -> None:
     assert any(one.startswith("swapping, pipeline ") and " packs b" in one for one in words)
     assert all(done < total or not total for done, total, _ in said)
     said.clear()
-    search(MODEL, cluster(700e6), 4, strategies=("gpipe",), swap="lru", progress=lambda *one: said.append(one))
+    search(
+        MODEL, cluster(700e6), PlanRequest(4, strategies=("gpipe",), swap="lru"), progress=lambda *one: said.append(one)
+    )
     assert said[0][-1] == "choices of gpipe"
     assert any("swap lru" in one[-1] for one in said)
 
@@ -118,8 +125,8 @@ def test_how_deep_says_each_depth() -> None:
 def test_what_explains_says_what_it_asks() -> None:
     """Each question, and the choices of the searches for it."""
     said: list[tuple[float, float, str]] = []
-    found = search(MODEL, cluster(700e6), 4)
-    explained_profile({"": MODEL}, found, {}, lambda *one: said.append(one))
+    found = search(MODEL, cluster(700e6), PlanRequest(4))
+    explained_profile({"": MODEL}, found, PlanRequest(4), lambda *one: said.append(one))
     words = [one[-1] for one in said]
     assert any(one.startswith("what if ") for one in words)
     assert any(one.startswith("plans with old weights: choices of ") for one in words)

@@ -7,6 +7,7 @@ import pytest
 from hocket.cli.output.tables import print_search
 from hocket.cli.plan.explain import _runner_up
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
@@ -17,7 +18,9 @@ from hocket.strategies.base.strategy import members
 def found() -> Search:
     """A search in which every strategy has its say, on four devices."""
     profile = chain(6, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
-    return search(profile, Cluster("four", (Level("server", 4, 1e9, 1e-6),), "cpu-core"), 30, synchronous=False)
+    return search(
+        profile, Cluster("four", (Level("server", 4, 1e9, 1e-6),), "cpu-core"), PlanRequest(30, synchronous=False)
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

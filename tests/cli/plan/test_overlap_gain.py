@@ -8,6 +8,7 @@ import pytest
 from hocket.hardware.cluster import Cluster
 from hocket.planning.load import open_plan
 from hocket.planning.plan import Plan
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.trace import Trace
@@ -20,8 +21,7 @@ def summing(folder: Path) -> Path:
     found = search(
         ModelProfile.read("profile.json"),
         Cluster.read("cluster.yaml"),
-        8,
-        strategies=("data_parallel",),
+        PlanRequest(8, strategies=("data_parallel",)),
         profile_path="profile.json",
     )
     found.best.plan.save("plan.yaml")

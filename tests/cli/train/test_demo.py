@@ -7,13 +7,14 @@ import pytest
 from hocket.cli.train.demo import _one_each, check_own, run_demo
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 CANDIDATES = search(
-    PROFILE, Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core"), 8, synchronous=False
+    PROFILE, Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core"), PlanRequest(8, synchronous=False)
 ).candidates
 
 

@@ -12,6 +12,7 @@ from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
 from hocket.planning.mesh.plan_model import search_sizes
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.operators import KINDS, MemoryPass, Product
 from hocket.profiling.analytic.sketch import sketch
 from tests.planning.mesh.test_layout import GPT, SERVERS
@@ -117,7 +118,7 @@ def test_planning_by_sizes_with_it() -> None:
         assert b.forward_s == pytest.approx([2 * s for s in a.forward_s])
         assert b.backward_s == pytest.approx([2 * s for s in a.backward_s])
         assert (b.step_s, b.stash_bytes) == (pytest.approx(2 * a.step_s), a.stash_bytes)
-    found = [search_sizes(GPT, SERVERS, 32, calibration=c).best.iteration_s for c in (None, twice)]
+    found = [search_sizes(GPT, SERVERS, PlanRequest(32, calibration=c)).best.iteration_s for c in (None, twice)]
     assert found[1] > 1.2 * found[0]
     with pytest.raises(InputError, match="factors of"):
-        search_sizes(GPT, SERVERS, 32, calibration=TRUTH)
+        search_sizes(GPT, SERVERS, PlanRequest(32, calibration=TRUTH))

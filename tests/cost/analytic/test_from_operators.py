@@ -13,6 +13,7 @@ from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
 from hocket.models.gpt import GPT, language_loss
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.operators import MemoryPass, Product
 from hocket.profiling.analytic.sketch import sketch
@@ -91,7 +92,7 @@ def test_it_is_a_profile_like_any_other(sketched) -> None:  # type: ignore[no-un
     assert found.source.startswith("worked out")
     assert ModelProfile.from_json(found.to_json()) == found
     servers = Cluster("four", (Level("server", 4, 3e11, 1e-5),), "a100-80gb")
-    assert search(found, servers, 8).best.iteration_s > 0
+    assert search(found, servers, PlanRequest(8)).best.iteration_s > 0
     other = costed(sketched, device_type("h100"))
     assert other.step_call_s > 0
     for slow, quick in zip(found.layers, other.layers, strict=True):

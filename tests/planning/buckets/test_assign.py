@@ -21,6 +21,7 @@ from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
@@ -82,7 +83,7 @@ def test_never_slower_and_within_memory(
         levels = (replace(on.levels[0], overlap=replace(known, threads=(1, 16, 256))), *on.levels[1:])
         on = replace(on, levels=levels)
     names = ("data_parallel", "flush", "two_bw", "burst_parallel")
-    before = search(profile, on, batch_size, strategies=names, buckets="default").candidates
+    before = search(profile, on, PlanRequest(batch_size, strategies=names, buckets="default")).candidates
     after = best_few(before, profile)
     assert after == best_few(before, profile)
     changed = 0
@@ -134,10 +135,10 @@ def test_near_the_best_of_all(overlap: OverlapModel | None, rate: float) -> None
 
 def test_what_is_gained_is_said() -> None:
     """In the candidate, with how many there were; threads only where they are known; `default` leaves all as it was."""
-    options = {"strategies": ("data_parallel",), "shard": "none"}
+    options = {"strategies": ("data_parallel",), "shards": ("none",)}
     known, unknown = cluster(overlap=KNOWN), cluster()
     for on in (known, unknown):
-        old, new = (search(MANY, on, 8, buckets=word, **options).best for word in ("default", "auto"))
+        old, new = (search(MANY, on, PlanRequest(8, buckets=word, **options)).best for word in ("default", "auto"))
         assert not old.buckets
         (was,), (now,) = old.plan.stages, new.plan.stages
         gain = old.iteration_s / new.iteration_s - 1
@@ -152,8 +153,8 @@ def test_what_is_best_only_with_other_buckets_is_found() -> None:
     """One device takes less than two whose gradients are one bucket, behind all of the backward; with more buckets two are quicker."""
     profile = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="v100-16gb")
     two = cluster(Level("server", 2, 1e9, 1e-6))
-    options = {"strategies": ("data_parallel",), "microbatch_sizes": (1,), "shard": "none"}
-    default, auto = (search(profile, two, 2, buckets=word, **options).best for word in ("default", "auto"))
+    options = {"strategies": ("data_parallel",), "microbatch_sizes": (1,), "shards": ("none",)}
+    default, auto = (search(profile, two, PlanRequest(2, buckets=word, **options)).best for word in ("default", "auto"))
     assert [len(one.plan.stages[0].devices) for one in (default, auto)] == [1, 2]
     assert auto.iteration_s < 0.95 * default.iteration_s
 
@@ -162,8 +163,10 @@ def test_under_a_limit_of_amplification() -> None:
     """A limit that does not bind changes nothing, of plans that keep devices and of those that lend them; one that binds holds for plans
     with other buckets, whose amplification is counted anew."""
     on = cluster(overlap=KNOWN)
-    options = {"strategies": ("data_parallel", "burst_parallel"), "shard": "none"}
-    free, found = (search(MANY, on, 8, amplification_limit=limit, **options).candidates for limit in (None, 50.0))
+    options = {"strategies": ("data_parallel", "burst_parallel"), "shards": ("none",)}
+    free, found = (
+        search(MANY, on, PlanRequest(8, amplification_limit=limit, **options)).candidates for limit in (None, 50.0)
+    )
     assert {one.strategy for one in found} == {"data_parallel", "burst_parallel"}
     for one in found:
         assert one.buckets
@@ -189,10 +192,10 @@ def test_what_keeps_a_limit_with_other_buckets_alone_is_found(name: str, tensor:
     """Of a plan on all devices that uses less with the buckets that serve it best: a limit between the two refuses it with `default`; with
     `auto` it is offered, and says what buckets gain."""
     on, profile = cluster(overlap=KNOWN), replace(MANY, tensor=tensor)
-    options = {"strategies": (name,), "shard": "none", "microbatch_sizes": (1,)}
+    options = {"strategies": (name,), "shards": ("none",), "microbatch_sizes": (1,)}
 
     def offered(word: str, limit: float) -> Evaluated | None:
-        found = search(profile, on, 8, buckets=word, amplification_limit=limit, **options)
+        found = search(profile, on, PlanRequest(8, buckets=word, amplification_limit=limit, **options))
         return next((one for one in found.candidates if len(one.plan.stages[0].devices) == 8 // tensor), None)
 
     before, after = (offered(word, 1e3) for word in ("default", "auto"))
@@ -230,15 +233,15 @@ def test_however_it_is_asked() -> None:
     """A strategy's best plan is as quick in a search of all as in one of its own; what has buckets of 25 MiB for want of looking says so."""
     on = cluster(overlap=KNOWN)
     names = ("data_parallel", "burst_parallel", "interleaved", "flush")
-    found = search(MANY, on, 8, strategies=names, shard="none").candidates
+    found = search(MANY, on, PlanRequest(8, strategies=names, shards=("none",))).candidates
     limit_s = found[0].iteration_s * (1 + REACH)
     summing = [one for one in found if any(len(stage.devices) > 1 for stage in one.plan.stages)]
     for name in {one.strategy for one in summing if one.iteration_s <= limit_s}:
         here = next(one for one in summing if one.strategy == name)
-        alone = search(MANY, on, 8, strategies=(name,), shard="none")
+        alone = search(MANY, on, PlanRequest(8, strategies=(name,), shards=("none",)))
         assert here.iteration_s == pytest.approx(alone.best.iteration_s, rel=0.002), name
     assert any(one.default_buckets for one in summing)
-    plain = search(MANY, on, 8, strategies=names, shard="none", buckets="default").candidates
+    plain = search(MANY, on, PlanRequest(8, strategies=names, shards=("none",), buckets="default")).candidates
     assert not any(one.default_buckets for one in plain)
 
 
@@ -274,13 +277,13 @@ def test_threads_of_a_processor() -> None:
 
 def test_buckets_of_a_number_of_bytes() -> None:
     """As they are asked for; nonsense is refused."""
-    options = {"strategies": ("data_parallel",), "shard": "none"}
-    found = search(MANY, cluster(), 8, buckets=1e6, **options).best
+    options = {"strategies": ("data_parallel",), "shards": ("none",)}
+    found = search(MANY, cluster(), PlanRequest(8, buckets=1e6, **options)).best
     assert len(found.plan.stages[0].buckets) == LAYERS
     assert not found.buckets
     for wrong in ("automatic", 0.0, -1.0, inf):
         with pytest.raises(InputError, match="auto, default or a number of bytes"):
-            search(MANY, cluster(), 8, buckets=wrong)
+            search(MANY, cluster(), PlanRequest(8, buckets=wrong))
 
 
 def test_stages_with_several_microbatches_and_replicas_that_run_bundles() -> None:
@@ -355,7 +358,7 @@ def test_by_sizes(shard: str) -> None:
         (on, "auto", True),
         (known, "auto", True),
     ):
-        found = search_sizes(model, where, 8, buckets=word, **options)
+        found = search_sizes(model, where, PlanRequest(8, buckets=word, **options))
         plan = found.plan(found.best, "there.json")
         assert plan.profile == "there.json"
         assert plan.predicted is not None
@@ -368,4 +371,4 @@ def test_by_sizes(shard: str) -> None:
             assert gain > 0.002
             assert found.buckets_text.endswith(f"{gain:.1%} quicker")
     with pytest.raises(InputError, match="auto or default"):
-        search_sizes(model, on, 8, buckets=1e6)
+        search_sizes(model, on, PlanRequest(8, buckets=1e6))

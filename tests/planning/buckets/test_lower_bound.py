@@ -11,6 +11,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.buckets.lower_bound import least_used_s
 from hocket.planning.burst.amplification import device_s
 from hocket.planning.plan import Plan
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
@@ -27,8 +28,8 @@ def test_no_buckets_use_less(profile: ModelProfile, on: Cluster, batch_size: int
         on, levels=tuple(replace(level, overlap=known) for level, known in zip(on.levels, levels, strict=True))
     )
     names = ("data_parallel", "flush", "burst_parallel", "fully_sharded")
-    shard = data.draw(st.sampled_from((None, "none", "optimizer")))
-    found = search(profile, on, batch_size, strategies=names, buckets="default", shard=shard).candidates
+    shards = data.draw(st.sampled_from(((), ("none",), ("optimizer",))))
+    found = search(profile, on, PlanRequest(batch_size, strategies=names, buckets="default", shards=shards)).candidates
     for one in data.draw(st.lists(st.sampled_from(found), max_size=3)) if found else ():
         stages = []
         for stage in one.plan.stages:
@@ -49,7 +50,9 @@ def test_what_is_left(shard: str, sums_s: float) -> None:
     """Computation, the sum of the last gradients, and the gather of what each replica has made."""
     profile = chain(4, forward_s=1.0, backward_s=2.0, weights_bytes=1e9, microbatch_sizes=(1,), device_type="v100-16gb")
     on = Cluster("two", (Level("wire", 2, 4e9, 1e-3),), "v100-16gb")
-    plan: Plan = search(profile, on, 2, strategies=("data_parallel",), shard=shard, buckets="default").best.plan
+    plan: Plan = search(
+        profile, on, PlanRequest(2, strategies=("data_parallel",), shards=(shard,), buckets="default")
+    ).best.plan
     assert len(plan.stages[0].devices) == 2
     steps_s = sum(layer.step_s for layer in profile.layers) / (1 if shard == "none" else 2)
     assert least_used_s(plan, profile) == pytest.approx(2 * (12.0 + steps_s + sums_s))

@@ -13,6 +13,7 @@ from hocket.planning.burst.amplification import alone_s, amplification_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict_choice, proven_peaks
 from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search, search_widths
 from hocket.profiling.analytic.synthetic import chain
@@ -85,7 +86,7 @@ def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int
                     kept.append(seconds)
         except RefusedError:
             continue
-    found = search(profile, cluster, 8, amplification_limit=limit, strategies=NAMES)
+    found = search(profile, cluster, PlanRequest(8, amplification_limit=limit, strategies=NAMES))
     for one in found.candidates:
         assert one.amplification == pytest.approx(amplification_of(one.plan, profile).planned)
         assert one.amplification <= limit * (1 + 1e-9)
@@ -97,7 +98,7 @@ def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int
 
 def test_burst_plans_win_where_layers_are_unlike() -> None:
     """Eight devices for all layers use too much; the wide ones alone get them. Without a limit nothing is counted."""
-    free, found = search(UNLIKE, FAST, 8), search(UNLIKE, FAST, 8, amplification_limit=1.2)
+    free, found = search(UNLIKE, FAST, PlanRequest(8)), search(UNLIKE, FAST, PlanRequest(8, amplification_limit=1.2))
     assert free.best.amplification is None
     assert free.best.strategy == "data_parallel"
     assert (found.best.strategy, found.best.config) == ("burst_parallel", "8-1")
@@ -110,17 +111,17 @@ def test_burst_plans_win_where_layers_are_unlike() -> None:
 def test_shares_that_were_not_measured_are_left_out() -> None:
     """Of 32 samples four devices have eight each, which were measured, whatever the limit; of 80 no number of them has so few."""
     cluster = burst_models.flat(4, bandwidth=1e9)
-    found = search(UNLIKE, cluster, 32, amplification_limit=4.0, strategies=("burst_parallel",))
+    found = search(UNLIKE, cluster, PlanRequest(32, amplification_limit=4.0, strategies=("burst_parallel",)))
     assert {len(stage.devices) for one in found.candidates for stage in one.plan.stages} == {4}
     with pytest.raises(RefusedError, match="80 samples for 4 devices; expected at most 8 samples on each device"):
-        _ = search(UNLIKE, cluster, 80, amplification_limit=4.0, strategies=("burst_parallel",)).best
+        _ = search(UNLIKE, cluster, PlanRequest(80, amplification_limit=4.0, strategies=("burst_parallel",))).best
 
 
 @pytest.mark.parametrize("limit", [0.5, -1.0, float("nan")])
 def test_a_limit_below_one_device_is_refused(limit: float) -> None:
     """As is one for an analytic model, for which every plan uses all devices."""
     with pytest.raises(InputError, match=r"expected >= 1 \(one device has"):
-        search(UNLIKE, FAST, 8, amplification_limit=limit)
+        search(UNLIKE, FAST, PlanRequest(8, amplification_limit=limit))
     with pytest.raises(InputError, match="an analytic model, for which every plan uses all devices"):
         hocket.plan("gpt2-xl", FAST, 8, amplification_limit=1.5)
 
@@ -130,7 +131,7 @@ def test_groups_are_counted_by_their_devices() -> None:
     profiles = {"one": UNLIKE, "two": replace(UNLIKE, tensor=2)}
 
     def used(limit: float) -> set[tuple[int, float]]:
-        found = search_widths(profiles, FAST, 8, strategies=("data_parallel",), amplification_limit=limit)
+        found = search_widths(profiles, FAST, PlanRequest(8, strategies=("data_parallel",), amplification_limit=limit))
         return {(one.plan.tensor, round(one.amplification or 0.0, 6)) for one in found.candidates}
 
     assert used(1.0) == {(1, 1.0)}
@@ -144,5 +145,5 @@ def test_seconds_of_sizes_outside_of_what_was_measured_are_noted(sizes: tuple[in
         4, forward_s=0.004, weights_bytes=1e3, activation_bytes=1e3, microbatch_sizes=sizes, device_type="a100-80gb"
     )
     cluster = Cluster("eight", (Level("server", 8, 1e12),), device_type="a100-80gb")
-    found = search(profile, cluster, 32, strategies=("burst_parallel",))
+    found = search(profile, cluster, PlanRequest(32, strategies=("burst_parallel",)))
     assert any("samples at once" in note for note in found.notes) is told

@@ -12,6 +12,7 @@ from hocket.planning.explain.bottlenecks import limits_of
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.search import search_meshes
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.sizes import published
@@ -38,9 +39,9 @@ def test_small_models_in_one_server(kind: str, model: str) -> None:
     """Data parallelism on every type of the catalogue, plain where the step may not be shared; the best pipeline takes more, and it is
     said how much."""
     for options, winners in (({}, (PLAIN, SHARDED)), ({"shards": ("none",)}, (PLAIN,))):
-        found = search_sizes(SMALL[model], server(kind), 256, **options)  # type: ignore[arg-type]
+        found = search_sizes(SMALL[model], server(kind), PlanRequest(256, **options))  # type: ignore[arg-type]
         assert found.best.mesh.strategy == "data_parallel"
-        verdict = of_sizes(found, options)
+        verdict = of_sizes(found)
         assert verdict.winner in winners
         assert found.best.mesh.sharded == (verdict.winner == SHARDED)
         assert verdict.loses > TIE
@@ -54,21 +55,21 @@ def test_small_models_in_one_server(kind: str, model: str) -> None:
 def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per_s: float) -> None:
     """Whatever the batch and the links: it wins by more than the tolerance of a tie, or nothing else fits. The other is the best of
     its kind, as a search of that kind alone has it."""
-    found = search_sizes(SMALL["a tiny one"], server("a100-40gb", bandwidth_bytes_per_s), batch_size)
-    verdict = of_sizes(found, {})
+    found = search_sizes(SMALL["a tiny one"], server("a100-40gb", bandwidth_bytes_per_s), PlanRequest(batch_size))
+    verdict = of_sizes(found)
     piped = found.best.mesh.depth > 1
     assert (verdict.winner == PIPELINE) == piped
     assert not piped or not verdict.other or verdict.loses > 0
-    planes = found.planes(found.cluster, found.best.plane.sizes)
-    others = search_meshes(planes, batch_size, only=lambda mesh: (mesh.depth > 1) != piped).found
+    spaces = found.spaces(found.cluster, found.request)
+    others = search_meshes(spaces, batch_size, only=lambda mesh: (mesh.depth > 1) != piped).found
     assert verdict.loses == pytest.approx(min(one.iteration_s for one in others) / found.best.iteration_s - 1, abs=TIE)
 
 
 def test_one_kind_alone() -> None:
     """Where no strategy of the other kind was asked for, that is the reason; where one was, it is compared."""
     for strategies, why in ((("flush",), "nothing else was considered"), (("flush", "data_parallel"), "")):
-        found = search_sizes(SMALL["a tiny one"], server("a100-40gb"), 64, strategies=strategies)
-        verdict = of_sizes(found, {"strategies": strategies})
+        found = search_sizes(SMALL["a tiny one"], server("a100-40gb"), PlanRequest(64, strategies=strategies))
+        verdict = of_sizes(found)
         assert (verdict.winner == PIPELINE, verdict.why) == (len(strategies) == 1, why)
 
 
@@ -78,9 +79,9 @@ def test_launches_are_charged() -> None:
     losses = []
     for launch_s in (0.0, 5e-5):
         types = (replace(kind, name="own", launch_s=launch_s),)
-        found = search_sizes(SMALL["a tiny one"], replace(server("own"), types=types), 64)
-        planes = list(found.planes(found.cluster, found.best.plane.sizes, (1,)))
-        best = [search_meshes(planes, 64, only=lambda mesh, k=k: (mesh.depth > 1) == k).found[0] for k in (False, True)]  # type: ignore[misc]
+        found = search_sizes(SMALL["a tiny one"], replace(server("own"), types=types), PlanRequest(64))
+        spaces = list(found.spaces(found.cluster, replace(found.request, tensors=(1,))))
+        best = [search_meshes(spaces, 64, only=lambda mesh, k=k: (mesh.depth > 1) == k).found[0] for k in (False, True)]  # type: ignore[misc]
         losses.append(best[1].iteration_s - best[0].iteration_s)
     assert losses[1] > losses[0]
 
@@ -88,20 +89,20 @@ def test_launches_are_charged() -> None:
 def test_where_nothing_else_fits() -> None:
     """What is missing is told, of either kind."""
     options = {"tensors": (1,), "shards": ("none",)}
-    large = search_sizes(published("gpt2-xl"), server("v100-16gb"), 64, **options)  # type: ignore[arg-type]
-    verdict = of_sizes(large, options)
+    large = search_sizes(published("gpt2-xl"), server("v100-16gb"), PlanRequest(64, **options))  # type: ignore[arg-type]
+    verdict = of_sizes(large)
     assert verdict.winner == PIPELINE
     assert verdict.text.startswith("a pipeline wins: nothing without a pipeline, for p1 t1 d8")
     assert "of 14.90 GiB" in verdict.text
-    alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), 64)
-    assert of_sizes(alone, {}).text == "one device alone is quickest: nothing on several devices, since there is one"
+    alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), PlanRequest(64))
+    assert of_sizes(alone).text == "one device alone is quickest: nothing on several devices, since there is one"
 
 
 def test_of_profiles() -> None:
     """Quick links: data parallelism; slow ones and many weights: a pipeline, and how much the best without a pipeline loses."""
     quick = Cluster("four", (Level("server", 4, 1e11, 1e-6),), "v100-16gb")
     light = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="v100-16gb")
-    found = search(light, quick, 32)
+    found = search(light, quick, PlanRequest(32))
     verdict = of_profile(found)
     assert verdict.winner == PLAIN
     assert verdict.loses == pytest.approx(
@@ -115,12 +116,12 @@ def test_of_profiles() -> None:
     )
     slow = replace(quick, levels=(Level("server", 4, 1e9, 1e-6),))
     heavy = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, device_type="v100-16gb")
-    verdict = of_profile(search(heavy, slow, 32))
+    verdict = of_profile(search(heavy, slow, PlanRequest(32)))
     assert verdict.winner == PIPELINE
     assert verdict.text.startswith("a pipeline wins: the best without a pipeline, data_parallel ")
-    only = search(heavy, slow, 32, strategies=["flush"])
+    only = search(heavy, slow, PlanRequest(32, strategies=["flush"]))
     assert of_profile(only).text == "a pipeline: nothing else was considered"
-    waved = search(light, quick, 32, strategies=["waves"])
+    waved = search(light, quick, PlanRequest(32, strategies=["waves"]))
     assert of_profile(waved).text == "model parallelism in waves: nothing else was considered"
 
 
@@ -128,14 +129,14 @@ def test_one_device_of_several() -> None:
     """Where links are so slow that one of two devices is quickest, that is said, and by how much the best on both is behind."""
     slow = Cluster("two", (Level("server", 2, 1e7, 1e-3),), "v100-16gb")
     heavy = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, activation_bytes=1e7, device_type="v100-16gb")
-    found = search(heavy, slow, 4, strategies=("data_parallel", "flush"))
+    found = search(heavy, slow, PlanRequest(4, strategies=("data_parallel", "flush")))
     assert (found.best.strategy, found.best.config) == ("data_parallel", "1")
     verdict = of_profile(replace(found, candidates=(found.best,)))
     assert verdict.winner == ALONE
     assert verdict.text == "one device alone: nothing else was considered"
-    single = search(heavy, replace(slow, levels=(Level("server", 1, 1e7, 1e-3),)), 4)
+    single = search(heavy, replace(slow, levels=(Level("server", 1, 1e7, 1e-3),)), PlanRequest(4))
     assert of_profile(single).text == "one device alone is quickest: nothing on several devices, since there is one"
-    second = search(heavy, slow, 4, strategies=("flush",)).best
+    second = search(heavy, slow, PlanRequest(4, strategies=("flush",))).best
     verdict = of_profile(replace(found, candidates=(found.best, second)))
     more = second.iteration_s / found.best.iteration_s - 1
     start = f"one device alone is quickest: the best on several devices, {second.label}, takes {more:.1%} more"
@@ -146,31 +147,31 @@ def test_one_device_of_several() -> None:
 def test_replicas_that_share_the_step() -> None:
     """Of few samples a device the step is much of the time: those that share it win, where they may, by sizes and of
     a profile."""
-    found = search_sizes(SMALL["bert-large"], server("a100-40gb"), 16)
-    verdict = of_sizes(found, {})
+    found = search_sizes(SMALL["bert-large"], server("a100-40gb"), PlanRequest(16))
+    verdict = of_sizes(found)
     assert str(found.best.mesh) == "p1 t1 d8 z1 b2"
     assert verdict.text.startswith(f"sharded data parallelism wins: the best pipeline, {verdict.other}, takes ")
-    plain = search_sizes(SMALL["bert-large"], server("a100-40gb"), 16, shards=("none",))
+    plain = search_sizes(SMALL["bert-large"], server("a100-40gb"), PlanRequest(16, shards=("none",)))
     assert plain.best.iteration_s > found.best.iteration_s * (1 + TIE)
-    assert SHARDED not in of_sizes(plain, {"shards": ("none",)}).text
+    assert SHARDED not in of_sizes(plain).text
     profiled = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e6, device_type="v100-16gb")
     profiled = replace(profiled, layers=tuple(replace(layer, step_s=2e-3) for layer in profiled.layers))
     links = Cluster("quick", (Level("server", 4, 1e12, 1e-6),), "v100-16gb")
     names = ["data_parallel", "flush"]
-    together = search(profiled, links, 4, strategies=names)
+    together = search(profiled, links, PlanRequest(4, strategies=names))
     assert (together.best.label, together.best.plan.shard) == ("data_parallel 4 shard=optimizer b1", "optimizer")
     told = of_profile(together).text
     assert told.startswith("sharded data parallelism wins: the best pipeline, flush ")
-    whole = search(profiled, links, 4, strategies=names, shard="none")
+    whole = search(profiled, links, PlanRequest(4, strategies=names, shards=("none",)))
     assert of_profile(whole).winner == PLAIN
     assert whole.best.iteration_s > together.best.iteration_s * 1.3
 
 
 def test_replicas_that_divide_everything() -> None:
     """Where whole weights leave too little room for more than one sample, those that gather them win; the plan is proved."""
-    found = search_sizes(published("llama-2-7b"), server("a100-80gb"), 16)
+    found = search_sizes(published("llama-2-7b"), server("a100-80gb"), PlanRequest(16))
     assert str(found.best.mesh) == "p1 t1 d8 z3 b2"
-    verdict = of_sizes(found, {})
+    verdict = of_sizes(found)
     assert verdict.text.startswith(f"sharded data parallelism wins: the best pipeline, {verdict.other}, takes ")
     plan = found.plan(found.best, "p.json")
     assert (plan.strategy, plan.shard, len(plan.stages)) == ("fully_sharded", "full", 34)
@@ -178,7 +179,7 @@ def test_replicas_that_divide_everything() -> None:
     assert plan.predicted.iteration_s == pytest.approx(found.best.iteration_s, rel=1e-9)
     opened = LoadedPlan(plan, found.profile_of(found.best))
     assert problems_of(opened, opened.program) == ()
-    less = search_sizes(published("llama-2-7b"), server("a100-80gb"), 16, shards=("none", "optimizer"))
+    less = search_sizes(published("llama-2-7b"), server("a100-80gb"), PlanRequest(16, shards=("none", "optimizer")))
     assert less.best.iteration_s > found.best.iteration_s * (1 + TIE)
     shares = limits_of(found, found.best).shares()
     assert sum(shares.values()) == pytest.approx(1)
@@ -188,8 +189,8 @@ def test_replicas_that_divide_everything() -> None:
 def test_the_best_of_the_other_kind_is_not_behind_the_runner_up() -> None:
     """One search for both says the same of pipelines as another for pipelines alone."""
     servers = Path(__file__).resolve().parents[3] / "examples" / "clusters" / "a100-servers.yaml"
-    found = search_sizes(published("gpt2-xl"), Cluster.read(servers), 256, tensors=(1,))
-    verdict = of_sizes(found, {"tensors": (1,)})
+    found = search_sizes(published("gpt2-xl"), Cluster.read(servers), PlanRequest(256, tensors=(1,)))
+    verdict = of_sizes(found)
     piped = found.best.mesh.depth > 1
     others = [one.iteration_s for one in found.candidates if (one.mesh.depth > 1) != piped]
     assert others

@@ -20,6 +20,7 @@ from hocket.planning.explain.what_if import (
 )
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.predict.predict import critical_path_of, predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search, search_widths
 from hocket.profiling.analytic.sizes import published
 from hocket.profiling.analytic.synthetic import chain
@@ -42,21 +43,21 @@ PROFILE = chain(6, forward_s=1e-3, backward_s=2e-3, weights_bytes=2e7, device_ty
 @pytest.fixture(scope="module")
 def sized() -> SizedSearch:
     """A search with little memory."""
-    return search_sizes(GPT, TIGHT, 16)
+    return search_sizes(GPT, TIGHT, PlanRequest(16))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("question", usual(TIGHT), ids=lambda one: one.text)
 def test_sizes_planned_anew(sized: SizedSearch, question: Scenario) -> None:
     """As a search on the changed cluster has it; never less than the same plan; a bound is not below."""
-    answer = ask_sizes(sized, question, {})
+    answer = ask_sizes(sized, question)
     batch_size = question.samples(16)
-    there = search_sizes(GPT, question.change.of(TIGHT), batch_size).best
+    there = search_sizes(GPT, question.change.of(TIGHT), PlanRequest(batch_size)).best
     now = sized.best.predicted.samples_per_s
     assert answer.anew is not None
     assert answer.anew == pytest.approx(max(there.predicted.samples_per_s / now - 1, answer.same or 0), abs=0.0101)
     assert answer.same is None or answer.same <= answer.anew
-    quick = ask_sizes(sized, question, {}, search=False)
+    quick = ask_sizes(sized, question, search=False)
     assert quick.same == answer.same
     if quick.at_most:
         assert quick.anew is not None
@@ -65,12 +66,12 @@ def test_sizes_planned_anew(sized: SizedSearch, question: Scenario) -> None:
 
 def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
     """And not where there is plenty."""
-    answer = ask_sizes(sized, Scenario("much more", Change(memory=4.0)), {})
+    answer = ask_sizes(sized, Scenario("much more", Change(memory=4.0)))
     assert (answer.same, answer.anew) != (0.0, 0.0)
     assert (answer.anew or 0) > 0.01
-    plenty = ask_sizes(search_sizes(GPT, SERVERS, 16), Scenario("more", Change(memory=1.1)), {})
+    plenty = ask_sizes(search_sizes(GPT, SERVERS, PlanRequest(16)), Scenario("more", Change(memory=1.1)))
     assert (plenty.same, plenty.anew) == (0.0, 0.0)
-    less = ask_sizes(sized, Scenario("less", Change(memory=0.6)), {})
+    less = ask_sizes(sized, Scenario("less", Change(memory=0.6)))
     assert less.same is None
     assert "needs" in less.why
     assert (less.anew or 0) <= 0
@@ -78,11 +79,11 @@ def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
 
 def test_other_numbers_of_devices(sized: SizedSearch) -> None:
     """The same plan cannot be; the best there is found. What cannot be planned is told."""
-    answer = ask_sizes(sized, Scenario("16", Change(devices=16)), {})
+    answer = ask_sizes(sized, Scenario("16", Change(devices=16)))
     assert answer.same is None
     assert (answer.anew or 0) > 0.3
-    assert ask_sizes(sized, Scenario("k80", Change(device_type="k80")), {}).why.startswith("device k80")
-    assert "divided otherwise" in ask_sizes(sized, Scenario("odd", batch=1.07), {}, search=False).why
+    assert ask_sizes(sized, Scenario("k80", Change(device_type="k80"))).why.startswith("device k80")
+    assert "divided otherwise" in ask_sizes(sized, Scenario("odd", batch=1.07), search=False).why
 
 
 def test_fewer_devices_without_a_slow_link() -> None:
@@ -90,13 +91,13 @@ def test_fewer_devices_without_a_slow_link() -> None:
     finds them."""
     slow = replace(SERVERS, levels=(SERVERS.levels[0], replace(SERVERS.levels[1], bandwidth_bytes_per_s=1e7)))
     inside = replace(slow, levels=slow.levels[:1])
-    found = search_sizes(GPT, slow, 16)
+    found = search_sizes(GPT, slow, PlanRequest(16))
     server, device = sorted(fewer(slow, found.best.predicted.bubble_fraction), key=lambda one: one.text, reverse=True)
     assert server.text == f"one server alone, {inside.devices} devices"
     assert device.text == "one device alone"
     assert device.change.of(slow).devices == 1
-    there = search_sizes(GPT, inside, 16).best.predicted.samples_per_s
-    answer = ask_sizes(found, server, {})
+    there = search_sizes(GPT, inside, PlanRequest(16)).best.predicted.samples_per_s
+    answer = ask_sizes(found, server)
     assert answer.same is None
     assert answer.anew == pytest.approx(there / found.best.predicted.samples_per_s - 1, abs=0.0101)
     assert answer.gain > 1
@@ -112,7 +113,7 @@ def test_fewer_devices_are_no_question_where_all_are_busy() -> None:
 
 def test_a_plan_as_it_stands() -> None:
     """Simulated again, with the device that lacks memory; with a search beside it if that is asked."""
-    plan = search_widths({"": PROFILE}, SERVER, 16, strategies=["flush"]).best.plan
+    plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, strategies=["flush"])).best.plan
     question = Scenario("quicker", Change(bandwidth={"server": 3.0}))
     answer = ask_plan(plan, PROFILE, question)
     changed = replace(plan, cluster=question.change.of(SERVER))
@@ -129,7 +130,11 @@ def test_a_plan_as_it_stands() -> None:
 def test_a_plan_that_swaps() -> None:
     """Its link to the host is asked for, and decides: half of the time that it takes is saved. Of others nobody asks that."""
     alone = Cluster("one", (Level("server", 1, 1e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
-    plan = next(one.plan for one in search(HEAVY, alone, 4).candidates if one.plan.swap and not one.plan.swap.prefetch)
+    plan = next(
+        one.plan
+        for one in search(HEAVY, alone, PlanRequest(4)).candidates
+        if one.plan.swap and not one.plan.swap.prefetch
+    )
     (question,) = [one for one in usual(alone, swaps=True) if one not in usual(alone)]
     assert question.text == "host link of twice the bandwidth"
     path = critical_path_of(plan, HEAVY)
@@ -142,47 +147,51 @@ def test_a_plan_that_swaps() -> None:
 def test_profiles_planned_anew(question: Scenario) -> None:
     """As a search on the changed cluster has it, or the same plan where that is better there."""
     profiles = {"": PROFILE}
-    found = search_widths(profiles, SERVER, 16)
-    answer = ask_profile(profiles, found, question, {})
-    there = search_widths(profiles, question.change.of(SERVER), question.samples(16)).best.samples_per_s
+    found = search_widths(profiles, SERVER, PlanRequest(16))
+    answer = ask_profile(profiles, found, question, PlanRequest(16))
+    there = search_widths(profiles, question.change.of(SERVER), PlanRequest(question.samples(16))).best.samples_per_s
     assert answer.anew == pytest.approx(max(there / found.best.samples_per_s - 1, answer.same or 0))
     assert answer.gain == answer.anew
 
 
 def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
     """Too large by how much, slower by how much, and what does not divide what; none of them is a candidate."""
-    refused = refused_meshes(sized, {})
+    refused = refused_meshes(sized)
     reasons = " | ".join(one.reason for one in refused)
     assert "needs at least" in reasons
     assert "a device of 572.20 MiB" in reasons
     assert "more than the best" in reasons
     assert all(one.missing_bytes > 0 for one in refused if one.reason.startswith("needs"))
     assert not {one.config for one in refused} & {str(one.mesh) for one in sized.meshes.found}
-    odd = {one.config: one.reason for one in refused_meshes(search_sizes(GPT, SERVERS, 12), {})}
+    turned = [refused_meshes(search_sizes(GPT, TIGHT, PlanRequest(16, microbatch_sizes=b))) for b in ((1, 2), (2, 1))]
+    assert turned[0] == turned[1]
+    odd = {one.config: one.reason for one in refused_meshes(search_sizes(GPT, SERVERS, PlanRequest(12)))}
     assert odd["d8"] == "a batch of 12 is no multiple of 8 columns times a microbatch"
     assert "are no multiple of 8 stages (section 4.2.2)" in odd["p8 t1 d1 b1"]
-    none = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), 16)
-    assert all(one.missing_bytes > 0 for one in refused_meshes(none, {}) if one.reason.startswith("needs"))
+    none = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), PlanRequest(16))
+    assert all(one.missing_bytes > 0 for one in refused_meshes(none) if one.reason.startswith("needs"))
 
 
 def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
     """A batch that is smaller than the plan's microbatches: no answer of the same plan, and the search's."""
     alone = {"microbatch_sizes": (16,), "strategies": ("data_parallel",)}
-    plan = search_widths({"": PROFILE}, SERVER, 16, **alone).best.plan
+    plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, **alone)).best.plan
     answer = ask_plan(plan, PROFILE, Scenario("less", batch=0.5), search=True)
     now = predict_iteration(plan, PROFILE).samples_per_s
     assert answer.same is None
-    assert answer.anew == pytest.approx(search_widths({"": PROFILE}, SERVER, 8).best.samples_per_s / now - 1)
+    assert answer.anew == pytest.approx(
+        search_widths({"": PROFILE}, SERVER, PlanRequest(8)).best.samples_per_s / now - 1
+    )
 
 
 def test_a_plan_by_sizes_is_searched_by_sizes() -> None:
     """Of a published model as `hocket plan` does there; of what was worked out otherwise the way to ask is told."""
     eight = replace(SERVERS, levels=(Level("server", 8, 1e11, 1e-6),))
-    found = search_sizes(published("bert-large"), eight, 64)
+    found = search_sizes(published("bert-large"), eight, PlanRequest(64))
     plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)
     question = Scenario("twice", batch=2.0)
     answer = ask_plan_of_sizes(plan, profile, sizes_of(plan, profile), question)
-    there = search_sizes(published("bert-large"), eight, 128).best
+    there = search_sizes(published("bert-large"), eight, PlanRequest(128)).best
     gain = 128 / there.iteration_s * found.best.iteration_s / 64 - 1
     assert answer.anew == pytest.approx(max(gain, answer.same or 0.0), abs=0.0101)
     slower = replace(profile, layers=tuple(replace(one, forward_s=one.backward_s) for one in profile.layers))

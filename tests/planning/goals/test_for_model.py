@@ -16,6 +16,7 @@ from hocket.planning.goals.goal import Goal
 from hocket.planning.goals.subclusters import Planned
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.plan import Plan
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.analytic.synthetic import chain
@@ -30,7 +31,7 @@ def each_part() -> dict[int, float]:
     found = {}
     for part in parts(PRICED):
         try:
-            found[part.devices] = search_sizes(GPT, part.cluster, 16).best.iteration_s
+            found[part.devices] = search_sizes(GPT, part.cluster, PlanRequest(16)).best.iteration_s
         except RefusedError:
             continue
     return found
@@ -41,10 +42,10 @@ def test_each_goal_is_the_best_of_all_parts() -> None:
     seconds = each_part()
     assert len(seconds) > 3
     for deadline_s in sorted(625 * s for s in seconds.values())[::2]:
-        planned = plan_sizes(GPT, PRICED, 16, Goal("devices", SAMPLES, deadline_s * (1 + 1e-9)))
+        planned = plan_sizes(GPT, PRICED, PlanRequest(16), Goal("devices", SAMPLES, deadline_s * (1 + 1e-9)))
         assert planned.part.devices == min(n for n, s in seconds.items() if 625 * s <= deadline_s)
         assert planned.worth.training_s == pytest.approx(625 * seconds[planned.part.devices])
-    planned = plan_sizes(GPT, PRICED, 16, Goal("cost"))
+    planned = plan_sizes(GPT, PRICED, PlanRequest(16), Goal("cost"))
     assert planned.worth.iteration_s * planned.part.devices <= 1.01 * min(n * s for n, s in seconds.items())
 
 
@@ -52,25 +53,25 @@ def test_each_goal_is_the_best_of_all_parts() -> None:
 def test_the_closed_form_is_near_ours() -> None:
     """Equation 4.4 leaves attention and the words out: with few of both it gives our time."""
     model = replace(GPT, layers=24, hidden=2048, vocabulary=512, sequence=64)
-    planned = plan_sizes(model, PRICED, 16, Goal("time", samples=1e6))
+    planned = plan_sizes(model, PRICED, PlanRequest(16), Goal("time", samples=1e6))
     assert by_equation_4_4_s(planned) == pytest.approx(planned.worth.training_s, rel=0.05)
-    assert by_equation_4_4_s(plan_sizes(model, PRICED, 16, Goal())) is None
+    assert by_equation_4_4_s(plan_sizes(model, PRICED, PlanRequest(16), Goal())) is None
 
 
 def test_kinds_that_cannot_be_planned_together() -> None:
     """A part of one kind may serve where the whole is refused."""
     for usd, kind in ((1.0, "h100"), (50.0, "a100-80gb")):
         nodes = (Node("a100-80gb", 4), Node("h100", 4, price_usd_per_hour=usd))
-        planned = plan_sizes(GPT, replace(PRICED, device_type="", nodes=nodes), 16, Goal("cost"))
+        planned = plan_sizes(GPT, replace(PRICED, device_type="", nodes=nodes), PlanRequest(16), Goal("cost"))
         assert {node.device_type for node in planned.part.cluster.nodes} == {kind}
 
 
 def test_widths_that_fit_some_parts() -> None:
     """Groups of four are not asked of three devices; of no part where the whole has none."""
-    planned = plan_sizes(GPT, PRICED, 16, Goal("cost"), tensors=(4,))
+    planned = plan_sizes(GPT, PRICED, PlanRequest(16, tensors=(4,)), Goal("cost"))
     assert planned.part.devices % 4 == 0
     with pytest.raises(InputError, match="tensor: found 16"):
-        plan_sizes(GPT, PRICED, 16, Goal("cost"), tensors=(16,))
+        plan_sizes(GPT, PRICED, PlanRequest(16, tensors=(16,)), Goal("cost"))
 
 
 def test_in_python(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_profile_for_a_deadline() -> None:
     server = Cluster("server", (Level("server", 4, 1e9, 1e-5),), "v100-16gb")
     alone = [hocket.plan(profile, part.cluster, 8).best.iteration_s for part in parts(server)]
     goal = Goal("devices", 80, 10 * alone[1] * 1.001)
-    planned = plan_profile({"": profile}, server, 8, goal)
+    planned = plan_profile({"": profile}, server, PlanRequest(8), goal)
     assert planned.part.devices == next(n for n, seconds in enumerate(alone, 1) if seconds <= alone[1] * 1.001)
 
 
@@ -116,7 +117,7 @@ def test_of_equal_plans_the_one_that_meets_the_deadline(monkeypatch: pytest.Monk
         return replace(found, candidates=(found.best, replace(found.best, iteration_s=0.995 * found.best.iteration_s)))
 
     monkeypatch.setattr("hocket.planning.goals.for_profile.search_widths", with_a_twin)
-    first_s = search_widths({"": profile}, server, 8).best.iteration_s
+    first_s = search_widths({"": profile}, server, PlanRequest(8)).best.iteration_s
     for share, expected in ((0.997, 0.995), (1.001, 1.0)):
-        planned = plan_profile({"": profile}, server, 8, Goal("devices", 80, 10 * first_s * share))
+        planned = plan_profile({"": profile}, server, PlanRequest(8), Goal("devices", 80, 10 * first_s * share))
         assert planned.found.best.iteration_s == pytest.approx(expected * first_s, rel=1e-9)

@@ -11,6 +11,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.goals.sample_efficiency import Point, SampleCurve
 from hocket.planning.goals.time_to_accuracy import OPTIMAL, STRONG, WEAK, any_mesh, data_parallel, scale
 from hocket.planning.mesh.plan_model import search_sizes
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from tests.planning.mesh.test_layout import GPT, SERVERS
@@ -68,7 +69,7 @@ def test_iterations_are_those_of_plans() -> None:
     """Of data parallelism as the search has it; of sizes as the search over meshes has it."""
     profile = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e7, device_type="v100-16gb")
     iteration = data_parallel(profile)
-    wide = search(profile, SERVER, 64, strategies=["data_parallel"], microbatch_sizes=(8,)).candidates
+    wide = search(profile, SERVER, PlanRequest(64, strategies=["data_parallel"], microbatch_sizes=(8,))).candidates
     planned = next(one.iteration_s for one in wide if len(one.plan.stages[0].devices) == 8)
     assert iteration(SERVER, 64, 1e9) == pytest.approx(planned)
     with pytest.raises(RefusedError, match="4 samples left over; expected as many on each of 8 devices"):
@@ -78,8 +79,8 @@ def test_iterations_are_those_of_plans() -> None:
         large(SERVER, 64, 1e9)
     with pytest.raises(RefusedError, match=r"no plan for a batch of 16 on 1 device: found .* expected at most 14.9"):
         scale(large, SERVER, CURVE, 16)
-    sized = any_mesh(GPT)
-    assert sized(SERVERS, 16, 1e9) == search_sizes(GPT, SERVERS, 16).best.iteration_s
+    sized = any_mesh(GPT, PlanRequest(16))
+    assert sized(SERVERS, 16, 1e9) == search_sizes(GPT, SERVERS, PlanRequest(16)).best.iteration_s
     assert sized(SERVERS, 16, 1e-9) is None
 
 

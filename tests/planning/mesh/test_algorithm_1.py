@@ -12,6 +12,7 @@ from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_choice
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
@@ -102,7 +103,7 @@ def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
     the search was given, that is as good."""
     cluster = Cluster("c", (Level("server", DEVICES, link, 1e-5, False),), "v100-16gb", memory_bytes=gigabytes * 1e9)
     best_t, d, p, *_ = algorithm_1(Costs(cluster), gigabytes * 1e9)
-    found = search(MODEL, cluster, SAFE_BATCH, strategies=("two_bw", "data_parallel"), shard="none")
+    found = search(MODEL, cluster, PlanRequest(SAFE_BATCH, strategies=("two_bw", "data_parallel"), shards=("none",)))
     assert d * p <= DEVICES
     assert found.best.samples_per_s >= best_t / (1 + TIE)
     same = [
@@ -123,7 +124,7 @@ def test_the_search_by_sizes_has_its_answer(gigabytes: float, link: float) -> No
     best_t, *_ = algorithm_1(CostsBySizes(cluster), gigabytes * 1e9)
     assert best_t > 0
     sizes = {"tensors": (1,), "shards": ("none",), "microbatch_sizes": MODEL.microbatch_sizes}
-    found = search_sizes(GPT, cluster, SAFE_BATCH, strategies=("two_bw", "data_parallel"), **sizes)  # type: ignore[arg-type]
+    found = search_sizes(GPT, cluster, PlanRequest(SAFE_BATCH, strategies=("two_bw", "data_parallel"), **sizes))  # type: ignore[arg-type]
     assert found.best.predicted.samples_per_s >= best_t / (1 + TIE)
 
 

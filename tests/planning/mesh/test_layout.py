@@ -13,9 +13,10 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.mesh.heterogeneous.layouts import turned
 from hocket.planning.mesh.layout import STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import LayoutSpace, planes
+from hocket.planning.mesh.layout_space import LayoutSpace, spaces
 from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.bounds.interleaved import interleaved_s
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import stage_shapes
@@ -138,7 +139,9 @@ def test_columns_that_divide_their_state(tensor: int) -> None:
 
 def test_widths_that_do_not_fit_are_left_out() -> None:
     """Of the model (16 heads) and of the cluster (servers of four)."""
-    found = planes(source, SERVERS, (1, 2, 3, 4, 6, 8, 16, 32), ("none", "full"), (1,), (False,))
+    widths, words = (1, 2, 3, 4, 6, 8, 16, 32), ("none", "full")
+    request = PlanRequest(8, USUAL, (1,), tensors=widths, recomputes=words, sequence_parallel=(False,))
+    found = spaces(source, SERVERS, request)
     assert [(one.tensor, one.recompute) for one in found] == [(t, r) for t in (1, 2, 4, 8) for r in ("none", "full")]
 
 
@@ -149,7 +152,7 @@ def test_slices_of_the_sequence() -> None:
     for one, other in zip(plain.meshes(8), along.meshes(8), strict=True):
         assert str(other) == str(one).replace("t2", "t2s")
         assert along.bound(other).bytes < plain.bound(one).bytes
-    found = planes(source, SERVERS, (1, 2), ("none",), (1,), (False, True))
+    found = spaces(source, SERVERS, PlanRequest(8, USUAL, (1,), tensors=(1, 2), recomputes=("none",)))
     assert [(p.tensor, p.sequence_parallel) for p in found] == [(1, False), (2, False), (2, True)]
 
 

@@ -14,6 +14,7 @@ from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.predict.extrapolate import shorter
 from hocket.planning.predict.predict import predict_choice, predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE
 from tests.planning.mesh.test_layout import GPT, SERVERS
 
@@ -38,14 +39,14 @@ ALONE = Cluster("alone", (Level("server", 1, 1e9),), "a100-80gb")
 def test_what_is_asked_wrongly(cluster: Cluster, options: dict[str, tuple[int, ...]], message: str) -> None:
     """Told by name, before anything is searched."""
     with pytest.raises(InputError, match=message):
-        search_sizes(GPT, cluster, 16, **options)  # type: ignore[arg-type]
+        search_sizes(GPT, cluster, PlanRequest(16, **options))  # type: ignore[arg-type]
 
 
 def test_state_divided_among_columns_that_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where two of eight columns stand for all, the proof of memory has an eighth of the state on each, as all of them have."""
     cluster = Cluster("c", (Level("server", 8, 300e9, 3e-6, False),), "a100-80gb")
     options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("optimizer",)}
-    found = search_sizes(GPT, cluster, 64, **options)  # type: ignore[arg-type]
+    found = search_sizes(GPT, cluster, PlanRequest(64, **options))  # type: ignore[arg-type]
     wide = next(one for one in found.candidates if one.mesh.width == 8)
     monkeypatch.setattr("hocket.planning.load.MAX_FORWARDS", 4)
     plan = found.plan(wide, "p.json")
@@ -58,14 +59,14 @@ def test_state_divided_among_columns_that_are_not_shown(monkeypatch: pytest.Monk
 
 def test_a_batch_that_nothing_divides() -> None:
     """Seven samples in microbatches of two."""
-    found = search_sizes(GPT, SERVERS, 7, microbatch_sizes=(2,))
+    found = search_sizes(GPT, SERVERS, PlanRequest(7, microbatch_sizes=(2,)))
     with pytest.raises(RefusedError, match=r"no layout for a batch of 7 on 8 devices.*multiple of microbatch times"):
         _ = found.best
 
 
 def test_nothing_fits() -> None:
     """With the mesh that lacks least, and what it lacks."""
-    found = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), 16)
+    found = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), PlanRequest(16))
     assert found.meshes.considered == found.meshes.too_large
     nearest = found.meshes.nearest
     assert nearest is not None
@@ -77,7 +78,7 @@ def test_nothing_fits() -> None:
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_plan_is_what_was_found(recompute: str) -> None:
     """Its prediction is the mesh's, its profile one of a group's members, and `check` finds nothing."""
-    found = search_sizes(GPT, SERVERS, 16, recomputes=(recompute,))
+    found = search_sizes(GPT, SERVERS, PlanRequest(16, recomputes=(recompute,)))
     best = found.best
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
     assert (plan.tensor, plan.profile, plan.profile_digest) == (best.mesh.tensor, "p.json", profile.digest)
@@ -92,10 +93,10 @@ def test_the_plan_is_what_was_found(recompute: str) -> None:
 @pytest.mark.parametrize("room", [1.0, 1.02, 1.1])
 def test_what_nearly_fills_the_memory_is_proved(room: float) -> None:
     """Whatever the timing the plan fits, or another one is taken."""
-    free = search_sizes(GPT, SERVERS, 32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,))
+    free = search_sizes(GPT, SERVERS, PlanRequest(32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,)))
     wide = next(one for one in free.meshes.found if one.mesh.depth > 1)
     cluster = replace(SERVERS, memory_bytes=room * wide.bytes)
-    found = search_sizes(GPT, cluster, 32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,))
+    found = search_sizes(GPT, cluster, PlanRequest(32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,)))
     opened = LoadedPlan(found.plan(found.best), found.profile_of(found.best))
     assert problems_of(opened, opened.program) == ()
 
@@ -103,7 +104,7 @@ def test_what_nearly_fills_the_memory_is_proved(room: float) -> None:
 def test_widths_that_are_asked_for() -> None:
     """Only these are found; without reductions a group is a device."""
     for tensor in (1, 4):
-        found = search_sizes(GPT, SERVERS, 16, tensors=(tensor,))
+        found = search_sizes(GPT, SERVERS, PlanRequest(16, tensors=(tensor,)))
         assert {one.mesh.tensor for one in found.meshes.found} == {tensor}
         limits = limits_of(found, found.best)
         assert (limits.reductions_s > 0) == (tensor > 1)
@@ -116,13 +117,13 @@ def test_widths_that_are_asked_for() -> None:
 @pytest.mark.parametrize("along", [False, True])
 def test_slices_of_the_sequence(along: bool) -> None:
     """Asked for or not, in the plan and in its profile; both are considered otherwise; with little memory they are what fits."""
-    found = search_sizes(GPT, SERVERS, 16, tensors=(4,), sequence_parallel=(along,), buckets="default")
+    found = search_sizes(GPT, SERVERS, PlanRequest(16, tensors=(4,), sequence_parallel=(along,), buckets="default"))
     plan, profile = found.plan(found.best), found.profile_of(found.best)
     assert plan.sequence_parallel == profile.sequence_parallel == along
     assert plan.slices == (not along)
     assert plan.predicted is not None
     assert plan.predicted.iteration_s == pytest.approx(found.best.iteration_s, rel=1e-9)
-    both = search_sizes(GPT, SERVERS, 16, tensors=(4,))
+    both = search_sizes(GPT, SERVERS, PlanRequest(16, tensors=(4,)))
     assert both.meshes.considered == 2 * found.meshes.considered
     assert both.best.iteration_s <= found.best.iteration_s * (1 + TIE)
 
@@ -130,30 +131,32 @@ def test_slices_of_the_sequence(along: bool) -> None:
 def test_what_fits_on_slices_alone() -> None:
     """Where activations are most of what a device holds."""
     options: dict[str, Any] = {"tensors": (8,), "recomputes": ("none",), "microbatch_sizes": (16,)}
-    whole, along = (search_sizes(GPT, SERVERS, 16, sequence_parallel=(x,), **options).best.bytes for x in (False, True))
+    whole, along = (
+        search_sizes(GPT, SERVERS, PlanRequest(16, sequence_parallel=(x,), **options)).best.bytes for x in (False, True)
+    )
     assert along < 0.7 * whole
     small = replace(SERVERS, memory_bytes=(along + whole) / 2)
     with pytest.raises(RefusedError, match="nothing that fits"):
-        _ = search_sizes(GPT, small, 16, sequence_parallel=(False,), **options).best
-    assert search_sizes(GPT, small, 16, **options).best.mesh.sequence_parallel
+        _ = search_sizes(GPT, small, PlanRequest(16, sequence_parallel=(False,), **options)).best
+    assert search_sizes(GPT, small, PlanRequest(16, **options)).best.mesh.sequence_parallel
 
 
 def test_nothing_is_selected_in_a_fused_kernel() -> None:
     """There selective recomputation is none at all, and is not offered unasked."""
     fused = replace(GPT, fused_attention=True)
-    assert {m.mesh.recompute for m in search_sizes(fused, ALONE, 8).meshes.found} <= {"none", "full"}
-    both = search_sizes(fused, ALONE, 8, recomputes=("none", "selective")).meshes.found
+    assert {m.mesh.recompute for m in search_sizes(fused, ALONE, PlanRequest(8)).meshes.found} <= {"none", "full"}
+    both = search_sizes(fused, ALONE, PlanRequest(8, recomputes=("none", "selective"))).meshes.found
     assert len({one.iteration_s for one in both if one.mesh.samples == 8}) == 1
 
 
 def test_operations() -> None:
     """On one device, in proportion to the batch by its time; equation 4.2 without recomputation says the same."""
-    found = search_sizes(GPT, ALONE, 8, recomputes=("none",))
+    found = search_sizes(GPT, ALONE, PlanRequest(8, recomputes=("none",)))
     best = found.best
     expected = GPT.model_flops(8, recomputed=False) / best.iteration_s
     assert found.flops_per_s(best) == pytest.approx(expected, rel=1e-6)
     assert found.share_of_peak(best) == pytest.approx(found.flops_per_s(best) / 312e12)
-    slower = search_sizes(GPT, ALONE, 8, recomputes=("full",))
+    slower = search_sizes(GPT, ALONE, PlanRequest(8, recomputes=("full",)))
     assert limits_of(found, best).recompute_s == 0
     assert limits_of(slower, slower.best).recompute_s > 0
     assert slower.best.iteration_s > best.iteration_s
@@ -161,9 +164,9 @@ def test_operations() -> None:
 
 def test_what_more_memory_would_give() -> None:
     """A little less memory than the best needs: it is named as quicker, with what it lacks."""
-    whole = search_sizes(GPT, SERVERS, 16)
+    whole = search_sizes(GPT, SERVERS, PlanRequest(16))
     least = replace(SERVERS, memory_bytes=0.97 * whole.best.bytes)
-    found = search_sizes(GPT, least, 16)
+    found = search_sizes(GPT, least, PlanRequest(16))
     assert found.best.iteration_s > whole.best.iteration_s
     quicker = found.meshes.quicker
     assert quicker is not None
@@ -174,7 +177,7 @@ def test_what_more_memory_would_give() -> None:
 @pytest.mark.slow
 def test_long_plans_are_shown_in_short() -> None:
     """What is shown has fewer microbatches, is legal, and the whole's time and memory are foreseen from it."""
-    found = search_sizes(GPT, SERVERS, 8192, tensors=(4,), recomputes=("full",), microbatch_sizes=(1,))
+    found = search_sizes(GPT, SERVERS, PlanRequest(8192, tensors=(4,), recomputes=("full",), microbatch_sizes=(1,)))
     mesh = next(m for m in found.meshes.found[0].plane.meshes(8192) if (m.depth, m.chunks) == (2, 1))
     situation, choice = found.meshes.found[0].plane.choice(mesh, 8192)
     sizes = shorter("flush", choice.stages, (8192, 1))
@@ -196,6 +199,6 @@ def test_precision() -> None:
     """Fewer bytes a parameter are fewer bytes on a device."""
     small = Precision(gradient_bytes=2, optimizer_bytes=4, step_bytes=20)
     sizes = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,)}
-    exact = search_sizes(GPT, ALONE, 8, **sizes)  # type: ignore[arg-type]
-    short = search_sizes(GPT, ALONE, 8, precision=small, **sizes)  # type: ignore[arg-type]
+    exact = search_sizes(GPT, ALONE, PlanRequest(8, **sizes))  # type: ignore[arg-type]
+    short = search_sizes(GPT, ALONE, PlanRequest(8, precision=small, **sizes))  # type: ignore[arg-type]
     assert exact.best.bytes - short.best.bytes == pytest.approx(10 * GPT.parameters, rel=0.02)

@@ -16,6 +16,7 @@ from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import SOME, RecomputeCut, woven
 from hocket.planning.mesh.search import search_meshes
 from hocket.planning.mesh.simulated import SimulatedLayout, simulated
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from tests.planning.mesh.test_layout import source
 
@@ -148,9 +149,9 @@ def test_the_search_takes_what_is_cut_to_measure() -> None:
     """Where nothing fits without, it is quicker than making all of it again, and its plan is proved and predicted."""
     cluster = Cluster("c", (Level("server", 2, 300e9, 3e-6, False),), "a100-80gb")
     options = {"tensors": (1,), "microbatch_sizes": (4,), "shards": ("none",)}
-    full = search_sizes(GPT, cluster, 32, **options, recomputes=("full",))  # type: ignore[arg-type]
+    full = search_sizes(GPT, cluster, PlanRequest(32, **options, recomputes=("full",)))  # type: ignore[arg-type]
     small = replace(cluster, memory_bytes=1.02 * full.best.bytes)
-    found = search_sizes(GPT, small, 32, **options)  # type: ignore[arg-type]
+    found = search_sizes(GPT, small, PlanRequest(32, **options))  # type: ignore[arg-type]
     best = found.best
     assert best.mesh.again
     assert best.mesh.recompute == SOME

@@ -15,10 +15,12 @@ from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.heterogeneous.layouts import mixes, turned
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
 from hocket.planning.mesh.layout_space import LayoutSpace
-from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
+from hocket.planning.mesh.model_profiles import SizedSpace
+from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut
 from hocket.planning.mesh.simulated import proven, simulated
 from hocket.planning.predict.update_semantics import synchronous_strategies
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE
 from hocket.profiling.analytic.sizes import published
 from tests.planning.mesh.heterogeneous.test_layouts import EIGHT
@@ -33,13 +35,13 @@ def test_what_is_open_where_nothing_is_named() -> None:
     assert set(USUAL) | {"gpipe"} == set(STRATEGIES) & set(synchronous_strategies())
     assert set(STRATEGIES) - set(synchronous_strategies()) == set(STALE)
     for synchronous, extra in ((None, ()), (True, ()), (False, STALE)):
-        found = SizedSearch(GPT, SERVERS, 16, search_sizes(GPT, SERVERS, 16).precision)
-        planes = list(found.planes(SERVERS, (1, 2), synchronous=synchronous))
-        assert {plane.strategies for plane in planes} == {(*USUAL, *extra)}
+        request = PlanRequest(16, microbatch_sizes=(1, 2), synchronous=synchronous)
+        spaces = SizedSpace(GPT, SERVERS, request).spaces(SERVERS, request)
+        assert {space.strategies for space in spaces} == {(*USUAL, *extra)}
     with pytest.raises(
         InputError, match="two_bw, an asynchronous strategy; expected one of data_parallel, fully_sharded"
     ):
-        search_sizes(GPT, SERVERS, 16, strategies=("flush", "two_bw"), synchronous=True)
+        search_sizes(GPT, SERVERS, PlanRequest(16, strategies=("flush", "two_bw"), synchronous=True))
 
 
 def test_as_many_microbatches_as_stages() -> None:
@@ -119,7 +121,7 @@ def test_gpipe_gains_only_what_messages_take() -> None:
 def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options: dict[str, Any]) -> None:
     """Of devices alike and unlike, with room and cut to measure: it is proved, and takes what the mesh took."""
     nodes = tuple(replace(node, memory_bytes=memory_gb * 1e9) for node in cluster.nodes)
-    found = search_sizes(GPT, replace(cluster, nodes=nodes, memory_bytes=memory_gb * 1e9), 16, **options)
+    found = search_sizes(GPT, replace(cluster, nodes=nodes, memory_bytes=memory_gb * 1e9), PlanRequest(16, **options))
     best = found.best
     assert best.mesh.stale == ("gpipe" not in options.get("strategies", ()))
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
@@ -137,17 +139,17 @@ def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options:
 
 def test_of_equals_the_newest_weights_go_first() -> None:
     """Where the bubble is little, nobody needs old weights; where it is much, they gain what the search without them says."""
-    long = search_sizes(GPT, SERVERS, 4096, synchronous=False, tensors=(4,), microbatch_sizes=(1,))
+    long = search_sizes(GPT, SERVERS, PlanRequest(4096, synchronous=False, tensors=(4,), microbatch_sizes=(1,)))
     assert not long.best.mesh.stale
-    assert of_sizes(long, {"synchronous": False, "tensors": (4,), "microbatch_sizes": (1,)}).stale == ""
-    exact, both = (search_sizes(GPT, SERVERS, 16, synchronous=word) for word in (None, False))
-    verdict = of_sizes(exact, {})
+    assert of_sizes(long).stale == ""
+    exact, both = (search_sizes(GPT, SERVERS, PlanRequest(16, synchronous=word)) for word in (None, False))
+    verdict = of_sizes(exact)
     assert verdict.stale == both.best.label
     assert verdict.stale_gains == pytest.approx(1 - both.best.iteration_s / exact.best.iteration_s)
     assert verdict.stale_gains > TIE
     assert verdict.stale_text.endswith("; two_bw computes gradients on weights 1 update old")
-    for options in ({"synchronous": True}, {"strategies": ("flush", "interleaved")}):
-        assert of_sizes(exact, options).stale == ""
+    for request in (PlanRequest(16, synchronous=True), PlanRequest(16, strategies=("flush", "interleaved"))):
+        assert of_sizes(search_sizes(GPT, SERVERS, request)).stale == ""
 
 
 @pytest.mark.slow
@@ -183,7 +185,7 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
     """Bounds of seconds and bytes are never above what is simulated, and every way can be proved."""
     inside, outside = EIGHT.levels
     cluster = replace(EIGHT, levels=(inside, replace(outside, bandwidth_bytes_per_s=network)))
-    found = search_sizes(GPT, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
     plane = LayoutSpace(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
     cutter, seen = RecomputeCut([plane]), 0
     for mesh, least_s in mixes(cutter, 16):
@@ -204,14 +206,14 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
 def test_what_would_help() -> None:
     """The same plan and the best there, with old weights where the search had them; half a batch is too few microbatches."""
     options = {"synchronous": False, "recomputes": RECOMPUTE[:1]}
-    found = search_sizes(GPT, SERVERS, 16, **options)  # type: ignore[arg-type]
+    found = search_sizes(GPT, SERVERS, PlanRequest(16, **options))  # type: ignore[arg-type]
     assert found.best.mesh.stale
     for question in usual(SERVERS):
-        answer = ask_sizes(found, question, options)
+        answer = ask_sizes(found, question)
         assert answer.anew is not None
         assert answer.anew >= (answer.same or 0.0)
-    deep = search_sizes(GPT, SERVERS, 4, strategies=("two_bw",), tensors=(2,), microbatch_sizes=(1,))
-    half = ask_sizes(deep, replace(usual(SERVERS)[-2], batch=0.25), {"strategies": ("two_bw",)}, search=False)
+    deep = search_sizes(GPT, SERVERS, PlanRequest(4, strategies=("two_bw",), tensors=(2,), microbatch_sizes=(1,)))
+    half = ask_sizes(deep, replace(usual(SERVERS)[-2], batch=0.25), search=False)
     assert half.same is None
     assert half.why
 
@@ -219,7 +221,7 @@ def test_what_would_help() -> None:
 def test_a_plan_asked_anew_searches_with_old_weights() -> None:
     """As its own search did."""
     model, cluster = published("bert-large"), Cluster("c", (Level("server", 4, 5e9, 3e-6, False),), "a100-40gb")
-    found = search_sizes(model, cluster, 16, strategies=("two_bw",), recomputes=RECOMPUTE[:1])
+    found = search_sizes(model, cluster, PlanRequest(16, strategies=("two_bw",), recomputes=RECOMPUTE[:1]))
     plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)
     answer = ask_plan_of_sizes(plan, profile, model, usual(cluster)[-1])
     assert answer.anew is not None

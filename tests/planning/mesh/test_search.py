@@ -7,13 +7,13 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.heterogeneous.layouts import turned
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import LayoutSpace, Source, planes
+from hocket.planning.mesh.layout_space import LayoutSpace, Source, spaces
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.search import search_meshes
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.predict.predict import predict_choice, proven_peaks
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
-from hocket.program.program import SHARDS
 from tests.planning.mesh.test_layout import SERVERS, plane, source, untied
 
 
@@ -23,10 +23,10 @@ from tests.planning.mesh.test_layout import SERVERS, plane, source, untied
 def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategies: tuple[str, ...]) -> None:
     """No mesh that fits is faster than the best found by more than the tolerance of a tie, whatever schedules are open."""
     cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)
-    words, sizes = ("none", "full"), (1, 2, 4)
-    all_planes = list(planes(profiles, cluster, (1, 2, 4, 8), words, sizes, shards=SHARDS, strategies=strategies))
-    found = search_meshes(all_planes, 16)
-    every = [simulated(plane, mesh) for plane in all_planes for mesh in plane.meshes(16)]
+    request = PlanRequest(16, strategies, (1, 2, 4), tensors=(1, 2, 4, 8), recomputes=("none", "full"))
+    all_spaces = list(spaces(profiles, cluster, request))
+    found = search_meshes(all_spaces, 16)
+    every = [simulated(space, mesh) for space in all_spaces for mesh in space.meshes(16)]
     fitting = [one for one in every if one.bytes <= memory_gb * 1e9]
     assert found.considered == len(every)
     assert found.found[0].iteration_s <= min(one.iteration_s for one in fitting) * 1.01
@@ -52,7 +52,8 @@ def test_neighbours_of_all_have_no_other_orientation() -> None:
 
 def test_equally_good_ones_in_the_order_of_their_stages() -> None:
     """Within the tolerance of the best fewer stages go first, behind it all are in the order of their seconds."""
-    found = search_meshes(planes(source, SERVERS, (4,), ("none",), (1,)), 16).found
+    request = PlanRequest(16, USUAL, (1,), shards=("none",), tensors=(4,), recomputes=("none",))
+    found = search_meshes(spaces(source, SERVERS, request), 16).found
     best_s = min(one.iteration_s for one in found)
     near = [one for one in found if one.iteration_s <= 1.01 * best_s]
     assert list(found[: len(near)]) == near
@@ -70,15 +71,15 @@ def test_stages_are_side_by_side_where_that_is_quicker() -> None:
     model = Transformer("long", layers=4, hidden=1024, heads=16, sequence=8192, vocabulary=1000)
     levels = (Level("server", 2, 300e9, 5e-6, shared=False), Level("network", 2, 1e9, 2e-5))
     cluster = Cluster("slow", levels, "a100-80gb")
-    options = {"tensors": (1,), "strategies": ("flush",), "shards": ("none",)}
-    found = search_sizes(model, cluster, 64, microbatch_sizes=(1, 2), **options)
+    request = PlanRequest(64, ("flush",), (1, 2), shards=("none",), tensors=(1,))
+    found = search_sizes(model, cluster, request)
     assert found.best.mesh.config == "p2 t1 d2 across"
     assert found.best.mesh.stands == ((0, 2), (1, 3))
     both = [
-        simulated(plane, one).iteration_s
-        for plane in found.planes(cluster, (1, 2), **options)
-        for mesh in plane.meshes(64)
-        for one in (mesh, turned(mesh, plane) or mesh)
+        simulated(space, one).iteration_s
+        for space in found.spaces(cluster, request)
+        for mesh in space.meshes(64)
+        for one in (mesh, turned(mesh, space) or mesh)
     ]
     assert found.best.iteration_s <= min(both) * 1.01
     assert found.best.iteration_s < 0.7 * min(one.iteration_s for one in found.candidates if not one.mesh.places)

@@ -14,6 +14,7 @@ from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan
 from hocket.planning.predict.feedback import RunFeedback, beside, check_like, corrected, experience_of, learned_from
 from hocket.planning.predict.predict import played, predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.fit_host_link import on_links
 from hocket.profiling.analytic.synthetic import chain
@@ -26,7 +27,7 @@ PROFILE = chain(6, forward_s=[0.01, 0.02, 0.03, 0.01, 0.02, 0.01], device_type="
 
 def plan_of(strategy: str) -> Plan:
     """The best of a strategy."""
-    return search(PROFILE, CLUSTER, 16, strategies=(strategy,)).best.plan
+    return search(PROFILE, CLUSTER, PlanRequest(16, strategies=(strategy,))).best.plan
 
 
 def again(plan: Plan, profile: ModelProfile) -> Plan:
@@ -173,7 +174,7 @@ def swapping() -> tuple[Plan, ModelProfile, Cluster]:
     """A plan that swaps, without prefetching, so that what swaps take is in the iteration."""
     profile = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
     room = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
-    found = search(profile, room, 4).best
+    found = search(profile, room, PlanRequest(4)).best
     return found.plan, profile, room
 
 

@@ -10,6 +10,7 @@ from hocket.planning.explain.baseline_comparison import of_profile, with_stale
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.planning.search.bounds.bounds import Bounds
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
@@ -31,15 +32,16 @@ def profile(share: float) -> ModelProfile:
 def test_they_are_looked_at_by_name_or_with_old_weights_only() -> None:
     """As other strategies whose mathematics are not those of one process; what they would gain is said."""
     given = profile(0.25)
-    found = search(given, CLUSTER, 8, microbatch_sizes=(2,))
+    request = PlanRequest(8, microbatch_sizes=(2,))
+    found = search(given, CLUSTER, request)
     assert all(one.strategy != "tick_tock" for one in found.candidates)
-    verdict = with_stale(of_profile(found), {"": given}, found, {"microbatch_sizes": (2,)})
+    verdict = with_stale(of_profile(found), {"": given}, found, request)
     assert verdict.stale.startswith("tick_tock 2 x 2 waves")
     assert "two replicas in turn" in verdict.stale_text
     plain = next(one for one in found.candidates if one.strategy == "data_parallel")
     assert plain.iteration_s == pytest.approx(2.4, rel=1e-4), "twice forward and backward on each device"
     assert verdict.stale_gains == pytest.approx(1 - 1.2 / found.best.iteration_s, rel=1e-3)
-    named = search(given, CLUSTER, 8, microbatch_sizes=(2,), strategies=("tick_tock",))
+    named = search(given, CLUSTER, PlanRequest(8, microbatch_sizes=(2,), strategies=("tick_tock",)))
     both = {
         one.plan.options["align"]: one.iteration_s for one in named.candidates if len(one.plan.stages[0].devices) == 2
     }
@@ -53,7 +55,7 @@ def test_they_are_looked_at_by_name_or_with_old_weights_only() -> None:
 def test_a_plan_of_two_waves_is_what_was_searched() -> None:
     """As text and back, with its prediction; each device computes each sample once."""
     given = profile(0.5)
-    best = search(given, CLUSTER, 8, microbatch_sizes=(1,), strategies=("tick_tock",)).best
+    best = search(given, CLUSTER, PlanRequest(8, microbatch_sizes=(1,), strategies=("tick_tock",))).best
     plan = Plan.from_yaml(best.plan.to_yaml())
     assert plan == best.plan
     assert [stage.wave for stage in plan.stages] == [0, 1]

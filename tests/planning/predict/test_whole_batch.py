@@ -10,6 +10,7 @@ from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.simulated import simulated
 from hocket.planning.predict.predict import predict
 from hocket.planning.predict.whole_batch import excerpt_text
+from hocket.planning.search.request import PlanRequest
 from hocket.program.trace.compare import compare
 from tests.planning.mesh.test_layout import GPT
 
@@ -21,7 +22,9 @@ SERVERS = Cluster(
 def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> LoadedPlan:
     """A plan of several columns with many microbatches, small enough to be simulated whole."""
     found = search_sizes(
-        GPT, SERVERS, 256, tensors=(tensor,), microbatch_sizes=(1,), strategies=(strategy,), shards=(shard,)
+        GPT,
+        SERVERS,
+        PlanRequest(256, tensors=(tensor,), microbatch_sizes=(1,), strategies=(strategy,), shards=(shard,)),
     )
     plane = found.best.plane
     mesh = next(one for one in plane.meshes(256) if (one.strategy, one.depth) == (strategy, depth))

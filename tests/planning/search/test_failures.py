@@ -9,6 +9,7 @@ from hocket.cli.output.tables import print_search, search_json
 from hocket.errors import InputError, InternalError, ProgramError, RefusedError
 from hocket.planning.buckets import assign
 from hocket.planning.search import branch_and_bound
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.planning.search.search import search
 from hocket.planning.swapping import candidates
@@ -33,7 +34,7 @@ def found_without(monkeypatch: pytest.MonkeyPatch, error: Exception, *names: str
     """A search in which to simulate these strategies fails."""
     through = failing(error, lambda situation, name, choice: name in names, branch_and_bound.predict_choice)
     monkeypatch.setattr(branch_and_bound, "predict_choice", through)
-    return search(PROFILE, CLUSTER, 8, strategies=NAMES)
+    return search(PROFILE, CLUSTER, PlanRequest(8, strategies=NAMES))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def found_without(monkeypatch: pytest.MonkeyPatch, error: Exception, *names: str
 )
 def test_a_bug_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     """With the plan, what was raised and where; the others are as without it."""
-    whole = search(PROFILE, CLUSTER, 8, strategies=NAMES)
+    whole = search(PROFILE, CLUSTER, PlanRequest(8, strategies=NAMES))
     found = found_without(monkeypatch, error, "gpipe")
     assert [one.label for one in found.candidates] == [one.label for one in whole.candidates if one.strategy == "flush"]
     bugs = [one for one in found.refused if one.bug]
@@ -81,7 +82,7 @@ def test_plans_that_swap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of them may fail, and all others are found; of the best with values ahead, too."""
     fails = failing(KeyError("x"), lambda plan, _: plan.swap.prefetch > 0, candidates.predict_iteration)
     monkeypatch.setattr(candidates, "predict_iteration", fails)
-    found = search(MODEL, cluster(700e6), 4, strategies=("harmony",))
+    found = search(MODEL, cluster(700e6), PlanRequest(4, strategies=("harmony",)))
     assert found.best.plan.swap is not None
     assert len(found.bugs) == 1
     assert " ahead 2 b" in found.bugs[0]
@@ -91,6 +92,6 @@ def test_plans_that_swap(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where to look for them fails the plan stays as it was."""
     monkeypatch.setattr(assign, "rebucketed", failing(KeyError("x"), lambda *_: True, assign.rebucketed))
-    found = search(PROFILE, CLUSTER, 8, strategies=("data_parallel",))
+    found = search(PROFILE, CLUSTER, PlanRequest(8, strategies=("data_parallel",)))
     assert found.best.strategy == "data_parallel"
     assert "with other buckets" in found.bugs[0]

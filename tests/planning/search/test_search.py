@@ -14,6 +14,7 @@ from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.planning.predict.update_semantics import synchronous_strategies
 from hocket.planning.search.branch_and_bound import SIMULATED_PER_STRATEGY, make_plan
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
@@ -76,7 +77,7 @@ def test_nothing_that_is_offered_is_faster(
     cluster = replace(cluster, memory_bytes=memory)
     profile = replace(profile, layers=tuple(replace(layer, step_s=step_s) for layer in profile.layers))
     names = ("data_parallel", "flush", "model_parallel", "two_bw", "interleaved")
-    found = search(profile, cluster, batch_size, strategies=names)
+    found = search(profile, cluster, PlanRequest(batch_size, strategies=names))
     offered = every(SearchSpace(profile, cluster, batch_size), names)
     assert bool(found.candidates) == bool(offered)
     if offered:
@@ -115,7 +116,10 @@ def test_faster_links_never_give_a_worse_plan(
             for k, one in enumerate(cluster.levels)
         ),
     )
-    slow, fast = (search(profile, one, batch_size, strategies=PIPELINES, buckets="default") for one in (cluster, quick))
+    slow, fast = (
+        search(profile, one, PlanRequest(batch_size, strategies=PIPELINES, buckets="default"))
+        for one in (cluster, quick)
+    )
     moved = [predict_iteration(replace(c.plan, cluster=quick), profile).iteration_s for c in slow.candidates]
     assert fastest(fast).iteration_s <= min(moved) * (1 + TIE)
     same = moved[slow.candidates.index(fastest(slow))]
@@ -125,17 +129,19 @@ def test_faster_links_never_give_a_worse_plan(
 @pytest.mark.parametrize("batch_size", [8, 7])
 def test_the_same_answer_to_the_byte(batch_size: int) -> None:
     """Two searches, and a search in another order of strategies, write the same plans; time is an argument."""
-    first, second = (search(PROFILE, CLUSTER, batch_size, synchronous=False, clock=ticks) for _ in range(2))
+    first, second = (
+        search(PROFILE, CLUSTER, PlanRequest(batch_size, synchronous=False), clock=ticks) for _ in range(2)
+    )
     assert first == second
     assert [c.plan.to_yaml() for c in first.candidates] == [c.plan.to_yaml() for c in second.candidates]
-    turned = search(PROFILE, CLUSTER, batch_size, strategies=members()[::-1], clock=ticks)
+    turned = search(PROFILE, CLUSTER, PlanRequest(batch_size, strategies=members()[::-1]), clock=ticks)
     assert turned.best.plan.to_yaml() == first.best.plan.to_yaml()
     assert turned.best.iteration_s == first.best.iteration_s
 
 
 def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
     """Best first but for ties; every plan compiles, predicts what the candidate says, and fits."""
-    found = search(PROFILE, CLUSTER, 8, synchronous=False)
+    found = search(PROFILE, CLUSTER, PlanRequest(8, synchronous=False))
     assert {c.strategy for c in found.candidates} == set(searched())
     seconds = [c.iteration_s for c in found.candidates]
     near = [s for s in seconds if s <= min(seconds) * (1 + TIE)]
@@ -153,9 +159,9 @@ def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
 
 def test_one_strategy_alone_gives_the_same_best_of_its_own() -> None:
     """Among all strategies each is searched until its own best is known, or enough of its best are."""
-    together = search(PROFILE, CLUSTER, 8, synchronous=False)
+    together = search(PROFILE, CLUSTER, PlanRequest(8, synchronous=False))
     for name in searched():
-        alone = search(PROFILE, CLUSTER, 8, strategies=(name,))
+        alone = search(PROFILE, CLUSTER, PlanRequest(8, strategies=(name,)))
         own = [c for c in together.candidates if c.strategy == name]
         if len(own) < SIMULATED_PER_STRATEGY:
             assert min(c.iteration_s for c in own) <= fastest(alone).iteration_s * (1 + TIE)
@@ -164,7 +170,7 @@ def test_one_strategy_alone_gives_the_same_best_of_its_own() -> None:
 def test_ties_go_to_what_is_simple() -> None:
     """Where links cost nothing and layers are equal, plain data parallelism wins over pipelines that are as fast."""
     cluster = Cluster("free", (Level("server", 4, 1e15),), "cpu-core")
-    found = search(chain(4, device_type="cpu-core"), cluster, 16, strategies=("data_parallel", "two_bw"))
+    found = search(chain(4, device_type="cpu-core"), cluster, PlanRequest(16, strategies=("data_parallel", "two_bw")))
     assert found.best.strategy == "data_parallel"
     assert fastest(found).iteration_s * (1 + TIE) >= found.best.iteration_s
 
@@ -175,7 +181,9 @@ def test_slow_links_make_pipelines_of_wide_models() -> None:
     names = ("data_parallel", "flush")
     slow, fast = (
         search(
-            profile, Cluster("c", (Level("server", 2, rate),), "cpu-core", memory_bytes=1e11), 16, strategies=names
+            profile,
+            Cluster("c", (Level("server", 2, rate),), "cpu-core", memory_bytes=1e11),
+            PlanRequest(16, strategies=names),
         ).best.strategy
         for rate in (2e8, 1e12)
     )
@@ -184,7 +192,7 @@ def test_slow_links_make_pipelines_of_wide_models() -> None:
 
 def test_a_batch_that_no_microbatch_divides() -> None:
     """Seven samples in microbatches of two: the last is ragged, and the plan says so."""
-    found = search(PROFILE, CLUSTER, 7, strategies=("flush",), microbatch_sizes=(2,))
+    found = search(PROFILE, CLUSTER, PlanRequest(7, strategies=("flush",), microbatch_sizes=(2,)))
     plan = found.best.plan
     assert [plan.samples(m) for m in range(plan.microbatches)] == [2, 2, 2, 1]
 
@@ -194,7 +202,9 @@ def test_recomputation_only_where_memory_is_short() -> None:
     profile = chain(4, activation_bytes=1e5, stash_bytes=1e8, weights_bytes=1e6, device_type="cpu-core")
     cluster = Cluster("two", (Level("server", 2, 1e9),), "cpu-core")
     roomy, tight = (
-        search(profile, replace(cluster, memory_bytes=size), 8, strategies=("gpipe",), microbatch_sizes=(1,))
+        search(
+            profile, replace(cluster, memory_bytes=size), PlanRequest(8, strategies=("gpipe",), microbatch_sizes=(1,))
+        )
         for size in (1e10, 1e9)
     )
     assert not any(stage.recompute for c in roomy.candidates for stage in c.plan.stages)
@@ -207,11 +217,11 @@ def test_recomputation_only_where_memory_is_short() -> None:
 @given(profile=profiles(most=5), cluster=clusters(), share=st.floats(0.3, 1.0))
 def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cluster: Cluster, share: float) -> None:
     """However short memory is, `check` grants what the search found: no timing makes it need more than there is."""
-    free = search(profile, cluster, 6, strategies=PIPELINES, clock=ticks).best
+    free = search(profile, cluster, PlanRequest(6, strategies=PIPELINES), clock=ticks).best
     need = max(free.peak_memory_bytes.values())
     tight = replace(cluster, memory_bytes=share * need)
     try:
-        found = search(profile, tight, 6, strategies=PIPELINES, clock=ticks)
+        found = search(profile, tight, PlanRequest(6, strategies=PIPELINES), clock=ticks)
         best = {"best of all": found.best.plan}
     except RefusedError:
         return
@@ -223,7 +233,7 @@ def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cl
 
 def test_nothing_fits() -> None:
     """The error names the nearest miss in numbers, and what to do; every refusal has its reason."""
-    found = search(PROFILE, replace(CLUSTER, memory_bytes=1e6), 8)
+    found = search(PROFILE, replace(CLUSTER, memory_bytes=1e6), PlanRequest(8))
     assert found.candidates == ()
     assert all(len(refusal.reason) > 10 for refusal in found.refused)
     least = min((r for r in found.refused if r.missing_bytes), key=lambda r: r.missing_bytes)
@@ -236,7 +246,7 @@ def test_nothing_fits() -> None:
 
 def test_nothing_is_supported() -> None:
     """One layer on many devices with one sample: the strategy's own reason is given."""
-    found = search(chain(1, device_type="cpu-core"), CLUSTER, 1, strategies=("flush", "interleaved"))
+    found = search(chain(1, device_type="cpu-core"), CLUSTER, PlanRequest(1, strategies=("flush", "interleaved")))
     with pytest.raises(RefusedError, match="flush: no choice for 4 devices and a batch of 1"):
         _ = found.best
 
@@ -247,7 +257,7 @@ def test_replicas_that_take_their_turns_too_seldom() -> None:
         3, forward_s=[0.1, 0.15, 0.2], backward_s=[0.1, 0.15, 0.2], weights_bytes=1.0, device_type="cpu-core"
     )
     cluster = Cluster("many", (Level("server", 64, 1e12),), "cpu-core")
-    found = search(profile, cluster, 64, strategies=("gpipe", "data_parallel"), microbatch_sizes=(1,))
+    found = search(profile, cluster, PlanRequest(64, strategies=("gpipe", "data_parallel"), microbatch_sizes=(1,)))
     for candidate in found.candidates:
         assert candidate.plan.microbatches * len(candidate.plan.stages) <= MAX_FORWARDS
 
@@ -263,19 +273,19 @@ def test_replicas_that_take_their_turns_too_seldom() -> None:
 def test_arguments_that_make_no_sense(batch_size: int, names: tuple[str, ...], words: str) -> None:
     """Each is named."""
     with pytest.raises(InputError, match=words):
-        search(PROFILE, CLUSTER, batch_size, strategies=names)
+        search(PROFILE, CLUSTER, PlanRequest(batch_size, strategies=names))
 
 
 def test_a_profile_of_a_device_that_nobody_knows() -> None:
     """Seconds of an unknown device say nothing about the cluster's: the error says so before anything is tried."""
     with pytest.raises(InputError, match="device type"):
-        search(chain(4, device_type="abacus"), CLUSTER, 8)
+        search(chain(4, device_type="abacus"), CLUSTER, PlanRequest(8))
 
 
 @pytest.mark.parametrize(("of_job", "told"), [(0, False), (8, False), (4, True), (16, True)])
 def test_a_batch_that_the_job_does_not_have(of_job: int, told: bool) -> None:
     """It can be planned for; where the profile knows better, a note says what training will ask for."""
-    notes = search(replace(PROFILE, batch_size=of_job), CLUSTER, 8, strategies=("data_parallel",)).notes
+    notes = search(replace(PROFILE, batch_size=of_job), CLUSTER, PlanRequest(8, strategies=("data_parallel",))).notes
     assert [note for note in notes if "batch_size" in note] == (
         [
             f"the job was profiled with batch_size={of_job}: `hocket train` takes a plan for 8 only after the job says batch_size=8"
@@ -288,7 +298,12 @@ def test_a_batch_that_the_job_does_not_have(of_job: int, told: bool) -> None:
 def test_progress_ends_at_the_total() -> None:
     """Told how many choices are done of how many; the last call is complete."""
     told: list[tuple[int, int, str]] = []
-    search(PROFILE, CLUSTER, 8, synchronous=False, progress=lambda done, total, what: told.append((done, total, what)))
+    search(
+        PROFILE,
+        CLUSTER,
+        PlanRequest(8, synchronous=False),
+        progress=lambda done, total, what: told.append((done, total, what)),
+    )
     assert told[-1][0] == told[-1][1]
     assert all(0 <= done <= total for done, total, _ in told)
     assert {what for _, _, what in told} >= {f"choices of {name}" for name in searched()}
@@ -315,7 +330,9 @@ def test_most_of_what_is_offered_need_not_be_simulated() -> None:
         device_type="cpu-core",
     )
     levels = (Level("server", 8, 1e10, 1e-5, shared=False), Level("network", 4, 1e9, 1e-5))
-    found = search(profile, Cluster("many", levels, "cpu-core"), 64, strategies=("data_parallel", "flush", "two_bw"))
+    found = search(
+        profile, Cluster("many", levels, "cpu-core"), PlanRequest(64, strategies=("data_parallel", "flush", "two_bw"))
+    )
     assert found.considered > 2000
     assert len(found.candidates) + len(found.refused) < found.considered / 50
 
@@ -325,13 +342,13 @@ def test_a_batch_beyond_all_measure_is_refused() -> None:
     profile = chain(4, microbatch_sizes=(1, 2, 4), device_type="cpu-core")
     two = Cluster("two", (Level("local", 2, 1e9),), "cpu-core")
     with pytest.raises(InputError, match="batch_size: found 99999999; expected at most 32768"):
-        search(profile, two, 99_999_999)
+        search(profile, two, PlanRequest(99_999_999))
 
 
 def test_who_clips_gets_strategies_that_can() -> None:
     """Stages that update at different moments are refused with the reason, unless they are waves; the best of the others has a norm."""
     profile = replace(PROFILE, clip_grad_norm=1.0)
-    found = search(profile, CLUSTER, 4, synchronous=False)
+    found = search(profile, CLUSTER, PlanRequest(4, synchronous=False))
     assert found.candidates
     rules = [c.plan.compile(profile).rule for c in found.candidates]
     assert all(rule.at_one_moment or waves(rule) for rule in rules)
@@ -348,7 +365,7 @@ def test_chunks_of_one_device_may_share_weights() -> None:
     layers = tuple(replace(layer, parameters=(f"w{k % 7}",)) for k, layer in enumerate(plain.layers))
     tied = replace(plain, layers=layers, ties=((0, 7),))
     two = Cluster("two", (Level("server", 2, 1e12),), "cpu-core")
-    found = search(tied, two, 8, clock=ticks)
+    found = search(tied, two, PlanRequest(8), clock=ticks)
     assert not any("share tied weights" in one.reason for one in found.refused)
     assert found.candidates
 
@@ -360,19 +377,21 @@ def test_only_stages_that_must_make_their_stashes_again() -> None:
         microbatch_sizes=(1,), device_type="v100-16gb",
     )  # fmt: skip
     cluster = Cluster("two", (Level("server", 2, 1e9, 1e-5, False),), "v100-16gb", memory_bytes=0.35e9)
-    best = search(profile, cluster, 8, strategies=("flush",)).best
+    best = search(profile, cluster, PlanRequest(8, strategies=("flush",))).best
     assert [stage.recompute for stage in best.plan.stages] == [True, False]
 
 
 def test_old_weights_are_asked_for() -> None:
     """Who says nothing gets the mathematics of one process; who names a strategy, or asks for all, gets it."""
-    found = search(PROFILE, CLUSTER, 8)
+    found = search(PROFILE, CLUSTER, PlanRequest(8))
     assert {one.strategy for one in found.candidates} == set(synchronous_strategies()) & set(searched())
     assert all(one.updates.same for one in found.candidates)
-    assert found == replace(search(PROFILE, CLUSTER, 8, synchronous=True), search_s=found.search_s)
-    assert {one.strategy for one in search(PROFILE, CLUSTER, 8, strategies=("two_bw",)).candidates} == {"two_bw"}
+    assert found == replace(search(PROFILE, CLUSTER, PlanRequest(8, synchronous=True)), search_s=found.search_s)
+    assert {one.strategy for one in search(PROFILE, CLUSTER, PlanRequest(8, strategies=("two_bw",))).candidates} == {
+        "two_bw"
+    }
     with pytest.raises(InputError, match="an asynchronous strategy"):
-        search(PROFILE, CLUSTER, 8, strategies=("two_bw",), synchronous=True)
+        search(PROFILE, CLUSTER, PlanRequest(8, strategies=("two_bw",), synchronous=True))
 
 
 def test_state_that_does_not_fit_whole_is_divided() -> None:
@@ -380,11 +399,11 @@ def test_state_that_does_not_fit_whole_is_divided() -> None:
     is ruled out."""
     heavy = chain(4, forward_s=0.1, weights_bytes=1e8, optimizer_bytes=8e8, device_type="cpu-core")
     small = replace(CLUSTER, memory_bytes=3e9)
-    found = search(heavy, small, 8, strategies=("data_parallel",))
+    found = search(heavy, small, PlanRequest(8, strategies=("data_parallel",)))
     assert {one.plan.shard for one in found.candidates} == {"optimizer"}
     assert found.best.plan.shard == "optimizer"
     assert any(one.missing_bytes > 0 for one in found.refused)
     with pytest.raises(RefusedError, match="nothing that fits"):
-        search(heavy, small, 8, strategies=("data_parallel",), shard="none").best  # noqa: B018
-    roomy = search(heavy, replace(CLUSTER, memory_bytes=3e10), 8, strategies=("data_parallel",))
+        search(heavy, small, PlanRequest(8, strategies=("data_parallel",), shards=("none",))).best  # noqa: B018
+    roomy = search(heavy, replace(CLUSTER, memory_bytes=3e10), PlanRequest(8, strategies=("data_parallel",)))
     assert {one.plan.shard for one in roomy.candidates} == {"none"}

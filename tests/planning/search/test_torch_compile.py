@@ -13,6 +13,7 @@ from hocket.planning.burst.amplification import amplification_of
 from hocket.planning.load import open_plan
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.capture.compiled_costs import Compiled
@@ -27,13 +28,13 @@ TWO = Cluster("two", (Level("server", 2, 1e9),), "cpu-core")
 
 def test_stages_that_gain_are_compiled_and_others_are_not() -> None:
     """With what it saves and costs in a note; the plan is predicted as it then is."""
-    found = search(PROFILE, TWO, 8, strategies=("flush",), microbatch_sizes=(1,))
+    found = search(PROFILE, TWO, PlanRequest(8, strategies=("flush",), microbatch_sizes=(1,)))
     straight = next(one for one in found.candidates if one.config.startswith("straight 2"))
     assert [stage.compile for stage in straight.plan.stages] == ["inductor", ""]
     assert straight.config.endswith(" compiled")
     assert straight.iteration_s == predict_iteration(straight.plan, PROFILE).iteration_s
     assert straight.plan == Plan.from_yaml(straight.plan.to_yaml())
-    plain = search(PLAIN, TWO, 8, strategies=("flush",), microbatch_sizes=(1,))
+    plain = search(PLAIN, TWO, PlanRequest(8, strategies=("flush",), microbatch_sizes=(1,)))
     assert not any(stage.compile for one in plain.candidates for stage in one.plan.stages)
     assert not any("compiled" in note for note in plain.notes)
     note = next(note for note in found.notes if note.startswith("inductor: "))
@@ -46,7 +47,7 @@ def test_what_compiled_plans_use_of_devices_is_less() -> None:
     """Under a limit of the amplification each candidate says what its plan uses as it then is."""
     names = ("data_parallel", "flush", "burst_parallel")
     quick = replace(PLAIN, compiled=replace(HALVES, forward=((0.5, 0.5),) * 2, backward=((0.5, 0.5),) * 2))
-    found = search(quick, TWO, 4, strategies=names, amplification_limit=4.0)
+    found = search(quick, TWO, PlanRequest(4, strategies=names, amplification_limit=4.0))
     assert {one.strategy for one in found.candidates if one.config.endswith(" compiled")} == set(names)
     for one in found.candidates:
         assert one.amplification == pytest.approx(amplification_of(one.plan, quick).planned)
@@ -55,7 +56,7 @@ def test_what_compiled_plans_use_of_devices_is_less() -> None:
 def test_what_takes_longer_stays_as_it_is() -> None:
     """A whole model that does not gain enough: the plan is that of a profile without, and says so."""
     slow = replace(PLAIN, compiled=replace(HALVES, forward=((0.98, 0.98),) * 2, backward=((0.98, 0.98),) * 2))
-    found = search(slow, TWO, 8, strategies=("data_parallel",))
+    found = search(slow, TWO, PlanRequest(8, strategies=("data_parallel",)))
     assert not any(stage.compile for one in found.candidates for stage in one.plan.stages)
     assert any("stage 0 takes 2% less compiled, so it is not" in note for note in found.notes)
 
@@ -67,7 +68,7 @@ def test_seconds_of_compiled_stages() -> None:
     assert [layer.backward_s[1] / PLAIN.layers[0].backward_s[1] for layer in changed.layers] == [0.5, 1.0, 1.0, 2.0]
     assert PLAIN.compiling([0]).layers == PLAIN.layers
     others = replace(TWO, device_type="v100-16gb")
-    scaled = search(PROFILE, others, 8, strategies=("data_parallel",))
+    scaled = search(PROFILE, others, PlanRequest(8, strategies=("data_parallel",)))
     assert not any(stage.compile for one in scaled.candidates for stage in one.plan.stages)
 
 

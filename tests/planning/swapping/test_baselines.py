@@ -7,6 +7,7 @@ import pytest
 from hocket.errors import InputError, RefusedError
 from hocket.planning.explain.baseline_comparison import SWAPPED, of_profile
 from hocket.planning.predict.predict import predict
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.util.compatibility import Feature, conflict
 from tests.planning.swapping.test_search import MODEL, cluster, proved
@@ -17,7 +18,7 @@ FITS = cluster(1.5e9)  # a stage of half of the layers, with its gradients, or i
 @pytest.mark.parametrize("policy", ["lru", "next_use"])
 def test_the_usual_ones(policy: str) -> None:
     """Each proved to fit; a strategy's own stages where they do, and the order of data parallelism and GPipe in packs of a layer."""
-    found = search(MODEL, FITS, 4, swap=policy)
+    found = search(MODEL, FITS, PlanRequest(4, swap=policy))
     assert {"gpipe", "flush", "model_parallel", "harmony"} == {one.strategy for one in found.candidates}
     orders = {one.config.split(",")[0] for one in found.candidates if one.strategy == "harmony"}
     assert orders == {"in the order of data_parallel", "in the order of gpipe"}
@@ -34,7 +35,9 @@ def test_the_usual_ones(policy: str) -> None:
 def test_by_name_and_as_a_memory_that_writes_all() -> None:
     """One strategy alone; one that evicts what was used least recently swaps more, and takes longer."""
     found = {
-        policy: search(MODEL, cluster(700e6), 4, strategies=("data_parallel",), microbatch_sizes=(1,), swap=policy)
+        policy: search(
+            MODEL, cluster(700e6), PlanRequest(4, strategies=("data_parallel",), microbatch_sizes=(1,), swap=policy)
+        )
         for policy in ("lru", "next_use")
     }
     swapped = {policy: predict(one.best.plan, MODEL)[1].swapped_bytes for policy, one in found.items()}
@@ -48,11 +51,11 @@ def test_by_name_and_as_a_memory_that_writes_all() -> None:
 def test_what_cannot_be_asked_for() -> None:
     """A policy that no memory has, divided state, a host of unknown size, groups of devices."""
     with pytest.raises(InputError, match=r"'task'.*one of next_use, lru"):
-        search(MODEL, FITS, 4, swap="task")
+        search(MODEL, FITS, PlanRequest(4, swap="task"))
     with pytest.raises(RefusedError) as caught:
-        search(MODEL, FITS, 4, swap="lru", shard="full")
+        search(MODEL, FITS, PlanRequest(4, swap="lru", shards=("full",)))
     assert caught.value.found == conflict((Feature.SWAP, Feature.SHARD_FULL))
     with pytest.raises(RefusedError, match="host_memory_bytes"):
-        _ = search(MODEL, cluster(700e6, None), 4, swap="lru").best
+        _ = search(MODEL, cluster(700e6, None), PlanRequest(4, swap="lru")).best
     with pytest.raises(InputError, match="whole devices"):
-        search(replace(MODEL, tensor=2), FITS, 4, swap="lru")
+        search(replace(MODEL, tensor=2), FITS, PlanRequest(4, swap="lru"))

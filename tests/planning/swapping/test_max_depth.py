@@ -6,6 +6,7 @@ import pytest
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.candidates import by_server, on_hosts
 from hocket.planning.swapping.max_depth import block_in_words, largest
@@ -29,7 +30,11 @@ def test_the_deepest_fit_and_one_block_more_does_not() -> None:
     for name in ("flush", "data_parallel"):
         for more in (0, 1):
             deeper = lengthened(MODEL, block, found[name].blocks + more)
-            fitting = [one for one in search(deeper, ROOM, 4, strategies=(name,)).candidates if one.plan.swap is None]
+            fitting = [
+                one
+                for one in search(deeper, ROOM, PlanRequest(4, strategies=(name,))).candidates
+                if one.plan.swap is None
+            ]
             assert bool(fitting) == (more == 0), (name, more)
         assert found[name].layers == found[name].blocks
         assert found[name].weights_bytes == found[name].blocks * 100e6

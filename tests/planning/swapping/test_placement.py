@@ -12,6 +12,7 @@ from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.planning.burst.amplification import amplification_of
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.placement import DeviceSet, left_out, places
 from hocket.profiling.analytic.synthetic import chain
@@ -40,7 +41,7 @@ def proved(plan: Plan) -> None:
 def test_unlike_devices_swap_each_within_its_own_memory() -> None:
     """What fits nowhere is planned for each type and for all; the best is quicker than any on one type, and than with the budget of the
     smallest on all; each is proved, and is the same when it is read again."""
-    found = search(MODEL, MIXED, 8)
+    found = search(MODEL, MIXED, PlanRequest(8))
     assert {one.strategy for one in found.candidates} == {"harmony"}
     where = {one.config.partition(" on ")[2] for one in found.candidates}
     assert where == {"", "2 v100-16gb", "2 a100-40gb"}
@@ -63,12 +64,12 @@ def test_unlike_devices_swap_each_within_its_own_memory() -> None:
 
 def test_only_who_has_a_host_swaps() -> None:
     """Of a server that does not say what memory it has no device is taken."""
-    found = search(MODEL, replace(MIXED, nodes=(replace(OLD, host_memory_bytes=None), NEW)), 8)
+    found = search(MODEL, replace(MIXED, nodes=(replace(OLD, host_memory_bytes=None), NEW)), PlanRequest(8))
     assert found.candidates
     assert all(" on 2 a100-40gb" in one.config for one in found.candidates)
     note = "plans that swap leave out 2 v100-16gb: the cluster file does not say host_memory_bytes of their nodes"
     assert note in found.notes
-    assert not any("leave out" in one for one in search(MODEL, MIXED, 8).notes)
+    assert not any("leave out" in one for one in search(MODEL, MIXED, PlanRequest(8)).notes)
 
 
 def test_hosts_of_nodes_that_say_nothing_are_the_clusters() -> None:
@@ -84,12 +85,12 @@ def test_what_is_too_large_is_said_of_the_largest_devices() -> None:
     """A layer for which all are too small: what the V100s lack would not help."""
     small = replace(MIXED, nodes=(replace(OLD, memory_bytes=100e6), replace(NEW, memory_bytes=200e6)))
     with pytest.raises(RefusedError, match=r"on 2 a100-40gb: layer \S+ alone needs [\d.]+ MiB of 190\.73 MiB"):
-        _ = search(MODEL, small, 8).best
+        _ = search(MODEL, small, PlanRequest(8)).best
 
 
 def test_one_device_alone_is_named_where_others_are_unlike() -> None:
     """An A100 may use less than the first device alone, a V100, would: whose seconds these are is said."""
-    found = search(MODEL, MIXED, 8, amplification_limit=1.0)
+    found = search(MODEL, MIXED, PlanRequest(8, amplification_limit=1.0))
     texts = [one.reason for one in found.refused if one.too_much]
     assert texts
     assert found.candidates
@@ -121,10 +122,10 @@ def test_fewer_devices_where_use_is_limited() -> None:
 def test_plans_that_swap_keep_an_amplification_limit() -> None:
     """What swaps keeps its devices all the time, beside one with memory for all: without a limit both devices are taken, under one
     below what these use one alone is, and what uses least is named where nothing keeps it."""
-    free = search(MODEL, ALIKE, 8).best
+    free = search(MODEL, ALIKE, PlanRequest(8)).best
     used = amplification_of(free.plan, MODEL).planned
     assert len({d for stage in free.plan.stages for d in stage.devices}) == 2
-    loose, tight = (search(MODEL, ALIKE, 8, amplification_limit=limit) for limit in (used, used - 0.01))
+    loose, tight = (search(MODEL, ALIKE, PlanRequest(8, amplification_limit=limit)) for limit in (used, used - 0.01))
     assert loose.best.plan == free.plan
     assert loose.best.amplification == pytest.approx(used)
     for one in (*loose.candidates, *tight.candidates):
@@ -137,15 +138,15 @@ def test_plans_that_swap_keep_an_amplification_limit() -> None:
         match=r"harmony with swaps data 6 packs on 1 v100-16gb all kept ahead 2 b1: amplification of 1\.\d+, above the limit"
         r".*Allow a larger amplification, or give more devices",
     ):
-        _ = search(MODEL, ALIKE, 8, amplification_limit=1.0).best
+        _ = search(MODEL, ALIKE, PlanRequest(8, amplification_limit=1.0)).best
 
 
 def test_virtual_memory_keeps_it_too() -> None:
     """Baselines are refused by it as others are."""
-    found = search(MODEL, ALIKE, 8, swap="lru", amplification_limit=100.0)
+    found = search(MODEL, ALIKE, PlanRequest(8, swap="lru", amplification_limit=100.0))
     assert found.candidates
     assert all(one.amplification for one in found.candidates)
     with pytest.raises(
         RefusedError, match=r"found harmony with swaps .*above the limit of 1: .*\. Allow a larger amplification\.$"
     ):
-        _ = search(MODEL, ALIKE, 8, swap="lru", amplification_limit=1.0).best
+        _ = search(MODEL, ALIKE, PlanRequest(8, swap="lru", amplification_limit=1.0)).best

@@ -14,6 +14,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.explain.baseline_comparison import SWAPPED, of_profile
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping import search as packs
 from hocket.planning.swapping.candidates import on_hosts
@@ -56,7 +57,7 @@ def proved(plan: Plan, profile: ModelProfile) -> None:
 
 def test_what_fits_nowhere_swaps() -> None:
     """The best plan is Harmony's; it is what it says it is, and nothing else fits."""
-    found = search(MODEL, cluster(700e6), 4)
+    found = search(MODEL, cluster(700e6), PlanRequest(4))
     assert {one.strategy for one in found.candidates} == {"harmony"}
     assert {one.plan.options["mode"] for one in found.candidates} == {"data", "pipeline"}
     for one in found.candidates:
@@ -76,7 +77,7 @@ def test_what_fits_nowhere_swaps() -> None:
 def test_what_is_quicker_is_taken() -> None:
     """And the verdict says how much longer the other takes, which is simulated as well: with less room what stays is the slower one."""
     for memory_bytes, swaps in ((1.6e9, False), (1.4e9, True)):
-        found = search(MODEL, cluster(memory_bytes), 4)
+        found = search(MODEL, cluster(memory_bytes), PlanRequest(4))
         swapping = [one for one in found.candidates if one.plan.swap is not None]
         staying = [one for one in found.candidates if one.plan.swap is None]
         assert (found.best.plan.swap is not None) == swaps
@@ -87,7 +88,7 @@ def test_what_is_quicker_is_taken() -> None:
 
 def test_stashes_are_kept_where_that_is_quicker() -> None:
     """With the same memory, in the same packs; large ones, which would be swapped, are made again."""
-    found = search(MODEL, cluster(700e6), 4, strategies=("harmony",))
+    found = search(MODEL, cluster(700e6), PlanRequest(4, strategies=("harmony",)))
     again = [one for one in found.candidates if all(stage.recompute for stage in one.plan.stages)]
     assert not any(stage.recompute for stage in found.best.plan.stages)
     assert " packs all kept ahead 2 " in found.best.label
@@ -97,13 +98,13 @@ def test_stashes_are_kept_where_that_is_quicker() -> None:
         6, forward_s=0.01, backward_s=0.02, weights_bytes=100e6, activation_bytes=2e6, stash_bytes=300e6,
         microbatch_sizes=(1, 2), device_type="v100-16gb",
     )  # fmt: skip
-    best = search(large, cluster(1e9), 4, strategies=("harmony",)).best.plan
+    best = search(large, cluster(1e9), PlanRequest(4, strategies=("harmony",))).best.plan
     assert all(stage.recompute for stage in best.stages)
 
 
 def test_with_room_for_all_nothing_is_swapped() -> None:
     """No such plan is even looked at."""
-    found = search(MODEL, cluster(16e9), 4)
+    found = search(MODEL, cluster(16e9), PlanRequest(4))
     assert all(one.plan.swap is None for one in found.candidates)
     assert "swapping" not in of_profile(found).text
 
@@ -119,17 +120,17 @@ def test_with_room_for_all_nothing_is_swapped() -> None:
 def test_where_nothing_helps(memory_bytes: float, host_memory_bytes: float | None, reason: str) -> None:
     """The refusal says what lacks for swapping."""
     with pytest.raises(RefusedError, match=reason):
-        _ = search(MODEL, cluster(memory_bytes, host_memory_bytes), 4).best
+        _ = search(MODEL, cluster(memory_bytes, host_memory_bytes), PlanRequest(4)).best
 
 
 def test_a_host_of_what_is_asked_for_is_enough() -> None:
     """The advice says how much memory a host must have, and with it there is a plan; where nothing is said of hosts, that is asked for."""
     with pytest.raises(RefusedError) as caught:
-        _ = search(MODEL, cluster(700e6, 1e9), 4).best
+        _ = search(MODEL, cluster(700e6, 1e9), PlanRequest(4)).best
     (told,) = re.findall(r"host_memory_bytes: ([\d.]+[KMG]iB)", caught.value.next_step)
-    assert search(MODEL, cluster(700e6, read_size(told, "")), 4).best.plan.swap is not None
+    assert search(MODEL, cluster(700e6, read_size(told, "")), PlanRequest(4)).best.plan.swap is not None
     with pytest.raises(RefusedError) as caught:
-        _ = search(MODEL, cluster(700e6, None), 4).best
+        _ = search(MODEL, cluster(700e6, None), PlanRequest(4)).best
     assert "host_memory_bytes" in caught.value.next_step
 
 
@@ -147,7 +148,7 @@ def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
         device_type="v100-16gb",
     )
     room = cluster(250e6)
-    found = [one.plan for one in search(profile, room, 8, strategies=("harmony",)).candidates]
+    found = [one.plan for one in search(profile, room, PlanRequest(8, strategies=("harmony",))).candidates]
     assert any(len(stage.layers) > 1 for plan in found for stage in plan.stages)
     for plan in found:
         assert plan.swap is not None
@@ -168,7 +169,7 @@ def test_where_the_tuner_counts_too_much(memory_bytes: float, fits: bool) -> Non
         skips=[(k, k + 2) for k in range(3)],
         device_type="v100-16gb",
     )
-    found = search(profile, cluster(memory_bytes), 8, strategies=("harmony",))
+    found = search(profile, cluster(memory_bytes), PlanRequest(8, strategies=("harmony",)))
     swapping = [one for one in found.candidates if one.plan.swap is not None]
     assert bool(swapping) == fits
     for one in swapping:
@@ -182,7 +183,7 @@ def test_what_needs_least_is_looked_at_before_it_is_refused(monkeypatch: pytest.
     """Where none of the quickest by the tuner's clock fits, here of the fewest packs, the finest packs do."""
     monkeypatch.setattr(packs, "_few", lambda plans, most: sorted(plans, key=lambda one: len(one.backward.packs))[:1])
     monkeypatch.setattr(packs, "ROOMS", (1.5,))
-    found = search(MODEL, cluster(600e6), 4, strategies=("harmony",))
+    found = search(MODEL, cluster(600e6), PlanRequest(4, strategies=("harmony",)))
     assert any(one.swaps and "too few" in one.reason for one in found.refused)
     assert {len(one.plan.stages) for one in found.candidates} == {6}
     proved(found.best.plan, MODEL)
@@ -190,7 +191,7 @@ def test_what_needs_least_is_looked_at_before_it_is_refused(monkeypatch: pytest.
 
 def test_a_plan_with_too_little_of_its_host() -> None:
     """It is told how much it needs there, and no more than that is enough."""
-    best = search(MODEL, cluster(700e6), 4, strategies=("harmony",)).best.plan
+    best = search(MODEL, cluster(700e6), PlanRequest(4, strategies=("harmony",))).best.plan
     assert best.swap is not None
     small = replace(best, swap=replace(best.swap, host_bytes=1e6))
     with pytest.raises(RefusedError, match=r"swap\.host_bytes of device \d") as caught:
@@ -201,14 +202,16 @@ def test_a_plan_with_too_little_of_its_host() -> None:
 
 def test_more_memory_is_hardly_slower() -> None:
     """Of the plans that swap, down to what one layer takes."""
-    best = [search(MODEL, cluster(room), 4, strategies=("harmony",)).best.iteration_s for room in (LEAST, 1e9)]
+    best = [
+        search(MODEL, cluster(room), PlanRequest(4, strategies=("harmony",))).best.iteration_s for room in (LEAST, 1e9)
+    ]
     assert best[1] <= best[0] * 1.01
 
 
 def test_clipped_gradients() -> None:
     """The norm of all gradients leaves no update to its own moment."""
     clipped = replace(MODEL, clip_grad_norm=1.0)
-    best = search(clipped, cluster(700e6), 4).best
+    best = search(clipped, cluster(700e6), PlanRequest(4)).best
     assert best.plan.options["just_in_time"] is False
     proved(best.plan, clipped)
 
@@ -272,7 +275,7 @@ def test_larger_packs_forward_are_tried() -> None:
         6, forward_s=0.005, backward_s=0.01, weights_bytes=20e6, activation_bytes=20e6, stash_bytes=80e6,
         microbatch_sizes=(1,), device_type="v100-16gb",
     )  # fmt: skip
-    found = search(model, cluster(300e6, devices=1), 24, strategies=("harmony",))
+    found = search(model, cluster(300e6, devices=1), PlanRequest(24, strategies=("harmony",)))
     forward = found.best.plan.options["forward"]
     assert sum(forward) == len(found.best.plan.stages) > len(forward)
     assert f"{len(forward)} packs forward" in found.best.config
@@ -287,7 +290,7 @@ def test_packs_may_share_weights() -> None:
     """The first layer and the last, on one device or on two, in both modes; their steps come last."""
     layers = tuple(replace(layer, parameters=(f"w{k % 5}",)) for k, layer in enumerate(MODEL.layers))
     tied = replace(MODEL, layers=layers, ties=((0, 5),))
-    found = [one.plan for one in search(tied, cluster(900e6), 4).candidates]
+    found = [one.plan for one in search(tied, cluster(900e6), PlanRequest(4)).candidates]
     assert {plan.options["mode"] for plan in found} == {"data", "pipeline"}
     for plan in found:
         proved(plan, tied)

@@ -7,6 +7,7 @@ import pytest
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.explain.baseline_comparison import WAVES, of_profile
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.planning.search.search import search
 from hocket.planning.waves import explain
@@ -23,7 +24,7 @@ LIGHT = chain(8, activation_bytes=1e7, microbatch_sizes=(1, 2, 4), device_type="
 
 def told(profile: ModelProfile, cluster: Cluster, batch_size: int, **options: object) -> tuple[Search, list[str]]:
     """A search, and what is said of waves."""
-    found = search(profile, cluster, batch_size, **{"strategies": NAMES, **options})  # type: ignore[arg-type]
+    found = search(profile, cluster, PlanRequest(batch_size, **{"strategies": NAMES, **options}))  # type: ignore[arg-type]
     return found, list(why_not(found, {"p.json": profile}))
 
 
@@ -98,7 +99,7 @@ def test_fewer_waves_fit_where_replicas_do_not() -> None:
     profile = chain(
         8, weights_bytes=1e9, activation_bytes=1e6, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1.0
     )
-    found, lines = told(profile, FOUR, 4, strategies=("data_parallel", "model_parallel", "waves"), shard="none")
+    found, lines = told(profile, FOUR, 4, strategies=("data_parallel", "model_parallel", "waves"), shards=("none",))
     assert {one.strategy for one in found.candidates} == {"model_parallel", "waves"}
     assert found.best.label == "waves 2 waves x 4 partitions b1"
     assert of_profile(found).winner == WAVES

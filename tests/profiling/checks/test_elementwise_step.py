@@ -11,6 +11,7 @@ from torch import nn
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.load import LoadedPlan, validate
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.analytic.synthetic import chain
@@ -71,13 +72,13 @@ def test_no_plan_shards_what_the_optimizer_reads_whole() -> None:
         optimizer="Adafactor",
     )
     cluster = Cluster("two", (Level("server", 2, 1e11),), profile.device_type)
-    found = search(profile, cluster, 8)
+    found = search(profile, cluster, PlanRequest(8))
     assert found.candidates
     assert {one.plan.shard for one in found.candidates} == {"none"}
     assert any(one.strategy == "fully_sharded" and "whole weights" in one.reason for one in found.refused)
     for shard in ("optimizer", "full"):
         with pytest.raises(RefusedError, match=r"Adafactor.*whole weights"):
-            search(profile, cluster, 8, shard=shard)
+            search(profile, cluster, PlanRequest(8, shards=(shard,)))
     plan = next(
         one.plan for one in found.candidates if one.strategy == "data_parallel" and len(one.plan.stages[0].devices) == 2
     )

@@ -12,6 +12,7 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic import synthetic
 from hocket.program.instruction import COMPUTE, Kind, computes
@@ -56,7 +57,7 @@ def test_swaps_in_the_lane_of_compute_are_none() -> None:
         4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb"
     )  # fmt: skip
     cluster = Cluster("lab", (Level("server", 2, 1e10),), profile.device_type, memory_bytes=5e8, host_memory_bytes=9e9)
-    best = search(profile, cluster, 4, strategies=("harmony",))
+    best = search(profile, cluster, PlanRequest(4, strategies=("harmony",)))
     plan = next(one.plan for one in best.candidates if one.plan.swap is not None and not one.plan.swap.prefetch)
     trace, summary = predict(plan, profile)
     found = stairs_of(trace, choose(trace, plan.microbatches, 1))

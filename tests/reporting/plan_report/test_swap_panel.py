@@ -2,6 +2,7 @@
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.predict.predict import host_course_of, predict
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.max_depth import MaxDepth
 from hocket.profiling.analytic.synthetic import chain
@@ -29,7 +30,7 @@ def test_a_plan_that_swaps() -> None:
     depths = (largest_table(FOUND, "float32"), "a block: 1 layer")
     for room, swaps in ((5e8, True), (16e9, False)):
         cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=room, host_memory_bytes=9e9)
-        plan = search(MODEL, cluster, 4).best.plan
+        plan = search(MODEL, cluster, PlanRequest(4)).best.plan
         trace, summary = predict(plan, MODEL)
         page = report_html(plan, trace, summary, swapped=host_course_of(plan, MODEL), largest=None if swaps else depths)
         text = " ".join(documents.check(page).text)

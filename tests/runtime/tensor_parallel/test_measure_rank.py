@@ -8,6 +8,7 @@ import torch
 from hocket import models
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search_widths
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.profile import ModelProfile
@@ -107,7 +108,7 @@ def test_a_plan_of_groups_from_profiles_is_trained(
     """All kinds are candidates; those of groups train, and their memory is what was predicted."""
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
     paths = {str(gpt.parent / name): profile for name, profile in profiles.items()}
-    found = search_widths(paths, cluster, 8)
+    found = search_widths(paths, cluster, PlanRequest(8))
     assert {one.plan.tensor for one in found.candidates} == {1, 2}
     assert found.considered > len(found.candidates)
     group = next(one for one in found.candidates if one.config.endswith(f" t{name}"))
@@ -125,10 +126,10 @@ def test_profiles_that_do_not_go_together(profiles: dict[str, ModelProfile]) -> 
     whole, member, _ = profiles.values()
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
     with pytest.raises(InputError, match=r"again\.json: found of one of 2 tensor-parallel devices, as member\.json is"):
-        search_widths({"whole.json": whole, "member.json": member, "again.json": member}, cluster, 8)
+        search_widths({"whole.json": whole, "member.json": member, "again.json": member}, cluster, PlanRequest(8))
     other = measure_member(models.job("vgg", small=True, batch_size=2), 1, (1,), budget_s=0.0)
     with pytest.raises(InputError, match=r"other\.json: found a profile of another model"):
-        search_widths({"member.json": member, "other.json": other}, cluster, 8)
+        search_widths({"member.json": member, "other.json": other}, cluster, PlanRequest(8))
 
 
 def test_a_model_without_blocks_has_no_members() -> None:

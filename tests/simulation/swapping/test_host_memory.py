@@ -5,6 +5,7 @@ import pytest
 from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.predict.predict import host_course_of, played
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.instruction import SWAPS
@@ -16,7 +17,7 @@ ROOM = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=5e8
 
 def test_hosts_and_what_moves() -> None:
     """A run ends with what it began with on hosts and nothing on its way; never more than is proved; what moves adds up to all swaps."""
-    best = search(MODEL, ROOM, 4).best
+    best = search(MODEL, ROOM, PlanRequest(4)).best
     assert best.plan.swap is not None
     found, outcome = host_course_of(best.plan, MODEL), played(best.plan, MODEL)
     assert found is not None
@@ -38,5 +39,5 @@ def test_hosts_and_what_moves() -> None:
 
 def test_what_does_not_swap_has_none() -> None:
     """Nothing to draw."""
-    plan = search(MODEL, Cluster("one", (Level("server", 2, 10e9),), "v100-16gb"), 4).best.plan
+    plan = search(MODEL, Cluster("one", (Level("server", 2, 10e9),), "v100-16gb"), PlanRequest(4)).best.plan
     assert host_course_of(plan, MODEL) is None

@@ -7,6 +7,7 @@ import pytest
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import SearchSpace
@@ -59,4 +60,4 @@ def test_a_search_says_it(name: str, devices: int, layers: int, said: str) -> No
     """Where one strategy was asked for, and has no choice."""
     one = of(devices, layers, 7, (3, 7))
     with pytest.raises(RefusedError, match=re.escape(said)):
-        _ = search(one.profile, one.cluster, one.batch_size, strategies=(name,)).best
+        _ = search(one.profile, one.cluster, PlanRequest(one.batch_size, strategies=(name,))).best

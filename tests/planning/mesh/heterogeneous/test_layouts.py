@@ -14,10 +14,12 @@ from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.heterogeneous.layouts import alone, mixes, turned
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace
-from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
+from hocket.planning.mesh.model_profiles import SizedSpace
+from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut
 from hocket.planning.mesh.simulated import proven, simulated
 from hocket.planning.predict.predict import predict_choice
+from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import StageCut
 from hocket.strategies.base.search_space import Candidate, SearchSpace
@@ -57,7 +59,7 @@ def every(plane: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
 def test_as_good_as_the_best_of_all(link: float) -> None:
     """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
     cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
-    found = search_sizes(SMALL, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    found = search_sizes(SMALL, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
     plane = LayoutSpace(found.profile, cluster, 1, "none", (1,))
     best = min((simulated(plane, mesh) for mesh in every(plane, 8)), key=lambda one: one.iteration_s)
     assert found.best.iteration_s <= 1.05 * best.iteration_s, best.mesh
@@ -65,7 +67,7 @@ def test_as_good_as_the_best_of_all(link: float) -> None:
 
 def test_unlike_devices_have_unlike_stages() -> None:
     """More layers on the quicker ones; quicker than what takes all for alike, or uses one type; its plan is proved."""
-    found = search_sizes(GPT, EIGHT, 32, microbatch_sizes=(1,))
+    found = search_sizes(GPT, EIGHT, PlanRequest(32, microbatch_sizes=(1,)))
     best, simple = found.best, found.meshes.simple
     assert simple is not None
     assert best.iteration_s < 0.95 * simple.iteration_s
@@ -86,16 +88,16 @@ def test_unlike_devices_have_unlike_stages() -> None:
 def test_the_simple_ones() -> None:
     """Equal stages, or one type: as searches on the parts have it."""
     options = {"microbatch_sizes": (1,), "tensors": (1,)}
-    found = search_sizes(GPT, EIGHT, 32, **options)  # type: ignore[arg-type]
+    found = search_sizes(GPT, EIGHT, PlanRequest(32, **options))  # type: ignore[arg-type]
     one = replace(EIGHT, levels=EIGHT.levels[:1], nodes=(Node("a100-80gb", 4),))
-    quick = search_sizes(GPT, one, 32, **options).best  # type: ignore[arg-type]
+    quick = search_sizes(GPT, one, PlanRequest(32, **options)).best  # type: ignore[arg-type]
     assert found.meshes.simple is not None
     assert found.meshes.simple.iteration_s <= 1.03 * quick.iteration_s
 
 
 def test_every_type_is_worked_out() -> None:
     """Layer by layer, as on a cluster of that type alone."""
-    found = SizedSearch(GPT, EIGHT, 8, search_sizes(GPT, EIGHT, 8, tensors=(4,)).precision)
+    found = SizedSpace(GPT, EIGHT, PlanRequest(8))
     profile = found.profile(2, "full", (1, 2))
     there = analytic(GPT, catalog.device_type("v100-32gb"), tensor=2, recompute="full", microbatch_sizes=(1, 2))
     assert profile.on("v100-32gb").layers == there.layers
@@ -108,7 +110,7 @@ def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
     """Of seconds and bytes, never above what is simulated; nor are the least seconds of what has no layers yet."""
     level = replace(EIGHT.levels[1], bandwidth_bytes_per_s=link, shared=shared)
     cluster = replace(EIGHT, levels=(EIGHT.levels[0], level))
-    found = search_sizes(GPT, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
     plane = LayoutSpace(found.profile, cluster, 1, "none", (1,), shards=("none", "optimizer"))
     tailor, seen = RecomputeCut([plane]), 0
     for mesh, least_s in mixes(tailor, 8):
@@ -149,9 +151,9 @@ def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
 def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> None:
     """Of many replicas and few stages, too: the plan fits whatever the timing."""
     options = {"tensors": (tensor,), "recomputes": ("none",), "microbatch_sizes": (2,)}
-    free = search_sizes(GPT, EIGHT, 64, **options).best  # type: ignore[arg-type]
+    free = search_sizes(GPT, EIGHT, PlanRequest(64, **options)).best  # type: ignore[arg-type]
     tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=room * free.bytes) for node in EIGHT.nodes))
-    found = search_sizes(GPT, tight, 64, **options)  # type: ignore[arg-type]
+    found = search_sizes(GPT, tight, PlanRequest(64, **options))  # type: ignore[arg-type]
     opened = LoadedPlan(found.plan(found.best), found.profile_of(found.best))
     assert problems_of(opened, opened.program) == ()
 
@@ -159,7 +161,7 @@ def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> Non
 @pytest.mark.slow
 def test_every_way_can_be_proved() -> None:
     """However many replicas stages have, and wherever they stand."""
-    found = search_sizes(GPT, EIGHT, 16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    found = search_sizes(GPT, EIGHT, PlanRequest(16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
     plane = LayoutSpace(found.profile, EIGHT, 1, "none", (1,))
     tailor = RecomputeCut([plane])
     for mesh, _ in mixes(tailor, 16):
@@ -177,7 +179,7 @@ def test_chunks_of_unlike_lengths() -> None:
     """A slower device's chunks have fewer layers: none of all borders is quicker by more than some percent, nor are types in turn."""
     model, batch = replace(SMALL, layers=8), 4
     options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("none",)}
-    found = search_sizes(model, TWO, batch, strategies=("interleaved",), **options)  # type: ignore[arg-type]
+    found = search_sizes(model, TWO, PlanRequest(batch, strategies=("interleaved",), **options))  # type: ignore[arg-type]
     plane = LayoutSpace(found.profile, TWO, 1, "none", (1,))
     alike = [
         order for order in permutations(range(4)) if order.index(0) < order.index(1) and order.index(2) < order.index(3)
@@ -206,7 +208,7 @@ def test_chunks_are_longer_on_quicker_devices() -> None:
     """Where the pipeline is short of microbatches they are quicker than any other way; the plan is proved and predicted."""
     options = {"tensors": (1,), "microbatch_sizes": (1,), "shards": ("none",)}
     model = replace(GPT, layers=24)
-    found = search_sizes(model, TWO, 8, strategies=("interleaved",), **options)  # type: ignore[arg-type]
+    found = search_sizes(model, TWO, PlanRequest(8, strategies=("interleaved",), **options))  # type: ignore[arg-type]
     best = found.best
     kinds = best.plane.types[1]
     layers = {int(kind): 0 for kind in kinds}

@@ -1,0 +1,54 @@
+"""Notes of a search: obstacles to training, rough figures, and differences from one process."""
+
+from collections.abc import Iterator, Sequence
+
+from hocket.hardware.cluster import Cluster
+from hocket.planning.predict.model_differences import differences
+from hocket.planning.search.result import Evaluated
+from hocket.profiling.profile import ModelProfile
+from hocket.strategies.base.search_space import SearchSpace
+from hocket.strategies.base.strategy import merges_microbatches
+
+
+def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
+    """Note if the cluster has device types without measurements: profiled seconds are scaled."""
+    here = profile.device_type
+    others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
+    for name in (here, *profile.elsewhere):
+        others.pop(name, None)
+    if others:
+        names = ", ".join(others)
+        made = "worked out for" if profile.worked_out else "measured on"
+        yield f"{made} {here}, scaled to {names} by their peak rates: rough; measure where it matters"
+
+
+def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> Iterator[str]:
+    """Note if the best plan runs forwards of unmeasured sizes: their seconds are extrapolated."""
+    known = profile.microbatch_sizes
+    for one in best:
+        batches = one.plan.batches
+        if not profile.worked_out and merges_microbatches(one.strategy):
+            sizes = {batches.samples(0, batches.count // len(stage.devices)) for stage in one.plan.stages}
+            if outside := sorted(size for size in sizes if not known[0] <= size <= known[-1]):
+                yield (
+                    f"the best plan runs {', '.join(map(str, outside))} samples at once, and the profile has "
+                    f"{', '.join(map(str, known))}: its seconds are extrapolated; measure these sizes with `hocket profile -b`"
+                )
+
+
+def notes_of(profile: ModelProfile, space: SearchSpace, cluster: Cluster) -> Iterator[str]:
+    """Notes on obstacles to training, rough figures, and differences from one process, common to all plans."""
+    batch_size = space.batch_size
+    known = profile.microbatch_sizes
+    if unknown := [size for size in space.sizes if size not in known]:
+        yield (
+            f"microbatches of {', '.join(map(str, unknown))} were not measured: their seconds and bytes continue those of "
+            f"{', '.join(map(str, known))}; measure them with `hocket profile -b`"
+        )
+    if profile.batch_size not in (0, batch_size):
+        yield (
+            f"the job was profiled with batch_size={profile.batch_size}: `hocket train` takes a plan for {batch_size} "
+            f"only after the job says batch_size={batch_size}"
+        )
+    yield from note_of_types(profile, cluster)
+    yield from (one.text for one in differences(profile))
