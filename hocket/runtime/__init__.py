@@ -1,1 +1,4 @@
-"""Run a Program for real: the only room, with the measuring half of profiling/, that knows torch."""
+"""Runtime: executes a Program with PyTorch.
+
+Only this room and the measuring half of profiling/ know torch.
+"""

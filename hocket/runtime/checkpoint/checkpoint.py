@@ -76,7 +76,10 @@ class Position:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Manifest of a checkpoint. `values` are plain numbers of the state; `sha256` covers all other fields."""
+    """Manifest of a checkpoint.
+
+    `values` are plain numbers of the state; `sha256` covers all other fields.
+    """
 
     position: Position
     files: tuple[StoredFile, ...]
@@ -167,7 +170,9 @@ def save(
     wholes: Mapping[str, tuple[int, ...]] | None = None,
     own: Collection[str] = (),
 ) -> Path:
-    """Write one checkpoint; every worker calls this with the part of the state that it holds.
+    """Write one checkpoint.
+
+    Every worker calls this with the part of the state that it holds.
 
     Arguments:
         folder: of all checkpoints, which all workers see.
@@ -208,7 +213,9 @@ def save(
 
 
 def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; every worker calls this and gets the same one.
+    """Find the newest checkpoint that is whole.
+
+    Every worker calls this and gets the same checkpoint.
 
     Arguments:
         warn: called (on every worker) with what is wrong with each newer one that is skipped.
@@ -224,7 +231,9 @@ def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Chec
 
 
 def verify(path: Path, rank: int = 0, workers: int = 1) -> Manifest:
-    """Check a checkpoint's files against its manifest; of several workers each checks its share.
+    """Check a checkpoint's files against its manifest.
+
+    Of several workers each checks its share.
 
     Raises:
         InputError: a file that is missing, or is not as it was written.
@@ -310,7 +319,10 @@ def _commit(part: Path, final: Path, manifest: Manifest) -> str:
 
 
 def damaged_path(path: Path) -> Path:
-    """A free name for a damaged checkpoint, under which no run counts, replaces or deletes it."""
+    """A free name for a damaged checkpoint.
+
+    No run counts, replaces or deletes a checkpoint under this name.
+    """
     names = (f"{path.name}.damaged" + (f"-{number}" if number else "") for number in count())
     return next(one for one in map(path.with_name, names) if not one.exists())
 

@@ -1,4 +1,4 @@
-"""Storage of tensors for `torch.distributed.checkpoint` (DCP) that never unpickles.
+"""Tensor storage for `torch.distributed.checkpoint` (DCP) that never unpickles.
 
 DCP's own file storage keeps its `.metadata` as a pickle and reads it with `pickle.load`, and what is not a tensor with
 `torch.load(weights_only=False)`: opening a checkpoint would run whatever its author put there. Here DCP plans and reshards,

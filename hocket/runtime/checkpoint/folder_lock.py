@@ -1,4 +1,6 @@
-"""Claim: a folder of checkpoints belongs to one run at a time, from its beginning to its end.
+"""Folder lock: one run at a time owns a folder of checkpoints.
+
+A run holds the lock from its beginning to its end.
 
 Rules of this file: the claim is a record lock (fcntl) on the file `.lock` in the folder, taken by the first worker. A record lock belongs
 to the process and not to the open file: it ends with the process, and a child that was forked meanwhile never has it. What stands in the
@@ -31,7 +33,9 @@ _claimed: dict[tuple[int, int], object] = {}
 
 @contextmanager
 def claimed(folder: str | Path | None, board: "KVExchange") -> Iterator[None]:
-    """Be the only run that writes into a folder, which is made; every worker calls this.
+    """Make a folder and lock it, so that only this run writes into it.
+
+    Every worker calls this.
 
     Arguments:
         folder: None: nothing is written.
@@ -91,7 +95,10 @@ def _taken(holder: str) -> list[str]:
 
 
 def _release(claim: object, handle: int) -> None:
-    """Close the file, which ends the lock if this process has it, and strike the folder off the list."""
+    """Close the file and remove the folder from the list.
+
+    Closing ends the lock if this process has it.
+    """
     os.close(handle)
     _forget(claim)
 

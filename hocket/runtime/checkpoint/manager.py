@@ -1,4 +1,7 @@
-"""Keeper: a worker's checkpoints: what of its state goes under which name, and from which of them a run goes on."""
+"""Checkpoint manager of one worker.
+
+It decides under which name each part of the worker's state is saved, and from which checkpoint a run resumes.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +27,9 @@ _MOST_NAMED = 100
 
 
 class CheckpointManager:
-    """Makes and finds the checkpoints of one run; every worker has one and calls it at the same moments.
+    """Writes and finds the checkpoints of one run.
+
+    Every worker has a manager and calls it at the same moments.
 
     Attributes:
         path: of the newest checkpoint of this run, or the one that it goes on from.
@@ -52,7 +57,7 @@ class CheckpointManager:
         self._own: set[str] = set()
 
     def resume(self, engine: Worker, speak: Report) -> int:
-        """Give the engine the newest whole checkpoint, if going on is wanted; returns the first step.
+        """Load the newest whole checkpoint if a resume is wanted; return the first step.
 
         Raises:
             InputError: checkpoints of another job, model or optimizer; some that are there and not asked for; none that is whole where
@@ -70,7 +75,9 @@ class CheckpointManager:
         return _first_step(found, self._job, self._layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
-        """Save the engine's state after a segment of `periods` periods that ends at step `step`.
+        """Save the engine's state after a segment.
+
+        The segment has `periods` periods and ends at step `step`.
 
         Raises:
             NotFinite: weights or what the optimizer keeps are not finite, and the run does not go on with them. If it does, nothing is
@@ -133,7 +140,9 @@ class CheckpointManager:
 
 
 def set_aside(found: Checkpoint, board: KVExchange) -> None:
-    """Rename the checkpoints that are newer than the newest whole one, and so damaged, to `NAME.damaged`.
+    """Rename damaged checkpoints to `NAME.damaged`.
+
+    Damaged are the checkpoints that are newer than the newest whole one.
 
     So they are not counted among the ones to keep, and neither `save` nor a later run deletes or replaces them. Every worker calls this.
 
@@ -192,7 +201,10 @@ def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
 
 
 def _versions(position: Position, stages: int) -> tuple[int, ...]:
-    """Updates in each stage's weights; of another plan's stages only what is true for all of them."""
+    """Number of updates in each stage's weights.
+
+    Of another plan's stages only what is true for all of them.
+    """
     if len(position.weight_versions) == stages:
         return position.weight_versions
     return (min(position.weight_versions, default=0),) * stages
@@ -225,7 +237,7 @@ def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
 def flat(
     state: Mapping[str, Any], parts: Mapping[str, ParameterRows]
 ) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """An engine's state under the names of a checkpoint, and the whole shapes of what it has rows of.
+    """An engine's state under checkpoint names, and whole shapes of row-sharded tensors.
 
     Arguments:
         parts: parameters that are rows of a whole one, and so is what the optimizer keeps of the same shape.
@@ -255,7 +267,10 @@ def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Calla
 
 
 def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> dict[str, Any]:
-    """A checkpoint's entries, of whole weights those rows that are held, under the names of the parts."""
+    """A checkpoint's entries under the names of this worker's parts.
+
+    Of whole weights only the rows that are held.
+    """
     out = dict(found)
     for name, part in ((name, parts[name]) for name in held["weights"] if name in parts):
         rows = slice(part.first, part.first + len(held["weights"][name]))
@@ -274,7 +289,9 @@ def _weight_of(key: str) -> str:
 
 
 def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's entries as an engine's state, checked against what the engine holds.
+    """A checkpoint's entries as an engine's state.
+
+    The entries are checked against what the engine holds.
 
     Raises:
         InputError: a tensor is missing or has another shape or type.

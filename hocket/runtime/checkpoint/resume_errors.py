@@ -1,4 +1,7 @@
-"""Resuming: the error of a run that is told to go on where there is no checkpoint. No torch: it is raised before a worker starts."""
+"""Resume errors: raised if a run is to resume and no checkpoint is there.
+
+No torch: they are raised before a worker starts.
+"""
 
 from pathlib import Path
 
@@ -6,7 +9,7 @@ from hocket.errors import InputError
 
 
 def no_checkpoint(folder: Path) -> InputError:
-    """The error of a run that was told to go on, from a folder that has nothing to go on from."""
+    """The error of a run that is to resume from a folder without a checkpoint."""
     found = "an empty folder" if folder.is_dir() else "no such folder"
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         found = "a folder without checkpoints"

@@ -1,1 +1,4 @@
-"""Engines: each interprets the same program under the rules of hocket/program/order.py."""
+"""Engines: interpreters of a program.
+
+Each follows the rules of hocket/program/order.py.
+"""

@@ -1,4 +1,6 @@
-"""Waves: the compute lanes of one device beside the first, a thread each, and what lanes hand each other.
+"""Compute lanes of one device beyond the first, and their exchange of values.
+
+Waves run in these lanes, each in a thread of its own.
 
 Rules of this file: a value is given by the lane that writes it and taken by the one that reads it; who comes first waits. Whoever fails
 says so, and all others end with that failure. On a GPU a thread only puts kernels into its lane's stream; events order the streams.
@@ -14,7 +16,9 @@ from hocket.program.instruction import Value
 
 
 class Exchange:
-    """Exchange between the compute lanes of one device: values, and decisions of the first lane.
+    """Exchange between the compute lanes of one device.
+
+    It passes values, and decisions of the first lane.
 
     Attributes:
         failure: of any lane.

@@ -75,7 +75,9 @@ class Worker:
         guard: Guard | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Join the others: a collective call, made by all ranks of the default process group.
+        """Join the other workers.
+
+        A collective call, made by all ranks of the default process group.
 
         Arguments:
             number: which device of the program; that of rank r is program.devices[r // layout.tensor].
@@ -131,7 +133,9 @@ class Worker:
     # -- a segment
 
     def run(self, repeats: int, position: int = 0) -> int:
-        """Run prologue, `repeats` periods (fewer if the observer asks) and epilogue; return the periods run.
+        """Run prologue, periods and epilogue; return the number of periods run.
+
+        There are `repeats` periods, or fewer if the observer asks.
 
         Arguments:
             position: samples of the data that are behind; where this segment begins.
@@ -212,7 +216,9 @@ class Worker:
     # -- between segments
 
     def state(self, to_save: bool = False) -> dict[str, dict[str, Any]]:
-        """This device's weights, buffers and optimizer state by global name, whole; see ModelState.state.
+        """Whole weights, buffers and optimizer state of this device, by global name.
+
+        See ModelState.state.
 
         For members of a tensor-parallel group, and for replicas that share a step, a collective call, after which each has
         all of it.
@@ -263,7 +269,10 @@ class Worker:
 
     @property
     def sent_bytes(self) -> dict[int, int]:
-        """Bytes of messages that this worker has sent so far, by the device (or group) that they went to."""
+        """Bytes of messages that this worker has sent so far, by destination.
+
+        A destination is a device or a group.
+        """
         return dict(self._groups.sent_bytes)
 
     @property
@@ -278,5 +287,8 @@ class Worker:
 
     @property
     def memory_course(self) -> list[tuple[float, float]]:
-        """(seconds, bytes) of this device while observed, if events are recorded (peak_memory.py)."""
+        """Memory of this device while observed, as (seconds, bytes).
+
+        Only if events are recorded (peak_memory.py).
+        """
         return sorted(self._memory.course)  # waves note what they do each in a thread of its own

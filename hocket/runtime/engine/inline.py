@@ -1,4 +1,6 @@
-"""The inline engine: all devices in one process, one instruction after the other, slow and plain: the living definition.
+"""The inline engine: all devices in one process, one instruction after the other.
+
+It is slow and plain, and serves as the executable definition of a program's meaning.
 
 It follows hocket/program/order.py to the letter and nothing else: every lane's first instruction that may start is run,
 lanes taking turns. What a program means is what this file does with it.
@@ -129,7 +131,10 @@ class Interpreter:
         return [value for value in instruction.reads if value not in store]
 
     def _start(self, lane: Lane, instruction: Instruction) -> bool:
-        """Run an instruction if it may start (rule 1); transfers with their partners (rules 3 and 4)."""
+        """Run an instruction if it may start (rule 1).
+
+        Transfers run with their partners (rules 3 and 4).
+        """
         if self._missing(instruction):
             return False
         if computes(lane[1]) or instruction.kind in SWAPS:
@@ -229,7 +234,10 @@ def _partners(instruction: Instruction) -> str:
 
 
 def add_up(parts: Sequence[Bucket | Squares]) -> None:
-    """Replace flat tensors (or squares) of several devices by their sums, added in the order of the devices."""
+    """Replace flat tensors (or squares) of several devices by their sums.
+
+    The sums are added in the order of the devices.
+    """
     with torch.no_grad():
         for flats in zip(*(part.flats for part in parts), strict=True):
             total = flats[0].clone()
@@ -240,7 +248,10 @@ def add_up(parts: Sequence[Bucket | Squares]) -> None:
 
 
 def scatter_sums(buckets: Sequence[Bucket]) -> None:
-    """Replace each device's part of its flat tensors by the same part of their sums, added in the order of the devices."""
+    """Reduce-scatter: replace each device's part of its flat tensors by the summed part.
+
+    The sums are added in the order of the devices.
+    """
     with torch.no_grad():
         for flats, parts in _side_by_side(buckets):
             total = flats[0].clone()
@@ -251,7 +262,10 @@ def scatter_sums(buckets: Sequence[Bucket]) -> None:
 
 
 def gather_parts(slots: Sequence[WeightSlot]) -> None:
-    """Replace each device's flat tensors by the parts of all, in the order of the devices."""
+    """All-gather: replace each device's flat tensors by the parts of all devices.
+
+    Parts are in the order of the devices.
+    """
     with torch.no_grad():
         for flats, parts in _side_by_side(slots):
             whole = torch.cat([part.to(parts[0].device) for part in parts])

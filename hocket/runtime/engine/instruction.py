@@ -1,4 +1,6 @@
-"""Execution: one instruction of a compute lane or a lane of swaps, from where its values come to where they go.
+"""Execution of one instruction of a compute lane or a swap lane.
+
+It covers the way of the values from their source to their destination.
 
 Rules of this file: what an instruction reads is taken from the lane's own store, from another lane of the device or from a transfer; what
 it writes for others is handed on as soon as it is made. What it means is device.py's, when it runs is the lane's (segment.py).
@@ -125,7 +127,10 @@ class Execution:
             self._meters.queued_s += meter.lap()
 
     def _hand_on(self, instruction: Instruction, routes: Routes, store: dict[Value, Any], early: set[Value]) -> None:
-        """Give to other lanes what they read, but for what they have got while the instruction ran."""
+        """Give to other lanes the values that they read.
+
+        Values that they received while the instruction ran are left out.
+        """
         for position, lane in routes:
             value = instruction.writes[position]
             keeps = value.what is ValueKind.SHARD and self._device.program.stages[value.stage].gathers
@@ -139,7 +144,7 @@ class Execution:
             del thing  # or it would outlive its sending
 
     def _publisher(self, instruction: Instruction, routes: Routes, early: set[Value]) -> Callable[[Value, Any], None]:
-        """Hands a finished gradient bucket to its all-reduce while the backward goes on (rule 2)."""
+        """Hands a finished gradient bucket to its all-reduce during the backward (rule 2)."""
         lane_of = {instruction.writes[position]: lane for position, lane in routes}
 
         def publish(value: Value, bucket: Any) -> None:

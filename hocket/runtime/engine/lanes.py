@@ -1,4 +1,6 @@
-"""Lanes of one device: what each executes, in which order, and which lane needs what another writes.
+"""Lanes of one device.
+
+They say what each lane executes, in which order, and which lane needs values that another writes.
 
 Rules of this file: which lane reads a value follows from the program and is found once, before anything runs.
 """
@@ -42,7 +44,10 @@ class Entry:
         return cls(i, routes, one.index - i.index, *moves)
 
     def at(self, repeats: int) -> Instruction:
-        """Same result as `program.shifted`, several times faster: it runs for every instruction."""
+        """Shift an instruction like `program.shifted`, several times faster.
+
+        It runs for every instruction.
+        """
         i = self.instruction
         return Instruction(
             i.kind,
@@ -169,7 +174,10 @@ class Cursor:
         self.known = 0
 
     def answer(self, goes_on: bool) -> None:
-        """Take the answer to whether another period follows the announced ones. It is asked for until the answer is no."""
+        """Take the answer to whether another period follows the announced ones.
+
+        The question is asked until the answer is no.
+        """
         self._answers.append(goes_on)
         self.known += goes_on
 
@@ -179,7 +187,10 @@ class Cursor:
         return self._part, self._repetition if self._part == "period" else 0, self._next
 
     def head(self) -> Step | None:
-        """The next instruction; None at the end, or while nobody has said whether another period comes."""
+        """The next instruction.
+
+        None at the end, or while it is not yet known whether another period comes.
+        """
         if self._head is None:
             while self._next == len(self._entries):
                 if self._last or not self._answers:

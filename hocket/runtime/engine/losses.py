@@ -1,4 +1,4 @@
-"""Losses: what microbatches have lost, from the lane that computes them to the observer."""
+"""Losses of microbatches, on their way from the compute lane to the observer."""
 
 from collections import deque
 from typing import Any

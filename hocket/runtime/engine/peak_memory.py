@@ -46,7 +46,10 @@ class PeakMemory:
             self.course.append((self._clock(), float(live_bytes)))
 
     def look(self, periods: int) -> None:
-        """Begin or end an observation; called before each instruction with the completed periods of the segment."""
+        """Begin or end an observation.
+
+        Called before each instruction with the completed periods of the segment.
+        """
         if periods >= self._left:
             self.end(periods)
         elif not self.looking and self._device.device.type == "cpu":
@@ -64,7 +67,10 @@ class PeakMemory:
             self._tracker.register(tensors)
 
     def end(self, periods: int) -> None:
-        """Look no more, but in the next segment, if fewer periods than it takes were completed in this one."""
+        """Stop observing in this segment.
+
+        If fewer periods were completed than observation needs, it goes on in the next segment.
+        """
         if self.looking:
             self._tracker.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._left, self.looking = max(0, self._left - periods), False
@@ -80,7 +86,7 @@ class PeakMemory:
 
 
 class Follower:
-    """Context manager that observes one thread's operations while a device is observed."""
+    """Context manager that observes a thread's operations while a device is observed."""
 
     def __init__(self, memory: PeakMemory, tracker: StorageTracker) -> None:
         self._memory, self._tracker = memory, tracker

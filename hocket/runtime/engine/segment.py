@@ -1,4 +1,6 @@
-"""A segment: prologue, periods and epilogue of one device, each of its compute lanes and lanes of swaps in a thread of its own.
+"""A segment: prologue, periods and epilogue of one device.
+
+Each compute lane and each swap lane has a thread of its own.
 
 Rules of this file: the first compute lane runs in the thread that calls, asks the observer and tells the transfers where it is; the
 others follow what it was answered. What one instruction takes and gives is instruction.py's.

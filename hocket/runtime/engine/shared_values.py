@@ -1,4 +1,6 @@
-"""Shelf: the values of a device whose swaps have lanes of their own, shared by these lanes and compute, a thread each.
+"""Values of a device that compute and swap lanes share.
+
+Compute and each swap lane have a thread of their own.
 
 Rules of this file: an instruction borrows what it reads and takes what it frees; what it has written is there for others when it is
 over, all at once, its memory given back. So whoever waits for one of its values waits for its end, as the program says it. That

@@ -9,7 +9,9 @@ from hocket.runtime.progress.observer import Observer
 
 
 class StopAhead:
-    """Asks the observer one period ahead, so that receives may run ahead of compute into the next period.
+    """Asks the observer one period ahead whether to go on.
+
+    Receives may then run ahead of compute into the next period.
 
     Without this a receive could not be posted before the compute lane has come to the end of its period, and a transfer
     could not overlap it. The observer still gets every number once, ascending from 0 to the number of periods run.

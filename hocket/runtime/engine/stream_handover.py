@@ -1,4 +1,6 @@
-"""Handover: what it takes to pass tensors from lane to lane. Nothing on a CPU; on CUDA lanes are streams as well.
+"""Stream handover: passes tensors from lane to lane.
+
+On a CPU there is nothing to do. On CUDA each lane is a stream.
 
 A value is given with an event behind the work that makes it; whoever takes it lets its own stream wait for that event, and
 tells the allocator that it uses the memory.
@@ -63,7 +65,7 @@ class StreamHandover:
         return thing.thing
 
     def event(self) -> Any:
-        """An event behind all that was put into the current stream; None where there is nothing to wait for."""
+        """An event behind all work in the current stream; None without streams."""
         if not self.needed:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,4 +1,7 @@
-"""StageRunner: one stage on one device: its layers for each size of microbatch, its weights and buffers."""
+"""StageRunner: one stage on one device.
+
+It holds the layers for each microbatch size, weights and buffers.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -59,7 +62,10 @@ class StageRunner:
         self._kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
 
     def restore_buffers(self) -> None:
-        """Restore the kept buffers: a forward with a skipped update changes no running statistics."""
+        """Restore the kept buffers.
+
+        A forward with a skipped update changes no running statistics.
+        """
         for name, kept in self._kept.items():
             self.buffers[name].copy_(kept)
 
@@ -96,14 +102,20 @@ class StageRunner:
         return sum(stage.cold_s for stages in self._runs.values() for stage in stages)
 
     def resident(self) -> Iterator[Tensor]:
-        """The newest weights, the optimizer's state, buffers, weights that are not trained, and constants."""
+        """All resident tensors of the stage.
+
+        The newest weights, optimizer state, buffers, frozen weights and constants.
+        """
         yield from self.weights.resident()
         for stages in self._runs.values():
             for stage in stages:
                 yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
 
     def fixed(self) -> Iterator[Tensor]:
-        """Yield tensors that stay and are not trained: buffers, frozen weights and constants."""
+        """Yield tensors that stay and are not trained.
+
+        These are buffers, frozen weights and constants.
+        """
         trained = self.weights.slots[0].leaves
         for stages in self._runs.values():
             for stage in stages:
@@ -119,7 +131,7 @@ class StageRunner:
         again: bool,
         look: Look | None = None,
     ) -> dict[str, Tensor]:
-        """Execute the layers: tensors from outside by name to all that were made on the way, by name.
+        """Execute the layers; return inputs and all computed tensors by name.
 
         Arguments:
             look: called with what each layer has made for others.

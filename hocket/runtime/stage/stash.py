@@ -1,4 +1,6 @@
-"""Stash: what a forward keeps for its backward, and which memory autograd keeps besides.
+"""Stash: the tensors that a forward saves for its backward.
+
+It also tracks which other memory autograd keeps.
 
 Rules of this file: the memory that autograd keeps is known by weak references, so that a backward frees it piece by piece as it
 does without them. What belongs to other values (weights, the stage's inputs) is theirs.
@@ -32,7 +34,10 @@ class Stash:
 
     @contextmanager
     def watching(self, others: Iterable[Tensor]) -> Iterator[None]:
-        """Note what autograd keeps of what runs inside, without what lies in the memory of these tensors."""
+        """Note the tensors that autograd saves inside this context.
+
+        Memory of the given tensors is left out.
+        """
         not_its = {storage_key(tensor) for tensor in others}
 
         def keep(tensor: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Turns: the all-reduces of one lane one after the other, each as soon as the one before it is over.
+"""Queue of the all-reduces of one lane.
+
+Each begins as soon as the one before it is over.
 
 Rules of this file: a lane's all-reduces go over several process groups at once (a piece of the bucket each), and what is next may
 take another number of them. So a thread of the lane waits for the last piece before it begins what is next; compute goes on

@@ -1,4 +1,6 @@
-"""Connect: which workers share a machine, and the connections between them over which they share memory.
+"""Find the workers that share a machine, and connect them.
+
+They share memory over these connections.
 
 Rules of this file: sockets have names that the kernel chooses, known in one network namespace: workers that shall talk over a
 network of their own do. Only processes of one user connect.

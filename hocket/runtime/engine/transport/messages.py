@@ -29,7 +29,9 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True)
 class BorderLayout:
-    """Shapes, dtypes, offsets and memory orders of the tensors of one border (profiling/capture/memory_layout.py).
+    """Layout of the tensors of one stage boundary.
+
+    Shapes, dtypes, offsets and memory orders (profiling/capture/memory_layout.py).
 
     Attributes:
         slices: into how many parts the message is cut, of which each member of a group sends its own; 1 for the whole.
@@ -44,7 +46,9 @@ class BorderLayout:
 
     @classmethod
     def of(cls, tensors: Sequence[tuple[Dims, Dims, torch.dtype]], slices: int = 1) -> "BorderLayout":
-        """The layout of tensors of these shapes, strides (empty for the usual ones) and types.
+        """The layout of tensors with these shapes, strides and types.
+
+        Strides are empty for the usual ones.
 
         Arguments:
             slices: see the attribute; a message without a byte for each is not cut.
@@ -116,12 +120,12 @@ class BorderLayout:
         return tuple(self._view(message, k).permute(inverse(order)) for k, order in enumerate(self.orders))
 
     def _view(self, buffer: Tensor, k: int) -> Tensor:
-        """Tensor k in a message's bytes, its dimensions in the order in which they lie in memory."""
+        """Tensor k in a message's bytes, with its dimensions in memory order."""
         at, size_bytes = self.offsets[k], prod(self.shapes[k]) * self.dtypes[k].itemsize
         return buffer[at : at + size_bytes].view(self.dtypes[k]).view(self._lying(k))
 
     def _lying(self, k: int) -> Dims:
-        """The shape of tensor k with its dimensions in the order in which they lie in memory."""
+        """The shape of tensor k, with its dimensions in memory order."""
         return tuple(self.shapes[k][d] for d in self.orders[k])
 
 

@@ -1,4 +1,6 @@
-"""Lost peers: what a transfer that failed is called, by who noticed it and in which step.
+"""Errors of failed transfers.
+
+They name who noticed the failure and the step.
 
 Rules of this file: words only; who gives up, and when, is the engine's business.
 """
@@ -26,7 +28,7 @@ class PeerLost(WorkerLost):
 
 
 def lost(number: int, division: Division | None, step: int, instruction: Instruction, error: Exception) -> PeerLost:
-    """Convert a failure in an instruction into an error that names the device, or the rank of a group."""
+    """Convert a failed instruction into an error that names the device or group rank."""
     peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
     if isinstance(error, MemberError):
         peers = ()

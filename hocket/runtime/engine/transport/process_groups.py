@@ -99,7 +99,10 @@ class Groups:
         return self._place[device] * self._width + member
 
     def _made(self, devices: tuple[int, ...], options: Any = None) -> dist.ProcessGroup:
-        """The group among members of this worker's number; one for each other number is made on the way."""
+        """The process group of the ranks with this worker's number.
+
+        One group for each other number is made on the way.
+        """
         groups = [dist.new_group([self._rank(d, k) for d in devices], pg_options=options) for k in range(self._width)]
         return groups[self._member]
 
@@ -186,14 +189,19 @@ class Groups:
         raise InternalError(f"{kind} is not a collective")
 
     def parts(self, lane: str, part: Tensor) -> list[Tensor]:
-        """A tensor of each member of a lane's group, all of one shape, in their order: a collective call."""
+        """Gather a tensor of each rank of a lane's group, in rank order.
+
+        A collective call. All tensors have one shape.
+        """
         (group, *_) = self._collectives[lane][0]
         found = [torch.empty_like(part) for _ in range(group.size())]
         finish(_begun(lambda: group.allgather([found], [part.contiguous()])))
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
-        """Sum of a tensor over the ranks of this worker's tensor-parallel group (see `EngineTensorGroup`).
+        """Sum of a tensor over the ranks of this worker's tensor-parallel group.
+
+        See `EngineTensorGroup`.
 
         This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
         come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too; on a GPU
@@ -247,7 +255,10 @@ class _Gathering:
 
 
 def _ctas(count: int) -> Any:
-    """Options of a process group with a fixed number of CTAs (`torch.distributed`, NCCL >= 2.17)."""
+    """Options of a process group with a fixed number of CTAs.
+
+    Needs `torch.distributed` with NCCL >= 2.17.
+    """
     options = dist.ProcessGroupNCCL.Options()
     options.config.min_ctas = options.config.max_ctas = count
     return options
@@ -261,7 +272,7 @@ def _begun(begin: Callable[[], T]) -> T:
 
 
 def finish(work: SharedTransfer) -> None:
-    """Wait until a transfer is over (gloo), or let the current stream wait for it (NCCL).
+    """Wait until a transfer is over (gloo), or let the current stream wait (NCCL).
 
     Raises:
         TransferError: a member is gone, or did not answer in time.

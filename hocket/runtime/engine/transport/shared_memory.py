@@ -105,7 +105,10 @@ class Inbox(_End):
 
 
 class _Arriving:
-    """A receive: compute may wait for it before it waits for one that was posted earlier."""
+    """A pending receive.
+
+    Compute may wait for it before it waits for one that was posted earlier.
+    """
 
     def __init__(self, inbox: Inbox, number: int) -> None:
         self._inbox, self._number = inbox, number
@@ -142,7 +145,9 @@ class Outbox(_End):
         return _Leaving(self, message, at)
 
     def finish(self, message: Tensor, at: int = 0) -> None:
-        """Finish sends that had to wait until the peer receives, in the order of the `send` calls.
+        """Finish sends that had to wait until the peer receives.
+
+        They finish in the order of the `send` calls.
 
         Raises:
             RuntimeError: the peer is gone, or did not answer in time.

@@ -1,4 +1,4 @@
-"""Members: what the devices of one tensor-parallel group exchange among themselves, inside of forwards and backwards.
+"""Tensor-parallel exchanges between ranks, inside forwards and backwards.
 
 Rules of this file: compute waits for every exchange where it stands, and all members make the same ones in the same order. Members
 of one machine whose tensors live on its processor share memory for it (shared_memory.py): each copies what another needs into that one's
@@ -17,7 +17,7 @@ from hocket.runtime.tensor_parallel.process_group import ProcessMembers, lent
 
 
 class EngineTensorGroup:
-    """Tensor-parallel group from the view of one rank (profiling/tensor_parallel/group.py).
+    """Tensor-parallel group as one rank sees it (profiling/tensor_parallel/group.py).
 
     Calls raise RuntimeError if another rank is gone or silent.
 
@@ -90,7 +90,10 @@ class EngineTensorGroup:
         return self._group
 
     def _gather(self, own: Tensor, places: Sequence[Tensor]) -> None:
-        """Gather the tensor of each rank into its place; the own tensor may be there already."""
+        """Gather the tensor of each rank into its place.
+
+        This rank's tensor may be there already.
+        """
         arrived = self._exchanged(places, [own] * len(places))
         for place, found in zip(places, arrived, strict=True):
             source = own if found is None else found
@@ -124,7 +127,9 @@ def _added(parts: Sequence[Tensor | None], own: Tensor) -> Tensor:
 
 
 def members_of(groups: Sequence[Sequence[int]], device: torch.device, shared_memory: bool) -> EngineTensorGroup:
-    """Group of this worker: a collective call of all workers with the same disjoint groups of ranks.
+    """Tensor-parallel group of this worker.
+
+    A collective call of all workers, with the same disjoint groups of ranks.
 
     Arguments:
         device: where this worker's tensors live; shared_memory: whether memory is shared where it can be.

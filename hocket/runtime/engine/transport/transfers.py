@@ -1,4 +1,6 @@
-"""Transfers: the lanes of one device other than compute, begun by compute's own thread and carried on by the library's.
+"""Transfers: the lanes of one device other than compute.
+
+Compute's own thread begins them, and threads of the library carry them on.
 
 Rules of this file: an instruction begins as soon as it may (order.py) and compute comes by; nobody waits but compute, for
 what it reads next. So there is no hand-over between threads on the way of a message, and what is posted at any time
@@ -41,7 +43,10 @@ _SURELY_S, _MAYBE_S = 1.0, 2e-3
 
 
 class InstructionRecord(NamedTuple):
-    """One executed instruction: begin and end on the worker's clock, and seconds waited for a core (see Event)."""
+    """One executed instruction.
+
+    Begin and end on the worker's clock, and seconds waited for a core (see Event).
+    """
 
     instruction: Instruction
     start_s: float
@@ -85,7 +90,10 @@ class _Lane:
 
 
 class _Arriving(NamedTuple):
-    """A receive or collective that has begun: `made` is what it writes, once its works are over."""
+    """A receive or collective that has begun.
+
+    `made` is what it writes, once its works are over.
+    """
 
     lane: _Lane
     instruction: Instruction
