@@ -133,12 +133,10 @@ class Worker:
     # -- a segment
 
     def run(self, repeats: int, position: int = 0) -> int:
-        """Run prologue, periods and epilogue; return the number of periods run.
-
-        There are `repeats` periods, or fewer if the observer asks.
+        """Run prologue, up to `repeats` periods and epilogue; return the periods run.
 
         Arguments:
-            position: samples of the data that are behind; where this segment begins.
+            repeats: fewer run if the observer asks. position: samples trained on before this segment begins.
 
         Raises:
             PeerLost: a transfer failed. Afterwards this worker can only end its process: other transfers have begun.

@@ -1,4 +1,4 @@
-"""Guard: what a device does about losses and gradients that are not finite (nan, or an infinity).
+"""Guard: what a device does if losses or gradients are not finite (nan or infinite).
 
 Rules of this file: an update costs one pass over the gradients that its step is about to use, and one number that is read. What is found
 is told once; where it arose is looked for afterwards (inspector.py, not_finite.py).
@@ -34,7 +34,10 @@ Named = Callable[[], Sequence[tuple[str, Tensor]]]
 
 @dataclass(frozen=True)
 class Finding:
-    """The first thing that a device saw. `step` counts from 0; `text` says what it was."""
+    """The first finding of a device.
+
+    `step` counts from 0; `text` describes the finding.
+    """
 
     step: int
     text: str
@@ -72,7 +75,10 @@ class Guard:
         self._held = True
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float = 1.0) -> None:
-        """The mean loss of a microbatch was computed here; one without weight counts for nothing."""
+        """Note the mean loss of a microbatch computed here.
+
+        A microbatch without weight is ignored.
+        """
         if isfinite(value) or weight == 0 or self.stream is None or self.found is not None or self._held:
             return
         step = self._step(microbatch)
@@ -138,7 +144,9 @@ class Guard:
 
 
 def judged_together(captured: Captured, rule: Rule) -> Captured:
-    """The model, marked so that its programs sum the norm of all gradients before any step, clipped or not.
+    """The model, marked so that a step waits for the norm of all gradients.
+
+    Its programs sum that norm before any step, with or without clipping.
 
     Arguments:
         rule: the update rule of the program that will run.
@@ -152,7 +160,10 @@ def judged_together(captured: Captured, rule: Rule) -> Captured:
 
 
 def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
-    """Samples of a microbatch, or of a bundle of `samples` samples that begins with it, as text."""
+    """Samples of a microbatch or bundle, as text.
+
+    A bundle has `samples` samples and begins with this microbatch.
+    """
     merged = 1
     while stream.samples(microbatch, merged) < samples:
         merged += 1
@@ -162,7 +173,10 @@ def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
 
 
 def faults(tensor: Tensor) -> str:
-    """Number of nan and infinite elements of a tensor as a phrase; empty if all are finite."""
+    """Number of nan and infinite elements of a tensor, as a phrase.
+
+    Empty if all are finite.
+    """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return ""
     with torch.no_grad():

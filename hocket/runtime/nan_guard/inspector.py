@@ -1,4 +1,6 @@
-"""Inspector: looks at every tensor of a replayed step, layer by layer, for numbers that are not finite.
+"""Inspector: finds non-finite numbers in a replayed step.
+
+It looks at every tensor, layer by layer.
 
 Rules of this file: it runs only after a guard has found something. What it notes is plain data, which all workers share.
 """

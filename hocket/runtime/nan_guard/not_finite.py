@@ -1,4 +1,6 @@
-"""Not finite: where a number that is nan or infinite arose, told from what all devices found when they replayed its step.
+"""Origin of a nan or infinite number.
+
+It is derived from the findings of all devices when they replayed the step.
 
 Rules of this file: plain data, and no tensors. Layers are in forward order, and tensors between them go by name (`hocket.profiling.capture.capture`).
 """
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
-    """Origin of the first non-finite value, as a phrase; None if no loss or gradient depends on the findings.
+    """Origin of the first non-finite value, as a phrase.
+
+    None if no loss or gradient depends on the findings.
 
     That is, in this order: weights that were not finite before the step; in the first microbatch (or bundle), a sample, or the first
     layer in forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in forward
@@ -33,7 +37,9 @@ def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
 
 
 def _bundled(facts: Sequence[Fact]) -> list[list[Fact]]:
-    """Facts of each microbatch, including those of microbatches in the same bundle, the first ones first.
+    """Facts of each microbatch, including those of its bundle.
+
+    Facts of the first microbatches come first.
 
     A bundle is spoiled by any of its parts, which another stage may have run one by one. Facts of a bundle name the same samples.
     """

@@ -1,4 +1,7 @@
-"""Replay: at the end of a segment workers tell each other what their guards found, and run the step of the first finding once more.
+"""Replay of a step with a non-finite number.
+
+At the end of a segment workers exchange the findings of their guards, and run the step of the first finding once
+more.
 
 Rules of this file: every worker makes the same calls in the same order. Nobody steps in a replay. Devices that had not heard of the
 finding may have stepped before the run came to its end, so a replay can miss what rounding or a single update changes; then the error says so.

@@ -1,1 +1,1 @@
-"""Progress of a worker: where it stands in its program, what it recorded, and when it may stop."""
+"""Progress of a worker: position in its program, records, and when it may stop."""

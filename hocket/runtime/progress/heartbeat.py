@@ -1,5 +1,7 @@
-"""Progress: a page of memory that a worker and its watcher share, so that the watcher knows where the worker stood when it
-died, and can ask all workers to stop at the same period.
+"""Progress page: memory that a worker and its watcher share.
+
+The watcher reads from it where the worker stood when it died. Through it the watcher asks all workers to stop at the
+same period.
 
 Rules of this file: every field is one aligned 8-byte word with one writer, so that no lock is needed and a killed worker
 leaves nothing half-written. No torch.
@@ -93,11 +95,16 @@ class Heartbeat:
 
     @classmethod
     def private(cls) -> "Heartbeat":
-        """A page of this process alone, for a worker whose watcher is one of its own threads."""
+        """A page of this process alone.
+
+        For a worker with a watcher in a thread of the same process.
+        """
         return cls(mmap.mmap(-1, 8 * _WORDS))
 
     def at(self, instruction: Instruction, step: int, index: int, state: WorkerState) -> None:
-        """The worker is at this instruction; `index` is its microbatch or update as people count them.
+        """Note that the worker is at this instruction.
+
+        `index` is its microbatch or update, as people count them.
 
         Called twice an instruction: about a microsecond.
         """
@@ -108,7 +115,10 @@ class Heartbeat:
 
     @property
     def place(self) -> str:
-        """Position of the worker for people: "at step 12 in `backward 1 #3`" (steps from 1)."""
+        """Position of the worker for people.
+
+        For example "at step 12 in `backward 1 #3`", with steps from 1.
+        """
         if self.kind == 0:
             return "before its first instruction"
         if self.state == WorkerState.SAVING:
@@ -128,12 +138,18 @@ class Heartbeat:
 
 
 def agreed_stop(periods: Sequence[int]) -> int:
-    """Number of periods after which all workers stop, from their numbers after all were told to hold."""
+    """Number of periods after which all workers stop.
+
+    Determined from their numbers after all were told to hold.
+    """
     return max(periods) + _AHEAD
 
 
 def hold_all(pages: Sequence[Heartbeat]) -> int:
-    """Ask all workers to stop at the same boundary; return its number of periods. Never blocks."""
+    """Ask all workers to stop at the same boundary; return its number of periods.
+
+    Never blocks.
+    """
     for page in pages:
         page.hold = 1
     stop_at = agreed_stop([page.periods for page in pages])

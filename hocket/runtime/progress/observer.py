@@ -1,4 +1,4 @@
-"""Observer: what a worker tells whoever watches it, and where it asks whether to go on.
+"""Observer: receives a worker's reports and says whether to go on.
 
 Rules of this file: no torch, no I/O. An engine calls these and knows nothing else of progress bars, checkpoints, signals
 or other workers' deaths.
@@ -10,16 +10,24 @@ from hocket.program.instruction import Instruction
 
 
 class Observer(Protocol):
-    """Callbacks of an engine. All calls but `loss` come from the thread of the compute lane."""
+    """Callbacks of an engine.
+
+    All calls but `loss` come from the thread of the compute lane.
+    """
 
     def waits(self, instruction: Instruction) -> None:
-        """The next instruction of the compute lane (indices moved on) waits for what it reads."""
+        """Report that the compute lane's next instruction waits for its inputs.
+
+        Its indices are moved on to the current period.
+        """
 
     def runs(self, instruction: Instruction) -> None:
         """An instruction starts: everything it reads is there."""
 
     def goes_on(self, periods: int) -> bool:
-        """True to run another period. Called between periods with the number of periods begun: 0, 1, 2, ...
+        """True to run another period.
+
+        Called between periods with the number of periods begun: 0, 1, 2, ...
 
         The question comes one period ahead (0 and 1 before the first, then at each boundary the next number), because
         transfers run ahead of the compute lane by at most a period.
@@ -29,7 +37,9 @@ class Observer(Protocol):
         """
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
-        """Loss of one microbatch and its weight in the mean of the batch, on the worker that computes it.
+        """Report the loss of one microbatch and its weight in the mean of the batch.
+
+        Called on the worker that computes the loss.
 
         Microbatches count from 0 in this run.
         """

@@ -1,4 +1,6 @@
-"""Watched: the observer of one worker: its progress page, its losses, how long its periods take, when it stops.
+"""Observer of one worker.
+
+It keeps the worker's progress page, its losses, the time of its periods, and when it stops.
 
 Rules of this file: no torch. It is called for every instruction: a few microseconds, and nothing that can block but the wait for the
 watcher's word (heartbeat.py).
@@ -74,11 +76,17 @@ class Watched:
             self._stop(self._stop_at)
 
     def again(self, segment: RunSegment) -> None:
-        """Prepare for the replay of a step: it is neither reported nor measured, and cannot be stopped."""
+        """Prepare for the replay of a step.
+
+        A replay is neither reported nor measured, and cannot be stopped.
+        """
         self._segment, self.limit, self._mark, self._replays = segment, segment.periods, None, True
 
     def end(self) -> None:
-        """End the segment. Its last period ends here if the epilogue began with another instruction."""
+        """End the segment.
+
+        Its last period ends here if the epilogue began with another instruction.
+        """
         if self._begun is not None and self._begun == self.limit - 1:
             self._period(self.limit)
 
@@ -127,13 +135,16 @@ class Watched:
 
     @property
     def iteration_s(self) -> float | None:
-        """Median seconds for the microbatches of one step over warm periods; over all, when there were few."""
+        """Median seconds for the microbatches of one step over warm periods.
+
+        Over all periods, if there were few.
+        """
         found = self._warm(self._period_s)
         return median(found) * self._pace.microbatches / self._pace.stride if found else None
 
     @property
     def queued_share(self) -> float:
-        """Share of the measured periods in which the compute thread was ready but had no core."""
+        """Share of the measured periods in which the compute thread waited for a core."""
         took_s = sum(self._warm(self._period_s))
         return min(1.0, sum(self._warm(self._waited_s)) / took_s) if took_s else 0.0
 
@@ -170,7 +181,10 @@ class Watched:
 
 
 def _kind_of(instruction: Instruction) -> tuple[object, ...]:
-    """Key that instructions share if they differ in their index only; swaps of weights and of stashes differ."""
+    """Key shared by instructions that differ in their index only.
+
+    Swaps of weights and of stashes have different keys.
+    """
     swapped = instruction.writes[0] if instruction.kind in SWAPS else None
     what = (swapped.what, swapped.part, swapped.copy) if swapped else ()
     return instruction.kind, instruction.stage, instruction.again, *what

@@ -1,4 +1,6 @@
-"""Recording: what one worker did in all segments of a run, as events that count on from segment to segment.
+"""Recording: a worker's events in all segments of a run.
+
+Their numbers count on from segment to segment.
 
 Rules of this file: no torch. Every segment of a program counts its microbatches and updates from zero; in a recording, as in a
 trace of one long segment, no name comes twice. The newest events are kept, so that a long run does not fill the memory.

@@ -1,4 +1,4 @@
-"""Steps, periods and segments: how a number of training steps becomes runs of a program.
+"""Steps, periods and segments: turns a number of steps into runs of a program.
 
 Rules of this file: numbers only. A step is `plan.batch_size` samples, that is `microbatches` microbatches. A run of a
 program is a segment: prologue, some periods, epilogue. An asynchronous pipeline cannot be cut in the middle (its weights
@@ -32,7 +32,7 @@ class SegmentCounts:
         return None if rest else whole
 
     def periods_from(self, periods: int) -> int:
-        """The least number of periods, from this one on, after which a segment ends with a whole step.
+        """The least number of periods from this one on that ends with a whole step.
 
         Raises:
             InputError: there is none.
@@ -76,7 +76,10 @@ class RunSegment:
 
 
 def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> Iterator[RunSegment]:
-    """Yield segments from step `start` to at least `end`, of at least `every` steps each (None: one segment)."""
+    """Yield segments from step `start` to at least `end`.
+
+    Each has at least `every` steps. None gives one segment.
+    """
     step, period = start, 0
     while step < end:
         periods = pace.periods_for(min(every or end - step, end - step))
@@ -87,7 +90,9 @@ def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> It
 
 
 def stop_in(pace: SegmentCounts, segment: RunSegment, stop_at: int) -> int:
-    """After how many of its periods a segment ends when the run is to end after `stop_at` periods in all.
+    """Number of a segment's periods to run before the run ends.
+
+    The run ends after `stop_at` periods in all.
 
     Later than asked for where that would cut a step; never later than the segment was going to end anyway.
     """

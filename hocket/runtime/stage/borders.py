@@ -1,4 +1,4 @@
-"""Borders: what flows between stages, as one device's instructions find it and leave it.
+"""Stage boundaries: tensors between stages, as one device receives and sends them.
 
 Rules of this file: a bundle of microbatches finds the pieces of a border in one, and leaves them in as many as the stage at the other end
 runs at once; how tensors are joined and split is bundles.py's.
@@ -46,7 +46,10 @@ class Borders:
         return piece(self._program.stages, one, other)
 
     def come(self, instruction: Instruction, store: Store, what: ValueKind) -> Iterator[tuple[int, Border]]:
-        """Yield the border values that a bundle reads from other stages, joined; pieces become views."""
+        """Yield the boundary values that a bundle reads from other stages, joined.
+
+        Pieces become views.
+        """
         for other, values in by_stage(instruction.stage, instruction.reads, what).items():
             if len(values) == 1:
                 yield other, store[values[0]]
@@ -64,7 +67,10 @@ class Borders:
         values: list[Value],
         whole: Border,
     ) -> None:
-        """Store a bundle's border value for another stage, in as many pieces as that stage reads."""
+        """Store a bundle's boundary value for another stage.
+
+        It is divided into as many pieces as that stage reads.
+        """
         found = [whole]
         if len(values) > 1:
             each = self._piece(instruction.stage, other)

@@ -1,4 +1,6 @@
-"""Bundles: what stages that run several microbatches together make of the pieces that come, and the pieces that they hand on.
+"""Bundles: several microbatches that a stage runs together.
+
+Arriving pieces are joined, and results are split into pieces for other stages.
 
 Rules of this file: pieces lie along the dimension that counts samples, which is found by comparing the shapes of two numbers of
 samples. A tensor that has none is the same for all samples: every piece is all of it, and its gradient the sum of its pieces'.
@@ -52,7 +54,10 @@ class Pieces:
         return tuple(whole), list(zip(*views, strict=True))
 
     def split(self, what: ValueKind, whole: Border, samples: Sequence[int]) -> list[Border]:
-        """Split a border into pieces of these samples, each in memory of its own that is released when sent."""
+        """Split a border into pieces of these samples.
+
+        Each piece has its own memory, released when it is sent.
+        """
         found: list[list[Tensor]] = []
         for along, tensor in zip(self._along[what], whole, strict=True):
             if along is not None:

@@ -1,4 +1,6 @@
-"""In which types a model computes: its weights' are often not all. Norms, softmax and losses of Hugging Face are float32 in any model.
+"""Floating types in which a model computes.
+
+Often they are not all the type of its weights: norms, softmax and losses of Hugging Face are float32 in any model.
 
 Rules of this file: it looks at one forward, by the functions of torch that it calls, and knows nothing of plans. What such a
 function does inside, in C++, is its own affair; the backward has the types of the forward.
@@ -50,7 +52,10 @@ class _Met(TorchFunctionMode):
 
 
 def computed_types(captured: Captured) -> set[torch.dtype]:
-    """Floating types of the weights and of all that is computed of them, by one forward of one microbatch."""
+    """Floating types of the weights and of all tensors computed from them.
+
+    Found by one forward of one microbatch.
+    """
     stage = Stage(captured, range(len(captured.layers)))
     names, parameters = captured.batch_names, stage.parameters()
     batch = captured.job.batch([i % len(captured.job.data) for i in range(captured.microbatch_size)])

@@ -50,7 +50,10 @@ class Stream:
         return indices_at(self.position(microbatch), self.samples(microbatch, merged), len(job.data), job.seed)
 
     def batch(self, microbatch: int, merged: int = 1) -> Batch:
-        """Tensors of a microbatch, or of `merged` microbatches, by key in the batch; shape (samples, ...)."""
+        """Tensors of one or `merged` microbatches, by key in the batch.
+
+        Shape (samples, ...).
+        """
         return self.job.batch_at(self.position(microbatch), self.samples(microbatch, merged))
 
     def seed_of(self, microbatch: int) -> Callable[[int], int]:

@@ -123,7 +123,10 @@ class Device:
         return tuple({self.layout.batches.samples(m, merged) for m in range(0, self.layout.batches.count, merged)})
 
     def start(self, position: int = 0) -> dict[Value, Any]:
-        """Begin a segment at this many samples of the data; returns the values that are there before it."""
+        """Begin a segment at this many samples of the data.
+
+        Returns the values that are there before the segment.
+        """
         stream = Stream(self.captured.job, self.layout.batches, position)
         self.stream = self.microbatches.stream = self._updates.stream = stream
         self.microbatches.weights.begin(stream)
@@ -160,7 +163,9 @@ class Device:
             self.swapping.end(store)
 
     def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
-        """Run one instruction with its reads in the store: add what it writes, remove what it frees.
+        """Run one instruction with its reads in the store.
+
+        Adds the values that it writes to the store, and removes the values that it frees.
 
         Arguments:
             publish: called with each bucket that is summed over devices, as soon as the backward has finished it.
@@ -207,7 +212,9 @@ class Device:
             self.memory.left(value, sending)
 
     def free(self, instruction: Instruction, store: Store) -> None:
-        """Remove what an instruction frees, and hand its memory on where nobody inherited it (rule 5).
+        """Remove the values that an instruction frees.
+
+        Memory that no value inherited is handed on (rule 5).
 
         Where values are held to a budget no memory is kept for later ones.
         """

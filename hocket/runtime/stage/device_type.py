@@ -7,5 +7,8 @@ from hocket.profiling.measure.measure import type_of
 
 
 def known_type(device: torch.device) -> str:
-    """Device type: the catalogue's name of a listed card, else the driver's name; "cpu-core" for a CPU."""
+    """Device type: the catalogue's name of a listed card, else the driver's name.
+
+    "cpu-core" for a CPU.
+    """
     return type_of_card(type_of(device))

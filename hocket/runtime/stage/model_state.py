@@ -1,4 +1,6 @@
-"""Model state: what a device has of the model between segments, by global name: weights, buffers, the optimizer's state.
+"""Model state: a device's part of the model between segments, by global name.
+
+It has weights, buffers and optimizer state.
 
 Rules of this file: nothing is copied that need not be; what is divided among replicas is gathered by whoever is given for it.
 """
@@ -26,7 +28,10 @@ class ModelState:
         self._waves, self._stages, self._swapping = waves(rule), stages, swapping
 
     def meet(self) -> None:
-        """Make one model of two waves': weights, optimizer state and buffers of both become their mean."""
+        """Average the models of two waves.
+
+        Weights, optimizer state and buffers of both become their mean.
+        """
         if self._waves:
             first, second = (self._stages[s] for s in sorted(self._stages))
             first.weights.meet(second.weights)
@@ -34,7 +39,10 @@ class ModelState:
                 meet(buffer, second.buffers[name])
 
     def tensors(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, Tensor]:
-        """The newest weights by global name (not copied), of waves their mean; `gathers` as for `state`."""
+        """The newest weights by global name, not copied; of waves their mean.
+
+        `gathers` as for `state`.
+        """
         self.meet()
         found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]
         tensors = {name: tensor for own in found for name, tensor in own.items()}
@@ -55,7 +63,7 @@ class ModelState:
         return next((type(one).__name__ for one in made if one is not None), "")
 
     def resident(self) -> Iterator[Tensor]:
-        """Every tensor that stays from instruction to instruction before the first one runs."""
+        """Every tensor that stays between instructions, before the first one runs."""
         for runner in self._stages.values():
             yield from runner.resident()
 
@@ -76,7 +84,9 @@ class ModelState:
         return {"weights": {**self.tensors(gathers), **masters}, "buffers": self.buffers(), "optimizer": optimizer}
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what `state` gave, here or on other devices; names that are not of this device are ignored.
+        """Load the result of `state`, from this or other devices.
+
+        Names that are not of this device are ignored.
 
         Raises:
             InputError: a weight of this device is missing.

@@ -1,4 +1,7 @@
-"""Split: what one device must know of its stages: layers, parameters by bucket, batch tensors and border tensors."""
+"""Parts of the model that one device needs for its stages.
+
+These are layers, parameters by bucket, batch tensors and border tensors.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,7 +87,9 @@ def _part(
 
 
 def parameter_buckets(captured: Captured, cut: StageCut, ties: list[Tie]) -> tuple[Names, ...]:
-    """Parameter names of each bucket of a stage; buckets tied to other stages come last.
+    """Parameter names of each bucket of a stage.
+
+    Buckets tied to other stages come last.
 
     A parameter that several layers of the stage use belongs to the bucket that a backward finishes last.
     """

@@ -1,4 +1,6 @@
-"""Streams: what memory needs to know of a GPU's streams where it is made, filled, emptied and moved in several of them.
+"""CUDA streams for memory that is used in several streams.
+
+Memory is allocated, filled, emptied and moved in different streams.
 
 Rules of this file: nothing here does anything on a CPU. Source: `torch.Tensor.record_stream` and "CUDA semantics" of PyTorch's
 documentation: an allocator keeps memory for the stream that asked for it; what another stream uses it for has to be said before it is
@@ -23,7 +25,10 @@ def indexed(device: torch.device | str) -> torch.device:
 
 
 class Streams:
-    """The streams of one device, as its memory sees them; compute's is the default one."""
+    """The streams of one device, as its memory sees them.
+
+    The default stream is compute's.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._needed = device, has_streams(device)

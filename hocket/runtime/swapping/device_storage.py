@@ -1,4 +1,4 @@
-"""Storages: the memory on a device that swapped values lie in, one by one, and how much of it is there.
+"""Device storages of swapped values, and how many bytes of each are allocated.
 
 Rules of this file: a storage that several values lie in is emptied when the last of them needs it no more, and filled again with the
 first. Memory counts until its storage is gone, whoever holds it. What is counted and emptied here is decided elsewhere.
@@ -46,7 +46,9 @@ class DeviceStorage:
 
 
 class Storages:
-    """Storages of one device. Callers hold `lock`, except for `keep`; a dying storage waits for no lock.
+    """Storages of one device.
+
+    Callers hold `lock`, except for `keep`; a dying storage waits for no lock.
 
     Attributes:
         there_bytes: on the device now; peak_bytes: the most so far.
@@ -62,7 +64,10 @@ class Storages:
         self.resized: Callable[[Iterable[Tensor]], None] | None = None
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep tensors that are no values: their memory is never released, whatever values share it."""
+        """Keep tensors that are no values.
+
+        Their memory is never released, whichever values share it.
+        """
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage.device == self._device:
@@ -154,7 +159,10 @@ class Storages:
             self.resized(held.thing)
 
     def wait(self, more_bytes: float) -> None:
-        """Wait, before `more_bytes` are allocated, until another thread releases memory that no value needs."""
+        """Wait, before `more_bytes` are allocated, for another thread to release memory.
+
+        Only memory that no value needs is waited for.
+        """
         until = time.monotonic() + _PATIENCE_S
         self._bury()
         while self.there_bytes + more_bytes > self._budget_bytes and time.monotonic() < until:

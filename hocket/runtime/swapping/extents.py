@@ -1,4 +1,4 @@
-"""Extents: which bytes of memory stand behind a value, and how they come to other memory and back.
+"""Extents: the bytes of memory behind a value, and their copies to other memory.
 
 Rules of this file: memory is known by its storage, and what lies in it stays where it is: a storage that is emptied and filled again
 is the same one, so that autograd's graph, aliases and optimizers find their numbers where they were. Whether a storage may be
@@ -131,19 +131,28 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def copy_out(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
-    """Copy device memory to a host buffer. On a GPU the copies run asynchronously in the current stream."""
+    """Copy device memory to a host buffer.
+
+    On a GPU the copies run asynchronously in the current stream.
+    """
     for extent, held in _places(extents, buffer):
         _copy(held, _bytes_of(extent), pace)
 
 
 def copy_in(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
-    """Copy a host buffer to device memory. On a GPU the copies run asynchronously in the current stream."""
+    """Copy a host buffer to device memory.
+
+    On a GPU the copies run asynchronously in the current stream.
+    """
     for extent, held in _places(extents, buffer):
         _copy(_bytes_of(extent), held, pace)
 
 
 def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor | None:
-    """View of the host buffer with the copied data of a tensor; None if the tensor was not copied."""
+    """View of the host buffer with the copied data of a tensor.
+
+    None if the tensor was not copied.
+    """
     key = storage_key(tensor)
     first = tensor.storage_offset() * tensor.element_size()
     for extent, held in _places(extents, buffer):

@@ -1,4 +1,4 @@
-"""Host buffers: memory on the host for what was swapped out, used again by size, within a budget.
+"""Host buffers: host memory for swapped values, reused by size, within a budget.
 
 Rules of this file: on CUDA buffers are page-locked, which is dear to make: none is given back while the budget holds. They are pages of
 their own that are locked, and not `torch.empty(pin_memory=True)`: its allocator takes the next power of two for each, and keeps what
@@ -58,7 +58,7 @@ class HostBuffers:
         self.used_bytes -= buffer.nbytes
 
     def _make_room(self, size_bytes: int) -> None:
-        """Let buffers go that wait, the largest first, until so many bytes fit in the budget."""
+        """Free unused buffers, the largest first, until this many bytes fit in the budget."""
         for size in sorted(self._free, reverse=True):
             while self._free[size] and self.held_bytes + size_bytes > self._budget_bytes:
                 self._free[size].pop()

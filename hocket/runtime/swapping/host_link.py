@@ -1,4 +1,6 @@
-"""Host link: a link between a machine's memory and its devices that is slower than this machine's own, shared by all its workers.
+"""Simulated host link, slower than this machine's own.
+
+A host link connects a machine's memory to its devices. All workers of the machine share it.
 
 Rules of this file: whoever moves bytes waits for as long as a link of that rate would take, behind all bytes that others of the machine
 moved before; each direction by itself. What has passed so far is a moment on the machine's monotonic clock, in a file that all have open.
@@ -31,11 +33,11 @@ class HostLink:
         self._lock = threading.Lock()  # the file's lock is the process's
 
     def out(self, size_bytes: int) -> None:
-        """Delay a copy of `size_bytes` to the host until the simulated link has carried it."""
+        """Delay a copy to the host until the simulated link has carried `size_bytes`."""
         self._carry(_OUT, size_bytes)
 
     def back(self, size_bytes: int) -> None:
-        """Delay a copy of `size_bytes` from the host until the simulated link has carried it."""
+        """Delay a copy from the host until the simulated link has carried `size_bytes`."""
         self._carry(_IN, size_bytes)
 
     def _carry(self, way: int, size_bytes: int) -> None:

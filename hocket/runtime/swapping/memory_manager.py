@@ -1,4 +1,4 @@
-"""MemoryManager: what of a device's values is on the device and what on its host, within hard budgets.
+"""MemoryManager: places a device's values on device or host, within hard budgets.
 
 Rules of this file: what is to be swapped or dropped says the program; here it is done, counted and held to the budgets. What becomes
 of the memory that values lie in: device_storage.py.
@@ -117,12 +117,17 @@ class MemoryManager:
                 self._leaving[value.plain] = held
 
     def sent(self, value: Value) -> None:
-        """The message that was made of a value is over: memory to which others come back is emptied."""
+        """Note that the message made of a value is sent.
+
+        Memory into which other values come back is emptied.
+        """
         with self._lock:
             self.storages.empty(self.storages.expected(self.storages.sent(self._leaving.pop(value.plain))))
 
     def freed(self, value: Value, inherited: bool = False) -> None:
-        """Free a copy. The device memory of a value on the host is released with its last device copy.
+        """Free a copy.
+
+        The device memory of a value on the host is released with its last device copy.
 
         Arguments:
             inherited: another value was written into its memory.
@@ -178,7 +183,9 @@ class MemoryManager:
         return HostCopy(held)
 
     def swap_in(self, copy: Value, value: Value, frees: Iterable[Value] = (), counted: bool = True) -> Any:
-        """Bring a value back from the host: the very thing that was swapped out, in the same storages.
+        """Bring a swapped value back from the host.
+
+        It is the same object that was swapped out, in the same storages.
 
         Arguments:
             copy: the name of the copy; value: of what is on the device then. counted: not where it is no part of a program.
@@ -211,7 +218,10 @@ class MemoryManager:
     # -- between segments
 
     def rename(self, copy: HostCopy, value: Value) -> None:
-        """A copy on the host that stays from segment to segment gets the name that it has in the next."""
+        """Rename a host copy that stays from segment to segment.
+
+        It gets its name of the next segment.
+        """
         held = copy.held
         with self._lock:
             if held.state is not ValueState.HOST:
@@ -221,7 +231,7 @@ class MemoryManager:
             self._held[value.plain] = held
 
     def readable(self, tensor: Tensor) -> Tensor:
-        """A tensor, or a view of the host buffer where its numbers are while its own memory is empty."""
+        """A tensor, or a view of the host buffer with its numbers if its memory is empty."""
         if tensor.numel() == 0 or tensor.untyped_storage().nbytes():
             return tensor
         with self._lock:
@@ -253,7 +263,7 @@ class MemoryManager:
     # -- budgets
 
     def make_room(self, more_bytes: float) -> None:
-        """Wait, before `more_bytes` are allocated, for memory that another thread has not released yet."""
+        """Wait, before `more_bytes` are allocated, for another thread to release memory."""
         with self._lock:
             self.storages.wait(more_bytes)
 

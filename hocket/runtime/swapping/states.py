@@ -1,4 +1,4 @@
-"""States: where a value is that is swapped, and how it may come from one place to another.
+"""States of a swapped value: where it is, and how it may move.
 
 Rules of this file: a value has one state, whatever copies of it have names of their own; who holds it where is counted by these
 names. A change that is not in the table is an error that names the value.

@@ -47,7 +47,9 @@ class Swapper:
     # -- between segments
 
     def settle(self, stage: int, runner: StageRunner) -> None:
-        """Place a new stage, or its new weights: weights and optimizer state go to the host if they rest there.
+        """Place a new stage, or its new weights.
+
+        Weights and optimizer state go to the host if they rest there.
 
         Raises:
             MemoryExceeded: not even one stage's weights fit.
@@ -61,7 +63,10 @@ class Swapper:
 
     @contextmanager
     def at_hand(self, stage: int, runner: StageRunner) -> Iterator[None]:
-        """Inside, one stage's weights and optimizer state are on the device, to be changed."""
+        """Context in which one stage's weights and optimizer state are on the device.
+
+        They may be changed inside.
+        """
         for what in STATE if self._rests else ():
             copy, device = Value(what, stage, 0, copy=1), Value(what, stage, 0, copy=2)
             self.memory.rename(self._resting.pop((stage, what)), copy)
@@ -127,7 +132,10 @@ class Swapper:
             del store[value]
 
     def took(self) -> LinkSums:
-        """Time of the swaps, from the latest ones of each value, without the slowest of fifty (disturbed by other work)."""
+        """Time of the swaps, from the latest ones of each value.
+
+        The slowest of every fifty is left out, because other work disturbed it.
+        """
         found = LinkSums()
         for (*_, size_bytes), seconds in self._took.items():
             usual = sorted(seconds)[: max(1, len(seconds) - ceil(_HELD_UP * len(seconds)))]
@@ -150,7 +158,9 @@ class Swapper:
             self.memory.freed(value, value in inherited)
 
     def came(self, value: Value, thing: Any) -> Any:
-        """A value has come from a transfer, to the device or its host; returns it in memory of its own.
+        """Note that a value has come from a transfer, to the device or its host.
+
+        Returns the value in memory of its own.
 
         Raises:
             MemoryExceeded: it does not fit.

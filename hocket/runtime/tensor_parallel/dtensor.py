@@ -1,4 +1,6 @@
-"""Tensor parallelism over a device mesh: a split becomes parameters, classes and collectives of a real process group.
+"""Tensor parallelism over a device mesh, as DTensors.
+
+A split becomes parameters, classes and collectives of a real process group.
 
 Rules of this file: names of parameters do not change, so that a checkpoint by global names fits any width. Divided
 parameters are DTensors, whose placements say what they are parts of, or their local parts, which cost less.
@@ -19,7 +21,9 @@ from hocket.runtime.tensor_parallel.process_group import ProcessMembers
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
-    """Reduce a whole model, in place, to the part of this process: a collective call of the mesh.
+    """Reduce a whole model, in place, to the part of this process.
+
+    A collective call of the mesh.
 
     Arguments:
         mesh: of one dimension, with as many devices as the split is wide.
@@ -40,7 +44,9 @@ def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local
 def as_dtensors(
     model: nn.Module, split: TensorSplit, mesh: DeviceMesh, tensors: Mapping[str, Tensor] | None = None
 ) -> dict[str, DTensor]:
-    """Divided parameters by name as DTensors that share memory with the local ones; tied ones by their first name.
+    """Divided parameters by name as DTensors that share memory with the local ones.
+
+    Tied parameters appear under their first name.
 
     Arguments:
         tensors: local tensors to take instead of the model's own parameters, such as gradients or optimizer state.

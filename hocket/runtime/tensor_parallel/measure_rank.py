@@ -69,7 +69,10 @@ def measure_member(
 
 @dataclass
 class _Count:
-    """Collectives of one layer for one microbatch: counts forward and backward, and total bytes."""
+    """Collectives of one layer for one microbatch.
+
+    Counts forward and backward, and total bytes.
+    """
 
     reductions: tuple[int, int] = (0, 0)
     reduced_bytes: int = 0

@@ -1,4 +1,4 @@
-"""ProcessMembers: what the processes of a tensor-parallel group do together, over gloo or NCCL.
+"""ProcessMembers: collectives of a tensor-parallel group, over gloo or NCCL.
 
 Rules of this file: results are new tensors and waited for. Every process of the group calls the same for tensors of the same
 shapes in the same order.
@@ -14,7 +14,10 @@ from hocket.profiling.tensor_parallel.group import SingleRank
 
 
 class ProcessMembers(SingleRank):
-    """Rank of a process group. Before `join` it is alone, which is enough to capture a divided model."""
+    """Rank of a process group.
+
+    Before `join` it is alone, which is enough to capture a divided model.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
@@ -58,7 +61,7 @@ class ProcessMembers(SingleRank):
 
 
 def lent(tensor: Tensor) -> Tensor:
-    """A contiguous tensor's memory in one dimension, for a transfer that is waited for.
+    """A contiguous tensor's memory in one dimension, for a blocking transfer.
 
     gloo's thread lets go of its tensors a little after it has said that it is done, and memory would be held as long.
     """

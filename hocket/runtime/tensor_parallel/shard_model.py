@@ -1,4 +1,6 @@
-"""Division: what one member of a tensor-parallel group trains: its part of a job, and the state of the whole made of parts.
+"""Division: the part of a job that one tensor-parallel rank trains.
+
+It also builds the state of the whole model from the parts.
 
 Rules of this file: stages and schedules are not known here. A member captures and runs its divided model as if it were a
 model of its own; names are those of the whole model, so that a checkpoint fits any width.
@@ -115,7 +117,9 @@ class Division:
         self._cuts = cuts(model, split)
 
     def whole(self, state: State, gather: Gather, keeps: bool = True) -> dict[str, dict[str, Any]]:
-        """A state of parts as that of the whole: a collective call of the members, one tensor at a time.
+        """Whole state from the parts of the ranks.
+
+        A collective call of the ranks, one tensor at a time.
 
         Optimizer state that is shaped as its weight is divided as the weight is.
 
@@ -143,7 +147,10 @@ class Division:
         return self._turned(state, own)
 
     def _turned(self, state: State, turn: Callable[[str, Tensor], Tensor | None]) -> dict[str, dict[str, Any]]:
-        """State with every divided tensor transformed, one tensor at a time, with the name of its weight."""
+        """State with every divided tensor transformed, one tensor at a time.
+
+        Each comes with the name of its weight.
+        """
         weights = dict(state["weights"])
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
         for name in self._divided(state["weights"]):
@@ -154,7 +161,10 @@ class Division:
 
     @property
     def divided(self) -> frozenset[str]:
-        """Names of the parameters of which each member has a part; of all others it has the whole."""
+        """Names of the divided parameters.
+
+        Each rank has a part of these; of all others it has the whole.
+        """
         return frozenset(self._cuts)
 
     def _divided(self, weights: Mapping[str, Any]) -> list[str]:

@@ -1,1 +1,4 @@
-"""Weight updates: gradient buckets, clipping, loss scale, optimizer step, weight versions."""
+"""Weight updates.
+
+Gradient buckets, clipping, loss scale, optimizer step and weight versions.
+"""

@@ -1,4 +1,6 @@
-"""Waves: what two replicas of a stage on one device do with each other's gradients and, between segments, weights.
+"""Averaging between two waves: two replicas of a stage on one device.
+
+They share gradients and, between segments, weights.
 
 Rules of this file: nothing is sent; both replicas lie on this device, and each wave's sums are those of all its devices already.
 Source: Wang et al., Wavelet (MLSys 2021), section 3.2.3: equation 1, and lemma 1, by which sums may be averaged as well.
@@ -13,7 +15,9 @@ from hocket.runtime.update.buckets import Bucket, Buckets
 
 
 def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
-    """Add the gradients of two halves of a batch in the memory of `lent`; `own` is unchanged.
+    """Add the gradients of two halves of a batch.
+
+    The sum is in the memory of `lent`; `own` is unchanged.
 
     Each is weighted by its share of the samples of both already (loss_scale.py).
     """
@@ -46,7 +50,10 @@ def _tensors(bucket: Bucket) -> list[Tensor]:
 
 
 def meet(one: Tensor, other: Tensor) -> None:
-    """Make both of two tensors their mean; what counts nothing but steps is the same in both."""
+    """Make both of two tensors their mean.
+
+    Counts of steps are equal in both.
+    """
     if one.is_floating_point():
         one.add_(other).div_(2)
         other.copy_(one)

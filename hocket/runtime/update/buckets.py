@@ -136,7 +136,10 @@ class Buckets:
         return bucket
 
     def added(self, number: int, buckets: Sequence[Bucket]) -> Bucket:
-        """Sum of gradients of the same weights, in the given order and in new memory, as a bucket of this stage."""
+        """Sum of gradients of the same weights, as a bucket of this stage.
+
+        Added in the given order, in new memory.
+        """
         total = Bucket(number, len(self.names[number]))
         with torch.no_grad():
             for position in range(len(total.gradients)):

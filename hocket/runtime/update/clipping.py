@@ -87,7 +87,10 @@ class Clipping:
         )
 
     def factor(self, squares: Squares) -> Tensor | float:
-        """Factor of a step's gradients from the sum of all squares, and of all loss weights if there are any."""
+        """Factor of a step's gradients from the sum of all squares.
+
+        The sum of all loss weights is used too, if there are any.
+        """
         (found,) = squares.flats
         most = self._most if self._most is not None and isfinite(self._most) else None
         if not self._weighted:

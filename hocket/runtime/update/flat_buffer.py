@@ -1,4 +1,6 @@
-"""Flat: where tensors lie side by side, in one piece of memory for each type, cut into equal parts for so many devices.
+"""Flat buffers: tensors side by side in one piece of memory for each type.
+
+The memory is cut into equal parts, one for each device.
 
 Rules of this file: a part begins anywhere in a tensor, as parts must be equal to be scattered and gathered; what a device has of
 a tensor is then one run of its numbers, without its shape.
@@ -54,7 +56,10 @@ class Flat:
         return cls(tuple(dtypes), tuple(_rounded(size, step) for size in sizes), tuple(places), parts)
 
     def of_types(self, dtypes: Sequence[torch.dtype]) -> "Flat":
-        """Same places for tensors of other dtypes, one for each tensor; equal within one memory."""
+        """Same places for tensors of other dtypes.
+
+        One dtype for each tensor; equal within one memory.
+        """
         found = list(self.dtypes)
         for place, dtype in zip(self.places, dtypes, strict=True):
             found[place.memory] = dtype
@@ -75,7 +80,10 @@ class Flat:
         return memory[number * size : (number + 1) * size]
 
     def runs(self, number: int) -> tuple[tuple[int, int], ...]:
-        """Range of elements of each tensor in one part: begin and end, equal if it has none."""
+        """Range of elements of each tensor in one part.
+
+        Begin and end, equal if it has none.
+        """
         found = []
         for p in self.places:
             size = self.sizes[p.memory] // self.parts
@@ -85,7 +93,10 @@ class Flat:
         return tuple(found)
 
     def pieces(self, parts: Sequence[Tensor], number: int) -> tuple[Tensor, ...]:
-        """Elements of each tensor in the parts with this number, one part for each memory, as one-dimensional views."""
+        """Elements of each tensor in the parts with this number.
+
+        One part for each memory, as one-dimensional views.
+        """
         found = []
         for p, (first, last) in zip(self.places, self.runs(number), strict=True):
             at = p.at + first - number * (self.sizes[p.memory] // self.parts)

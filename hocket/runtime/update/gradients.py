@@ -1,4 +1,6 @@
-"""Gradients: a backward pass adds its weight gradients to buckets, each of which is handed out as soon as it is whole.
+"""Gradients: a backward pass adds its weight gradients to buckets.
+
+Each bucket is handed out as soon as it is whole.
 
 Rules of this file: a parameter's gradient moves into its bucket's flat memory the moment that it is there. Which parameters get
 one is learnt from the first pass, and later ones must do the same.
@@ -35,7 +37,10 @@ class Gradients:
         self._arrivals: list[Arrival] = []
 
     def note(self, clock: Callable[[], float]) -> Sequence[Arrival]:
-        """Record the arrival of each gradient that is summed over devices; return the growing list."""
+        """Record the arrival of each gradient that is summed over devices.
+
+        Returns the growing list.
+        """
         self._clock = clock
         return self._arrivals
 
@@ -47,7 +52,9 @@ class Gradients:
                 leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
 
     def begin(self, slot: WeightSlot, sums: Sequence[Bucket], ready: Ready | None = None, counts: bool = True) -> None:
-        """Before a backward pass: gradients will be added to `sums`, or to fresh buckets when there are none.
+        """Prepare a backward pass.
+
+        Gradients will be added to `sums`, or to fresh buckets if there are none.
 
         Arguments:
             ready: called with each bucket that is summed over devices, in order, as soon as its last gradient is there.
@@ -82,7 +89,10 @@ class Gradients:
         return found
 
     def _hook(self, bucket: int, position: int) -> Callable[[Tensor], None]:
-        """Hook that moves a parameter's gradient into the flat tensor as soon as it is there, and counts it."""
+        """Hook that moves a parameter's gradient into the flat tensor when it arrives.
+
+        It also counts the gradient.
+        """
 
         def accumulated(leaf: Tensor) -> None:
             active = self._active[bucket]
@@ -113,7 +123,10 @@ class Gradients:
         return accumulated
 
     def _publish(self, until: int) -> None:
-        """Publish the buckets up to a number, in bucket order (rule 2 of the program semantics)."""
+        """Publish the buckets up to a number, in bucket order.
+
+        See rule 2 of the program semantics.
+        """
         if self._ready is not None:
             for b in range(self._published, until):
                 if self._buckets.summed[b]:

@@ -1,4 +1,4 @@
-"""Loss weights on one device: those of its microbatches, from their batches to the sum over an update.
+"""Loss weights on one device, from microbatches to the sum over an update.
 
 Rules of this file: only a device that computes losses has any; every microbatch is counted once, however often its forward runs.
 """
@@ -9,7 +9,10 @@ from hocket.runtime.stage.data_stream import Stream
 
 
 class LossWeights:
-    """Loss weights of a device's microbatches (`Job.loss_weight`); bundles are stored under their first microbatch."""
+    """Loss weights of a device's microbatches (`Job.loss_weight`).
+
+    Bundles are stored under their first microbatch.
+    """
 
     def __init__(self, rule: Rule, stream: Stream) -> None:
         """Start without weights.
@@ -37,7 +40,10 @@ class LossWeights:
             self._known[microbatch] = loss_weight(self.stream.job, batch, samples)
 
     def of(self, microbatch: int, merged: int = 1) -> float:
-        """The weight of a microbatch; its batch is loaded where no stage of this device has done so."""
+        """The weight of a microbatch.
+
+        Its batch is loaded if no stage of this device has loaded it.
+        """
         if not self.summed:
             return self.stream.samples(microbatch, merged)
         if microbatch not in self._known:

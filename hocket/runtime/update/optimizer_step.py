@@ -1,4 +1,4 @@
-"""Updates: what a device does with the gradients of a whole update: their norm, and the step.
+"""Optimizer step of a device with the gradients of a whole update, and their norm.
 
 Rules of this file: gradients come summed over microbatches and devices; what is added up here is what stages of one device have of
 weights that they share, and what waves lend each other.
@@ -50,7 +50,10 @@ class OptimizerSteps:
         self._weights, self._device, self.stream, self._guard = weights, device, stream, guard
 
     def norm(self, instruction: Instruction, store: Store) -> None:
-        """Write this device's share of the squares of all gradients, and of the weights of all losses."""
+        """Write this device's share of the squares of all gradients.
+
+        Also its share of the weights of all losses.
+        """
         gradients = (
             (stage, bucket.number, name, gradient)
             for stage in sorted({value.stage for value in instruction.reads})
@@ -92,7 +95,7 @@ class OptimizerSteps:
                 store[value] = weights if value.what is ValueKind.OPTIMIZER or weights.gathers else slot
 
     def _training_step(self, stage: int, update: int) -> int:
-        """The step (batch) of the whole training in which the first microbatch of an update is."""
+        """The step (batch) of the whole training that has an update's first microbatch."""
         return self.stream.step(self._program.rule.microbatches(stage, update)[0])
 
     def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:

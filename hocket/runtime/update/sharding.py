@@ -1,4 +1,4 @@
-"""Sharding: optimizer state of which each replica has a part, as that of whole weights.
+"""Sharded optimizer state: gathers the replicas' parts into whole state.
 
 Rules of this file: only bytes go between replicas, nothing pickled. A replica that has nothing of a weight learns from the others
 what its optimizer keeps of it.
@@ -61,7 +61,9 @@ def whole_state(
     device: torch.device,
     gather: Gather,
 ) -> dict[str, dict[str, object]]:
-    """Whole optimizer state by name, tensors on the CPU: a collective call of the replicas.
+    """Whole optimizer state by name, tensors on the CPU.
+
+    A collective call of the replicas.
 
     Arguments:
         names: of the parameters in `flat`, in its order; number: of this replica's part.
@@ -110,7 +112,10 @@ _PART, _SCALAR, _NUMBER = "part", "scalar", "number"
 
 
 def _kept(names: Sequence[str], flat: Flat, number: int, own: Mapping[str, Entries]) -> dict[str, dict[str, list[Any]]]:
-    """Kinds of the entries of each parameter: [kind, dtype, value unless it is a part]."""
+    """Kinds of the entries of each parameter.
+
+    Each is [kind, dtype, value unless it is a part].
+    """
     found: dict[str, dict[str, list[Any]]] = {}
     for name, (first, last) in zip(names, flat.runs(number), strict=True):
         for key, value in own.get(name, {}).items():

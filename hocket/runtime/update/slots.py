@@ -73,7 +73,10 @@ class WeightSlot:
         return slot
 
     def used(self, by: int) -> None:
-        """Count one more (1) or one less (-1) user of these weights: memory comes with the first and goes with the last."""
+        """Count one more (1) or one less (-1) user of these weights.
+
+        Memory comes with the first user and goes with the last.
+        """
         self.users += by
         if self.users == (by > 0):
             for flat, size_bytes in zip(self.flats, self.sizes_bytes, strict=True):

@@ -1,4 +1,4 @@
-"""StageWeights: the weight versions of one stage on one device, its gradients and its optimizer.
+"""StageWeights: weight versions, gradients and optimizer of a stage on one device.
 
 Rules of this file: a version lives in a slot, a leaf tensor for each parameter; a step either updates the newest slot
 in place (nobody needs the old version any more) or copies it into a free one and updates that, so that no memory is
@@ -85,7 +85,10 @@ class StageWeights:
 
     @property
     def newest(self) -> WeightSlot:
-        """The slot of the newest version; where weights are gathered, this device's part of it."""
+        """The slot of the newest version.
+
+        If weights are gathered, this device's part of it.
+        """
         return self._current
 
     @property
@@ -108,7 +111,10 @@ class StageWeights:
         return slot
 
     def dropped(self, value: Value) -> None:
-        """Drop weights that were gathered for one round; after a backward their slot is free."""
+        """Drop weights that were gathered for one round.
+
+        After a backward their slot is free.
+        """
         self._rounds[value.index].used(-1)
         if value.part:
             self._free.append(self._rounds.pop(value.index))
@@ -122,7 +128,9 @@ class StageWeights:
         training_step: int = 0,
         leave_out: bool = False,
     ) -> WeightSlot:
-        """Make the next version from the newest one and these gradients; returns the slot that holds it.
+        """Make the next version from the newest one and these gradients.
+
+        Returns the slot that holds it.
 
         Arguments:
             in_place: nobody needs the old version any more.
@@ -235,7 +243,10 @@ class StageWeights:
         return {name: found[name] for name in self._like}
 
     def resident(self) -> Iterator[Tensor]:
-        """The newest weights, as compute and the optimizer have them, and the optimizer's state."""
+        """The newest weights, as compute and the optimizer have them.
+
+        Also the optimizer's state.
+        """
         yield from (*self._current.leaves.values(), *self._current.parts)
         yield from self.apart()
 
@@ -248,7 +259,9 @@ class StageWeights:
                 yield from (value for value in entries.values() if isinstance(value, Tensor))
 
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
-        """Optimizer state by parameter name; for sharded masters also the master weight, as MASTER.
+        """Optimizer state by parameter name.
+
+        For sharded masters also the master weight, as MASTER.
 
         Arguments:
             gather: where replicas share the step: the state of all parts is put together, a collective call of theirs.
@@ -265,7 +278,10 @@ class StageWeights:
         return own
 
     def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, object]]) -> None:
-        """Take weights and optimizer state by parameter name; names that are not of this stage are ignored."""
+        """Load weights and optimizer state by parameter name.
+
+        Names that are not of this stage are ignored.
+        """
         with torch.no_grad():
             self._fill(tensors)
             for name, master in self._masters.items():
