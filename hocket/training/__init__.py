@@ -1,1 +1,4 @@
-"""Training: starts and watches workers, each of which trains its part of a plan; measurements and checks of real runs."""
+"""Training: starts and watches workers, and measures and checks real runs.
+
+Each worker trains its part of a plan.
+"""

@@ -1,4 +1,6 @@
-"""Train: the way in. Alone it starts local workers and watches them (local.py); under `torchrun` it joins (torchrun.py).
+"""Train: the entry point.
+
+Alone it starts and watches local workers (local.py). Under `torchrun` it joins (torchrun.py).
 
 Rules of this file: no torch, so that the process that watches stays small and starts at once. What people and machines see
 of a run goes through a Listener (listener.py; display.py has two).
@@ -113,7 +115,9 @@ def run_workers(
 
 
 def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
-    """Refuse a plan that `hocket check` refuses, before any worker starts; return it with its swap sizes.
+    """Refuse a plan that `hocket check` refuses, before any worker starts.
+
+    Returns the plan with its swap sizes.
 
     Where its profile is not at hand the workers ask what they can by the plan's own figures.
 

@@ -1,4 +1,6 @@
-"""Features: what a job, a strategy and a plan may ask for, and which two of them do not go together, each with the reason.
+"""Compatibility: pairs of features that cannot be combined, with the reasons.
+
+A job, a strategy and a plan ask for features.
 
 Rules of this file: a refusal of two features stands here, once. Who knows what is in use asks `conflict`, be it the planner, a plan
 that is made into a program, or a worker; docs/reference/feature-conflicts.md has the table, and tests/conformance/test_features.py tries every pair.
@@ -124,7 +126,10 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
 
 
 def conflict(used: Collection[Feature]) -> str | None:
-    """The first two among these that do not go together, with the reason; None where all do."""
+    """The first two of these features that conflict, with the reason.
+
+    None if there is no conflict.
+    """
     for (one, other), reason in REFUSED.items():
         if one in used and other in used:
             return f"{one} with {other}: {reason}"

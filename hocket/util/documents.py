@@ -1,4 +1,7 @@
-"""Documents: JSON and YAML are read strictly and never evaluated, with the line of a mistake; and what a document seems to be."""
+"""Documents: strict reading of JSON and YAML, with the line of a mistake.
+
+They are never evaluated. It also tells which kind a document seems to be.
+"""
 
 import json
 import re
@@ -76,7 +79,10 @@ def _int_of(digits: str) -> Any:
 
 
 def _odd_place(text: bytes | str, place: str) -> str:
-    """Place with line and keys of the refused syntax, if it can be found by reading the text again."""
+    """Place with line and keys of the refused syntax.
+
+    Found by reading the text again, if it can be found.
+    """
 
     def pairs_of(pairs: list[tuple[str, Any]]) -> Any:
         whole = dict(pairs)
@@ -156,7 +162,10 @@ def with_amounts(data: Any, place: str) -> Any:
 
 
 def _bound_aliases(data: Any, limit: int, place: str) -> None:
-    """Refuse a document that aliases blow up: written out, it may have no more nodes than its text has characters."""
+    """Refuse a document that aliases blow up.
+
+    Written out, it may have no more nodes than its text has characters.
+    """
     waiting, seen = [data], 0
     while waiting:
         node = waiting.pop()
@@ -170,7 +179,10 @@ def _bound_aliases(data: Any, limit: int, place: str) -> None:
 
 
 def write_yaml(data: Any) -> str:
-    """Write plain data as YAML: blocks outside, short lists of numbers and names inside one line."""
+    """Write plain data as YAML.
+
+    Blocks outside, short lists of numbers and names inside one line.
+    """
     import io
 
     from ruamel.yaml import YAML
@@ -185,7 +197,10 @@ def write_yaml(data: Any) -> str:
 
 
 def seems(data: Any) -> str:
-    """Kind of a document by its `format` or keys: "a cluster", "a profile", "an empty file", ..."""
+    """Kind of a document by its `format` or keys.
+
+    For example "a cluster", "a profile" or "an empty file".
+    """
     if data is None:
         return "an empty file"
     if isinstance(data, list | str):
@@ -210,7 +225,10 @@ def seems(data: Any) -> str:
 
 
 def seems_instead(text: bytes | str) -> str:
-    """Kind of a document that is not JSON: one of our YAML files, or empty; "" if unknown."""
+    """Kind of a document that is not JSON.
+
+    One of our YAML files, or empty; "" if unknown.
+    """
     if text.lstrip()[:1] in ("{", b"{") or len(text) >= _MAX_GUESSED:  # JSON with a mistake in it, which is to be told
         return ""
     try:

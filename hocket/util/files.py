@@ -92,7 +92,9 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
 
 
 def place_to_write(path: str | Path) -> Path | None:
-    """Regular file that writing to `path` creates or replaces; None for a device, a pipe or an open handle.
+    """Regular file that writing to `path` creates or replaces.
+
+    None for a device, a pipe or an open handle.
 
     Raises:
         InputError: a folder, or a name in a folder that does not exist or takes no files: before minutes of work, not after them.
@@ -119,7 +121,9 @@ def place_to_write(path: str | Path) -> Path | None:
 
 
 def check_replaced(path: str | Path, kind: str, mark: str) -> None:
-    """Refuse to replace a file of another kind: a wrong option must not cost a job's source.
+    """Refuse to replace a file of another kind.
+
+    A wrong option must not cost a job's source.
 
     Arguments:
         kind: what may be replaced, in words; mark: what stands at the beginning of each such file.
@@ -137,7 +141,9 @@ def check_replaced(path: str | Path, kind: str, mark: str) -> None:
 
 
 def check_output(path: str | Path, kind: str, mark: str) -> None:
-    """Refuse an output that cannot be written, or would replace a file of another kind, before minutes of work.
+    """Check that an output can be written, before minutes of work.
+
+    An output that would replace a file of another kind is refused.
 
     Arguments:
         kind: what may be replaced, in words; mark: what stands at the beginning of each such file.
@@ -150,12 +156,14 @@ def check_output(path: str | Path, kind: str, mark: str) -> None:
 
 
 def signed(text: str, maker: str) -> str:
-    """A text below a line, a comment in YAML, that says who made it and what its digest is."""
+    """A text below a line (a comment in YAML) with its maker and its digest."""
     return f"# by {maker}, {_SIGNED} {digest(text.encode())}\n{text}"
 
 
 def check_signed(path: str | Path, kind: str) -> None:
-    """Refuse to replace a text that is not signed, or was edited: only an unedited file can be generated again.
+    """Refuse to replace a text that is not signed, or was edited.
+
+    Only an unedited file can be generated again.
 
     Arguments:
         kind: what may be replaced, in words.
@@ -172,7 +180,9 @@ def check_signed(path: str | Path, kind: str) -> None:
 
 
 def check_folder_to_write(path: str | Path, place: str) -> None:
-    """Refuse a folder that is there and takes no files, or is not there and cannot be made.
+    """Refuse a folder that cannot be written to.
+
+    It is there and takes no files, or is not there and cannot be made.
 
     Raises:
         InputError: at `place`.
@@ -191,7 +201,10 @@ def _takes_files(folder: Path) -> bool:
 
 
 def _is_handle(path: Path) -> bool:
-    """True for the name of an open file, such as /dev/stdout: replacing that file would lose it."""
+    """True for the name of an open file, such as /dev/stdout.
+
+    Replacing that file would lose it.
+    """
     names = (os.readlink(path) if path.is_symlink() else "", os.path.realpath(path.parent) + "/")
     return any(name.startswith("/proc/") for name in names)
 

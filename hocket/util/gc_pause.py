@@ -1,4 +1,7 @@
-"""The collector of garbage, which looks at all that was made whenever much was made."""
+"""Pause of Python's cycle garbage collector.
+
+The collector scans many objects whenever many were created.
+"""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Pause the cycle collector, for work with many small objects and no remaining cycles."""
+    """Pause the cycle collector.
+
+    For work with many small objects and no remaining cycles.
+    """
     if not gc.isenabled():
         yield
         return

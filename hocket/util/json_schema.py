@@ -1,4 +1,6 @@
-"""JSON Schema of a file format: what editors read to complete keys and to mark wrong ones.
+"""JSON Schema of a file format.
+
+Editors read it to complete keys and to mark wrong ones.
 
 Rules of this file: the schema comes from the dataclass that reads the file, so that the two cannot differ. A schema tells keys,
 types and what is required; ranges, and how values fit together, are checked when the file is read.
@@ -30,7 +32,10 @@ def json_schema(kind: type, title: str, amounts: bool) -> dict[str, Any]:
 
 
 def _with_units(field: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a number or of several, each of which may be a text with a unit instead."""
+    """The schema of a number or several numbers.
+
+    Each may be a text with a unit instead.
+    """
     if "items" in field:
         return {**field, "items": _with_units(field["items"])}
     if field.get("type") in ("number", "integer"):

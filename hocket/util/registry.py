@@ -1,4 +1,7 @@
-"""A file name is a name: the members of a room are the public modules of its folder."""
+"""Registry: the members of a room are the public modules of its folder.
+
+A member's name is its file name.
+"""
 
 import functools
 import importlib
@@ -10,7 +13,10 @@ from hocket.errors import InputError, nearest
 
 @functools.cache
 def names(package: str) -> tuple[str, ...]:
-    """Names of the members of a room, in alphabetical order; files that start with '_' are helpers."""
+    """Names of the members of a room, in alphabetical order.
+
+    Files that start with '_' are helpers.
+    """
     root = importlib.import_module(package)
     return tuple(sorted(m.name for m in pkgutil.iter_modules(root.__path__) if not m.name.startswith("_")))
 

@@ -1,4 +1,7 @@
-"""Typed: plain data becomes the dataclass that it is meant to be, or an error that names the key; and back."""
+"""Schema: plain data to a dataclass and back.
+
+Errors name the key.
+"""
 
 import json
 import re
@@ -12,7 +15,9 @@ T = TypeVar("T")
 
 
 def read_as(kind: type[T], data: Any, place: str) -> T:
-    """Build a dataclass from plain data, refusing unknown keys, wrong types and missing keys.
+    """Build a dataclass from plain data.
+
+    Unknown keys, wrong types and missing keys are refused.
 
     Raises:
         InputError: with the path of the wrong key, what was found, what was expected and the nearest valid name.
@@ -74,7 +79,10 @@ def _expected(kind: str, message: str) -> str:
 
 
 def _path_of(kind: Any, data: Any) -> list[str]:
-    """Path inside `data` of the innermost dataclass that refuses its values: keys and indices."""
+    """Path inside `data` of the innermost dataclass that refuses its values.
+
+    The path has keys and indices.
+    """
     from typing import get_type_hints
 
     from pydantic import ValidationError
@@ -141,7 +149,10 @@ def _no_text(value: Any) -> Any:
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
-    """Field names of the dataclass at `path` inside `kind`, as far as annotations tell."""
+    """Field names of the dataclass at `path` inside `kind`.
+
+    As far as annotations tell.
+    """
     from dataclasses import fields
     from typing import get_type_hints
 
@@ -154,7 +165,10 @@ def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
 
 
 def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
-    """Place where a misplaced key belongs; empty if no enclosing object has such a key."""
+    """Place where a misplaced key belongs.
+
+    Empty if no enclosing object has such a key.
+    """
     *around, name = path
     for depth in range(len(around)):
         if name in _fields_at(kind, tuple(around[:depth])):
@@ -166,7 +180,10 @@ def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
 
 
 def _dataclass_in(kind: Any) -> Any:
-    """Dataclass of an annotation: itself, in a union, in a tuple or a dictionary; None if there is none."""
+    """Dataclass of an annotation.
+
+    The annotation itself, in a union, in a tuple or a dictionary; None if there is none.
+    """
     from typing import get_args
 
     options = [kind, *get_args(kind)] + [a for arg in get_args(kind) for a in get_args(arg)]
@@ -174,6 +191,9 @@ def _dataclass_in(kind: Any) -> Any:
 
 
 def as_data(thing: Any) -> dict[str, Any]:
-    """A frozen dataclass as plain data (lists and dictionaries), ready for JSON or YAML."""
+    """A frozen dataclass as plain data (lists and dictionaries).
+
+    Ready for JSON or YAML.
+    """
     plain: dict[str, Any] = json.loads(json.dumps(asdict(thing)))
     return plain

@@ -1,4 +1,6 @@
-"""Lines: where a value of a document stands, looked for only when something is wrong with it.
+"""Source lines: the line of a value in a document.
+
+It is looked for only if something is wrong with the value.
 
 Parsers of JSON, and of YAML without its comments, give plain data, which know nothing of lines: they are found in the text again.
 """
@@ -31,7 +33,9 @@ def with_lines(text: bytes | str, place: str) -> Iterator[None]:
 
 
 def line_of(text: bytes | str, path: Sequence[str | int]) -> int:
-    """The line on which a value of a JSON or YAML document begins; 0 if there is nothing of the path.
+    """The line on which a value of a JSON or YAML document begins.
+
+    0 if there is nothing of the path.
 
     Arguments:
         path: keys and indices from the top; what is no key of what came before it is passed over.
@@ -54,7 +58,10 @@ def _line_in_json(text: str, path: Sequence[str | int]) -> int:
 
 
 def _child(text: str, at: int, wanted: str) -> int | None:
-    """Begin of a value in the object or list at `at`; other values are skipped at parser speed."""
+    """Begin of a value in the object or list at `at`.
+
+    Other values are skipped at parser speed.
+    """
     skip = json.JSONDecoder().raw_decode
     opening, index = text[at], 0
     if opening not in "{[":

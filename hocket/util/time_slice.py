@@ -1,4 +1,6 @@
-"""Time slices: a thread that computes gives its core at once to a thread that has a message to move.
+"""Time slices of threads.
+
+A thread that computes gives its core at once to a thread that has a message to move.
 
 Linux lets a thread that wakes up take the core from another thread only if its own time slice is shorter (EEVDF with custom slices, Linux
 6.12). Threads that move messages wake up for microseconds, several times for each collective; with equal slices each time costs them up to
@@ -35,7 +37,9 @@ class _Attributes(ctypes.Structure):
 
 
 def time_slice_s(thread: int = 0) -> float | None:
-    """The time slice of a thread of this process, in seconds; None where the kernel has no slices.
+    """The time slice of a thread of this process, in seconds.
+
+    None if the kernel has no slices.
 
     Arguments:
         thread: its native id; 0 is the calling thread.
@@ -46,7 +50,10 @@ def time_slice_s(thread: int = 0) -> float | None:
 
 @contextmanager
 def long_time_slice() -> Iterator[None]:
-    """Compute in the calling thread, and threads started inside, with the longest time slice."""
+    """Compute with the longest time slice.
+
+    In the calling thread, and in threads started inside.
+    """
     before = _get(0)
     if before is None or not before.slice_ns or not _set(before, round(LONGEST_S * 1e9)):
         yield

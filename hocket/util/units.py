@@ -1,4 +1,7 @@
-"""Seconds, bytes and rates as text for people. Machines always get plain seconds and bytes."""
+"""Seconds, bytes and rates as text for people.
+
+Machines always get plain seconds and bytes.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,7 +24,10 @@ def show_bytes(amount_bytes: float) -> str:
 
 
 def enough_bytes(amount_bytes: float) -> str:
-    """Write an amount of memory for a file, such as '1.51GiB': what `read_size` reads of it is no less."""
+    """Write an amount of memory for a file, such as '1.51GiB'.
+
+    `read_size` of it is no less.
+    """
     for size, unit in _BINARY:
         if amount_bytes >= size:
             return f"{ceil(amount_bytes / size * 100 + 1e-6) / 100:.2f}{unit}"
@@ -37,7 +43,10 @@ def given_rate(bytes_per_s: float) -> str:
 
 
 def show_seconds(duration_s: float) -> str:
-    """Write a duration with three digits, such as '12.3 ms' or '159 s'; from 1,000 seconds on in minutes."""
+    """Write a duration with three digits, such as '12.3 ms' or '159 s'.
+
+    From 1,000 seconds on in minutes.
+    """
     size = abs(duration_s)
     if size >= 999.5:
         return f"{duration_s / 60:.1f} min"
@@ -61,7 +70,9 @@ def read_size(text: str, place: str) -> float:
 
 
 def read_rate(text: str, place: str) -> float:
-    """Bytes a second of a rate such as '2GB/s', '11.5 GiB/s' or, as networks are sold, '10Gbit/s'.
+    """Bytes a second of a rate such as '2GB/s' or '11.5 GiB/s'.
+
+    Or, as networks are sold, '10Gbit/s'.
 
     Raises:
         InputError: it is none.
@@ -73,7 +84,10 @@ def read_rate(text: str, place: str) -> float:
 
 
 def show_days(duration_s: float) -> str:
-    """Write a duration of hours and days, such as '31.9 days'; shorter ones as `show_seconds` does."""
+    """Write a duration of hours and days, such as '31.9 days'.
+
+    Shorter ones as `show_seconds` does.
+    """
     if duration_s >= 2 * 86400:
         return f"{duration_s / 86400:,.1f} days"
     return f"{duration_s / 3600:.1f} h" if duration_s >= 7200 else show_seconds(duration_s)
@@ -110,7 +124,10 @@ def show_gap(share: float) -> str:
 
 
 def show_number(value: float) -> str:
-    """Write a number with four significant digits, without an exponent where people expect none: '34,390'."""
+    """Write a number with four significant digits, such as '34,390'.
+
+    There is no exponent where people expect none.
+    """
     if not 1000 <= abs(value) < 1e15:
         return f"{value:.4g}"
     size = 10 ** (len(str(int(abs(value)))) - 4)
@@ -138,7 +155,10 @@ def show_ranges(numbers: Iterable[int], dash: str = "-") -> str:
 
 
 def show_peaks(peak_bytes: Mapping[int, float], most: int = 8) -> str:
-    """Write the peak of each device, such as '0-7: 2.08 GiB; 8: 1.72 GiB'; only the extremes of many different ones."""
+    """Write the peak of each device, such as '0-7: 2.08 GiB; 8: 1.72 GiB'.
+
+    Only the extremes of many different ones.
+    """
     groups: dict[str, list[int]] = {}
     for device, size in sorted(peak_bytes.items()):
         groups.setdefault(show_bytes(size), []).append(device)

@@ -1,1 +1,4 @@
-"""Measurements of the machine itself: links, engine overhead, waves, plans trained in turns."""
+"""Measurements of the machine itself.
+
+These are links, engine overhead, waves, and plans trained in turns.
+"""

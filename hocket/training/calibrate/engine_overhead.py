@@ -1,4 +1,6 @@
-"""Overhead: what the engine takes for one instruction besides the layers' own seconds, for a message and for an all-reduce.
+"""Engine overhead of an instruction, a message and an all-reduce.
+
+The layers' own seconds are not part of it.
 
 Rules of this file: a device runs models of few and of more layers of almost nothing, as in training; what it would take for
 none is the engine's own. Before every look at the clock the processor does something else for some milliseconds, as layers
@@ -32,7 +34,7 @@ _STAGE, _MATRIX = (256, 1024, 256, 1024, 256), 512
 
 
 def instruction_s(rounds: int = 80, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds that a forward or a backward costs besides its layers, on this machine's processor.
+    """Engine overhead of a forward or a backward, in seconds, on this processor.
 
     Arguments:
         rounds: microbatches to look at.
@@ -57,7 +59,9 @@ def instruction_s(rounds: int = 80, clock: Callable[[], float] = time.perf_count
 
 
 def post_s(microbatches: int = 40) -> float:
-    """Seconds of a compute lane to begin a send or a receive: a collective call of at least two workers.
+    """Seconds of a compute lane to begin a send or a receive.
+
+    A collective call of at least two workers.
 
     A pipeline of all workers, with some matrices for each stage, is trained; looked at is the time between two compute instructions
     of the last stage of which the second waits for nobody: a backward behind a forward, which makes room for the next
@@ -134,7 +138,10 @@ def _summed_bytes() -> int:
 
 
 def _lasts_s(records: Sequence[InstructionRecord], kind: Kind) -> float:
-    """Seconds of a kind of collective: the mean over the middle half of those behind the first."""
+    """Seconds of a kind of collective.
+
+    The mean over the middle half of those after the first.
+    """
     own = sorted((r for r in records if r.instruction.kind is kind), key=lambda record: record.start_s)
     times = torch.tensor([(record.start_s, record.end_s) for record in own[_WARM_UP:]], dtype=torch.float64)
     gathered = [torch.empty_like(times) for _ in range(dist.get_world_size())]
@@ -144,7 +151,9 @@ def _lasts_s(records: Sequence[InstructionRecord], kind: Kind) -> float:
 
 
 def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Cores that the workers of this machine share, if there are more workers than cores. A collective call.
+    """Cores that this machine's workers share, if there are more workers than cores.
+
+    A collective call.
 
     Workers that take turns on a core find their caches as another left them. All of them train a small model for a while,
     then as many as there are cores; the quotient of their paces says what is left of the cores.
@@ -176,7 +185,10 @@ def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
 
 
 def _trained(strategy: str, microbatches: int) -> list[InstructionRecord]:
-    """Instructions of this worker's compute lane in one batch of a pipeline with a few matrices for each stage."""
+    """Instructions of this worker's compute lane in one batch of a small pipeline.
+
+    Each stage has a few matrices.
+    """
     workers, each = dist.get_world_size(), len(_STAGE) - 1
     widths = _STAGE + _STAGE[1:] * (workers - 1)
     names = [layer.name for layer in _captured(widths, 1).layers]
@@ -227,7 +239,10 @@ def _layers(widths: Sequence[int]) -> nn.Sequential:
 
 
 def _captured(widths: Sequence[int], batch_size: int) -> Captured:
-    """A chain of linear layers between the given widths, captured for microbatches of one sample."""
+    """A chain of linear layers between the given widths.
+
+    Captured for microbatches of one sample.
+    """
     job = Job(
         _layers(widths),
         lambda output, target: (output - target).sum(),

@@ -1,4 +1,4 @@
-"""This machine as a cluster: start workers, measure the links between them, fit, describe.
+"""This machine as a cluster: start workers, measure and fit links, describe.
 
 `measure_local` starts workers, `main` is one of them.
 """
@@ -41,7 +41,9 @@ _MOST_WORKERS = 64  # as many as a run starts on one machine
 
 
 def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 240.0) -> Cluster:
-    """This machine as a cluster of `workers` processes of `threads` threads each, with measured links.
+    """This machine as a cluster, with measured links.
+
+    It has `workers` processes of `threads` threads each.
 
     Arguments:
         limit_s: about how long to measure; starting the workers takes some seconds more.
@@ -103,7 +105,7 @@ def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tup
 
 
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
-    """Samples without the busy waiting of ranks for each other, on cores that others use too."""
+    """Samples without the busy waiting of ranks on cores that others also use."""
     return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
 
 
@@ -117,7 +119,10 @@ def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
 
 
 def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
-    """The level with times of reduce-scatter and all-gather relative to its all-reduce, at least half each."""
+    """The level with reduce-scatter and all-gather times, relative to its all-reduce.
+
+    Each is at least half.
+    """
     size_bytes, *seconds = halves
     if level.all_reduce is None or not all(seconds):
         return level
@@ -128,7 +133,9 @@ def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
 
 @dataclass(frozen=True)
 class _Found:
-    """Measurements of the workers: samples of their single level, and engine overheads.
+    """Measurements of the workers.
+
+    Samples of their single level, and engine overheads.
 
     Attributes:
         message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; halves: bytes, and

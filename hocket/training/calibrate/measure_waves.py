@@ -1,4 +1,6 @@
-"""Waving: how many waves a job's iterations have room for, by running them: the second round of profiling.
+"""Wave measurement: how many waves a job's iterations have room for.
+
+This is the second round of profiling; it runs the iterations.
 
 Rules of this file: no torch. Workers are local ones, begun anew for each number of waves, which is trained in turns with one wave where
 both fit (train_in_turns.py): a machine that others share is no judge of runs that are minutes apart. What they train is thrown away.
@@ -56,7 +58,7 @@ def measure_waves(
     first: int | None = None,
     **options: Any,
 ) -> Waved:
-    """Measure one wave, and the most waves that fit, one fewer each time, until they are faster.
+    """Measure one wave, then the most waves that fit, and fewer until they are faster.
 
     Arguments:
         plan: of one wave or several: model_parallel or waves, data_parallel or tick_tock. Each wave is one of its microbatches, on every
@@ -112,7 +114,10 @@ def measure_waves(
         return [turned.summary.iteration_s for turned in found]
 
     def measured(waves: int) -> float | None:
-        """Seconds of an iteration with `waves` waves, at the machine's pace when one wave was first measured."""
+        """Seconds of an iteration with `waves` waves.
+
+        At the machine's pace when one wave was first measured.
+        """
         if waves in seconds or fitting(waves) is None:
             return seconds.get(waves)
         if waves == 1:

@@ -1,4 +1,7 @@
-"""A run beside its plan's prediction: the prediction today, measurements kept for the next plan, and what did not match. No torch."""
+"""Comparison of a run with its plan's prediction.
+
+It makes today's prediction, keeps measurements for the next plan, and lists mismatches. No torch.
+"""
 
 from collections.abc import Mapping
 from math import isclose
@@ -18,7 +21,9 @@ _SAME = 1e-6
 
 
 def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:
-    """Prediction of the plan with its current profile, if that exists; else the prediction in the plan.
+    """Prediction of the plan with its current profile.
+
+    If that does not exist, the prediction in the plan.
 
     Nothing, if groups were made of the devices that it was planned for: what it says is not of them.
 
@@ -69,7 +74,10 @@ def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listene
 
 
 def note_amplification(plan: Plan, path: Path, options: Options, listener: Listener) -> None:
-    """Report the used device time of a traced run beside the planned one, if the plan yields idle devices."""
+    """Report used against planned device time of a traced run.
+
+    Only if the plan yields idle devices.
+    """
     from hocket.planning.burst.amplification import amplification_of
     from hocket.planning.load import opened
     from hocket.program.trace.trace import Trace
@@ -85,7 +93,9 @@ def note_amplification(plan: Plan, path: Path, options: Options, listener: Liste
 
 
 def unlike_host_link(plan: Plan, swaps: Mapping[int, LinkSums]) -> str:
-    """Note if swaps were faster than the cluster's host link allows, with the option that slows them down.
+    """Note if swaps were faster than the cluster's host link allows.
+
+    The note names the option that slows them down.
 
     Arguments:
         swaps: what they took, by device of the plan.

@@ -1,4 +1,6 @@
-"""Turns: train several plans of one job in turns by the same local workers, so that all of them meet the same machine.
+"""Train several plans of one job in turns by the same local workers.
+
+All plans then meet the same machine state.
 
 Machines that others share are now faster and now slower by a fifth. Plans that are trained one after the other, minutes apart, are not
 compared with each other but with different machines. In turns (A B C A B C ...) each turn is some steps; between turns a kernel tells
@@ -47,7 +49,10 @@ class Turned:
 
     @property
     def pace(self) -> float | None:
-        """Machine's pace during this plan's turns, mean over its workers; None without a kernel."""
+        """Machine's pace during this plan's turns, mean over its workers.
+
+        None without a kernel.
+        """
         return fmean(self.paces.values()) if self.paces else None
 
     @property
@@ -69,7 +74,9 @@ def train_in_turns(
     on_turn: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> tuple[Turned, ...]:
-    """Train plans in turns until each has trained so many steps; what they gave, in their order.
+    """Train plans in turns until each has trained this many steps.
+
+    Returns their results in order.
 
     Arguments:
         plans: of as many workers each.
@@ -115,7 +122,10 @@ def train_in_turns(
 
 
 def kernel_s(profile: ModelProfile, size: int) -> float:
-    """Seconds of the kernel, as profiled: forward and backward of one microbatch of the undivided model."""
+    """Seconds of the kernel, as profiled.
+
+    Forward and backward of one microbatch of the undivided model.
+    """
     return float(profile.column("forward_s", size).sum() + profile.column("backward_s", size).sum())
 
 

@@ -1,4 +1,4 @@
-"""Turning: what one worker does when several plans are trained in turns: A B C A B C ..., and between them a kernel.
+"""Worker for plans trained in turns: A B C A B C ..., with a kernel in between.
 
 Rules of this file: every worker goes through the same calls in the same order. All plans' engines live in one process, each with its own
 weights; the kernel is a microbatch of the undivided job, forward and backward, on all workers at once, as it was profiled.
@@ -98,7 +98,10 @@ def _told(report: Report, plan: int) -> Report:
 
 @dataclass(frozen=True)
 class _Burst:
-    """One run of the kernel: core seconds of each microbatch, and total seconds with and without waits for a core."""
+    """One run of the kernel.
+
+    Core seconds of each microbatch, and total seconds with and without waits for a core.
+    """
 
     microbatches_s: tuple[float, ...]
     whole_s: float
@@ -165,7 +168,10 @@ class _Player:
             report({"event": "start", "first": 0, "steps": self.segments[-1].end_step, "checkpoint": None})
 
     def _clock(self) -> float:
-        """Seconds, but for those of the others' turns: in a trace one turn follows the other."""
+        """Seconds, without those of the other plans' turns.
+
+        In a trace one turn follows the other.
+        """
         return time.perf_counter() - self._away_s
 
     def turn(self, segment: RunSegment, board: KVExchange) -> None:
@@ -185,7 +191,10 @@ class _Player:
         self._left_s = max(board.share(time.perf_counter()))
 
     def finish(self, turns: TurnsSpec, board: KVExchange) -> None:
-        """Write the trace, and report the result with the machine's pace beside this plan's turns."""
+        """Write the trace, and report the result.
+
+        The report includes the machine's pace during this plan's turns.
+        """
         pace = self._pace(turns.kernel_s)
         every = [fact for fact in board.share(pace) if fact]
         if self._recording is not None and turns.traces[self.number]:
@@ -201,7 +210,10 @@ class _Player:
         self._report(found | pace)
 
     def _pace(self, profiled_s: float) -> dict[str, float]:
-        """Slowdown of the kernel on this worker's core against its profile, and the factor by which waits stretched it."""
+        """Slowdown of the kernel on this worker's core against its profile.
+
+        Also the factor by which waits stretched it.
+        """
         if not self.bursts or profiled_s <= 0:
             return {}
         took_s = usual([s for burst in self.bursts for s in burst.microbatches_s])

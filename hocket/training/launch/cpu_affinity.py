@@ -16,7 +16,9 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def cores_of(
     workers: int, threads: int = 1, pin: bool | None = None, topology: Path = _TOPOLOGY, group: int = 1
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Cores of each worker; None if there are too few cores, or workers are not to be pinned.
+    """Cores of each worker.
+
+    None if there are too few cores, or workers are not to be pinned.
 
     No core has two workers, but for tensor-parallel groups that have as many on every core: members wait for each other, and a
     kernel that moves them leaves cores idle.

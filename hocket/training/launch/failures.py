@@ -1,4 +1,4 @@
-"""Failure: what a worker says of its own end, and which of several ends was the first cause.
+"""Failures: a worker's report of its own end, and the first cause of several ends.
 
 Rules of this file: no torch. When one worker dies the others lose their connections a moment later: those errors are
 consequences, marked `peer`, and shown only when nothing better is known.
@@ -60,7 +60,10 @@ def describe(error: BaseException, at_s: float, place: str, debug: bool = False)
 
 
 def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
-    """The failure that a report of a worker (of this name, if it has another than its number) describes."""
+    """The failure that a worker's report describes.
+
+    The worker may have a name other than its number.
+    """
     at_s, peer = float(event["at_s"]), bool(event["peer"])
     kind = getattr(errors, str(event["kind"]), None)
     if "input" in event:
@@ -76,7 +79,10 @@ def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
 
 
 def _keep_own(shown: traceback.TracebackException) -> None:
-    """Keep only frames of the user's code, here and in all causes; keep no frames if there are none."""
+    """Keep only frames of the user's code, here and in all causes.
+
+    If there are none, keep no frames.
+    """
     chain, at = [shown], 0
     while at < len(chain):
         context = None if chain[at].__suppress_context__ else chain[at].__context__

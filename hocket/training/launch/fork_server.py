@@ -1,4 +1,6 @@
-"""Nursery: a process that has loaded torch and forks local workers, so that they begin in a moment and share what was loaded.
+"""Fork server: a process that has loaded torch and forks local workers.
+
+Workers then start quickly and share the loaded libraries.
 
 Most of what a worker did before its first step was to load torch, a few seconds of a core each. A nursery does it once for all workers of
 a run, and stays for the next run of the same process, unless what a process gets from the one that starts it has changed since.
@@ -188,7 +190,10 @@ _lock = threading.Lock()
 
 
 def _nursery_of(environment: Mapping[str, str]) -> _Nursery:
-    """Fork server with the same environment, new if there is none; other idle ones end."""
+    """Fork server with the same environment, new if there is none.
+
+    Other idle servers end.
+    """
     wanted = _inherited(environment)
     with _lock:
         for known, nursery in tuple(_kept):
@@ -211,7 +216,10 @@ def _inherited(environment: Mapping[str, str]) -> Any:
 
 
 def _paths() -> list[str]:
-    """Import paths of this process, including the running package if that is not installed."""
+    """Import paths of this process.
+
+    They include the running package if it is not installed.
+    """
     return [*filter(None, sys.path), str(Path(hocket.__file__).parent.parent)]
 
 

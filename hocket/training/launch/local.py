@@ -1,4 +1,6 @@
-"""Launch: start one local worker for each device of a plan, watch them, and end all of them when one ends badly.
+"""Local launch: start and watch one worker for each device of a plan.
+
+All workers are ended if one fails.
 
 Rules of this file: no torch; the watcher never waits for a worker without also looking at the others. What it promises:
 
@@ -151,7 +153,10 @@ def _start(orders: WorkerSpec, called: str) -> LocalWorker:
 
 
 def _end(workers: Sequence[LocalWorker]) -> None:
-    """Kill running workers and close all handles. Killing is safe: files are written aside and renamed."""
+    """Kill running workers and close all handles.
+
+    Killing is safe: files are written under another name and renamed.
+    """
     for worker in workers:
         if worker.process.poll() is None:
             worker.process.kill()

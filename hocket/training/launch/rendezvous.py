@@ -1,4 +1,6 @@
-"""Meeting: how workers that torchrun started find each other, so that a person is told what they wait for and can leave.
+"""Rendezvous of workers that torchrun started.
+
+A person is told what they wait for and can leave.
 
 Rules of this file: torch waits for minutes inside C++, where no signal is heard, and tells of every failed attempt in words of
 its own; so it is asked only once the place answers, and from a thread. Who leaves early leaves that thread behind; it ends

@@ -54,7 +54,9 @@ _GRACE_S = 5.0
 def join(
     job: Job | str | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
 ) -> RunSummary:
-    """Train as one of torchrun's workers. The first one shows the run and gets the whole summary.
+    """Train as one of torchrun's workers.
+
+    The first worker shows the run and gets the whole summary.
 
     Arguments:
         folder_of_plan: from where the plan's profile is seen, if the plan has a file.
@@ -103,7 +105,10 @@ def _code_of(error: BaseException) -> int:
 
 
 def _end_process(code: int) -> None:
-    """End the process of a failed run: threads inside a transfer would make torch abort it."""
+    """End the process of a failed run.
+
+    Threads inside a transfer would make torch abort it.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -168,7 +173,9 @@ class _Together:
         self._news.append(event)
 
     def finish(self) -> None:
-        """Wait until the first worker, which may host the store, has all last reports and nobody needs the store.
+        """Wait until the first worker has all last reports and nobody needs the store.
+
+        The first worker may host the store.
 
         Raises:
             WorkerLost: the others do not come to their end.
@@ -193,7 +200,10 @@ class _Together:
             time.sleep(_POLL_S)
 
     def explain(self, error: BaseException) -> BaseException:
-        """Error to raise for an error of this worker: its own, or the cause on another worker."""
+        """Error to raise for an error of this worker.
+
+        It is the worker's own, or the cause on another worker.
+        """
         if isinstance(error, KeyboardInterrupt):
             return error
         event = describe(error, time.time(), self.progress.place, self.options.debug)
@@ -212,7 +222,10 @@ class _Together:
         return failure.error if cause.peer else WorkerLost(f"{self.names[cause.rank]} failed: {cause.error}")
 
     def _wait_for_others(self) -> None:
-        """Keep the store, which ends with the first worker, until all workers know the error that they will raise."""
+        """Keep the store until all workers know the error that they will raise.
+
+        The store ends with the first worker.
+        """
         if self.rank:
             return
         end_s = time.monotonic() + self.options.silence_s
@@ -293,7 +306,10 @@ class _Together:
             raise KeyboardInterrupt(self.collector.stopped_at_once(self.options.checkpoint) if self.collector else "")
 
     def _look_left(self) -> None:
-        """Check one neighbour of each worker, so that many workers cause few requests to the store."""
+        """Check one neighbour of each worker.
+
+        This keeps the number of requests to the store small.
+        """
         if self.workers == 1:
             return
         key = f"beat/{self._left}"

@@ -1,4 +1,4 @@
-"""The environment that `torchrun` gives its workers: numbers, the place where they meet, and which of them speaks.
+"""Environment of torchrun's workers: ranks, rendezvous, and which worker reports.
 
 Rules of this file: no torch; errors are found before it is loaded.
 """

@@ -1,4 +1,6 @@
-"""Watcher: what looks at the local workers of a run until all are done or one has failed (local.py starts them).
+"""Watcher of a run's local workers, until all are done or one has failed.
+
+local.py starts them.
 
 Rules of this file: no torch; it never waits for a worker without also looking at the others.
 """
@@ -33,7 +35,10 @@ _READ_BYTES = 2**16
 
 @dataclass
 class LocalWorker:
-    """One worker as the watcher sees it. `silent_s`: seconds of watching without a heartbeat."""
+    """One worker as the watcher sees it.
+
+    `silent_s`: seconds of watching without a heartbeat.
+    """
 
     rank: int
     called: str
@@ -175,7 +180,10 @@ class Watch:
         return Failure(worker.rank, at_s, False, self._lost(text, more))
 
     def _listen_to_hearts(self) -> None:
-        """Notice workers that are there but do nothing: stopped, frozen, or waiting for each other."""
+        """Find workers that are alive but do nothing.
+
+        They are stopped, frozen, or waiting for each other.
+        """
         now_s = time.monotonic()
         # Time in which the watcher itself was stopped does not count.
         since_s, self._looked_s = min(now_s - self._looked_s, 5 * _LOOK_S), now_s

@@ -31,7 +31,9 @@ _TRIES = 10
 
 
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
-    """Do what the orders say and leave the process, with the error's exit code if there is one.
+    """Follow the worker's orders and leave the process.
+
+    The exit code is the error's, if there is an error.
 
     Arguments:
         arguments: the file of its orders. handles: open files, for reports and one that ends with the watcher. parent: id of the process that this one ends with.
@@ -81,7 +83,10 @@ def _work(orders: WorkerSpec, progress: Heartbeat, report: "PipeReport") -> None
 
 
 class PipeReport:
-    """Reports to the watcher, a line each; from any thread. Blocks when the watcher is far behind."""
+    """Reports to the watcher, one a line, from any thread.
+
+    Blocks when the watcher is far behind.
+    """
 
     def __init__(self, handle: int) -> None:
         self._handle, self._lock = handle, threading.Lock()
@@ -124,7 +129,10 @@ def _beat(progress: Heartbeat, control_from: int, orders: WorkerSpec) -> None:
 
 
 def _leave_nothing(orders: WorkerSpec) -> None:
-    """Remove the folder of a run without watcher; other workers may do the same, or still write there."""
+    """Remove the folder of a run without watcher.
+
+    Other workers may do the same, or still write there.
+    """
     for _ in range(_TRIES):
         shutil.rmtree(orders.folder, ignore_errors=True)
         if not Path(orders.folder).exists():

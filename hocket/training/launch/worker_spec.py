@@ -1,4 +1,7 @@
-"""Orders: what a local worker is told when it is started, as a JSON file in the run's private folder."""
+"""Worker specification: instructions for a local worker when it starts.
+
+It is a JSON file in the run's private folder.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

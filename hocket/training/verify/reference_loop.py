@@ -176,7 +176,10 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
 
 
 def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[str, int]:
-    """First stage of each parameter. Under rules that allow ties, all its stages have one version."""
+    """First stage of each parameter.
+
+    Under rules that allow ties, all its stages have one version.
+    """
     found: dict[str, int] = {}
     for s, cut in enumerate(plan.cuts(captured)):
         for layer in cut.layers:
@@ -186,7 +189,10 @@ def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[s
 
 
 def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
-    """Plain training loop: the user's module, loss and optimizer, one whole batch for each step."""
+    """Plain training loop.
+
+    It uses the user's module, loss and optimizer, with one whole batch for each step.
+    """
     model = copy.deepcopy(job.model)
     optimizer = scheduled(job, {n: p for n, p in model.named_parameters() if p.requires_grad})
     trained = Trained()

@@ -1,4 +1,6 @@
-"""Verify: a few steps with real workers under a plan, beside a plain loop that applies the plan's declared update rule.
+"""Verify: a few steps with real workers, beside a plain reference loop.
+
+The loop applies the plan's declared update rule.
 
 Rules of this file: the two sides share the job, its data order and its seeds, and nothing of the engine: reference_loop.py runs the
 undivided model. What agrees here is what the plan promises; what cannot (a model that normalises over microbatches does so
@@ -63,7 +65,9 @@ class Verification:
 
 
 def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Verification:
-    """Train `steps` steps (or the next number the program can end with) with local workers, and compare.
+    """Train `steps` steps with local workers, and compare.
+
+    If the program cannot end there, the next number that it can end with.
 
     Arguments:
         options: of `train`; none about checkpoints.
@@ -100,7 +104,9 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
 
 
 def tolerance_of(types: Iterable[torch.dtype]) -> float:
-    """Relative tolerance for two orders of the same sums, by the least exact dtype of the model.
+    """Relative tolerance for two orders of the same sums.
+
+    From the least exact dtype of the model.
 
     A model of float64 that takes its softmax in float32 rounds there. Where two runs differ by the last bit of a float64 before,
     now and then one is rounded up and the other one down: they agree to float32 and no further.

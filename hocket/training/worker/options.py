@@ -1,4 +1,7 @@
-"""Options of a training run, as `hocket.train` and `hocket train` take them. No torch."""
+"""Options of `hocket.train` and `hocket train`.
+
+No torch.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

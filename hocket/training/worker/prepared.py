@@ -1,4 +1,6 @@
-"""Prepared: all that a worker makes of a job and a plan before the first step: checks, its part of the model, its proven program.
+"""Preparation of a worker before the first step.
+
+From a job and a plan come checks, the worker's part of the model, and its proven program.
 
 Rules of this file: every worker of a run makes the same calls in the same order; nothing is trained here.
 """
@@ -135,7 +137,10 @@ def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
 
 
 def _check_model(job: Job, plan: Plan) -> None:
-    """Refuse a model that differs from the plan's. Plans by hand or from foreign profiles have no digest."""
+    """Refuse a model that differs from the plan's.
+
+    Plans by hand or from foreign profiles have no digest.
+    """
     if plan.model_digest and plan.model_digest != job.model_digest:
         raise InputError(
             "model",

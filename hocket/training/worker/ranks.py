@@ -1,4 +1,7 @@
-"""Ranks of a plan: the device of each worker, and each worker's name in messages. No torch."""
+"""Ranks of a plan: each worker's device and its name in messages.
+
+No torch.
+"""
 
 import os
 
@@ -14,7 +17,10 @@ def check_workers(devices: tuple[int, ...], workers: int) -> None:
 
 
 def shows_the_run() -> bool:
-    """True if this process shows the run: the only process, or torchrun's first worker."""
+    """True if this process shows the run.
+
+    That is the only process, or torchrun's first worker.
+    """
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -1,4 +1,6 @@
-"""Reads: whether all workers read the same samples, before a run and at the end of each of its segments.
+"""Check that all workers read the same samples.
+
+Done before a run and at the end of each of its segments.
 
 Rules of this file: every worker makes the same calls in the same order. What is compared are sums of samples (profiling/data/checksums.py),
 of the first samples of a segment: about 50 microseconds a load there, and nothing later.
@@ -19,7 +21,9 @@ class Reads:
     """Checksums of the samples that one worker has read in a segment."""
 
     def __init__(self, job: Job, board: KVExchange) -> None:
-        """Read some samples twice and compare them with the other workers': a collective call.
+        """Read some samples twice and compare them with the other workers'.
+
+        A collective call.
 
         Raises:
             InputError: two reads of a sample differ, on every worker the same error.

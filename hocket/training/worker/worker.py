@@ -1,4 +1,6 @@
-"""Work: what one worker does from its first step to its last: segments of the program, checkpoints between them.
+"""One worker from its first step to its last.
+
+It runs segments of the program, with checkpoints between them.
 
 Rules of this file: every worker of a run goes through the same calls in the same order; what it decides alone follows from
 numbers that all of them have. Who started the worker, and who watches it, is not known here.
@@ -229,7 +231,10 @@ def _together(done: Collectives, way: str) -> str:
 
 
 def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -> "CheckpointManager | None":
-    """Checkpoint manager, if checkpoints are requested; imported late, because DCP takes a second to load."""
+    """Checkpoint manager, if checkpoints are requested.
+
+    Imported late, because DCP takes a second to load.
+    """
     if options.checkpoint is None:
         return None
     from hocket.runtime.checkpoint.manager import CheckpointManager
@@ -243,7 +248,10 @@ def _silent(event: dict[str, Any]) -> None:
 
 
 def _every(options: Options, start: int) -> int | None:
-    """Steps between two checkpoints: a tenth of what is to do, if nothing else is said."""
+    """Steps between two checkpoints.
+
+    A tenth of the remaining steps, unless requested otherwise.
+    """
     if options.checkpoint is None:
         return None
     return options.every or max(1, (options.steps - start) // 10)

@@ -1,5 +1,6 @@
-"""Notes of workers that trained with buckets and threads drawn at random, and what follows from them: points that the contention
-model is fitted to, and how well it foretells whole backwards.
+"""Fit of the contention model to workers that trained with random buckets.
+
+Notes of the workers give the points of the fit. It also says how well the model predicts whole backwards.
 
 Rules of this file: no torch. Clocks of workers are never compared. Means are over the middle half of the steps of a draw. What a worker
 waits in an all-reduce for one that computes longer is part of it: the equations know no other place for it.
@@ -41,7 +42,10 @@ class OverlapStep:
 
 @dataclass(frozen=True)
 class Noted:
-    """One draw as one worker trained it: bytes, threads and parameters of each bucket, and the steps."""
+    """One draw as one worker trained it.
+
+    Bytes, threads and parameters of each bucket, and the steps.
+    """
 
     buckets_bytes: tuple[float, ...]
     threads: tuple[int, ...]
@@ -52,7 +56,7 @@ class Noted:
 
 
 class OverlapRun(NamedTuple):
-    """One draw: seconds from the begin of the backward to the end of the last all-reduce."""
+    """One draw: seconds from the backward's start to the end of the last all-reduce."""
 
     buckets: int
     threads: tuple[int, ...]
@@ -80,7 +84,10 @@ class OverlapMeasurement(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Mean absolute error of backward times: the larger one of fitted and held-out draws."""
+        """Mean absolute error of backward times.
+
+        The larger error of fitted and held-out draws.
+        """
         return max(mean(abs(run.error) for run in runs) for runs in (self.runs, self.held_out) if runs)
 
     @property
@@ -117,7 +124,10 @@ def measured(notes: Sequence[Sequence[Noted]]) -> OverlapMeasurement:
 
 
 class PlainBackward(NamedTuple):
-    """One worker's backward without communication: arrival of each gradient, and the end, from its begin."""
+    """One worker's backward without communication.
+
+    Arrival of each gradient, and the end, measured from its begin.
+    """
 
     arrival_s: dict[str, float]
     end_s: float
@@ -161,7 +171,10 @@ def _computed(noted: Noted, alone: PlainBackward) -> Iterator[Computed]:
 
 
 def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
-    """Yield each bucket's all-reduce: means over the middle half of the workers' steps."""
+    """Yield each bucket's all-reduce.
+
+    Times are means over the middle half of the workers' steps.
+    """
     one = noted[0]
     for bucket, threads in enumerate(one.threads):
         if not one.buckets_bytes[bucket]:
@@ -195,7 +208,7 @@ def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: Over
 
 
 def _ready(noted: Noted, alone: PlainBackward) -> list[float]:
-    """Arrival of each bucket's last gradient without communication beside the backward."""
+    """Arrival of each bucket's last gradient, without communication in parallel."""
     found = [0.0]
     for names in noted.names:
         found.append(max([found[-1], *(alone.arrival_s[name] for name in names if name in alone.arrival_s)]))

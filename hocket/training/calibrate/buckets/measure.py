@@ -1,4 +1,6 @@
-"""Overlapping: measure what computation and all-reduces of a job take from each other, on the workers of a plan.
+"""Overlap measurement: how much computation and all-reduces slow each other down.
+
+It runs on the workers of a plan.
 
 Rules of this file: no torch. Workers are those of `train`: local ones, or those that torchrun has started.
 Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
@@ -80,7 +82,9 @@ def check_good(found: OverlapMeasurement) -> None:
 
 
 def cluster_of(plan: Plan, path: Path) -> Cluster:
-    """The cluster that is to know what is measured: the file's, if there is one, else the plan's.
+    """The cluster that stores the measurement.
+
+    It is the file's, if there is one, else the plan's.
 
     Raises:
         InputError: the file has another cluster than the plan, but for what was measured of overlap.
@@ -101,7 +105,10 @@ def _bare(cluster: Cluster) -> Cluster:
 
 
 def with_overlap(plan: Plan, found: OverlapMeasurement) -> Cluster:
-    """The plan's cluster, of which the level that its devices span knows what was measured."""
+    """The plan's cluster with the measurement in one level.
+
+    This is the level that the plan's devices span.
+    """
     cluster = plan.cluster
     level = cluster.level_of(plan.stages[0].devices)
     levels = list(cluster.levels)

@@ -1,4 +1,6 @@
-"""Drawing: buckets and threads at random, to train with and to see what computation and all-reduces take from each other.
+"""Random buckets and threads for the overlap measurement.
+
+They show how much computation and all-reduces slow each other down.
 
 Rules of this file: no torch; the same seed gives the same draws on every worker.
 Source: LIBRA (Liu et al. 2023), section III.A.
@@ -53,7 +55,9 @@ class Drawn:
 
 
 def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: BucketSampling) -> Iterator[Drawn]:
-    """Yield one bucket for each number of threads, without overlap; then random buckets.
+    """Yield one bucket for each number of threads, then random buckets.
+
+    The first draws are without overlap.
 
     Sizes of buckets are spread evenly over orders of magnitude, so that small ones come that are over while computation goes on, and
     large ones that computation ends beside.

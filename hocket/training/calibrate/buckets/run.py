@@ -1,4 +1,6 @@
-"""Overlap: what computation and all-reduces take from each other, found by training with buckets and threads drawn at random.
+"""Overlap of computation and all-reduces, measured by training.
+
+Buckets and threads are drawn at random.
 
 Rules of this file: every worker draws the same from one seed, and trains some steps under each draw. It notes when each parameter's
 gradient is there, when each bucket's all-reduce was its lane's turn, and when it was over; what follows from these notes is
@@ -36,7 +38,9 @@ def measure(
     progress: Heartbeat,
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Train every draw; return this worker's measurements as JSON data (fit.Noted). A collective call.
+    """Train every draw; return this worker's measurements as JSON data (fit.Noted).
+
+    A collective call.
 
     Arguments:
         number: this worker's device in the plan.
@@ -52,7 +56,10 @@ def measure(
 
 
 def _gradients_bytes(captured: Captured) -> list[float]:
-    """Gradient bytes of each layer in backward order; shared weights count for the last layer."""
+    """Gradient bytes of each layer in backward order.
+
+    Shared weights count for the last layer.
+    """
     left = {name: p.nbytes for name, p in captured.job.model.named_parameters() if p.requires_grad}
     found = [float(sum(left.pop(name, 0) for name in layer.parameters)) for layer in captured.layers]
     return found[::-1]
@@ -61,7 +68,10 @@ def _gradients_bytes(captured: Captured) -> list[float]:
 def noted(
     captured: Captured, plan: Plan, number: int, device: torch.device, steps: int, progress: Heartbeat
 ) -> dict[str, Any]:
-    """Train steps with a plan's own buckets and threads; return the data of a `Noted`. A collective call."""
+    """Train steps with a plan's own buckets and threads; return a `Noted` as data.
+
+    A collective call.
+    """
     program = plan.compile(captured)
     pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
     watched = Watched(progress, lambda event: None, program, number, pace)

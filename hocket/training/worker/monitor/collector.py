@@ -27,7 +27,10 @@ Event = Mapping[str, Any]
 
 
 def plain(event: Event) -> dict[str, Any]:
-    """A report as it may be written as JSON: numbers that JSON does not know become null."""
+    """A report with JSON numbers only.
+
+    Numbers that JSON does not know become null.
+    """
     return {key: _plain(value) for key, value in event.items()}
 
 
@@ -49,7 +52,10 @@ class _Partial:
 
     @property
     def loss(self) -> float:
-        """The mean loss; of a batch in which nothing has a weight it is not a number, as in one process."""
+        """The mean loss of a step.
+
+        Not a number for a batch without any weight, as in one process.
+        """
         # In the order of microbatches: replicas and waves report in any order, and sums depend on it in their last bit.
         total, weight = (sum(column) for column in zip(*(self.losses[m] for m in sorted(self.losses)), strict=True))
         return total / weight if weight else float("nan")
@@ -111,7 +117,10 @@ class Collector:
         return f"stopped at once {where}; the newest checkpoint is {self.checkpoint}; --resume goes on"
 
     def _emit(self) -> None:
-        """Hand on the steps that are complete, in order; none before it is known which is the first."""
+        """Pass on complete steps, in order.
+
+        No step goes before it is known which is the first.
+        """
         batch = self._plan.batch_size
         if self._next is None:
             return

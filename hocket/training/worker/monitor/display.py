@@ -24,7 +24,9 @@ _LINES, _QUIET_S = 20, 30.0
 
 
 def listener(machine: bool) -> Listener:
-    """Listener of a run: JSON lines on standard output, or a progress bar on standard error.
+    """Listener of a run.
+
+    JSON lines on standard output, or a progress bar on standard error.
 
     Without a terminal, progress is printed as lines.
     """
@@ -35,7 +37,10 @@ def listener(machine: bool) -> Listener:
 
 
 class JsonLines:
-    """A JSON document a line: each step, and last the summary. Notes go to the other stream."""
+    """One JSON document a line: each step, and last the summary.
+
+    Notes go to the other stream.
+    """
 
     def __init__(self, out: TextIO, notes: TextIO) -> None:
         self._out, self._notes = out, notes
@@ -64,7 +69,9 @@ class JsonLines:
 
 
 class TrainingBar:
-    """A line that moves: a bar, the loss, the pace, and the prediction beside the measurement once warm.
+    """Progress bar with the loss and the pace.
+
+    Once warm it also shows the prediction beside the measurement.
 
     Where standard error is no terminal there is no such line, and what is said is not broken into lines. A log gets a line of
     its own every so often, and of the first and the last step.

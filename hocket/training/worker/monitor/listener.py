@@ -1,4 +1,4 @@
-"""Listener: what people and machines see of a run, and the summary that it ends with.
+"""Listener: output of a run for people and machines, and the final summary.
 
 Rules of this file: no torch, no I/O.
 """

@@ -25,7 +25,9 @@ def write_trace(
     peak_memory_bytes: int,
     memory: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Write what all workers recorded as one trace; every worker calls this, and all see the same folder.
+    """Write the records of all workers as one trace.
+
+    Every worker calls this, and all see the same folder.
 
     The workers' clocks must be one, as on one machine; of several machines each device's times are only its own. Of
     very long runs the end is written.
@@ -75,7 +77,10 @@ def write_trace(
 
 
 def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
-    """Meta data of the whole trace from the workers' facts; the trace begins at `start_s` on their clock."""
+    """Metadata of the whole trace from the workers' facts.
+
+    The trace begins at `start_s` on their clock.
+    """
     found: dict[str, Any] = {"peak_memory_bytes": {str(fact["device"]): fact["peak_memory_bytes"] for fact in facts}}
     begun = [min(each) for each in zip(*(fact["segments_s"] for fact in facts), strict=True)]
     # The one whose first events are not here begins with the trace; those before it are not here at all.
@@ -88,7 +93,9 @@ def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
 
 
 def met(events: Iterable[Event], members: int = 1) -> list[Event]:
-    """Events with transfers as in a simulated trace: send and receive together, when both sides and lanes are free.
+    """Events with transfers as in a simulated trace.
+
+    Send and receive are together, when both sides and lanes are free.
 
     A worker records when it posted a transfer, and of a receive when it found that it was over: the wait for the other side,
     and for the message before, is no transfer. Needs one clock for all workers.
