@@ -102,7 +102,7 @@ COUNTS = (
     (long_files, 66),
     (small_files, 33),
     (odd_heads, 0),
-    (long_heads, 67),
+    (long_heads, 53),
     (puzzles, 171),
 )
 
