@@ -1,4 +1,7 @@
-"""Opening a plan file: the plan with the profile it was made for, refused when the two do not belong together."""
+"""Open a plan file together with its profile.
+
+A plan whose profile is missing, or differs from the profile that it was made for, is refused.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +30,7 @@ from hocket.program.trace.trace import Trace
 from hocket.simulation.simulator import Summary
 from hocket.strategies.base.search_space import MAX_FORWARDS
 
-_COLUMNS = 2  # so many show all that several do
+_COLUMNS = 2  # an excerpt shows two data-parallel columns: further columns repeat them
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class LoadedPlan:
     """A plan and its profile.
 
     Attributes:
-        place: of the plan, such as its file: errors about what it says begin with it.
+        place: name of the plan in error messages, such as its file.
     """
 
     plan: Plan
@@ -44,9 +47,11 @@ class LoadedPlan:
 
     @cached_property
     def shown(self) -> Plan:
-        """The plan, or an excerpt with fewer microbatches if its program is too long for proof and pictures.
+        """The plan, or an excerpt with fewer microbatches.
 
-        What is left out repeats what is there (extrapolate.py). Of columns that are alike two are left, where even that is too long.
+        An excerpt is shown where the plan's program is too long to prove and to draw. The microbatches that are
+        left out repeat the steady state (extrapolate.py). If the excerpt is still too long, two of several
+        identical columns are kept.
         """
         plan, graph = self.plan, self.profile
         with self._here():
@@ -64,7 +69,11 @@ class LoadedPlan:
 
     @cached_property
     def shown_cuts(self) -> tuple[StageCut, ...]:
-        """Stages of the excerpt. Columns that it leaves out are kept as `beside`: state is sharded among all."""
+        """Stages of the excerpt.
+
+        Columns that the excerpt leaves out are kept as `beside`, because replicas of all columns share the sharded
+        state.
+        """
         with self._here():
             cuts = self.shown.cuts(self.profile)
         beside = [set(stage.devices) - set(cut.devices) for stage, cut in zip(self.plan.stages, cuts, strict=True)]
@@ -72,13 +81,13 @@ class LoadedPlan:
 
     @cached_property
     def program(self) -> Program:
-        """The program of the plan, or of the shorter one that is shown."""
+        """Program of the plan, or of its excerpt."""
         with self._here():
             return completed(self.shown, profile_of_group(self.shown, self.profile)).compile(self.profile)
 
     @cached_property
     def updates(self) -> UpdateSemantics:
-        """Differences of its updates from one process."""
+        """Differences between the plan's updates and those of one process."""
         plan = self.plan
         with self._here():
             shapes = plan.shapes(self.profile)
@@ -88,20 +97,23 @@ class LoadedPlan:
 
     @cached_property
     def predicted(self) -> Predicted:
-        """Prediction of the plan as it is now, simulated. `plan.predicted` is from before any edit by hand."""
+        """Simulated prediction of the plan as it is now.
+
+        `plan.predicted` is older: the planner wrote it before any edit by hand.
+        """
         with self._here():
             return predict_iteration(self.plan, self.profile)
 
     @property
     def excerpt(self) -> str:
-        """Part of the plan that is shown, such as "32 of 1,536 microbatches"; empty for the whole."""
+        """Label of the excerpt, such as "32 of 1,536 microbatches"; empty for the whole."""
         return excerpt_text(self.plan, self.shown)
 
     def simulate(self) -> tuple[Trace, Summary]:
         """Simulate the plan: trace of every instruction, and a summary of one iteration.
 
-        Of a plan that is too long, the trace is that of the shorter batch that is shown, and says so (`meta["excerpt"]`); figures are
-        the plan's (whole_batch.py).
+        If the plan is too long, the trace is that of the excerpt, and `meta["excerpt"]` says so. The figures of the
+        summary are always the whole plan's (whole_batch.py).
         """
         with self._here():
             if self.shown is self.plan:
@@ -116,7 +128,7 @@ class LoadedPlan:
         try:
             yield
         except InputError as error:
-            if not self.place or error.place.startswith(f"{self.place}: "):  # what is shown may have said it already
+            if not self.place or error.place.startswith(f"{self.place}: "):  # `shown` may have added the place already
                 raise
             raise type(error)(f"{self.place}: {error.place}", error.found, error.expected, error.next_step) from None
 
@@ -125,16 +137,20 @@ def open_plan(path: str | Path) -> LoadedPlan:
     """Read a plan and the profile that it names.
 
     Raises:
-        InputError: the profile is missing, or is another one than the plan was made for.
+        InputError: the profile is missing, or differs from the profile that the plan was made for.
     """
     return opened(Plan.read(path), Path(path).resolve().parent, str(path))
 
 
 def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
-    """A plan with the profile that it names, whose path is seen from `folder`.
+    """Load the profile that a plan names.
+
+    Arguments:
+        folder: folder to which the profile's path is relative.
+        place: name of the plan in error messages.
 
     Raises:
-        InputError: as `open_plan`; `place` says where the plan stands.
+        InputError: as `open_plan`.
     """
     if not plan.profile:
         raise InputError(
@@ -163,7 +179,11 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
 
 
 def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
-    """Problems of a program under an opened plan's memory limits, by the profile and by the bytes in the plan."""
+    """Problems of a program under an opened plan's memory limits.
+
+    Sizes of values come from the profile. For a plan that swaps, the sizes that the plan itself records are checked
+    as well.
+    """
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
@@ -177,12 +197,14 @@ def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
 def validate(opened: LoadedPlan) -> Program:
     """Refuse a plan that cannot be run; return its program.
 
-    `hocket check`, `simulate` and `train` all ask this, so that they agree on every plan whose profile is at hand. What the job or the
-    machine decides (another model, another batch size, no CUDA device) only `train` and its workers know.
+    `hocket check`, `simulate` and `train` all call this, so that they agree on every plan that comes with its
+    profile. Problems of the job or the machine (another model, another batch size, no CUDA device) are found by
+    `train` and its workers only.
 
     Raises:
-        InputError: the plan does not fit its profile. RefusedError: its strategy does not support it, or swaps.
-        ProgramError: its program is not legal, or may need more memory than there is.
+        InputError: the plan does not fit its profile.
+        RefusedError: the plan's strategy does not support its stages, or its swapping.
+        ProgramError: the plan's program is not legal, or may need more memory than there is.
     """
     opened.profile.check_shard(f"{opened.place}: shard" if opened.place else "shard", opened.plan.shard)
     program = opened.program

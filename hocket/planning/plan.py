@@ -1,7 +1,10 @@
-"""Plan: the file that people read and edit. It names layers and devices; everything else is compiled from it.
+"""Plan: the file that people read and edit.
 
-Rules of this file: a plan says nothing that can be derived (borders, ties and the program follow from the graph and
-the strategy), but for `predicted`, which is what the planner believed when it wrote the plan.
+A plan names layers and devices; the program is compiled from it.
+
+Rules of this file: a plan contains nothing that can be derived. Stage boundaries, tied weights and the program
+follow from the graph and the strategy. The exception is `predicted`: the planner's prediction when it wrote the
+plan.
 """
 
 from collections.abc import Collection
@@ -29,9 +32,12 @@ from hocket.util.schema import as_data, read_as
 
 FORMAT = "hocket-plan-1"
 COMPILERS = ("inductor", "aot_eager")
-"""Backends of torch.compile: inductor, torch's own, makes C++ for a CPU and Triton for a GPU; aot_eager goes the same way without a
-compiler, for tests."""
-_MAX_MICROBATCHES = 2**20  # of one batch; sizes of a file are bounded
+"""Backends of torch.compile.
+
+inductor, torch's default, generates C++ for a CPU and Triton for a GPU. aot_eager traces in the same way without generating code, for
+tests.
+"""
+_MAX_MICROBATCHES = 2**20  # of one batch: sizes that are read from a file are bounded
 
 
 @dataclass(frozen=True)
@@ -39,15 +45,15 @@ class PlanStage:
     """One stage of a plan.
 
     Attributes:
-        layers: names of its layers, in the order of the profile.
-        devices: numbers of its replicas in the cluster; of a tensor-parallel plan, numbers of groups.
-        recompute: make the stash again before the backward instead of keeping it.
+        layers: names of the stage's layers, in the order of the profile.
+        devices: numbers of its replicas in the cluster; in a tensor-parallel plan, numbers of groups.
+        recompute: recompute the stash before the backward instead of keeping it.
         buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them.
-        compile: a backend of torch.compile, inductor or aot_eager, that makes code of the stage; none: it runs as it is written.
-        threads: of each bucket, how many threads of a processor, or CTAs of NCCL on a GPU, move its gradients; (): what the
-            library takes.
-        wave: which replica of the model it belongs to, where a strategy has several on the same devices (tick_tock); they have the
-            same layers.
+        compile: backend of torch.compile for the stage, inductor or aot_eager; empty to run it eagerly.
+        threads: for each bucket, the number of processor threads, or of NCCL CTAs on a GPU, that move its
+            gradients; () for the library's default.
+        wave: number of the model replica to which the stage belongs, if a strategy has several on the same devices
+            (tick_tock); all of them have the same layers.
     """
 
     layers: tuple[str, ...]
@@ -63,7 +69,14 @@ class PlanStage:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Prediction when the plan was written: seconds for `batch_size` samples, and peak bytes by device."""
+    """Prediction when the plan was written.
+
+    Attributes:
+        iteration_s: seconds for `batch_size` samples.
+        samples_per_s: throughput.
+        peak_memory_bytes: peak bytes of each device.
+        bubble_fraction: idle time relative to busy time.
+    """
 
     iteration_s: float
     samples_per_s: float
@@ -79,24 +92,29 @@ class Plan:
 
     Attributes:
         strategy, options: a member of hocket/strategies and its options.
-        model: the profile's name; profile: path of the profile, seen from the plan's folder; profile_digest: SHA-256 of
-            the profile, so that a plan is never run against another.
-        model_digest: SHA-256 over the names and shapes of the model's parameters (profiling/job/job.py), so that a plan never trains
-            another model; empty when the profile came from elsewhere.
-        dtype: the type that the profiled job computed in, such as "float32", whose seconds and bytes are predicted; empty likewise.
-        batch_size: samples of one update (for strategies that update after each microbatch: of one report).
-        microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch. Where stages run their
-            whole share at once: at most so many, in a number that their numbers of devices divide (program/microbatches.py).
+        model: the profile's name.
+        profile: path of the profile, relative to the plan's folder.
+        profile_digest: SHA-256 of the profile, so that a plan is never run against another profile.
+        model_digest: SHA-256 over the names and shapes of the model's parameters (profiling/job/job.py), so that a
+            plan never trains another model; empty if the profile records none.
+        dtype: data type in which the profiled job computed, such as "float32"; predicted seconds and bytes hold for
+            it. Empty if the profile records none.
+        batch_size: samples of one update; for strategies that update after each microbatch, samples of one report.
+        microbatch_size: samples. The last microbatch of a batch is smaller if this does not divide the batch. If
+            stages run their whole share at once, this is an upper limit: the number of microbatches is a multiple
+            of the stages' numbers of devices (program/microbatches.py).
         stages: in pipeline order.
-        cluster: the hardware that it was planned for.
-        tensor: devices of a tensor-parallel group, which are neighbours: group k is devices k x tensor and those behind it.
-        slices: whether a group's members send a part each of what one of them has whole, and gather it again behind the slow
-            link (dissertation section 4.4.1).
-        sequence_parallel: whether a group's members each work on a slice of the sequence where layers are not divided (Korthikanti
-            et al. 2022, section 4.2.2), which they then hand on from stage to stage.
-        shard: what of a stage's state is divided among its replicas (docs/explanation/sharding.md): "none", "optimizer" for optimizer
-            state and the step, or "full" for weights as well.
-        swap: how values are swapped where they do not fit into the devices (docs/explanation/harmony.md); None: all stay there.
+        cluster: the hardware that the plan was made for.
+        tensor: tensor-parallel size. Ranks of a group are neighbours: group k is the devices from k x tensor to k x
+            tensor + tensor - 1.
+        slices: scatter/gather: each rank of a group sends a part of a message that all ranks hold, and the
+            receivers gather it behind the slow link (dissertation section 4.4.1).
+        sequence_parallel: ranks of a group each work on a slice of the sequence in layers that are not split
+            (Korthikanti et al. 2022, section 4.2.2), and pass this slice on from stage to stage.
+        shard: state that a stage's replicas divide among them (docs/explanation/sharding.md): "none", "optimizer"
+            for optimizer state and the step, or "full" for weights as well.
+        swap: how values are swapped that do not fit on the devices (docs/explanation/harmony.md); None without
+            swapping.
     """
 
     strategy: str
@@ -169,7 +187,7 @@ class Plan:
                     f"stages.{s}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
                 )
             self._check_threads(s, stage)
-        if self.strategy in members():  # of one that nobody knows more is said where it is asked for
+        if self.strategy in members():  # an unknown strategy is refused where it is looked up, with a better message
             _ = self.batches
 
     def _check_threads(self, s: int, stage: PlanStage) -> None:
@@ -194,7 +212,7 @@ class Plan:
 
     @cached_property
     def group(self) -> Grouped:
-        """The cluster as its groups see it: each is one device of a smaller cluster."""
+        """The cluster with each tensor-parallel group as one device."""
         return grouped(self.cluster, self.tensor, self.slices)
 
     @property
@@ -215,7 +233,7 @@ class Plan:
         """Samples of each microbatch.
 
         Raises:
-            InputError: bundles cannot have whole samples; or the strategy is not known.
+            InputError: merged microbatches cannot have whole samples, or the strategy is unknown.
         """
         widths = (len(stage.devices) for stage in self.stages)
         return microbatches_of(self.strategy, self.batch_size, self.microbatch_size, widths)
@@ -226,7 +244,7 @@ class Plan:
         return self.batches.count
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of so many from it on."""
+        """Samples of one microbatch, or of `merged` microbatches from it on."""
         return self.batches.samples(microbatch, merged)
 
     def cuts(self, graph: LayerGraph) -> tuple[StageCut, ...]:
@@ -257,20 +275,23 @@ class Plan:
         return tuple(cuts)
 
     def shapes(self, graph: LayerGraph) -> tuple[StageShape, ...]:
-        """Program-level facts of each stage."""
+        """Facts of each stage that its program depends on."""
         return stage_shapes(graph, self.cuts(graph))
 
     def compile(self, graph: LayerGraph) -> Program:
-        """The program of this plan for a graph (a profile, or a captured model).
+        """Compile the plan to a program, for a graph (a profile, or a captured model).
 
         Raises:
-            InputError: the plan does not fit the graph. RefusedError: the strategy does not support it.
+            InputError: the plan does not fit the graph.
+            RefusedError: the strategy does not support it.
         """
         program = compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
         return program if self.swap is None else with_swaps(program, self.swap, habits(self.strategy, self.options))
 
     def layout(self, graph: LayerGraph) -> RankLayout:
-        """The layers, devices, samples and limits of the plan's stages, for an engine that runs the plan's program.
+        """Layers, devices, samples and limits of the plan's stages, for an engine.
+
+        The engine runs the plan's program with them.
 
         Raises:
             InputError: the plan does not fit the graph.
@@ -289,10 +310,12 @@ class Plan:
         )
 
     def host_bytes(self, cluster: Cluster) -> dict[int, float]:
-        """Bytes of host memory for each device of the plan: the plan's limit, or an equal part of the server's memory.
+        """Bytes of host memory for each device of the plan.
+
+        They are the plan's limit, or an equal part of the server's memory.
 
         Arguments:
-            cluster: of the devices that the plan's numbers stand for.
+            cluster: of the devices to which the plan's numbers refer.
         """
         found: dict[int, float] = {}
         for device in {d for stage in self.stages for d in stage.devices}:
@@ -332,7 +355,8 @@ class Plan:
         """Read a plan strictly.
 
         Raises:
-            InputError: it is no plan at all, or a wrong one: unknown and missing keys, values of wrong types or out of range.
+            InputError: the text is not a plan, or it has unknown or missing keys, or values of wrong types or out
+                of range.
         """
         step = "Make one with `hocket plan`."
         try:
@@ -346,17 +370,17 @@ class Plan:
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
         """Read a plan file."""
-        if Path(path).suffix == ".py":  # a job, which may be YAML up to some line
+        if Path(path).suffix == ".py":  # a job, whose first lines may happen to be valid YAML
             raise InputError(str(path), "a Python file", f"a plan ({FORMAT})", "Make one with `hocket plan`.")
         return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the text form whole or not at all."""
+        """Write the plan's text form, atomically."""
         write_atomic(path, self.to_yaml())
 
 
 def _parts(name: str, known: Collection[str]) -> str:
-    """Advice if a layer was confused with one of its subtasks; empty for other errors."""
+    """Advice if a layer was confused with one of its subtasks; otherwise empty."""
     whole, _, part = name.rpartition(".")
     if whole in known and part.isdigit():
         return f"It is a part of {whole}, which this job does not cut: give it the subtask_bytes that was profiled."

@@ -1,1 +1,4 @@
-"""Planning with a background job (DeepPool): which plan leaves it the most throughput."""
+"""Plans with a background job (DeepPool).
+
+The best plan leaves the background job the most throughput.
+"""

@@ -1,6 +1,9 @@
-"""Beside: a plan together with a background job, which is a plan for one device or a profile with a batch size.
+"""A plan together with a background job.
 
-Rules of this file: what is simulated is the plan that is shown (load.py), so often that launches fall into it at many places.
+The background job is a plan for one device, or a profile with a batch size.
+
+Rules of this file: the simulated plan is the excerpt that is shown (load.py). It is repeated often enough that
+background launches meet it at many different moments.
 """
 
 from collections.abc import Iterable
@@ -18,18 +21,19 @@ from hocket.simulation.background.background import REPEATS, Collocated, backgro
 from hocket.simulation.simulator import enough_repeats
 from hocket.util.files import read_bytes
 
-_MOST = 60_000  # nodes and launches: some seconds of plain Python
+_MOST = 60_000  # simulated nodes and launches: some seconds of plain Python
 
 
 def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = None) -> Background:
-    """The background job of a file, as it runs alone on the first device of a cluster.
+    """The background job of a file, as it runs alone on a cluster's first device.
 
     Arguments:
-        path: a plan for one device, or a profile. batch_size: of a profile, samples of each of its steps.
+        path: a plan for one device, or a profile.
+        batch_size: samples of each step; required for a profile, and not allowed for a plan.
 
     Raises:
-        InputError: a plan for several devices or for another type of device; a profile without a batch size, or with a larger one
-            than was profiled; a plan with one.
+        InputError: a plan for several devices or for another device type; a plan together with a batch size; a
+            profile without a batch size, or with a larger one than was profiled.
     """
     place = str(path)
     if read_bytes(path).lstrip()[:1] != b"{":
@@ -62,7 +66,7 @@ def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = 
 
 
 def alone(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Plan:
-    """The plan that trains a job on the first device of a cluster, a batch at a time."""
+    """Plan that trains a job on the first device of a cluster, one batch at a time."""
     stage = PlanStage(tuple(layer.name for layer in profile.layers), (0,))
     return Plan("data_parallel", profile.name, batch_size, batch_size, (stage,), cluster, dtype=profile.dtype)
 
@@ -70,13 +74,13 @@ def alone(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Plan:
 def beside(
     opened: LoadedPlan, background: Background, rules: Collocation | None = None, devices: Iterable[int] | None = None
 ) -> Collocated:
-    """A plan with a background job on the devices of its cluster.
+    """Simulate a plan with a background job on the devices of its cluster.
 
     Arguments:
-        devices: that run the background, by default all that are of the first one's type.
+        devices: devices that run the background job; by default all devices of the first device's type.
 
     Raises:
-        InputError: the plan is of tensor-parallel groups, whose members wait for each other inside of layers.
+        InputError: a tensor-parallel plan, because its ranks wait for each other inside a layer.
     """
     plan = opened.shown
     if plan.tensor > 1:

@@ -1,7 +1,7 @@
-"""Remedy: what of the rules of a background job would hold its foreground up for less, tried and not guessed.
+"""Tune the rules of a background job so that it slows the foreground down less.
 
-Rules of this file: what is tried follows from what the foreground lost its time to, and only what takes a quarter of the loss away is told. Each is
-one rule that changes, played like the first.
+Rules of this file: rules to try follow from the causes of the foreground's lost time. Each trial changes one rule
+and is simulated like the first run. A rule is reported only if it removes at least a quarter of the loss.
 """
 
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from hocket.planning.load import LoadedPlan
 from hocket.simulation.background.background import Collocated
 from hocket.simulation.background.replay import COLLECTIVE
 
-_AIM = 0.02  # of an iteration, that shorter launches are to cost: the foreground keeps nearly all of its pace
+_AIM = 0.02  # share of an iteration that shorter launches may cost: the foreground keeps nearly all of its pace
 _LIMIT = 1.5
-_MOST_LAUNCHES = 2000  # of an iteration, on all devices: shorter ones take long to play
-_WORTH = 0.75  # of the loss, that is left at most: less help is none
+_MOST_LAUNCHES = 2000  # of an iteration, on all devices: more of them take long to simulate
+_WORTH = 0.75  # share of the loss that may be left: a rule that leaves more does not help
 
 
 @dataclass(frozen=True)
 class BackgroundTuning:
-    """One sharing rule, and both jobs under it."""
+    """One set of sharing rules, and the speed of both jobs under it."""
 
     rules: Collocation
     slowdown: float
@@ -30,10 +30,11 @@ class BackgroundTuning:
 
 
 def remedies(opened: LoadedPlan, found: Collocated) -> list[BackgroundTuning]:
-    """Rules under which a foreground loses clearly less than it does, the best first.
+    """Rules that cost the foreground clearly less time, the best first.
 
     Arguments:
-        opened, found: a plan and its run with a background job, by `beside`.
+        opened: the plan.
+        found: the plan's run with a background job, from `beside`.
     """
     tried = [beside(opened, found.background, rules, found.devices) for rules in _candidates(found)]
     helped = [one for one in tried if one.slowdown - 1 <= _WORTH * (found.slowdown - 1)]
@@ -42,7 +43,7 @@ def remedies(opened: LoadedPlan, found: Collocated) -> list[BackgroundTuning]:
 
 
 def _candidates(found: Collocated) -> Iterator[Collocation]:
-    """Rules to try, for what time was lost to."""
+    """Rules to try, by the causes of lost time."""
     rules, lost_s = found.rules, found.lost_s
     if sum(seconds for kind, seconds in lost_s.items() if kind != COLLECTIVE) > 0:
         if not rules.priority:
