@@ -1,7 +1,7 @@
-"""Buckets: which gradients the replicas of a plan's stages sum together, and by how many threads, chosen anew for what a search has found.
+"""Choose gradient buckets and communication threads for a search's best plans.
 
-Rules of this file: what is chosen is quicker in the simulator than buckets of one size, and fits; else those stay. What there is to choose
-from options.py says.
+Rules of this file: other buckets replace buckets of one size only if the simulator finds them faster and they fit
+into memory. The options to choose from come from options.py.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import yields_idle
 
 AUTO, DEFAULT = "auto", "default"
-FINALISTS = 3  # candidates of a search for which buckets are chosen, and beside these the first of each strategy
-REACH = 0.25  # by how much more than the best they may take
+FINALISTS = 3  # fastest candidates for which buckets are chosen, in addition to the first of each strategy
+REACH = 0.25  # share by which such a candidate's iteration may be longer than the best one's
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Rebucketed:
     """A plan with other buckets, or threads.
 
     Attributes:
-        plan: with its prediction. text: what they gain. used_s: device-seconds of an iteration; 0 where nobody asked.
+        plan: the plan, including its prediction.
+        text: gain of the buckets, in a sentence.
+        used_s: device-seconds of an iteration; 0 without a tolerance.
     """
 
     plan: Plan
@@ -50,12 +52,14 @@ def best_few(
 ) -> list[Evaluated]:
     """Improve the buckets of some candidates.
 
-    These are the first few that sum gradients, and the first of each strategy, so that the result equals a search for
-    that strategy alone. The other candidates stay as they are.
+    These are the first few that sum gradients, and the first of each strategy, so that the result equals a search
+    for that strategy alone. The other candidates stay as they are.
 
     Arguments:
-        candidates: the best first. profile: that their plans name. tolerance: what a plan may use of devices, with other buckets as well.
-        refused: takes what fails, and the candidate stays as it was; None: the failure is raised.
+        candidates: the best first.
+        profile: the profile that their plans name.
+        tolerance: limit on device-seconds, which holds for other buckets as well.
+        refused: list to which failures are added; the candidate then stays as it was. None: failures are raised.
     """
     found = list(candidates)
     limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
@@ -64,7 +68,7 @@ def best_few(
     first = {found[k].strategy: k for k in reversed(near)}
     chosen = {*near[:FINALISTS], *first.values()}
     for k in summing:
-        if found[k].buckets:  # without which it would use too much of devices
+        if found[k].buckets:  # chosen already, because the plan exceeds the amplification limit without them
             continue
         if k not in chosen:
             found[k] = replace(found[k], default_buckets=True)
@@ -91,7 +95,7 @@ def best_few(
 
 
 def check_buckets(buckets: str | float) -> None:
-    """Refuse what says nothing of buckets.
+    """Refuse an invalid `buckets` setting.
 
     Raises:
         InputError: it is neither AUTO nor DEFAULT nor a number of bytes.
@@ -104,10 +108,13 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
     """A plan with its fastest buckets and threads; None if its own are as good.
 
     Arguments:
-        plan: with its prediction, or without. profile: that it names. tolerance: what it may use of devices.
+        plan: with or without its prediction.
+        profile: the profile that the plan names.
+        tolerance: limit on device-seconds.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     if not _sums(plan):
         return None
@@ -116,9 +123,10 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
 
 
 def kept_by_buckets(plan: Plan, profile: ModelProfile, tolerance: Tolerance) -> Rebucketed | None:
-    """A plan above the amplification limit, with buckets that keep the limit; None if there are none.
+    """Find buckets that bring a plan below the amplification limit.
 
-    They are looked for only where the plan would keep the limit if its sums took no more than they must.
+    They are looked for only if the plan would keep the limit with the least possible time for gradient sums.
+    None if no buckets keep it.
     """
     if plan.predicted is None or not _sums(plan) or tolerance.refusal(least_used_s(plan, profile)):
         return None
@@ -136,7 +144,8 @@ def _quickest(plan: Plan, before_s: float, profile: ModelProfile, tolerance: Tol
             continue
         other = replace(other, predicted=predicted)
         if tolerance is not None:
-            # Who lends devices may use more of them in less time: a sum by fewer threads lasts longer.
+            # With a strategy that yields idle devices, a shorter iteration may use more device-seconds: an all-reduce
+            # with fewer threads lasts longer.
             other_s = _used_s(other, profile)
             if tolerance.refusal(other_s):
                 continue
@@ -148,13 +157,19 @@ def _quickest(plan: Plan, before_s: float, profile: ModelProfile, tolerance: Tol
 
 
 def _sums(plan: Plan) -> bool:
-    """True if buckets or threads of a gradient sum can be chosen. The sum of a single layer has no other buckets."""
+    """True if buckets or threads of a gradient sum can be chosen.
+
+    A sharded stage with a single layer has no choice.
+    """
     whole = plan.shard == "none"
     return any(len(stage.devices) > 1 and (whole or len(stage.layers) > 1) for stage in plan.stages)
 
 
 def _used_s(plan: Plan, profile: ModelProfile) -> float:
-    """Device-seconds of an iteration of a plan with a prediction. Plans that keep their devices need no simulation."""
+    """Device-seconds of an iteration of a plan with a prediction.
+
+    Only strategies that yield idle devices need a simulation.
+    """
     if plan.predicted is None or yields_idle(plan.strategy):
         return device_s(plan, profile)
     return held_s(plan.stages, plan.predicted.iteration_s, plan.tensor)

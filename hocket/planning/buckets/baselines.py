@@ -1,7 +1,9 @@
-"""Rules by which others choose buckets: no overlap, a bucket a layer, a number of bytes, a window of time, and merging as if nothing
-contended. What `tensor_fusion.py` finds is held against them.
+"""Bucket rules of other systems, as baselines for tensor_fusion.py.
 
-Rules of this file: a rule takes its threads as given; `fusion.allocate` chooses them for any rule's buckets.
+The rules: no overlap, one bucket for each layer, a number of bytes, a time window, and merging without contention.
+
+Rules of this file: a rule is given its threads; `tensor_fusion.allocate` chooses threads for the buckets of any
+rule.
 """
 
 from collections.abc import Sequence
@@ -14,8 +16,10 @@ from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 
 WINDOW_S = 0.005
 WINDOW_BYTES = 64 * 2**20
-"""Horovod's cycle time and fusion threshold up to version 0.20, with which LIBRA is compared; 1 ms and 128 MiB from 0.21 on (its release
-notes)."""
+"""Horovod's cycle time and fusion threshold up to version 0.20, which LIBRA compares itself with.
+
+From version 0.21 on the defaults are 1 ms and 128 MiB (its release notes).
+"""
 
 
 def no_overlap(gradients: ReadyGradients, threads: int) -> Fusion:
@@ -24,13 +28,16 @@ def no_overlap(gradients: ReadyGradients, threads: int) -> Fusion:
 
 
 def each_layer(gradients: ReadyGradients, threads: int) -> Fusion:
-    """One all-reduce for each layer with gradients (WFBP). Layers without gradients join the next one with some."""
+    """One all-reduce for each layer with gradients (WFBP).
+
+    Layers without gradients share the bucket of the next layer that has some.
+    """
     sizes, layers = gradients.sizes_bytes, len(gradients.sizes_bytes)
     return _same(_closed([end for end in range(1, layers + 1) if sizes[end - 1] > 0], layers), threads)
 
 
 def by_bytes(gradients: ReadyGradients, limit_bytes: float, threads: int) -> Fusion:
-    """A bucket is full when it has reached a number of bytes (DistributedDataParallel)."""
+    """Close a bucket when it reaches a number of bytes (DistributedDataParallel)."""
     _above_zero("limit_bytes", limit_bytes)
     ends, filled = [], 0.0
     for end, size_bytes in enumerate(gradients.sizes_bytes):
@@ -48,10 +55,11 @@ def by_window(
     window_s: float = WINDOW_S,
     limit_bytes: float = WINDOW_BYTES,
 ) -> Fusion:
-    """One all-reduce for everything ready at a tick, up to a number of bytes (Horovod).
+    """One all-reduce for all gradients that are ready at a tick (Horovod).
 
-    Looks are `window_s` apart from the begin of the backward on; one at which an all-reduce is still under way finds it busy. Layers
-    are ready, and all-reduces take as long, as if nothing contended.
+    A bucket has at most `limit_bytes`. Ticks are `window_s` apart, from the beginning of the backward on. A tick at
+    which an all-reduce is still running starts none. Layers become ready, and all-reduces run, as if there were no
+    contention.
     """
     _above_zero("window_s", window_s)
     _above_zero("limit_bytes", limit_bytes)
@@ -74,7 +82,8 @@ def by_window(
 def merged(gradients: ReadyGradients, model: OverlapModel, threads: int) -> Fusion:
     """Best buckets without contention, with the same threads for each (MG-WFBP).
 
-    A bucket's all-reduce ends no later if the one before it does, so that of the first end layers only the earliest end counts.
+    If one all-reduce ends earlier, the next ends no later. So only the earliest end is kept for each number of
+    leading layers.
     """
     free = model.without_contention()
     layers = len(gradients.sizes_bytes)
@@ -102,7 +111,7 @@ def _same(ends: tuple[int, ...], threads: int) -> Fusion:
 
 
 def _closed(ends: Sequence[int], layers: int) -> tuple[int, ...]:
-    """Ends of buckets of which the last takes what is left of the layers."""
+    """Ends of buckets, extended so that the last bucket reaches the last layer."""
     return (*ends[:-1], layers) if ends and ends[-1] == layers else (*ends, layers)
 
 

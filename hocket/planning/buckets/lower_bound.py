@@ -1,8 +1,8 @@
 """Lower bound of a plan's iteration for any buckets and threads.
 
-Rules of this file: sums have no startup and take nothing from computation, and of every stage only the gradients that come last are summed,
-those of its first layer that has some, at the rate of the threads that are quickest. What replicas gather of new weights takes its time,
-without a startup.
+Rules of this file: all-reduces have no startup latency and do not slow computation down. Each stage sums only the
+gradients of its first layer with gradients, which come last in the backward, at the rate of the fastest number of
+threads. Gathering new weights costs its time, without startup latency.
 """
 
 from dataclasses import replace
@@ -19,10 +19,11 @@ from hocket.strategies.base.strategy import yields_idle
 
 
 def least_used_s(plan: Plan, profile: ModelProfile) -> float:
-    """Device-seconds of an iteration (amplification.py).
+    """Least device-seconds of an iteration (amplification.py).
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     situation, choice = _freed(plan, profile)
     if yields_idle(plan.strategy):

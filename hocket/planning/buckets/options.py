@@ -1,9 +1,15 @@
-"""Ways: the buckets, and threads, that a plan's stages could have, and what the equations of LIBRA say that these gain.
+"""Options for a plan's gradient buckets and communication threads.
 
-Rules of this file: of every stage with replicas, the gradients of the last backward, as the simulator has them; nothing is simulated. Where
-it is known what computation and all-reduces take from each other (`Level.overlap`), buckets and threads are chosen together (tensor_fusion.py);
-elsewhere buckets alone, as if nothing contended but for the cores that a host has too few of. Of sums that replicas divide (`shard`), which
-are scattered bucket by bucket, buckets alone: only an all-reduce has threads of its own.
+The gain of each option is estimated with the equations of LIBRA; nothing is simulated.
+
+Rules of this file: the gradients are those of the last backward of each stage with replicas, timed as in the
+simulator. There are three cases:
+
+- The contention between computation and all-reduces is known (`Level.overlap`): buckets and threads are chosen
+  together (tensor_fusion.py).
+- It is not known: only buckets are chosen. The only contention is for the cores of a host that has too few.
+- Replicas shard the sums (`shard`), which become reduce-scatters of buckets: only buckets are chosen, because only
+  an all-reduce has threads of its own.
 """
 
 from collections import defaultdict
@@ -28,14 +34,16 @@ from hocket.program.instruction import Kind
 from hocket.program.passes.borders import StageCut
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS
 
-MOST_LAYERS, LEAST_LAYERS = 96, 20  # of all stages, and of one, that are told apart; smaller ones go together
+# Layers that are told apart, of all stages and of one; smaller layers are merged.
+MOST_LAYERS, LEAST_LAYERS = 96, 20
 
 
 class BucketOption(NamedTuple):
     """A plan's stages with other buckets or threads.
 
     Attributes:
-        gain_s: by how much less the last backwards of one device take, by the equations of LIBRA: an iteration can gain about as much.
+        gain_s: seconds that one device's last backwards save by the equations of LIBRA; an iteration can gain about
+            as much.
     """
 
     stages: tuple[PlanStage, ...]
@@ -57,7 +65,7 @@ def ways(plan: Plan, profile: ModelProfile) -> list[BucketOption]:
             continue
         model, threads = _contention(cluster, cuts, cut)
         count = max(1, len(cut.buckets))
-        # What is computed behind the last gradients is in no bucket.
+        # Computation after the last gradients is in no bucket.
         ends = tuple(dict.fromkeys((*range(1, count + 1), len(own.sizes_bytes))))
         lanes = (*(cut.threads or (model.own_threads,) * count), model.own_threads)[: len(ends)]
         before_s = Fusion(ends, lanes).backward_s(own, model)
@@ -100,7 +108,7 @@ def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tu
 
 
 def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) -> float:
-    """Share of its speed that computation keeps beside a transfer, where a host has fewer cores than work."""
+    """Relative speed of computation beside a transfer, if a host has too few cores."""
     if cluster.host_cores is None:
         return 1.0
     host = host_of(cluster, devices[0])
@@ -110,13 +118,14 @@ def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) 
 
 
 def gradients_of(costs: CostModel, s: int) -> ReadyGradients | None:
-    """Gradients of a stage's last backward by layer, as the simulator assumes them to be ready.
+    """Gradients of a stage's last backward by layer, with the simulator's times.
 
-    The last entry is the computation after all gradients. None if there is nothing to sum, or no time for it.
+    The last entry is the computation after all gradients. None if there is nothing to sum, or if the backward takes
+    no time.
     """
     cut = costs.cuts[s]
     samples = costs.samples_from(0, min(cut.merged, len(costs.samples)))
-    own = max(1, len(cut.buckets))  # others are those of ties
+    own = max(1, len(cut.buckets))  # further buckets hold tied weights
     sizes = costs.memory.stages[s].bucket_bytes[:own].tolist()
     whole_s = max(costs.backward_s(s, device, samples) for device in cut.devices)
     if sum(sizes) <= 0 or whole_s <= 0:
@@ -129,7 +138,11 @@ def gradients_of(costs: CostModel, s: int) -> ReadyGradients | None:
 
 
 def _together(each: ReadyGradients, most: int) -> tuple[list[int], ReadyGradients]:
-    """Merge small layers into at most `most` groups and the rest, with the ends of the groups."""
+    """Merge small layers into at most `most` groups and the rest.
+
+    Returns:
+        the ends of the groups, and their gradients.
+    """
     sizes, whole = np.array(each.sizes_bytes), sum(each.sizes_bytes)
     many = np.count_nonzero(sizes) > most
     limit, ends, filled = whole / most if many else 0.0, list[int](), 0.0
@@ -153,10 +166,13 @@ def _stage(
     fusion: Fusion,
     threads: bool,
 ) -> PlanStage:
-    """A stage with these buckets; what has no gradients goes with the bucket before.
+    """A stage with the buckets of a fusion.
+
+    Buckets without gradients are merged into the bucket before.
 
     Arguments:
-        names: of its layers, in the order of a backward. runs: where each entry of the gradients ends among them.
+        names: of the stage's layers, in the order of a backward.
+        runs: for each entry of the gradients, the end of its layers in `names`.
     """
     buckets, lanes = list[tuple[str, ...]](), list[int]()
     for own, lane in zip(fusion.buckets, fusion.threads, strict=True):

@@ -1,8 +1,8 @@
-"""Fusion: which layers' gradients share an all-reduce, and how many threads move each, chosen together.
+"""Tensor fusion: choose gradient buckets and the communication threads of each.
 
-Rules of this file: layers are counted from the one whose gradients come first, and buckets are runs of them. Seconds are those of an
-`OverlapModel`. The search cuts the backward into chunks of equal computation and begins all-reduces at their edges; what it
-finds is then timed without that.
+Rules of this file: layers are numbered in the order in which a backward finishes their gradients, and buckets are
+runs of them. Seconds come from an `OverlapModel`. The search divides the backward into chunks of equal computation
+and begins all-reduces at the edges of chunks; its result is then timed without this rounding.
 Source: LIBRA (Liu et al. 2023), section IV: equations 16 to 23, Algorithm 1.
 """
 
@@ -19,16 +19,16 @@ from hocket.hardware.overlap import OverlapModel, OverlapStage
 MOST_BUCKETS = 10
 CHUNKS = 150
 THREADS = (128, 256, 512, 1024, 2048, 4096)
-"""What the paper sets for NCCL on one GPU (section V.A): K, Z and R."""
+"""Values of K (buckets), Z (chunks) and R (threads) that the paper uses for NCCL on one GPU (section V.A)."""
 
 
 @dataclass(frozen=True)
 class ReadyGradients:
-    """Gradients of a backward by layer, first ready first.
+    """Gradients of a backward by layer, in the order in which they become ready.
 
     Attributes:
         sizes_bytes: of each layer's gradients; 0 for a layer without weights.
-        computes_s: of each layer's backward, alone on its device.
+        computes_s: seconds of each layer's backward, alone on its device.
     """
 
     sizes_bytes: tuple[float, ...]
@@ -51,8 +51,8 @@ class Fusion:
     """Buckets and their threads.
 
     Attributes:
-        ends: of each bucket, the number of layers in it and before it; ascending, the last is all.
-        threads: that move each bucket.
+        ends: for each bucket, the number of layers up to its end; ascending, the last is the number of all layers.
+        threads: number of threads that move each bucket.
     """
 
     ends: tuple[int, ...]
@@ -60,11 +60,11 @@ class Fusion:
 
     @property
     def buckets(self) -> tuple[range, ...]:
-        """The layers of each."""
+        """Layers of each bucket."""
         return tuple(range(begin, end) for begin, end in pairwise((0, *self.ends)))
 
     def stages(self, gradients: ReadyGradients, model: OverlapModel) -> tuple[OverlapStage, ...]:
-        """The backward, stage by stage (`OverlapModel.stages`)."""
+        """Phases of the backward, one for each bucket (`OverlapModel.stages`)."""
         sizes_bytes = [sum(gradients.sizes_bytes[own.start : own.stop]) for own in self.buckets]
         computes_s = [sum(gradients.computes_s[own.start : own.stop]) for own in self.buckets]
         return model.stages(sizes_bytes, computes_s, self.threads)
@@ -75,7 +75,10 @@ class Fusion:
 
 
 def least_chunk(done_s: float, width_s: float, chunks: int) -> int:
-    """First edge, at least 1, with this much computation done (Algorithm 1: GetMinChunkID)."""
+    """First edge with this much computation done (Algorithm 1: GetMinChunkID).
+
+    It is at least 1.
+    """
     edge = 1
     while edge < chunks and edge * width_s < done_s:
         edge += 1
@@ -89,7 +92,12 @@ def joint(
     most_buckets: int = MOST_BUCKETS,
     chunks: int = CHUNKS,
 ) -> Fusion:
-    """Buckets and threads together: at most so many buckets (Algorithm 1)."""
+    """Choose buckets and threads together (Algorithm 1).
+
+    Arguments:
+        most_buckets: the largest number of buckets.
+        chunks: number of chunks into which the backward is divided.
+    """
     return _Search(gradients, model, threads, min(most_buckets, len(gradients.sizes_bytes)), chunks, None).best()
 
 
@@ -100,19 +108,19 @@ def allocate(
     threads: Sequence[int] = THREADS,
     chunks: int = CHUNKS,
 ) -> Fusion:
-    """Threads for buckets that are given (equations 16 to 19)."""
+    """Choose threads for given buckets (equations 16 to 19)."""
     return _Search(gradients, model, threads, len(ends), chunks, tuple(ends)).best()
 
 
 class _Search:
-    """Dynamic programme over[i][end][z].
+    """Dynamic program over[i][end][z].
 
-    The first `end` layers are in i buckets, with all-reduces that end when z chunks are computed. The value is the
-    least time above the chunks' time alone.
+    The first `end` layers are in i buckets, and their all-reduces have ended when z chunks are computed. The value
+    is the least time beyond the computation of all chunks alone.
 
-    An all-reduce that has ended with computation left costs what it takes from that, whenever it began: waiting is free. So it
-    begins as late as it may, as many chunks before z as it lasts, and no beginning is searched for. Only at the end, where
-    computation is over first, all beginnings differ.
+    An all-reduce that ends before the computation does costs the slowdown of the computation beside it, whenever it
+    began: waiting is free. So it begins as late as possible, as many chunks before z as it lasts, and no search
+    over its beginning is needed. Only all-reduces that outlast the computation need this search.
     """
 
     def __init__(
@@ -134,7 +142,7 @@ class _Search:
         if ends is not None and (list(ends) != sorted(set(ends)) or ends[0] < 1 or ends[-1] != layers):
             raise InputError("buckets", str(list(ends)), f"ascending numbers of layers, the last {layers}")
         self._ends, self._most, self._chunks = ends, most_buckets, chunks
-        # A bucket that is given is one layer of this search.
+        # With given buckets, each bucket counts as one layer of this search.
         steps = range(1, layers + 1) if ends is None else ends
         self._cuts = (0, *steps)
         self._sizes = np.concatenate(([0.0], np.cumsum(gradients.sizes_bytes)))[list(self._cuts)]
@@ -147,7 +155,10 @@ class _Search:
         self._least = [least_chunk(float(done), self._width_s, chunks) for done in self._done]
 
     def best(self) -> Fusion:
-        """The way back from the last cell; every choice is found again from the cells before it."""
+        """Best fusion, traced back from the last cell.
+
+        Each choice is recomputed from the cells before it.
+        """
         over = self._table()
         layers, chunks = len(self._cuts) - 1, self._chunks
         last = int(np.argmin(over[:, layers, chunks])) if self._ends is None else self._most
@@ -171,7 +182,7 @@ class _Search:
             for i in range(1, most + 1) if self._ends is None else (end,):
                 cells = self._cells(over[i - 1], first, end)
                 if rows[0].size:
-                    # Row k of a window's first axis is what was there so many chunks before.
+                    # Row k of a window's first axis holds the cells from k chunks before.
                     shifted = cells[rows[0], chunks - lasts[rows]]
                     over[i, end] = (shifted + cost[rows][:, None]).min(axis=0)
                     over[i, end, : self._least[end]] = np.inf
@@ -189,14 +200,15 @@ class _Search:
         return sliding_window_view(padded, self._chunks + 1, axis=1)
 
     def _within(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Costs and lengths of buckets that end during computation, by first layer and threads.
+        """Costs and lengths of buckets that end during computation.
 
-        Both have shape (end - first, threads); the length is in chunks. Dominated choices have an infinite length.
+        Both have shape (end - first, threads), by first layer and number of threads; the length is in chunks.
+        Dominated choices have a length above the number of chunks.
         """
         moved_s = self._moved_s(first, end, 0)
         needs_s = moved_s * self._share
         lasts = np.ceil(needs_s / self._width_s).astype(int)
-        slow = lasts * self._width_s / self._share < moved_s  # rounded: the definition compares these two
+        slow = lasts * self._width_s / self._share < moved_s  # rounding: compare as defined
         lasts += slow
         quick = (lasts - 1) * self._width_s / self._share >= moved_s
         lasts -= quick & (lasts > 0)
@@ -210,23 +222,26 @@ class _Search:
         return cost, lasts
 
     def _moved_s(self, first: int, end: int, alone: int) -> np.ndarray:
-        """Seconds of the all-reduce from each earlier layer up to `end`, by threads; 0 without gradients."""
+        """Seconds of an all-reduce from each earlier layer up to `end`, by threads.
+
+        0 without gradients.
+        """
         sizes = (self._sizes[end] - self._sizes[first:end])[:, None]
         carried = self._model.carried_bytes(1.0) * sizes
         startup_s = self._model.startup_s if alone else self._model.beside_startup_s
         return np.where(sizes > 0, startup_s + carried / self._rates[alone], 0.0)
 
     def _at_end(self, first: int, end: int) -> np.ndarray:
-        """Least extra time of the same buckets, begun d chunks before the end of all computation.
+        """Least extra time of buckets that begin d chunks before the end of computation.
 
-        Shape (end - first, chunks + 1), by d.
+        Shape (end - first, chunks + 1), by first layer and d.
         """
         return self._over(first, end, np.arange(self._chunks + 1))[0].min(axis=2)
 
     def _over(self, first: int, end: int, chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Extra seconds of buckets beside `chunks` chunks, and whether communication remains (equations 8 to 11).
+        """Extra seconds of buckets beside chunks, and whether communication remains.
 
-        Both have shape (end - first, chunks, threads).
+        Both have shape (end - first, chunks, threads) (equations 8 to 11).
         """
         alone = (chunks * self._width_s)[None, :, None]
         slowed_s = alone / self._share
@@ -238,7 +253,12 @@ class _Search:
         return both_s - alone * computed + moving_alone_s * (1 - moved), moved < 1
 
     def _choice(self, before: np.ndarray, end: int, z: int) -> tuple[int, int, int]:
-        """Origin of the best way into a cell: layers before the bucket, the chunk at which it begins, threads by number."""
+        """Predecessor of the best way into a cell.
+
+        Returns:
+            number of layers before the bucket, chunk at which its all-reduce begins, index of its number of
+            threads.
+        """
         first = end - 1 if self._ends is not None else 0
         begins = np.arange(self._least[end], z + 1)
         over, left = self._over(first, end, z - begins)

@@ -1,7 +1,7 @@
-"""Buckets and threads that a plan takes of what tensor_fusion.py finds: other threads than the library's only where they gain something.
+"""Choose between the library's number of communication threads and others.
 
-Rules of this file: one rule for planner and benches. What a fit tells apart by less than it is off itself, or by less than WORTH, is
-chance.
+Rules of this file: planner and benchmarks use the same rule. Other threads are chosen only if their gain exceeds
+both the error of the fitted model and WORTH; smaller differences are chance.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from functools import lru_cache
 from hocket.hardware.overlap import OverlapModel
 from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients, allocate, joint
 
-WORTH = 0.002  # what other buckets, or threads, must gain
+WORTH = 0.002  # least gain of other buckets, or threads, as a share
 
 
 def taken_buckets(gradients: ReadyGradients, model: OverlapModel, threads: Sequence[int] = ()) -> Fusion:
-    """Buckets and threads together (`joint`).
+    """Choose buckets and threads together (`joint`).
 
     Arguments:
-        threads: numbers to choose from; () for those of the library alone.
+        threads: numbers to choose from; () for the library's number alone.
     """
     return _taken(gradients, model, tuple(threads), None)
 
@@ -25,7 +25,7 @@ def taken_buckets(gradients: ReadyGradients, model: OverlapModel, threads: Seque
 def taken_threads(
     gradients: ReadyGradients, model: OverlapModel, ends: Sequence[int], threads: Sequence[int]
 ) -> Fusion:
-    """Threads of buckets that are given (`allocate`)."""
+    """Choose threads for given buckets (`allocate`)."""
     return _taken(gradients, model, tuple(threads), tuple(ends))
 
 
@@ -36,7 +36,7 @@ def _taken(
     def found(choice: tuple[int, ...]) -> Fusion:
         return joint(gradients, model, choice) if ends is None else allocate(gradients, model, ends, choice)
 
-    if model.own_threads not in threads:  # of the library's number nothing is known, or there is no choice
+    if model.own_threads not in threads:  # the library's number was not measured, or there is no choice
         return found(threads or (model.own_threads,))
     plain, other = found((model.own_threads,)), found(threads)
     gain = plain.backward_s(gradients, model) / other.backward_s(gradients, model) - 1

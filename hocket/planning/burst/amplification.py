@@ -1,8 +1,11 @@
-"""Amplification: what an iteration uses of devices, in device-seconds, over the seconds of one device alone with the same batch.
+"""Amplification: device-seconds of an iteration relative to one device alone.
 
-Rules of this file: planned and measured are counted alike. A strategy that keeps its devices uses each of them all the time. One that
-lends devices (burst_parallel) uses those that are active (program/trace/busy_time.py): what a stage leaves out is free for other jobs meanwhile.
-Source: DeepPool section 4, "GPU-sec amplification", there of every layer; here of the iteration.
+The single device processes the same batch.
+
+Rules of this file: planned and measured amplification are counted alike. A strategy that keeps its devices uses
+each of them all the time. A strategy that yields idle devices (burst_parallel) uses only active devices
+(program/trace/busy_time.py): devices that a stage does not use are free for other jobs meanwhile.
+Source: DeepPool section 4, "GPU-sec amplification". There it is defined for each layer, here for the iteration.
 """
 
 from collections import Counter
@@ -35,11 +38,11 @@ def alone_s(profiles: Iterable[ModelProfile], cluster: Cluster, batch_size: int)
     ignoring its memory. Beyond the largest profiled size, seconds are proportional to samples.
 
     Arguments:
-        profiles: of the same job at several widths of tensor-parallel groups. Where none is of one device, it is what all members of the
-            narrowest group compute: what each of them does of undivided layers is then counted as often.
+        profiles: of the same job at several tensor-parallel sizes. The smallest size is used. If that is above 1,
+            the computation of all ranks is summed, so that undivided layers count once for each rank.
 
     Raises:
-        InputError: a layer with weights is said to take no time, or the profile is of a type that cannot be compared.
+        InputError: the layers take no time at all, or the profile's device type cannot be compared.
     """
     profile = min(profiles, key=lambda one: one.tensor)
     costs = BurstCosts(profile, cluster, batch_size, (1,), (range(len(profile.layers)),))
@@ -54,8 +57,10 @@ class Amplification:
     """Amplification of a plan: device-seconds relative to one device alone.
 
     Attributes:
-        alone_s: of one device. planned_s, measured_s: device-seconds of an iteration.
-        iterations: of a run that were looked at. other: where one of them computed something else than was planned, in words.
+        alone_s: seconds on one device.
+        planned_s, measured_s: device-seconds of an iteration.
+        iterations: number of measured iterations that were compared.
+        other: difference between measured and planned computation, in words; empty if there is none.
     """
 
     alone_s: float
@@ -66,7 +71,7 @@ class Amplification:
 
     @property
     def planned(self) -> float:
-        """Amplification by simulation."""
+        """Predicted amplification."""
         return self.planned_s / self.alone_s
 
     @property
@@ -91,9 +96,10 @@ def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None =
 
     Arguments:
         profile: of the plan.
+        measured: trace of a run of the plan, if there is one.
 
     Raises:
-        InputError: as `alone_s`; plan and profile do not belong together; the trace is of no whole iteration.
+        InputError: as `alone_s`; plan and profile do not belong together; the trace has no whole iteration.
     """
     alone = alone_s((profile,), plan.cluster, plan.batch_size)
     planned_s = device_s(plan, profile)
@@ -108,7 +114,7 @@ def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None =
 
 
 def device_s(plan: Plan, profile: ModelProfile) -> float:
-    """Device-seconds of an iteration, as it is simulated.
+    """Device-seconds of a simulated iteration.
 
     Raises:
         InputError: plan and profile do not belong together.
@@ -140,7 +146,10 @@ def _count(work: Work, plan: Plan, layers: Iterable[str], device: int, samples: 
 
 
 def work_done(plan: Plan, trace: Trace) -> dict[int, Work]:
-    """Computation of each device in the iterations of a trace that ended with a step; recomputation is left out."""
+    """Computation of each device in the iterations of a trace that ended with a step.
+
+    Recomputation is left out.
+    """
     updates = {int(u) for u in trace.index[trace.kind == KINDS.index(Kind.STEP)].tolist()}
     found: dict[int, Work] = {}
     for event in trace.events:

@@ -1,6 +1,8 @@
-"""Tolerance: how much more than one device alone an iteration may use of devices (`hocket plan --amplification-limit`).
+"""Limit on amplification (`hocket plan --amplification-limit`).
 
-Rules of this file: what is above the limit by rounding alone is not above it. Of amplification itself amplification.py knows.
+Amplification compares an iteration's device-seconds with one device alone (amplification.py).
+
+Rules of this file: a plan that exceeds the limit by rounding alone keeps it.
 Source: DeepPool section 3.2, the user's inefficiency tolerance.
 """
 
@@ -17,7 +19,7 @@ _ROUNDING = 1 + 1e-9
 
 
 def held_s(stages: Iterable[StageCut | PlanStage], iteration_s: float, members: int = 1) -> float:
-    """Device-seconds of an iteration where all devices are kept."""
+    """Device-seconds of an iteration that keeps all its devices."""
     return iteration_s * members * len({device for stage in stages for device in stage.devices})
 
 
@@ -32,8 +34,10 @@ class Tolerance:
     """Limit on the amplification of a plan.
 
     Attributes:
-        limit: of device-seconds over the seconds of one device. alone_s: these. members: devices of a tensor-parallel group.
-        alone: what one device alone is called: with its type where there are others.
+        limit: largest amplification.
+        alone_s: seconds of an iteration on one device.
+        members: tensor-parallel size.
+        alone: name of the single device in messages, with its type if there are others.
     """
 
     limit: float
@@ -47,7 +51,7 @@ class Tolerance:
             raise InputError("amplification_limit", f"{self.limit:g}", ">= 1 (one device has amplification 1)", step)
 
     def refusal(self, used_s: float, how: str = "") -> str:
-        """Why so many device-seconds of an iteration are too many; empty where they are not."""
+        """Reason for refusing a plan that uses too many device-seconds; otherwise empty."""
         amplification = used_s / self.alone_s
         if amplification <= self.limit * _ROUNDING:
             return ""
