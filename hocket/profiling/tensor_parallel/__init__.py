@@ -1,1 +1,1 @@
-"""Tensor parallelism of unedited models: find a division, prove it by running it, apply it to modules."""
+"""Tensor parallelism of unedited models: find a split, prove it and apply it."""

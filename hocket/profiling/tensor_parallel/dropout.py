@@ -1,8 +1,8 @@
-"""Draws: dropout inside a divided part of a model, where every device must draw its part of one mask.
+"""Dropout inside tensor-parallel layers: each device uses its part of one mask.
 
-Rules of this file: a device draws the mask of the whole tensor and takes its part, so that masks are those of the undivided
-model, and the random numbers that follow are the same on all devices. Attention with dropout is written out for that: the
-fused kernels tell nobody what they drew.
+Rules of this file: a device draws the mask of the whole tensor and takes its part. So masks are equal to those of the
+undivided model, and the random numbers that follow are the same on all devices. Attention with dropout is computed by
+separate operations, because the fused kernels do not give out their masks.
 """
 
 import math
@@ -20,14 +20,17 @@ Dropped = Callable[[Tensor, float], Tensor]
 
 
 class _Dropping(TorchFunctionMode):
-    """Asks `draws` wherever a function would draw a dropout mask, and then `dropped` instead of it."""
+    """Mode that replaces the dropout masks of functions.
+
+    Before each mask it calls `draws`; if that returns True, it calls `dropped` instead of the function.
+    """
 
     def draws(self) -> bool:
-        """True if the next mask is drawn here instead of by the function."""
+        """True if this mode draws the next mask instead of the function."""
         return True
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """A tensor with some elements zero and the others larger."""
+        """Return a tensor with some elements set to zero and the others scaled up."""
         raise NotImplementedError
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -62,7 +65,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention as PyTorch documents it for scaled_dot_product_attention."""
+    """Attention, as PyTorch documents `scaled_dot_product_attention`."""
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
@@ -73,21 +76,24 @@ def _attend(
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    nothing = scores.isneginf().all(-1, keepdim=True)  # nobody may be attended to: zeros, as the kernels say
+    nothing = scores.isneginf().all(-1, keepdim=True)  # rows whose keys are all masked: zeros, as from the kernels
     weights = scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
     return dropped(weights, dropout_p) @ value
 
 
 @dataclass(frozen=True)
 class MaskPlace:
-    """Part of a mask: the divided dimension, the number of devices, and this device's index."""
+    """Part of a mask: divided dimension, number of devices and this device's rank."""
 
     dim: int
     width: int
     rank: int
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Draw the whole mask and take the part; the backward keeps one byte for each element."""
+        """Draw the whole mask and apply this device's part of it.
+
+        The backward keeps one byte for each element.
+        """
         size = x.shape[self.dim]
         shape = (*x.shape[: self.dim], size * self.width, *x.shape[self.dim + 1 :])
         mask = torch.dropout(torch.ones(shape, dtype=x.dtype, device=x.device), p, True)
@@ -96,12 +102,18 @@ class MaskPlace:
 
 
 def dropout(place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
-    """torch.nn.functional.dropout of a part: one operation for whoever follows functions, as that is."""
+    """`torch.nn.functional.dropout` of a part of a tensor.
+
+    It is one operation for a `TorchFunctionMode`, as PyTorch's function is.
+    """
     return _as_one(dropout, place, args, kwargs)
 
 
 def scaled_dot_product_attention(place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention of a part of the heads, in the same way."""
+    """`scaled_dot_product_attention` for a part of the heads.
+
+    It is one operation for a `TorchFunctionMode`, as PyTorch's function is.
+    """
     return _as_one(scaled_dot_product_attention, place, args, kwargs)
 
 
@@ -126,10 +138,10 @@ _PROBABILITY: dict[Any, Callable[..., float]] = {
 
 
 class MaskPart(_Dropping):
-    """This device's part of each mask.
+    """Mode that gives this device its part of each dropout mask.
 
     Arguments:
-        dims: for each mask that is drawn inside, in order, the dimension that is divided; None for one that is not.
+        dims: the divided dimension of each mask drawn inside, in order; None for a mask that is not divided.
     """
 
     def __init__(self, dims: Sequence[int | None], width: int, rank: int) -> None:
@@ -151,21 +163,24 @@ class MaskPart(_Dropping):
 
 
 class Dice(_Dropping):
-    """Random numbers from a generator of its own, so that simulated devices do not take turns at one."""
+    """Mode that draws random numbers from its own generator.
+
+    Simulated devices in one process would otherwise share one generator.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._draw = torch.Generator().manual_seed(seed)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is functional.multi_head_attention_forward:  # draws where nobody sees it
+        if func is functional.multi_head_attention_forward:  # it draws its mask inside, where this mode does not see it
             kwargs = {**(kwargs or {}), "training": False}
         elif func in _RANDOM:
             kwargs = {**(kwargs or {}), "generator": self._draw}
         return super().__torch_function__(func, types, args, kwargs)
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Any mask."""
+        """A mask with independent elements, drawn from the mode's own generator."""
         mask = torch.rand(x.shape, generator=self._draw, dtype=torch.float64) >= p
         return x * mask.to(x.device, x.dtype) / (1 - p)
 
@@ -179,7 +194,7 @@ class Draw:
 
 
 class _Listing(_Dropping):
-    """Draws nothing, and notes what would be drawn."""
+    """Mode that draws no masks and records each mask that would be drawn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +224,10 @@ def _followed(module: nn.Module, inside: list[str]) -> Iterator[None]:
 
 
 def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...], Tensor]:
-    """Masks that a run of a module draws, and the state of other random numbers after it, from a fixed state."""
+    """Masks that a run of a module draws, and the state of the generator after it.
+
+    The run starts from a fixed state, and masks do not change it: the final state shows other random numbers.
+    """
     listing = _Listing()
     with torch.random.fork_rng(devices=[]), _followed(module, listing.inside), listing:
         torch.default_generator.manual_seed(0)
@@ -218,10 +236,13 @@ def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...
 
 
 def divided_draws(whole: Sequence[Draw], part: Sequence[Draw], width: int) -> dict[str, tuple[int | None, ...]]:
-    """Divided dimension of each mask drawn inside modules that draw divided masks themselves (see `MaskPart`).
+    """Return the divided dimension of each mask, by the module that draws it.
+
+    Modules without divided masks are left out. The masks of a module include those of the modules inside it that are
+    left out (see `MaskPart`).
 
     Raises:
-        ValueError: the two draw different masks, and not because one is divided.
+        ValueError: the masks of the two runs differ in their modules, or in more than one divided dimension.
     """
     dims: list[int | None] = []
     for a, b in zip(whole, part, strict=True):

@@ -1,7 +1,7 @@
-"""Members: what the devices of a tensor-parallel group do together.
+"""Collectives that the devices of a tensor-parallel group offer.
 
-Rules of this file: every member calls the same, for tensors of the same shapes, in the same order. What is one per member
-stands in a first dimension of as many entries, by rank.
+Rules of this file: every rank calls the same collectives in the same order, with tensors of the same shapes. A tensor
+with one entry for each rank has them in its first dimension, in rank order.
 """
 
 from typing import Protocol
@@ -11,23 +11,26 @@ from torch import Tensor
 
 
 class TensorParallelGroup(Protocol):
-    """A tensor-parallel group, as one of its members sees it; results are new tensors."""
+    """A tensor-parallel group, as seen by one of its ranks. Results are new tensors."""
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum of every member's tensor."""
+        """All-reduce: the sum of every rank's tensor."""
         ...
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """Every member's tensor: (...) to (width, ...)."""
+        """All-gather of every rank's tensor: (...) to (width, ...)."""
         ...
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """The sum of what every member has for this one: (width, ...) to (...)."""
+        """Reduce-scatter: sum every rank's entry for this rank, (width, ...) to (...)."""
         ...
 
 
 class SingleRank:
-    """A rank without others, enough to capture a divided model: shapes are right, values are not."""
+    """A group for one rank without communication.
+
+    It is enough to capture a divided model: shapes are right, values are not.
+    """
 
     def total(self, tensor: Tensor) -> Tensor:
         """See `TensorParallelGroup`."""

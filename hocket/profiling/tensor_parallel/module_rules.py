@@ -1,7 +1,8 @@
-"""Traits: what a module does differently when one device of a tensor-parallel group runs its part of it.
+"""Tensor-parallel behaviour of modules: one class for each kind of division.
 
-Rules of this file: a module takes a trait as a class in front of its own, and keeps its names and values: no hook, and
-nothing bound to one instance, so that shallow copies and exchanged parameters work. Parameters may be DTensors or local.
+Rules of this file: a class of this file (a trait) is put in front of a module's own class, and the module keeps its
+names and values. There is no hook and nothing bound to one instance, so that shallow copies and exchanged parameters
+work. Parameters may be DTensors or local tensors.
 """
 
 from collections.abc import Iterable
@@ -28,17 +29,20 @@ from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 
 class _Spread(torch.autograd.Function):
-    """f of Figure 4.5: the identity forward, the sum over devices backward; of several tensors in one go."""
+    """f of Figure 4.5: identity in the forward, sum over devices in the backward.
+
+    The gradients of several tensors are summed by one all-reduce.
+    """
 
     @staticmethod
     def forward(ctx: Any, members: TensorParallelGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Copy one tensor to all column-parallel layers."""
+        """Return views of the tensors."""
         ctx.members = members
         return tuple(x.view_as(x) for x in tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Each device knows the gradient through its own columns."""
+        """Sum the gradients: each device has the gradient through its own columns."""
         if len(gradients) == 1:
             return None, ctx.members.total(gradients[0])
         whole = ctx.members.total(torch.cat([g.flatten() for g in gradients]))
@@ -47,16 +51,16 @@ class _Spread(torch.autograd.Function):
 
 
 class _Total(torch.autograd.Function):
-    """g of Figure 4.5: the sum over devices forward, the identity backward."""
+    """g of Figure 4.5: sum over devices in the forward, identity in the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, members: TensorParallelGroup) -> Tensor:
-        """Each device knows the product with its own rows."""
+        """Sum the products: each device has the product with its own rows."""
         return members.total(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """The gradient of a sum is that of each term."""
+        """Pass on the gradient: the gradient of a sum is the gradient of each term."""
         return gradients[0], None
 
 
@@ -71,10 +75,12 @@ def _total(x: Tensor, members: TensorParallelGroup) -> Tensor:
 
 
 class Shared:
-    """The input of the columns that read one tensor: spread, or gathered, once, and its gradients summed in one go.
+    """Common input of the column-parallel layers that read one tensor.
+
+    The tensor is spread, or gathered from slices, once. Its gradients are summed by one collective.
 
     Attributes:
-        along: of what is sliced; None where every member has the whole.
+        along: division along the sequence; None if every rank has the whole tensor.
     """
 
     def __init__(self, readers: int, members: TensorParallelGroup, along: SequenceSlice | None = None) -> None:
@@ -89,7 +95,7 @@ class Shared:
         return Shared(readers, self._members, self.along)
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
-        """(..., features in) times (features out, features in)."""
+        """Multiply (..., features in) by the transpose of (features out, features in)."""
         if x is not self._given or self._whole is None:
             self._given, self._left = x, self._readers
             self._whole = _spread([x], self._members)[0] if self.along is None else gather(x, self.along)
@@ -102,10 +108,12 @@ class Shared:
 
 
 def share_among(modules: Iterable[nn.Module]) -> None:
-    """Columns that were copied into one stage share their input with those beside them there, and wait for no others.
+    """Let the column-parallel layers of one stage share their input.
+
+    Columns that were copied into the stage no longer wait for columns outside it.
 
     Arguments:
-        modules: what the stage calls, each as a step.
+        modules: modules that the stage calls, each as a step.
     """
     together: dict[Shared, list[ColumnParallel]] = {}
     for module in modules:
@@ -130,7 +138,7 @@ def _matrix(module: Any) -> Tensor:
 
 
 class ColumnParallel:
-    """A linear layer that makes some of its features."""
+    """A column-parallel linear layer: it computes some of the output features."""
 
     _shared: Shared
     _features_out: int
@@ -143,10 +151,12 @@ class ColumnParallel:
 
 
 class Scoring(ColumnParallel):
-    """An output layer that makes the logits of some words, which for those who call it are a part of all.
+    """A vocabulary-parallel output layer: it computes the logits of some words.
+
+    Its result is marked as a part of all logits (`as_part`).
 
     Attributes of an instance:
-        _as_step: it is called by itself, for what it makes, as a step of a captured stage.
+        _as_step: the module is a step of a captured stage and returns a plain tensor.
     """
 
     _words: VocabularyRange
@@ -159,13 +169,13 @@ class Scoring(ColumnParallel):
 
 
 class Lookup:
-    """An embedding that has some words; the sum over devices is its result."""
+    """A vocabulary-parallel embedding: the sum over devices is its result."""
 
     _words: VocabularyRange
     _parameters: dict[str, Any]
 
     def forward(self, input: Tensor) -> Tensor:
-        """(...) numbers of words to (..., features)."""
+        """(...) word ids to (..., features)."""
         weight = self._parameters["weight"]
         at, known = self._words.sought(input)
         self._parameters["weight"] = _local(weight)
@@ -177,7 +187,10 @@ class Lookup:
 
 
 class RowParallel:
-    """A linear layer that reads some of its features; the sum over devices is its result, or this one's slice of it."""
+    """A row-parallel linear layer: it reads some of the input features.
+
+    Its result is the sum over devices, or this rank's slice of the sum.
+    """
 
     _members: TensorParallelGroup
     _along: SequenceSlice | None
@@ -195,10 +208,13 @@ class RowParallel:
 
 @dataclass(frozen=True)
 class SizeClaims:
-    """Attributes of inputs that give their size, if the last dimension counts this many features.
+    """Sizes that an input reports if its last dimension has `features` entries.
 
     Attributes:
-        narrower: how many times, in that dimension. along: as long as the whole of which each is a slice.
+        features: entries of the last dimension.
+        narrower: divisor of the last dimension.
+        along: division along the sequence: the input reports the length of the whole sequence; None for its own
+            length.
     """
 
     features: int
@@ -206,7 +222,7 @@ class SizeClaims:
     along: SequenceSlice | None = None
 
     def of(self, size: torch.Size) -> torch.Size:
-        """Replacement of a size."""
+        """Return the reported size for a size."""
         found = [*size[:-1], size[-1] // self.narrower]
         if self.along is not None and len(found) > self.along.dim:
             found[self.along.dim] *= self.along.width
@@ -214,7 +230,7 @@ class SizeClaims:
 
 
 class _Claiming(Tensor):
-    """A tensor that claims to have another size; whatever is done with it is done with what it is."""
+    """A tensor that reports another size. Operations on it use its real size."""
 
     _claims: SizeClaims
 
@@ -229,15 +245,15 @@ class _Claiming(Tensor):
 
 
 class SizeQuery:
-    """A module that asks its input how large it is."""
+    """A module that reads the size of its input."""
 
     _claims: SizeClaims
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module on an input that claims another size."""
+        """Run the module on inputs that report another size."""
         given = [x for x in (*args, *kwargs.values()) if type(x) is Tensor and x.dim() and x.is_floating_point()]
         inputs: list[Any] = [x for x in given if x.shape[-1] == self._claims.features]
-        # The same tensor, and no other that shares its memory: whoever follows tensors sees nothing of this.
+        # The class of the same tensor changes: a tracer of tensors sees no other tensor.
         for x in inputs:
             x.__class__, x._claims = _Claiming, self._claims
         try:
@@ -248,13 +264,16 @@ class SizeQuery:
 
 
 class Summing:
-    """A module with weights that meet divided features or slices: each device has a part of their gradients."""
+    """A module that applies undivided weights to divided features or slices.
+
+    Each device computes a part of their gradients, so the gradients are summed over the devices.
+    """
 
     _summed: tuple[tuple[str, ...], TensorParallelGroup]
     _parameters: dict[str, Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module."""
+        """Run the module; the backward sums the gradients of its weights."""
         names, members = self._summed
         whole = {name: self._parameters[name] for name in names}
         self._parameters.update(zip(names, _spread(whole.values(), members), strict=True))
@@ -276,10 +295,11 @@ class DropoutModule:
 
 
 class SequenceEdge:
-    """The first block of those that hand on slices, or the last, or both.
+    """First or last block (or both) of a run of blocks that pass slices on.
 
     Attributes of an instance:
-        _entering, _leaving: which leaves of arguments and of results, counted as pytrees flatten, become slices and whole.
+        _entering: numbers of the argument leaves that become slices, in pytree order.
+        _leaving: numbers of the result leaves that are gathered, in pytree order.
     """
 
     _entering: tuple[int, ...]
@@ -299,7 +319,7 @@ _classes: dict[tuple[type, type], type] = {}
 
 
 def become(module: nn.Module, trait: type) -> None:
-    """Change what an instance does, and nothing else of it."""
+    """Put a trait in front of an instance's class; names and values stay."""
     of = type(module)
     if (trait, of) not in _classes:
         name = f"{trait.__name__}{of.__name__}"

@@ -1,9 +1,9 @@
-"""Along the sequence: a tensor's slices, one for each member of a tensor-parallel group, and the ways between them and the whole.
+"""Sequence parallelism: slices of a tensor along its positions, one for each rank.
 
-Between a row and the next columns each member works on its slice of the positions (sequence parallelism): what was an
-all-reduce behind a row is a reduce-scatter there and a gather before the columns.
-Rules of this file: each way is one operation for autograd, and its backward is the other way. What columns read is not kept
-whole: their backward gathers it again.
+Between a row-parallel layer and the next column-parallel layers, each rank works on its slice of the positions. The
+all-reduce after a row becomes a reduce-scatter there and an all-gather before the columns.
+Rules of this file: each conversion is one operation for autograd, and its backward is the inverse conversion. The
+gathered input of columns is not kept: their backward gathers it again.
 Source: Korthikanti et al. 2022, section 4.2.2.
 """
 
@@ -19,7 +19,7 @@ from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 
 @dataclass(frozen=True)
 class SequenceSlice:
-    """The dimension that is sliced, over how many members, and which of them this is."""
+    """Division of one dimension over the ranks of a group, as seen by one rank."""
 
     dim: int
     width: int
@@ -27,23 +27,23 @@ class SequenceSlice:
     members: TensorParallelGroup
 
     def slice_of(self, whole: Tensor) -> Tensor:
-        """This member's slice, as a new tensor."""
+        """Return this rank's slice of a whole tensor, as a new tensor."""
         size = whole.shape[self.dim] // self.width
         return whole.narrow(self.dim, self.rank * size, size).clone(memory_format=torch.contiguous_format)
 
     def gathered(self, own: Tensor) -> Tensor:
-        """The whole, of every member's slice."""
+        """All-gather the slices of all ranks into the whole tensor."""
         found = self.members.gathered(own.detach().contiguous(), self.width)
         return found.movedim(0, self.dim).flatten(self.dim, self.dim + 1)
 
     def scattered(self, part: Tensor) -> Tensor:
-        """This member's slice of the sum of every member's tensor."""
+        """Reduce-scatter: this rank's slice of the sum of every rank's tensor."""
         shape = (*part.shape[: self.dim], self.width, -1, *part.shape[self.dim + 1 :])
         return self.members.scattered(part.detach().reshape(shape).movedim(self.dim, 0).contiguous())
 
 
 class _Way(torch.autograd.Function):
-    """One way, of which the backward is another."""
+    """One conversion between slices and whole, with another one as its backward."""
 
     @staticmethod
     def forward(
@@ -74,7 +74,7 @@ class _Scatter(torch.autograd.Function):
 class RegatheredInput:
     """Gathered input of column-parallel layers.
 
-    It is gathered again for the first of them that needs it in the backward, and released after the last.
+    The backward of the first layer that needs it gathers it again. It is released after the last one.
     """
 
     def __init__(self, along: SequenceSlice, readers: int) -> None:
@@ -82,7 +82,7 @@ class RegatheredInput:
         self._whole: Tensor | None = None
 
     def of(self, own: Tensor) -> Tensor:
-        """The whole of a slice."""
+        """Return the whole tensor for a slice."""
         found = self._along.gathered(own) if self._whole is None else self._whole
         self._left -= 1
         self._whole = found if self._left else None
@@ -91,7 +91,7 @@ class RegatheredInput:
 
 
 class _Product(torch.autograd.Function):
-    """`functional.linear` of the whole, of which the slice is kept."""
+    """`functional.linear` of a gathered input; only this rank's slice is kept."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, own: Tensor, weight: Tensor, again: RegatheredInput) -> Tensor:
@@ -114,17 +114,26 @@ class _Product(torch.autograd.Function):
 
 
 scatter: Callable[[Tensor, Tensor | None, SequenceSlice], Tensor] = _Scatter.apply  # type: ignore[assignment]
-"""A row's products to slices of their sum, and the bias, whose gradient is of the whole."""
+"""Reduce-scatter a row's partial products into slices of their sum; add the bias.
+
+The gradient of the bias is that of the whole sequence.
+"""
 
 
 def product(whole: Tensor, own: Tensor, weight: Tensor, again: RegatheredInput) -> Tensor:
-    """(..., features in) times (features out, features in); what autograd keeps is the slice `own` of the first."""
+    """Multiply (..., features in) by the transpose of (features out, features in).
+
+    Autograd keeps only the slice `own` of the first factor.
+    """
     found: Tensor = _Product.apply(whole, own.detach(), weight, again)  # type: ignore[no-untyped-call]
     return found
 
 
 def gather(own: Tensor, along: SequenceSlice) -> Tensor:
-    """Slices to the whole, before columns: each member knows the gradient through its own."""
+    """Gather slices into the whole tensor before column-parallel layers.
+
+    Each rank knows the gradient through its own columns, so the backward is a reduce-scatter.
+    """
     found: Tensor = _Way.apply(own, along.gathered, along.scattered)  # type: ignore[no-untyped-call]
     return found
 
@@ -135,7 +144,10 @@ def enter(whole: Tensor, along: SequenceSlice) -> Tensor:
 
 
 def leave(own: Tensor, along: SequenceSlice) -> Tensor:
-    """Slices to the whole, which all members then have, as they have its gradient: one operation in the same way."""
+    """Gather slices into the whole tensor, as one operation for tracing.
+
+    All ranks have the whole gradient, so the backward takes this rank's slice of it.
+    """
     return _as_one(leave, own, along, along.gathered, along.slice_of)
 
 

@@ -1,9 +1,9 @@
-"""Logits of which each device of a tensor-parallel group has those of some words.
+"""Vocabulary-parallel logits: each device has the logits of some words.
 
-What a model and its loss do between the output layer and the cross-entropy (shape, type, positions) is done with the part, and the
-cross-entropy is computed of parts (vocab_parallel.py). Whatever else is asked for gets the whole, gathered.
-Rules of this file: a tensor is another class while it is a part (`as_part`), nothing of its numbers or its graph differs. What is
-done is done with plain tensors, so that whoever follows functions sees operations on parts.
+Changes of shape, type and position between the output layer and the cross-entropy are done with the part, and the
+cross-entropy is computed from parts (vocab_parallel.py). Any other operation gets the gathered logits.
+Rules of this file: a part is a tensor whose class is changed (`as_part`); its numbers and its graph stay the same.
+Operations run on plain tensors, so that a `TorchFunctionMode` sees operations on parts.
 """
 
 import inspect
@@ -26,8 +26,9 @@ class LogitsLog:
     """Operations on the logits of one run.
 
     Attributes:
-        steps: function, arguments, and what came out where that is parts again or a cross-entropy.
-        refused: what needed the whole; "" for nothing. ends: cross-entropies.
+        steps: function, arguments and result of each operation that returned parts or a cross-entropy.
+        refused: the first operation that needed the whole logits; "" for none.
+        ends: number of cross-entropies.
     """
 
     steps: list[tuple[Callable[..., Any], Any, dict[str, Any], Tensor]] = field(default_factory=list)
@@ -36,7 +37,7 @@ class LogitsLog:
 
 
 class LogitsPart(Tensor):
-    """A part of logits, of the size that the whole has for whoever asks."""
+    """A part of the logits that reports the size of the whole logits."""
 
     _words: VocabularyRange
     _dim: int
@@ -51,7 +52,7 @@ class LogitsPart(Tensor):
 
 
 def as_part(x: Tensor, words: VocabularyRange, dim: int, journal: LogitsLog | None = None) -> Tensor:
-    """Mark a tensor as a part in this dimension."""
+    """Mark a tensor as a part of the logits, divided in this dimension."""
     x.__class__ = LogitsPart
     x._words, x._dim, x._journal = words, dim, journal  # type: ignore[attr-defined]
     return x
@@ -108,7 +109,7 @@ def _with(thing: Any, whole: dict[int, Tensor]) -> Any:
     return {key: _with(item, whole) for key, item in thing.items()} if isinstance(thing, dict) else thing
 
 
-# -- what is asked of them
+# -- questions about parts
 
 _SIZES = frozenset(["shape", "size", "numel", "nelement", "__len__"])
 _QUESTIONS = _SIZES | {
@@ -119,7 +120,7 @@ _TENSORS = frozenset(["T", "mT", "H", "mH", "data", "real", "imag"])  # attribut
 
 
 def _question(func: Any) -> str | None:
-    """The name of what is asked, if it is no tensor."""
+    """Name of a question whose answer is no tensor; None for other functions."""
     name = function_name(func)
     if name.endswith(".__get__"):
         name = name.removesuffix(".__get__")
@@ -142,7 +143,7 @@ def _size(x: Any, question: str, dim: int | None = None) -> Any:
     return prod(shape)
 
 
-# -- what is done with a part as with the whole
+# -- operations that work on parts as on the whole
 
 _ALIKE = frozenset(
     [
@@ -156,7 +157,10 @@ _SHAPED = _VIEWS | _TURNS | {"__getitem__"}
 
 
 def _shaped(x: Any, func: Any, name: str, args: Any, kwargs: Any) -> tuple[Tensor, int] | None:
-    """The result and where its words are; None where these are not a dimension of their own, all of them."""
+    """Return the result and its dimension of words.
+
+    None if the words of the result are not a whole dimension of their own.
+    """
     if name == "__getitem__":
         dim = _behind(x, args[1])
         return None if dim is None else (func(*args), dim)
@@ -178,7 +182,10 @@ def _shaped(x: Any, func: Any, name: str, args: Any, kwargs: Any) -> tuple[Tenso
 
 
 def _behind(x: Any, index: Any) -> int | None:
-    """Where the words are behind an index of numbers and slices that takes all of them."""
+    """Dimension of words after indexing with integers and slices.
+
+    None if the index does not take all words, or has other kinds of entries.
+    """
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(type(item) in (int, slice) for item in items)
     if any(type(item) not in (int, slice, type(None), type(...)) for item in items):
@@ -202,7 +209,7 @@ def _behind(x: Any, index: Any) -> int | None:
 
 
 def _asked(x: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """Arguments of a cross-entropy that can be computed from parts."""
+    """Arguments of a cross-entropy that can be computed from parts; None otherwise."""
     call = inspect.signature(functional.cross_entropy).bind(*args, **kwargs)
     call.apply_defaults()
     asked = dict(call.arguments)

@@ -1,7 +1,7 @@
-"""Divided modules: what one device of a tensor-parallel group runs of an unedited model.
+"""Divided modules: one tensor-parallel rank's part of an unedited model.
 
-Rules of this file: nothing here knows how devices talk, that is an argument (`TensorParallelGroup`). A divided model has the names of
-the whole one, and smaller parameters; its modules get the traits of module_rules.py.
+Rules of this file: communication is an argument (`TensorParallelGroup`). A divided model has the parameter names of
+the whole one, and smaller parameters. Its modules get the traits of module_rules.py.
 """
 
 from collections.abc import Iterator
@@ -39,10 +39,10 @@ from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 
 def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
-    """The part of a whole tensor that belongs to a device; a view where pieces allow it.
+    """Return a device's part of a whole tensor: a view where pieces allow it.
 
     Raises:
-        InputError: the tensor cannot be divided into equal parts, or is not of so many words.
+        InputError: the tensor cannot be divided into equal parts, or its size is not that of the vocabulary.
     """
     size = tensor.shape[cut.dim]
     if cut.words:
@@ -62,7 +62,7 @@ def whole_of(parts: list[Tensor], cut: Cut) -> Tensor:
     """The inverse of `part_of`: the parts of all devices, by rank, as one tensor.
 
     Arguments:
-        parts: those of words may all be as long as the longest, whatever is behind their words.
+        parts: by rank. Parts of a vocabulary may be padded behind their words to the length of the longest.
     """
     if cut.words:
         return torch.cat(parts, cut.dim).narrow(cut.dim, 0, cut.words)
@@ -70,10 +70,10 @@ def whole_of(parts: list[Tensor], cut: Cut) -> Tensor:
 
 
 def divide(model: nn.Module, split: TensorSplit, rank: int, members: TensorParallelGroup) -> None:
-    """Make a model, in place, what the device of this rank runs of it.
+    """Turn a model, in place, into the part that one rank runs.
 
     Arguments:
-        members: the group; every device calls the same in the same order.
+        members: the group; all ranks call the same collectives in the same order.
 
     Raises:
         InputError: the split does not fit the model.
@@ -103,7 +103,7 @@ def divide_words(
     rank: int,
     members: TensorParallelGroup,
 ) -> None:
-    """Divide an embedding and an output layer, and whatever else has their weights, see `divide`."""
+    """Divide an embedding and an output layer, and all tied weights; see `divide`."""
     ends = [end for end in (embedding, output) if end is not None]
     for end in ends:
         if isinstance(_module(model, end.path), Lookup | Scoring):
@@ -130,7 +130,7 @@ def divide_words(
 
 
 def exchange(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
-    """Put a parameter in the place of another, wherever a model has it."""
+    """Replace a parameter in every module that has it."""
     for module in model.modules():
         for key, p in module._parameters.items():
             if p is old:
@@ -225,7 +225,10 @@ def _cuts(module: nn.Module, linear: DividedLinear, column: bool) -> Iterator[tu
 
 
 def cuts_in_block(block: nn.Module, parts: tuple[DividedPart, ...]) -> dict[str, Cut]:
-    """Cut of each divided parameter, by its name in the block (which may be divided already)."""
+    """Return the cut of each divided parameter, by its name in the block.
+
+    The block may be divided already.
+    """
     return {
         f"{linear.path}.{name}": cut
         for part in parts
@@ -235,7 +238,10 @@ def cuts_in_block(block: nn.Module, parts: tuple[DividedPart, ...]) -> dict[str,
 
 
 def cuts_of_words(model: nn.Module, embedding: DividedEmbedding | None, output: DividedLinear | None) -> dict[str, Cut]:
-    """Cuts of embedding and output layer, by each name that their parameters have in the model."""
+    """Return the cuts of embedding and output layer, by parameter name.
+
+    A shared parameter has an entry for each of its names in the model.
+    """
     found: dict[int, Cut] = {}
     for end in (embedding, output):
         if end is not None:
@@ -248,7 +254,10 @@ def cuts_of_words(model: nn.Module, embedding: DividedEmbedding | None, output: 
 
 
 def cuts(model: nn.Module, split: TensorSplit) -> dict[str, Cut]:
-    """Cut of each divided parameter, by its name in the model (which may be divided already)."""
+    """Return the cut of each divided parameter, by its name in the model.
+
+    The model may be divided already.
+    """
     in_blocks = {
         f"{path}.{name}": cut
         for block in split.blocks

@@ -1,8 +1,12 @@
-"""TensorSplit: which linear layers of a model's blocks are divided over the devices of a tensor-parallel group, and how.
+"""TensorSplit: the tensor-parallel split of a model's blocks.
 
-The split of Megatron (Narayanan, section 4.2.3): within a block, linear layers whose columns (features out) are divided
-are followed by one whose rows (features in) are divided, so that only the sum at its end is communicated.
-Rules of this file: plain data without torch; paths inside a block are relative to it, so that blocks alike are said once.
+It names the linear layers that are divided over the devices of a tensor-parallel group, and how each is divided.
+
+The split is that of Megatron (Narayanan, section 4.2.3). Within a block, column-parallel linear layers (divided
+output features) are followed by a row-parallel one (divided input features), so that only the sum at its end is
+communicated.
+Rules of this file: plain data without torch. Paths inside a block are relative to the block, so that equal blocks are
+described once.
 """
 
 from dataclasses import dataclass, field
@@ -17,10 +21,11 @@ class Cut:
     """Division of one tensor.
 
     Attributes:
-        dim: the dimension that is divided.
-        pieces: a fused tensor is this many equal pieces one behind the other (query, key, value: 3), each divided alone.
-        words: that the dimension counts, where it counts those of a vocabulary: parts are those of `torch.chunk` then, of which the
-            last is smaller where the width does not divide them; 0 where parts must be equal.
+        dim: the divided dimension.
+        pieces: number of equal pieces in a fused tensor (query, key, value: 3). Each piece is divided separately.
+        words: size of the vocabulary, if the dimension counts its words; 0 otherwise. Parts of a vocabulary are those
+            of `torch.chunk`: the last one is smaller if the width does not divide the vocabulary. Other parts must be
+            equal.
     """
 
     dim: int
@@ -33,14 +38,17 @@ class Cut:
             raise InputError("cut", found, "dim >= 0, pieces >= 1, words >= 0, and one piece where words are counted")
 
     def words_of(self, width: int, rank: int) -> range:
-        """Which words a device has."""
+        """Return the range of words on the device of this rank."""
         each = -(-self.words // width)
         return range(min(rank * each, self.words), min((rank + 1) * each, self.words))
 
 
 @dataclass(frozen=True)
 class DividedLinear:
-    """A linear layer and how its weight is divided; the dimension says which way round the weight lies."""
+    """A linear layer and the division of its weight.
+
+    `cut.dim` also says which dimension of the weight counts output features.
+    """
 
     path: str
     cut: Cut
@@ -48,7 +56,7 @@ class DividedLinear:
 
 @dataclass(frozen=True)
 class DividedEmbedding:
-    """An embedding of which every device has the rows of some words."""
+    """A vocabulary-parallel embedding: every device has the rows of some words."""
 
     path: str
     cut: Cut
@@ -56,7 +64,7 @@ class DividedEmbedding:
 
 @dataclass(frozen=True)
 class DividedAttribute:
-    """A whole number on a module, such as the number of heads, that every device has a part of."""
+    """An integer attribute that is divided over the devices, such as the heads."""
 
     path: str
     name: str
@@ -65,12 +73,12 @@ class DividedAttribute:
 
 @dataclass(frozen=True)
 class DividedDraws:
-    """Dropout that every device has a part of.
+    """Dropout masks of a module that are divided over the devices.
 
     Attributes:
-        path: of the module that calls it.
-        dims: for each mask that is drawn inside the module, in order, the dimension that is divided; None for one that is
-            whole.
+        path: the module that calls dropout.
+        dims: the divided dimension of each mask drawn inside the module, in order; None for a mask that is not
+            divided.
     """
 
     path: str
@@ -79,16 +87,19 @@ class DividedDraws:
 
 @dataclass(frozen=True)
 class DividedPart:
-    """One part of a block, such as attention or MLP: one all-reduce forward and one backward for each tensor it reads.
+    """One divided part of a block, such as attention or an MLP.
+
+    It needs one all-reduce in the forward, and one in the backward for each tensor that it reads.
 
     Attributes:
-        columns: by the tensor that they read: linear layers that read the same one share the backward's all-reduce.
-        row: the linear layer whose products are summed.
-        attributes: what is divided besides. narrowed: modules whose input claims to be as narrow as the part of a device,
-            because they ask their input how wide they are themselves.
-        draws: dropout between columns and row.
-        summed: weights between columns and row that every device has whole, such as a norm of heads: their gradients are
-            summed, by an all-reduce for each module.
+        columns: column-parallel linear layers, grouped by input: layers that read the same tensor share its
+            all-reduce in the backward.
+        row: the row-parallel linear layer. Its outputs are summed over the devices.
+        attributes: integer attributes that are divided too.
+        narrowed: modules that read the width of their input. The input reports a device's part of the width to them.
+        draws: dropout between the column-parallel layers and the row-parallel one.
+        summed: undivided weights between columns and row, such as those of a norm over heads. Their gradients are
+            summed by one all-reduce for each module.
     """
 
     columns: tuple[tuple[DividedLinear, ...], ...]
@@ -110,14 +121,19 @@ class DividedPart:
 
 @dataclass(frozen=True)
 class Sliced:
-    """Sequence-parallel form of a block: hidden states are sliced except between columns and rows.
+    """Sequence-parallel form of a block.
+
+    Hidden states are sliced along the sequence, except between columns and rows.
 
     Attributes:
-        dim: of hidden states, that counts positions.
-        inputs, outputs: leaves of the block's arguments and results that are hidden states, counted as pytrees flatten.
-        longer: modules whose input claims to be as long as the whole, because they ask their input how long it is.
-        summed: weights that meet slices, such as a norm's: their gradients are summed, by an all-reduce for each module.
-        draws: all dropout of which every device has a part, that of divided parts as well, whose own is not looked at.
+        dim: the dimension of hidden states that counts positions.
+        inputs, outputs: numbers of the hidden states among the leaves of the block's arguments and results, in pytree
+            order.
+        longer: modules that read the length of their input. The input reports the length of the whole sequence to
+            them.
+        summed: weights that are applied to slices, such as a norm's. Their gradients are summed by one all-reduce for
+            each module.
+        draws: all divided dropout of the block. It replaces the `draws` of the divided parts.
     """
 
     dim: int
@@ -130,13 +146,14 @@ class Sliced:
 
 @dataclass(frozen=True)
 class BlockSplit:
-    """Blocks that are divided alike.
+    """Blocks that are divided in the same way.
 
     Attributes:
-        paths: of the blocks, by the model's names.
-        parts: in the order in which they run.
-        undivided: matrices of a block that every device has whole, with the reason.
-        sliced: how it works on slices of the sequence; None where hidden states are whole. unsliced: the reason, if asked for.
+        paths: names of the blocks in the model.
+        parts: the divided parts, in the order in which they run.
+        undivided: matrices of a block that every device has whole, with the reason for each.
+        sliced: the sequence-parallel form; None if hidden states are whole.
+        unsliced: the reason for None, if sequence parallelism was searched for.
     """
 
     paths: tuple[str, ...]
@@ -148,7 +165,10 @@ class BlockSplit:
 
 @dataclass(frozen=True)
 class CollectiveCounts:
-    """Number of collectives for one microbatch if every block runs once: in forwards, and in backwards."""
+    """Collectives of one microbatch in all forwards, and in all backwards.
+
+    Every block is assumed to run once.
+    """
 
     forward: int = 0
     backward: int = 0
@@ -181,14 +201,15 @@ class Collectives:
 class TensorSplit:
     """All blocks of a model for a tensor-parallel group of `width` devices.
 
-    What is not named here every device has whole.
+    Every device has a whole copy of each module that is not named here.
 
     Attributes:
-        embedding, output: of the vocabulary's words each device looks up some, and makes some of the logits, whose cross-entropy is
-            computed without gathering them. A weight that both have is cut once.
-        undivided: embeddings and output layers that every device has whole, with the reason.
-        runs: paths of blocks, one behind the other, that hand on slices: the first one takes its slice of what all have, the
-            last one gathers.
+        embedding: the vocabulary-parallel embedding: each device looks up some of the words.
+        output: the vocabulary-parallel output layer. Each device computes the logits of some words, and their
+            cross-entropy is computed without gathering them. A weight shared by embedding and output is divided once.
+        undivided: embeddings and output layers that every device has whole, with the reason for each.
+        runs: paths of consecutive blocks that pass slices to each other. The first block takes its slice of a whole
+            tensor; the last block gathers.
     """
 
     width: int
@@ -218,10 +239,10 @@ class TensorSplit:
 
     @classmethod
     def read(cls, data: Any, place: str = "split") -> "TensorSplit":
-        """The split that plain data mean.
+        """Parse a split from plain data.
 
         Raises:
-            InputError: with the path of what is wrong.
+            InputError: the data is not a split. The error names the path of the wrong entry.
         """
         return read_as(cls, data, place)
 
@@ -232,7 +253,7 @@ def _collectives(block: BlockSplit) -> Collectives:
     summed = [_modules(part.summed) for part in block.parts]
     if block.sliced is None:
         return Collectives(CollectiveCounts(parts, read + sum(summed)))
-    # What columns read is gathered again in the backward, instead of being kept.
+    # The input of columns is not kept: the backward gathers it again.
     summed.append(_modules(block.sliced.summed))
     return Collectives(
         CollectiveCounts(0, sum(summed)), CollectiveCounts(read, parts + read), CollectiveCounts(parts, read)

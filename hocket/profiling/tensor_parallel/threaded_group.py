@@ -1,7 +1,8 @@
-"""Together: the devices of a tensor-parallel group as threads of one process, so that a split can be tried anywhere.
+"""Tensor-parallel group of threads in one process, to try a split on any machine.
 
-Rules of this file: sums are made in the order of ranks, so that every run gives the same bits; when one fails, all end.
-Only for tensors on the CPU: a GPU has one thread for all backward passes, which cannot wait for itself.
+Rules of this file: sums are computed in rank order, so that every run gives the same bits. If one thread fails, all
+end.
+Only for tensors on the CPU: a GPU has one thread for all backward passes, and that thread cannot wait for itself.
 """
 
 import threading
@@ -16,7 +17,7 @@ from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 
 T = TypeVar("T")
 
-_PATIENCE_S = 60.0  # for a device that never comes to a sum that the others make
+_PATIENCE_S = 60.0  # limit for a rank that never reaches a collective of the others
 
 
 class ThreadedGroup:
@@ -28,10 +29,10 @@ class ThreadedGroup:
         self._given: list[Tensor] = [torch.empty(0)] * width
 
     def run(self, work: Callable[[int, TensorParallelGroup], T]) -> list[T]:
-        """Run `work(rank, members)` for each rank in a thread, and return the results.
+        """Run `work(rank, members)` in one thread for each rank, and return the results.
 
         Raises:
-            Exception: the first one, by rank, that is not only another's end.
+            Exception: the first one in rank order, other than one caused by the end of another thread.
         """
         self._barrier.reset()
 
@@ -55,14 +56,14 @@ class ThreadedGroup:
         self._barrier.wait()
         shapes = {tuple(given.shape) for given in self._given}
         result = found(self._given) if len(shapes) == 1 else tensor
-        self._barrier.wait()  # nobody's tensor changes before all have read it
+        self._barrier.wait()  # no tensor changes before all ranks have read it
         if len(shapes) > 1:
             raise ValueError(f"tensors of shapes {sorted(shapes)} together")
         return result
 
 
 class _Member:
-    """One of them, see `TensorParallelGroup`."""
+    """One rank of the group, see `TensorParallelGroup`."""
 
     def __init__(self, together: ThreadedGroup, rank: int) -> None:
         self._together, self._rank = together, rank

@@ -1,9 +1,10 @@
-"""Words: those of a vocabulary that a device of a tensor-parallel group has, and what devices make together of their logits.
+"""Vocabulary parallelism: ranges of the vocabulary and their cross-entropy.
 
-The cross-entropy needs three numbers of every member for each token, and never the logits of all words in one place.
-Rules of this file: each function is one operation for whoever follows functions, of plain tensors that are parts.
-Source: Shoeybi et al. 2019, section 3; the largest logit and the sum of the exponents of each member make those of all as in
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", so that all members exchange is one gather.
+The cross-entropy needs three numbers of every rank for each token (four with label smoothing). The logits of all
+words are never in one place.
+Rules of this file: each function is one operation for a `TorchFunctionMode`. Its tensors are plain parts.
+Source: Shoeybi et al. 2019, section 3. The largest logits and the sums of exponentials of all ranks are combined as
+in Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", so that the ranks need a single gather.
 """
 
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 from hocket.profiling.tensor_parallel.split import Cut
 
 REDUCTIONS = ("mean", "sum", "none")
-"""Those of `torch.nn.functional.cross_entropy`."""
+"""Reductions of `torch.nn.functional.cross_entropy`."""
 
 
 @dataclass(frozen=True)
 class VocabularyRange:
-    """Range of the vocabulary on a device: `size` words in all, `own` words here."""
+    """Range of the vocabulary on a device: `own` words of `size` words."""
 
     size: int
     width: int
@@ -30,16 +31,19 @@ class VocabularyRange:
 
     @classmethod
     def of(cls, cut: Cut, width: int, rank: int, members: TensorParallelGroup) -> "VocabularyRange":
-        """The words of a device of this rank."""
+        """Return the range of words on the device of this rank."""
         return cls(cut.words, width, cut.words_of(width, rank), members)
 
     @property
     def most(self) -> int:
-        """Words of the device that has most."""
+        """Largest number of words on a device."""
         return -(-self.size // self.width)
 
     def sought(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Local numbers of words, 0 for words of other devices, with a mask of the local ones."""
+        """Local indices of word ids, and a mask of the ids on this device.
+
+        The index is 0 for the words of other devices.
+        """
         known = (ids >= self.own.start) & (ids < self.own.stop)
         return torch.where(known, ids - self.own.start, 0), known
 
@@ -55,13 +59,16 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        # Behind this all members do the same, so that each has the gradient of the whole.
+        # All ranks do the same after the gather, so each has the gradient of the whole.
         own = ctx.words.own
         return gradients[0].narrow(ctx.dim, own.start, len(own)).clone(), None, None
 
 
 def gathered(part: Tensor, words: VocabularyRange, dim: int) -> Tensor:
-    """The logits of all words: one operation for whoever follows functions."""
+    """All-gather the logits of all words.
+
+    It is one operation for a `TorchFunctionMode`.
+    """
     if torch.overrides.has_torch_function((part,)):
         found: Tensor = torch.overrides.handle_torch_function(gathered, (part,), part, words, dim)
         return found
@@ -69,9 +76,9 @@ def gathered(part: Tensor, words: VocabularyRange, dim: int) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Cross-entropy of (tokens, own words) logits and target words; one number for each token.
+    """Cross-entropy of (tokens, own words) logits: one number for each token.
 
-    The logits are kept, and the exponents of their differences computed again in the backward, which needs nobody else.
+    The logits are kept. The backward recomputes the probabilities from them without communication.
     """
 
     @staticmethod
@@ -113,10 +120,13 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`torch.nn.functional.cross_entropy` of logits of which this device has a part: one operation for whoever follows functions.
+    """`torch.nn.functional.cross_entropy` of this device's part of the logits.
+
+    It is one operation for a `TorchFunctionMode`.
 
     Arguments:
-        logits: (own words,), (tokens, own words) or (tokens, own words, ...); target: of words by number, without that dimension.
+        logits: (own words,), (tokens, own words) or (tokens, own words, ...).
+        target: numbers of words in the whole vocabulary, in the shape of `logits` without the dimension of words.
     """
     if torch.overrides.has_torch_function((logits, target)):
         found: Tensor = torch.overrides.handle_torch_function(

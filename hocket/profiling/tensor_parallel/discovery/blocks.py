@@ -1,9 +1,11 @@
-"""find_split: the tensor-parallel split of an unedited model, found in its structure and proved by trying.
+"""Search for the tensor-parallel split of an unedited model.
 
-Rules of this file: structure only proposes: repeated blocks in the module tree, and inside a block linear layers whose
-results meet in another. What is proposed is run on simulated devices (threaded_group.py), forward and backward in float64 on
-random weights, and compared with the undivided block; what is not equal is refused with the reason. No class of a model
-is known here.
+The split is found in the model's structure and proved by running it.
+
+Rules of this file: the structure only proposes. It gives repeated blocks of the module tree and, inside a block,
+linear layers that feed another linear layer. A proposal runs forward and backward on simulated devices
+(threaded_group.py), in float64 on random weights. A proposal with results other than those of the undivided block is
+refused with the reason. No model class is known here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,19 +29,22 @@ from hocket.profiling.tensor_parallel.split import (
     TensorSplit,
 )
 
-_MOST_ATTRIBUTES = 3  # that must be divided at once
+_MOST_ATTRIBUTES = 3  # attributes of modules that are divided at once
 _MOST_SUMMED = 4  # weights of norms and the like inside one part
-_OTHER_WIDTHS = (2, 3, 4, 5, 7)  # tried to say why a width does not work
+_OTHER_WIDTHS = (2, 3, 4, 5, 7)  # tried for the message if a width does not work
 
 
 def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> TensorSplit:
-    """Find the division of a model's blocks over `width` devices; the model is unchanged.
+    """Find the division of a model's blocks over `width` devices.
+
+    The model is unchanged.
 
     Arguments:
-        args, kwargs: of one call of the model, such as the tensors of a small batch.
+        args, kwargs: arguments of one call of the model, such as the tensors of a small batch.
 
     Raises:
-        RefusedError: the model has no blocks that can be divided by this width; says which module and why.
+        RefusedError: the model has no blocks that can be divided by this width. The error names the module and the
+            reason.
     """
     if width < 2:
         raise RefusedError("width", str(width), "2 or more devices: one device needs no split")
@@ -79,7 +84,13 @@ def _refuse_ties(model: nn.Module, split: TensorSplit) -> None:
 
 @dataclass(frozen=True)
 class _Linear:
-    """A linear layer in the run of a block: its input, and the nearest linear layers that the input depends on."""
+    """A linear layer in the run of a block.
+
+    Attributes:
+        features_out: dimension of the weight that counts output features.
+        x: input of the layer.
+        sources: paths of the nearest linear layers that the input depends on.
+    """
 
     features_out: int
     x: Tensor
@@ -87,17 +98,17 @@ class _Linear:
 
 
 class _BlockSearch:
-    """The search in one block."""
+    """Search for the divided parts of one block."""
 
     def __init__(self, block: nn.Module, name: str, call: BlockCall, width: int) -> None:
         self.block, self.name, self.width = block, name, width
         self.proof = Proof(block, call)
         self.linears = self._look()
 
-    # -- what is proposed
+    # -- proposals
 
     def split(self) -> BlockSplit:
-        """The parts that are proved, and the linear layers that remain whole.
+        """Return the proved parts, and the linear layers that stay whole.
 
         Raises:
             RefusedError: a part of the block can be divided, but not by this width.
@@ -147,7 +158,11 @@ class _BlockSearch:
         return found
 
     def _part(self, row: str, width: int) -> tuple[DividedPart | None, str]:
-        """Divided part that ends with this linear layer, with the fewest divided attributes; or the reason why not."""
+        """Find the divided part that ends with this linear layer.
+
+        Returns:
+            The part with the fewest divided attributes and an empty text, or None and the reason.
+        """
         reason: Inequality | None = None
         for part in self._proposals(row, width):
             problem = self.proof.problem((part,), width)
@@ -192,13 +207,16 @@ class _BlockSearch:
                         yield DividedPart(groups_, end, divided, narrowed)
 
     def _pieces(self, row: str) -> Iterator[tuple[int, ...]]:
-        """Number of fused pieces of each column: an output that is a multiple of the row's input may be fused."""
+        """Yield candidates for the number of fused pieces of each column.
+
+        A column may be fused if its output is a multiple of the row's input.
+        """
         read = self._weight(row).shape[1 - self.linears[row].features_out]
         made = [self._weight(path).shape[self.linears[path].features_out] for path in self.linears[row].sources]
         return product(*((n // read, 1) if n > read and n % read == 0 else (1,) for n in made))
 
     def _owners(self, paths: tuple[str, ...]) -> list[str]:
-        """The modules around these linear layers, up to the one that is around all of them."""
+        """Paths of the modules around these linear layers, up to their common ancestor."""
         chains = [list(_around(path)) for path in paths]
         common = max(set.intersection(*map(set, chains)), key=len)
         return list(dict.fromkeys(path for one in chains for path in one if len(path) >= len(common)))
@@ -207,7 +225,7 @@ class _BlockSearch:
         weight: Tensor = self.block.get_submodule(path).weight  # type: ignore[assignment]
         return weight
 
-    # -- what is there
+    # -- the block's linear layers
 
     def _look(self) -> dict[str, _Linear]:
         """The linear layers of the block, in the order in which they run."""
@@ -237,7 +255,10 @@ class _BlockSearch:
 
 
 def features_out(module: nn.Module, x: Tensor, y: Tensor, tolerance: float = TOLERANCE) -> int | None:
-    """Output dimension of a matrix, if the module only multiplies with it."""
+    """Output dimension of a module's matrix, if the module is a linear layer.
+
+    None if the module computes anything but a product with the matrix and a bias.
+    """
     weight, bias = module._parameters["weight"], module._parameters.get("bias")
     if weight is None or not x.is_floating_point() or not x.dim():
         return None
@@ -251,7 +272,7 @@ def features_out(module: nn.Module, x: Tensor, y: Tensor, tolerance: float = TOL
 
 
 def _sources(x: Tensor, nodes: Mapping[Any, str]) -> tuple[str, ...]:
-    """The nearest of these operations that a tensor depends on, in the order in which they ran."""
+    """Paths of the nearest of these operations that a tensor depends on, as they ran."""
     found = nearest_nodes([x.grad_fn], nodes)
     return tuple(path for node, path in nodes.items() if node in found)
 

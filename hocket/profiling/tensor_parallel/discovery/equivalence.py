@@ -1,7 +1,8 @@
-"""Proof: whether a divided block does what the whole one does.
+"""Proof that a divided block computes the same as the whole block.
 
-Rules of this file: a block is proved by trying, on simulated devices in one process (threaded_group.py): output, gradients of
-the input and of every weight must be those of the undivided block, in float64; of what is sliced, each device's slice.
+Rules of this file: a block is proved by running it on simulated devices in one process (threaded_group.py), in
+float64. Its outputs, and the gradients of its inputs and of every weight, must equal those of the undivided block. A
+sliced tensor must equal the device's slice.
 """
 
 import copy
@@ -23,12 +24,18 @@ from hocket.profiling.tensor_parallel.split import BlockSplit, Cut, DividedDraws
 from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
 
 _Slice = Callable[[Tensor], Tensor]
-TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind
+TOLERANCE = 1e-9  # for float64, relative to the largest number of the same kind
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Results of a block's run: outputs and gradients of inputs by leaf number, of parameters by name."""
+    """Results of a block's run.
+
+    Attributes:
+        outputs: by leaf number.
+        inputs: gradients of inputs, by leaf number.
+        weights: gradients of parameters, by name.
+    """
 
     outputs: dict[int, Tensor]
     inputs: dict[int, Tensor]
@@ -37,19 +44,24 @@ class _Run:
 
 @dataclass(frozen=True)
 class Inequality:
-    """A difference, or a failure to run; `weight` names the weight of a differing gradient."""
+    """A difference from the undivided block, or a failure to run.
+
+    Attributes:
+        text: description for the user.
+        weight: name of the weight with a differing gradient; "" otherwise.
+    """
 
     text: str
     weight: str = ""
 
     @property
     def is_a_difference(self) -> bool:
-        """True if it ran with a different result."""
+        """True if the divided block ran with a different result."""
         return " differs by " in self.text
 
 
 class Proof:
-    """Runs one block, whole and divided, on the arguments of one call."""
+    """Runner of one block, whole and divided, on the arguments of one call."""
 
     def __init__(self, block: nn.Module, call: BlockCall) -> None:
         self.block, self.call = block, call
@@ -76,8 +88,12 @@ class Proof:
         return copy.deepcopy(self.block, memo).eval()
 
     def _run(self, block: nn.Module, dropout: bool, sliced: Sliced | None = None, own: _Slice = torch.clone) -> _Run:
-        """Arguments:
-        own: takes a device's slice of hidden states, of which `sliced` says where they are.
+        """Run forward and backward, from fixed random gradients of the outputs.
+
+        Arguments:
+            dropout: True to run in training mode, with dropout from a fixed seed.
+            sliced: sequence-parallel form; None if hidden states are whole.
+            own: takes a device's slice of a hidden state.
         """
         inputs = sliced.inputs if sliced else ()
         args, kwargs, leaves = self.call.fresh(cut=lambda i, x: own(x) if i in inputs else x)
@@ -112,7 +128,7 @@ class Proof:
         ]
 
     def whole(self, dropout: bool = False) -> "_Run":
-        """Results of the undivided block."""
+        """Results of the undivided block, computed once for each mode of dropout."""
         if dropout not in self._whole:
             self._whole[dropout] = self._run(self.copy(), dropout)
         return self._whole[dropout]
@@ -126,7 +142,7 @@ class Proof:
     def draws(
         self, parts: tuple[DividedPart, ...], width: int, sliced: Sliced | None = None
     ) -> tuple[DividedDraws, ...]:
-        """The dropout masks of which every device draws a part.
+        """Find the dropout masks that are divided over the devices.
 
         Raises:
             ValueError: other random numbers are drawn in the divided part.
@@ -154,10 +170,10 @@ class Proof:
     def problem(
         self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False, sliced: Sliced | None = None
     ) -> Inequality | None:
-        """Difference of the divided block; None if all results are equal.
+        """Return the first difference of the divided block; None if all results are equal.
 
         Arguments:
-            dropout: as in training; otherwise as in evaluation.
+            dropout: True to run with dropout as in training, False to run as in evaluation.
         """
         whole = self.whole(dropout)
 
@@ -167,7 +183,7 @@ class Proof:
 
         try:
             runs = ThreadedGroup(width).run(one)
-        except Exception as error:  # whatever a model does with sizes that it was not made for
+        except Exception as error:  # a model may raise anything on sizes that it was not made for
             return Inequality(told(error))
         cuts = cuts_in_block(self.block, parts)
         outputs, inputs = (sliced.outputs, sliced.inputs) if sliced else ((), ())
@@ -193,14 +209,17 @@ def _sliced(whole: Mapping[int, Tensor], which: tuple[int, ...], own: _Slice) ->
 
 
 def told(error: Exception) -> str:
-    """An error of somebody else's code, in one line."""
+    """Describe an error of the user's code in one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def differs(
     what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor], tolerance: float = TOLERANCE
 ) -> Inequality | None:
-    """Difference relative to the largest number; None if equal within the tolerance."""
+    """Return the first difference of two sets of tensors; None within the tolerance.
+
+    A difference is relative to the largest number of its tensor, and to at least 1e-3 of the largest of all.
+    """
     if expected.keys() != found.keys():
         return Inequality(f"{what}: {len(found)} tensors instead of {len(expected)}")
     largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)

@@ -1,8 +1,10 @@
-"""with_slices: where the blocks of a divided model can work on slices of the sequence, found in one run and proved by trying.
+"""Search for sequence parallelism: blocks that can work on slices of the sequence.
 
-Rules of this file: what hands on hidden states from block to block is seen by following tensors; that a block does the same on
-slices is proved as its split is (tensor_proof.py). A block that does not keeps its plain split, with the reason. No class of
-a model is known here.
+The blocks of a divided model are found in one run and proved by trying.
+
+Rules of this file: the tensors of one run show which blocks pass hidden states to each other. That a block computes
+the same on slices is proved as its split is (equivalence.py). A block that does not keeps its plain split, with the
+reason. No model class is known here.
 Source: Korthikanti et al. 2022, section 4.2.2.
 """
 
@@ -23,16 +25,18 @@ from hocket.profiling.tensor_parallel.split import BlockSplit, Sliced, TensorSpl
 
 
 def with_slices(model: nn.Module, split: TensorSplit, /, *args: Any, **kwargs: Any) -> TensorSplit:
-    """The split with sequence parallelism in every block where it is proved; the model is left as it was.
+    """Add sequence parallelism to every block of a split where it is proved.
+
+    The model is unchanged.
 
     Arguments:
-        args, kwargs: of one call of the model, as for `find_split`.
+        args, kwargs: arguments of one call of the model, as for `find_split`.
     """
     links = _links(model, list(dict.fromkeys(path for kind in split.blocks for path in kind.paths)), args, kwargs)
     calls, fewer = calls_of_blocks(model, args, kwargs), _fewer_samples(model, args, kwargs)
     blocks = []
     for kind in split.blocks:
-        path = kind.paths[-1]  # into which a gradient goes, though it may not into the first
+        path = kind.paths[-1]  # the last block: its input has a gradient; that of the first one may have none
         handed = {leaf for one in kind.paths for leaf in links.inputs(one)}
         search = _SequenceSearch(model.get_submodule(path), calls[path], kind, split.width, handed)
         sliced, reason = search.sliced(_shapes(fewer[path]) if path in fewer else {})
@@ -42,16 +46,17 @@ def with_slices(model: nn.Module, split: TensorSplit, /, *args: Any, **kwargs: A
     return replace(split, blocks=tuple(blocks), runs=_runs(blocks, links))
 
 
-# -- what hands on hidden states
+# -- links between blocks
 
 
 @dataclass
 class _Links:
-    """Tensors that blocks hand to one another.
+    """Tensors that blocks pass to each other.
 
     Attributes:
-        order: paths of blocks as they ran. into: for each block, its arguments' leaves that another block made: leaf to (block,
-            leaf of its results). outside: results that are read outside of blocks.
+        order: paths of blocks as they ran.
+        into: for each block, its argument leaves that another block returned: leaf to (block, leaf of its results).
+        outside: results that are read outside of blocks, as (block, leaf).
     """
 
     order: list[str] = field(default_factory=list)
@@ -59,16 +64,16 @@ class _Links:
     outside: set[tuple[str, int]] = field(default_factory=set)
 
     def inputs(self, path: str) -> set[int]:
-        """Leaves of a block's arguments that another one made."""
+        """Argument leaves of a block that another block returned."""
         return set(self.into.get(path, {}))
 
     def readers(self, made: tuple[str, int]) -> list[str]:
-        """Blocks that read this result."""
+        """Return the blocks that read this result."""
         return [path for path, leaves in self.into.items() if made in leaves.values()]
 
 
 class _Outside(TorchFunctionMode):
-    """Notes which of the blocks' results are read outside of blocks."""
+    """Mode that records the results of blocks that are read outside of blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,11 +87,11 @@ class _Outside(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def read(self, thing: Any) -> None:
-        """These tensors are read."""
+        """Record that these tensors are read outside of blocks."""
         self.links.outside.update(self._made[id(x)] for _, x in flatten(thing) if id(x) in self._made)
 
     def begin(self, path: str, given: Any) -> None:
-        """A block is called."""
+        """Record the call of a block."""
         if not self.depth:
             self.links.order.append(path)
             found = {i: self._made[id(x)] for i, x in enumerate(tree_leaves(given)) if id(x) in self._made}
@@ -94,12 +99,12 @@ class _Outside(TorchFunctionMode):
         self.depth += 1
 
     def end(self, path: str, result: Any) -> None:
-        """And is done."""
+        """Record the end of a block's call."""
         self.depth -= 1
         for i, x in enumerate(tree_leaves(result)):
             if isinstance(x, Tensor) and x.is_floating_point():
                 self._made[id(x)] = (path, i)
-                self._kept.append(x)  # or another tensor might get its number
+                self._kept.append(x)  # kept alive: another tensor could get the same id
 
 
 def _links(model: nn.Module, paths: list[str], args: Any, kwargs: Any) -> _Links:
@@ -128,7 +133,10 @@ def _links(model: nn.Module, paths: list[str], args: Any, kwargs: Any) -> _Links
 
 
 def _runs(blocks: list[BlockSplit], links: _Links) -> tuple[tuple[str, ...], ...]:
-    """Runs of consecutive blocks, each reading only the previous output, as slices of one dimension."""
+    """Return runs of consecutive blocks that pass slices to each other.
+
+    Each block of a run reads only the output of the block before it, sliced along the same dimension.
+    """
     kinds = {path: block.sliced for block in blocks if block.sliced is not None for path in block.paths}
     runs: list[list[str]] = []
     for path in links.order:
@@ -149,21 +157,29 @@ def _hands_on(before: str, given: Sliced, path: str, taken: Sliced, links: _Link
     return given.dim == taken.dim and read == made and alone
 
 
-# -- what a block does on slices
+# -- a block on slices
 
 
 class _SequenceSearch:
-    """The search in one block; `handed`: leaves of its arguments that other blocks make."""
+    """Search for the sequence-parallel form of one block.
+
+    Arguments:
+        handed: argument leaves that other blocks return.
+    """
 
     def __init__(self, block: nn.Module, call: BlockCall, split: BlockSplit, width: int, handed: set[int]) -> None:
         self.block, self.split, self.width, self.handed = block, split, width, handed
         self.proof = Proof(block, call)
 
     def sliced(self, of_fewer: dict[int, torch.Size]) -> tuple[Sliced | None, str]:
-        """Sequence-parallel form of the model, or the reason why not.
+        """Find the sequence-parallel form of the block.
+
+        Returns:
+            The form and an empty text, or None and the reason.
 
         Arguments:
-            of_fewer: shapes of its arguments with another number of samples, by number among leaves, if that is known.
+            of_fewer: shapes of the block's arguments with another number of samples, by leaf number; empty if
+                unknown.
         """
         reason: Inequality | None = None
         for proposal in self._proposals(of_fewer):
@@ -196,12 +212,15 @@ class _SequenceSearch:
                     yield Sliced(dim, inputs, outputs, longer, self._summed())
 
     def _asking(self) -> tuple[str, ...]:
-        """The modules around columns."""
+        """Paths of the modules that directly contain column-parallel layers."""
         columns = [linear.path for part in self.split.parts for group in part.columns for linear in group]
         return tuple(dict.fromkeys(path.rpartition(".")[0] for path in columns))
 
     def _summed(self) -> tuple[str, ...]:
-        """Weights that every rank has whole, except those inside divided parts (summed there) and of rows."""
+        """Undivided weights of the block that meet slices.
+
+        Weights inside divided parts are left out, because they are summed there, and so are those of rows.
+        """
         divided = cuts_in_block(self.block, self.split.parts)
         summed = {name for part in self.split.parts for name in part.summed}
         rows = tuple(f"{part.row.path}." for part in self.split.parts)
@@ -213,7 +232,10 @@ class _SequenceSearch:
 
 
 def _fewer_samples(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
-    """Calls of blocks with one sample, for models with batched arguments; nothing if that does not run."""
+    """Return the calls of blocks for the first sample of the arguments.
+
+    Empty for a single sample, and if the model does not run with one sample.
+    """
     tensors = [x for _, x in flatten((args, kwargs)) if x.dim()]
     samples = len(tensors[0]) if tensors else 0
 
@@ -224,7 +246,7 @@ def _fewer_samples(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockC
         return {}
     try:
         return calls_of_blocks(model, *tree_map(first, (args, kwargs)))
-    except Exception:  # whatever a model does with arguments that it was not given
+    except Exception:  # a model may raise anything on arguments that it was not given
         return {}
 
 

@@ -1,9 +1,11 @@
-"""with_vocabulary: which embedding and which output layer are divided by words, found in runs of a model's loss, proved by trying.
+"""Search for vocabulary parallelism: an embedding and an output layer to divide.
 
-An output layer is divided if all that is done with its logits up to a cross-entropy can be done with parts of them
-(sharded_logits.py), which a run shows. Otherwise it stays whole, with the reason, and so does an embedding that has its weight.
-Rules of this file: what is proposed is run on simulated devices (threaded_group.py) and compared with the whole. No class of a
-model is known here.
+They are found in runs of a model's loss and proved by trying.
+
+An output layer is divided if all operations on its logits up to a cross-entropy work on parts (sharded_logits.py); a
+run shows it. Otherwise it stays whole, with the reason, and so does an embedding with the same weight.
+Rules of this file: a proposal is run on simulated devices (threaded_group.py) and compared with the whole module. No
+model class is known here.
 Source: Shoeybi et al. 2019, section 3.
 """
 
@@ -31,15 +33,17 @@ from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
 from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 _End = DividedLinear | DividedEmbedding
-_FEW = 8  # positions on which a module is tried for a linear layer
-_CHANGING = ("max_norm", "scale_grad_by_freq", "sparse")  # what else embeddings do with their weight
+_FEW = 8  # positions used to test whether a module is a linear layer
+_CHANGING = ("max_norm", "scale_grad_by_freq", "sparse")  # options that do more than look up a weight
 
 
 def with_vocabulary(model: nn.Module, split: TensorSplit, loss: Callable[[], Tensor]) -> TensorSplit:
-    """The split with an embedding and an output layer, where that is proved; the model is left as it was.
+    """Add an embedding and an output layer to a split, where they are proved.
+
+    The model is unchanged.
 
     Arguments:
-        loss: runs the model on a small batch, and what makes a loss of its output.
+        loss: function that runs the model on a small batch and returns the loss.
     """
     reasons: dict[str, str] = {}
     with _as_evaluated(model):
@@ -78,16 +82,18 @@ def _as_evaluated(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-# -- what is there
+# -- modules outside of blocks
 
 
 class _Seen(TorchFunctionMode):
-    """Modules outside of blocks in a run.
+    """Mode that records the modules outside of blocks in a run.
 
     Attributes:
-        outputs: linear layers that make as much as they read or more. ids: what embeddings look up. Both by path, in the order in
-            which they ran. calls: how often. given: embeddings that look up the model's own arguments.
-        elsewhere: parameters that are used outside of a module that has them.
+        outputs: linear layers with at least as many outputs as inputs, by path, as they ran.
+        ids: ids that embeddings look up, by path, as they ran.
+        calls: number of calls of each module, by path.
+        given: embeddings that look up the model's own arguments.
+        elsewhere: `id` of each parameter that is used outside of a module that has it.
     """
 
     def __init__(self) -> None:
@@ -108,15 +114,15 @@ class _Seen(TorchFunctionMode):
         return result
 
     def called(self, *given: Any) -> None:
-        """The model is called."""
+        """Record the model's arguments."""
         self._arguments.update(x.untyped_storage().data_ptr() for _, x in flatten(given))
 
     def begin(self, module: nn.Module) -> None:
-        """A module with a matrix is called."""
+        """Record the call of a module with a matrix."""
         self._inside.append(module)
 
     def end(self, path: str, module: nn.Module, given: Any, made: Any) -> None:
-        """And is done."""
+        """Record the end of a module's call."""
         self.calls[path] += 1
         self._note(path, module, given, made)
         self._inside.pop()
@@ -137,15 +143,15 @@ class _Seen(TorchFunctionMode):
                 self.outputs[path] = DividedLinear(path, Cut(dim, words=made.shape[-1]))
 
     def output(self) -> DividedLinear | None:
-        """The output layer: what makes most."""
+        """Return the output layer: the linear layer with the most outputs that runs once."""
         once = [linear for path, linear in self.outputs.items() if self.calls[path] == 1]
         return max(once, key=lambda linear: linear.cut.words, default=None)
 
     def embedding(self, model: nn.Module, output: DividedLinear | None) -> DividedEmbedding | None:
-        """Word embedding of the model.
+        """Return the word embedding of the model; None without one.
 
-        It shares the output layer's weight, or has the most rows, at least as many as features, of those that look up
-        the model's arguments.
+        It is the embedding that shares the output layer's weight. Otherwise it is the largest embedding that looks up
+        the model's arguments, with at least as many rows as features.
         """
         rows = {path: _weight(model, path) for path in self.ids}
         tied = [path for path in rows if output is not None and rows[path] is _weight(model, output.path)]
@@ -184,11 +190,11 @@ def _exact(like: Tensor) -> torch.dtype:
     return torch.promote_types(like.dtype, torch.float32)
 
 
-# -- why they may stay whole
+# -- reasons to stay whole
 
 
 def _whole_for(model: nn.Module, end: _End, seen: _Seen, width: int) -> str:
-    """Reason against a division that needs no run; empty if there is none."""
+    """Return a reason against a division that needs no run; "" without one."""
     module, words = model.get_submodule(end.path), end.cut.words
     if not end.cut.words_of(width, width - 1):
         return f"{words} words are too few for {width} devices"
@@ -200,7 +206,7 @@ def _whole_for(model: nn.Module, end: _End, seen: _Seen, width: int) -> str:
 
 
 def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor], width: int) -> str:
-    """Why no loss can be made of parts of an output layer's logits; "" if one can."""
+    """Reason why no loss can be computed from parts of the logits; "" if one can."""
     journal, made = LogitsLog(), list[Tensor]()
     words = VocabularyRange.of(output.cut, width, 0, SingleRank())
 
@@ -213,7 +219,7 @@ def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor
     try:
         with torch.no_grad():
             loss()
-    except Exception as error:  # whatever a model does with logits of which it sees the shape alone
+    except Exception as error:  # a model may raise anything on logits of which it sees only the shape
         return told(error)
     finally:
         handle.remove()
@@ -246,10 +252,10 @@ def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor
 
 
 def _unfound(module: nn.Module, cut: Cut, ids: Tensor, width: int) -> str:
-    """Why an embedding cannot be looked up in by parts; "" if it can."""
+    """Return the reason why an embedding cannot be divided; "" if it can."""
 
     def run(module: nn.Module) -> dict[str, Tensor]:
-        found, draw = module(ids), torch.Generator().manual_seed(0)  # its own: devices run side by side
+        found, draw = module(ids), torch.Generator().manual_seed(0)  # its own: devices are parallel threads
         learnt = {name: p for name, p in module.named_parameters() if p.requires_grad}
         arriving = torch.randn(found.shape, generator=draw, dtype=torch.float64).to(found)
         gradients = torch.autograd.grad(found, list(learnt.values()), arriving) if learnt else ()
@@ -269,10 +275,10 @@ def _difference(
     cuts: dict[str, Cut],
     width: int,
 ) -> str:
-    """Difference between simulated devices and one device; "" for none."""
+    """Return the difference between simulated devices and one device; "" for none."""
     try:
         runs = ThreadedGroup(width).run(one)
-    except Exception as error:  # whatever a module does with sizes that it was not made for
+    except Exception as error:  # a module may raise anything on sizes that it was not made for
         return told(error)
     for rank, run in enumerate(runs):
         own = {n: part_of(x, cuts[n], width, rank) if n in cuts else x for n, x in expected.items()}
@@ -283,5 +289,5 @@ def _difference(
 
 
 def _tolerance(of: Tensor) -> float:
-    """Relative to the largest number: what two orders of adding up may make of it in a shorter type."""
+    """Tolerance relative to the largest number, for two orders of summation in a type."""
     return {torch.float64: 1e-9, torch.float32: 1e-4}.get(of.dtype, 2e-2)
