@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# The rooms, in dependency order: a room may import only the rooms above it. tests/package/test_structure.py enforces this.
+# The rooms, in dependency order: a room may import only the rooms above it. tests/package/test_structure.py enforces
+# this.
 ROOMS = (
     "printable",
     "errors",
@@ -37,7 +38,7 @@ __all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train
 
 
 def __getattr__(name: str) -> Any:
-    """Load the public face on first use, so that `import hocket` costs milliseconds."""
+    """Import a public name on first use, so that `import hocket` costs milliseconds."""
     if name in ("Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train"):
         return getattr(import_module("hocket.api"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Public Python interface: `Job`, `profile`, `plan`, `simulate` and `train`.
 
-Beside these, `PlanRequest` for what to plan for, and `tokens` for jobs with token-mean losses.
-Each function takes a profile, a cluster or a plan either as an object or as the path of its file. Results can be saved and edited.
+`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Each function
+accepts a profile, a cluster or a plan as an object or as the path of its file. Results can be saved and edited.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,18 +45,19 @@ def profile(
     """Measure seconds and bytes of each layer of a job.
 
     Arguments:
-        job: a job, or the path of a job file. A job file is measured while other processes keep the remaining cores busy, as in
-            training; set `neighbours` to change their number.
+        job: a job, or the path of a job file. A job file is measured while other processes keep the remaining cores
+            busy, as in training; `neighbours` sets the number of these processes.
         microbatch_sizes: samples per microbatch to measure, such as (1, 2, 4).
         tensor: measure one rank of a tensor-parallel group of this size.
-        for_type: device type, from the catalog or a cluster file. Estimate layer costs on this type with an analytic model instead
-            of measuring; the model of a job file may then be larger than memory.
+        for_type: device type, from the catalog or a cluster file. Estimate layer costs on this type with an analytic
+            model instead of measuring; the model of a job file may then be larger than memory.
         calibration: correction of the analytic model for that device type, from `hocket calibrate`.
-        options: of `hocket.profiling.measure.measure.measure`; with `for_type`, of `hocket.profiling.analytic.sketch.sketch`.
+        options: keyword arguments of `hocket.profiling.measure.measure.measure`; with `for_type`, of
+            `hocket.profiling.analytic.sketch.sketch`.
 
     Raises:
         CaptureError: the model cannot be captured; the message names the module and the reason.
-        InputError: `calibration` or `tensor` does not go with the other arguments.
+        InputError: `calibration` or `tensor` conflicts with the other arguments.
     """
     refuse_in_job_file("hocket.profile")
     if for_type is not None:
@@ -99,25 +100,31 @@ def plan(
     """Find the best plan for a profiled job, or for an analytic model.
 
     Arguments:
-        profile: a profile or its path; or an analytic model: a `Transformer`, a file of its sizes, or the name of a published model.
+        profile: a profile or its path; or an analytic model: a `Transformer`, a file of its sizes, or the name of a
+            published model.
         batch_size: samples of one optimizer update; or a `PlanRequest`, in place of strategies and options.
         strategies: names to consider; all synchronous strategies if empty.
-        objective: "time", "cost" (most samples per dollar) or "devices" (fewest devices that meet the deadline; the default if a
-            deadline is given). See hocket/planning/goals/goal.py.
+        objective: "time", "cost" (most samples per dollar) or "devices" (fewest devices that meet the deadline; the
+            default if a deadline is given). See hocket/planning/goals/goal.py.
         samples: length of the training, in samples.
         tokens: length of the training in tokens; for analytic models only.
         deadline_s: seconds for the whole training.
-        options: attributes of `PlanRequest`; for a profile also `shard`, what all replicas divide, and `profile_path`, which the plan
-            stores; and `progress`, called with (done, total, what) of each step of the search.
+        options: attributes of `PlanRequest`, and `progress`, a callback for each step of the search with (done, total,
+            label). For a profile also `shard` (the state that replicas shard) and `profile_path` (the path that the
+            plan stores).
 
     Returns:
-        For a profile, a `Search`: `.best.plan` is the best plan, `.candidates` are all plans, `.refused` lists refusals with reasons.
-        A plan made from the path of a profile stores that path. For an analytic model, a `SizedSearch`: `.best` is the best
-        layout, `.save(path)` writes the plan and its profile. With an objective, a length or a deadline, a `Planned`: `.found` is
-        the search on the chosen part of the cluster, `.worth` the time and cost of its best plan, `.parting` the other parts.
+        For a profile, a `Search`: `.best.plan` is the best plan, `.candidates` are all plans, `.refused` lists refusals
+            with
+        reasons. A plan made from the path of a profile stores that path. For an analytic model, a `SizedSearch`:
+            `.best` is
+        the best layout, `.save(path)` writes the plan and its profile. With an objective, a length or a deadline, a
+        `Planned`: `.found` is the search on the chosen sub-cluster, `.worth` the time and cost of its best plan,
+            `.parting`
+        the other sub-clusters.
 
     Raises:
-        InputError: an argument that does not fit, such as tokens with a profile.
+        InputError: arguments that conflict, such as tokens with a profile.
         TypeError: an unknown option.
     """
     from hocket.planning.goals.for_model import plan_sizes
@@ -147,10 +154,10 @@ def plan(
 
 
 def _request(batch_size: int | PlanRequest, strategies: Sequence[str], options: dict[str, Any]) -> PlanRequest:
-    """The request that the arguments of `plan` make, or are.
+    """Return the request that `plan` received, or build one from its arguments.
 
     Raises:
-        InputError: they have one and say more.
+        InputError: a `PlanRequest` together with strategies or options.
         TypeError: an unknown option.
     """
     if not isinstance(batch_size, PlanRequest):
@@ -162,14 +169,14 @@ def _request(batch_size: int | PlanRequest, strategies: Sequence[str], options: 
 
 
 def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None = None) -> tuple[Trace, Summary]:
-    """Predict the trace of every instruction of a plan, and a summary.
+    """Predict the trace of every instruction of a plan, and summarize it.
 
     Arguments:
-        profile: by default the profile that the plan names, relative to the plan's folder; for a `Plan` object, relative to the
-            working directory.
+        profile: by default the profile that the plan names, relative to the plan's folder; for a `Plan` object,
+            relative to the working directory.
 
     Raises:
-        InputError: plan and profile do not belong together, or there is no profile.
+        InputError: the plan was made for another profile, or there is no profile.
         ProgramError: `hocket check` refuses the plan, for example because a device has too little memory.
     """
     known = _with_profile(plan, profile)
@@ -202,7 +209,7 @@ def train(
     """Train a job with a plan on local workers; under `torchrun`, as one of its workers.
 
     Arguments:
-        steps: optimizer updates in all, including updates before a resume.
+        steps: total optimizer updates, including updates before a resume.
         on_step: callback for each step, with its number, loss and samples.
         options: of `hocket.training.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or `trace`.
     """

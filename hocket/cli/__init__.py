@@ -1,4 +1,7 @@
-"""The command line. Every command has --json (seconds, bytes, unrounded; an error too); without it tables and progress for people.
+"""Command line of Hocket.
+
+Every command prints tables and progress for people. With --json it prints one JSON document instead, in unrounded
+seconds and bytes; an error is printed as JSON too.
 
 Exit codes:
 
@@ -8,7 +11,7 @@ Exit codes:
     3    a worker was lost
     4    a loss, a gradient or a weight was nan or infinite while training
     70   our bug
-    130  interrupted by Ctrl-C or SIGTERM: also a training, whether it could be saved or not
+    130  interrupted by Ctrl-C or SIGTERM; also a training run, with or without a saved checkpoint
 """
 
 import errno
@@ -23,7 +26,10 @@ from hocket.printable import printable
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; never shows a traceback for an error that Hocket raises on purpose."""
+    """Run the command line and return its exit code.
+
+    Errors that Hocket raises on purpose are shown without a traceback.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     try:
         from hocket.cli.app import app
@@ -39,13 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
     except EOFError:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe has left: `hocket show plan.yaml | head`
+    except BrokenPipeError:  # the reader of the pipe has exited: `hocket show plan.yaml | head`
         sys.stderr.close()
         return 0
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still to be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # later writes go to /dev/null
         print(f"error: standard output: {error.strerror}", file=sys.stderr)
         return 2
     except Exception as error:
@@ -57,7 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _invoke(app: Any, words: list[str]) -> int:
-    """Run the command that the words name; unlike `app()` it lets every error pass, KeyboardInterrupt too."""
+    """Run the command that `words` names.
+
+    Unlike `app()`, it lets every exception through, including KeyboardInterrupt.
+    """
     from typer import Exit
     from typer.main import get_command
 
@@ -73,7 +82,7 @@ def _invoke(app: Any, words: list[str]) -> int:
 
 
 def _tell(words: list[str], error: Exception) -> None:
-    """Print an error on standard output too, in one line, if JSON is expected there."""
+    """Print an error on standard output too, as one line of JSON, if --json was given."""
     if "--json" in words:
         import json
 
@@ -85,11 +94,11 @@ def _tell(words: list[str], error: Exception) -> None:
 def run() -> None:
     """Entry point of the console script.
 
-    SIGTERM counts as an interrupt, so that nothing is left behind.
+    SIGTERM is handled as an interrupt, so that cleanup code runs.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if sys.stdout is None:  # closed by who has started it
+    if sys.stdout is None:  # the parent process closed it
         sys.stdout = StringIO()
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")  # a terminal without our lines and letters gets question marks
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot encode a character shows "?"
     sys.exit(main())

@@ -1,4 +1,7 @@
-"""The list of commands. Nothing heavy is imported before a command needs it."""
+"""List of commands.
+
+Heavy modules are imported inside the commands that need them.
+"""
 
 from typing import Annotated
 

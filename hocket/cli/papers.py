@@ -1,4 +1,4 @@
-"""`hocket papers`: each idea of the papers, with its source, its code, its page and its test."""
+"""`hocket papers`: ideas of the papers, with source, code, page and test."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ class Idea:
     """One idea of a paper.
 
     Attributes:
-        paper: authors' name of the system, and the section.
-        places: files and folders of the package, from `hocket/`.
-        docs: its page in `docs/`.
-        test: the test that shows it, from `tests/`.
+        paper: name of the system, and the section.
+        places: files and folders of the package, relative to `hocket/`.
+        docs: documentation page, relative to `docs/`.
+        test: test that demonstrates the idea, relative to `tests/`.
     """
 
     name: str

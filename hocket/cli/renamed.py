@@ -1,4 +1,7 @@
-"""Former names of commands and options: they work for one release, hidden, with a note that says the new name."""
+"""Former names of commands and options.
+
+A former name works for one release. It is hidden from --help, and its use prints a note with the new name.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -10,14 +13,14 @@ OPTIONS: dict[str, dict[str, str]] = {
     "simulate": {"--largest": "--max-depth", "--gaps": "--idle-only"},
     "what-if": {"--anew": "--replan", "--together": "--combined"},
 }
-"""By command, the new name of each former option."""
+"""New name of each former option, by command."""
 
 
 def current(words: Sequence[str]) -> list[str]:
-    """The command line in today's names; former names are noted on standard error.
+    """Replace former names in a command line; print a note on standard error for each.
 
     Arguments:
-        words: behind the program's name. Words behind `--` are values and stay.
+        words: arguments after the program's name. Words after `--` are values and are kept.
     """
     if not words:
         return []

@@ -1,1 +1,1 @@
-"""Commands of `hocket cluster`: one file for each command, and the options they share."""
+"""Commands of `hocket cluster`, one file each, and their shared options."""

@@ -1,4 +1,7 @@
-"""Commands for a cluster that many jobs share: cluster policies, solve, generate, simulate, compare, sweep, replay, prices."""
+"""Commands for a shared cluster: `hocket cluster policies`, `solve`, ...
+
+The others are `generate`, `simulate`, `compare`, `sweep`, `replay` and `prices`.
+"""
 
 import typer
 

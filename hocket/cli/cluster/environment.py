@@ -1,4 +1,4 @@
-"""World of a cluster simulation: estimates of shared throughput, prices, and spot workers that come and go."""
+"""Environment of a cluster simulation: throughput estimates, prices, spot workers."""
 
 from collections.abc import Sequence
 from math import inf, isnan, nan
@@ -48,8 +48,11 @@ Checkpoint = Annotated[
 class World(NamedTuple):
     """Worker types at their first prices, and later events of workers and prices.
 
-    begin_s: seconds since 1970, None if not given. places: of types that name an offer. known_s: seconds since 1970
-    of the last known price.
+    Attributes:
+        given: events of spot workers and price changes.
+        begin_s: start of the workload in seconds since 1970; None without prices.
+        places: offer of each worker type that names one.
+        known_s: time of the last known price, in seconds since 1970.
     """
 
     types: "tuple[WorkerType, ...]"
@@ -60,7 +63,7 @@ class World(NamedTuple):
 
 
 def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating | None":
-    """The setting of a simulation; None where everything is known."""
+    """Return the estimator's settings; None if all throughputs are known."""
     from hocket.scheduler.estimator.simulated_estimates import Estimating
 
     return None if pairs is None else Estimating(references, pairs, seed=seed)
@@ -69,13 +72,16 @@ def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating 
 def world_of(
     types: "Sequence[WorkerType]", place: str, folder: Path | None, begins: str | None, overhead_s: float
 ) -> World:
-    """Worker types and events from a folder of prices and of logs.
+    """Read worker types and events from a folder of prices and availability logs.
 
     Arguments:
-        place: where the types are from, for messages.
+        place: file of the worker types, for error messages.
+        folder: price folder; None for no events.
+        begins: start of the workload as text; by default the first moment at which all offers have a price.
+        overhead_s: seconds to checkpoint and restore a job that moves.
 
     Raises:
-        InputError: a moment without prices, no type that names an offer, an offer that the folder does not have.
+        InputError: no price at the start, no type that names an offer, or an offer that the folder lacks.
     """
     from hocket.cli.cluster.prices import moment_of, show_moment
     from hocket.errors import InputError
@@ -117,7 +123,9 @@ def world_of(
 
 
 def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills: Path | None) -> None:
-    """Refuse checkpoints without a transfer tariff of their cloud, or without bills, before minutes of work.
+    """Check that transfers of checkpoints can be billed.
+
+    They need --bills and a transfer tariff of each cloud. The check runs before the simulation, which may take minutes.
 
     Raises:
         InputError: at --checkpoint-gb.

@@ -1,4 +1,4 @@
-"""Commands that make workloads: cluster generate."""
+"""`hocket cluster generate`: random workloads."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from hocket.scheduler.simulation.workload import Workload
 
 RATES = (1e-6, 1e6)  # jobs an hour
-_RATE = 4.0  # jobs an hour where nobody says
+_RATE = 4.0  # default, jobs an hour
 
 
 class TraceKind(StrEnum):
-    """Generated traces of section 5.7.1."""
+    """Generated traces of the dissertation (Gavel), section 5.7.1."""
 
     SINGLE = "continuous-single"
     MULTIPLE = "continuous-multiple"
@@ -32,10 +32,10 @@ class TraceKind(StrEnum):
 
 
 def kind_of(text: str, place: str) -> TraceKind:
-    """The kind of a name.
+    """Return the trace kind with a name.
 
     Raises:
-        InputError: at `place`, with the nearest name.
+        InputError: an unknown name, at `place`; the error suggests the nearest name.
     """
     from hocket.errors import InputError, nearest
 
@@ -102,12 +102,15 @@ def drawn(
     priorities: bool = False,
     slos: bool = False,
 ) -> "Workload":
-    """A workload of a kind, with the same first jobs for any number of jobs.
+    """Generate a workload.
 
-    Durations are drawn for V100s, or for the table's first worker type if it has no V100s.
+    The first jobs are the same for any number of jobs. Durations are drawn for V100s, or for the table's first worker
+    type if it has no V100s.
 
     Arguments:
-        per_hour: jobs, if they come as they come.
+        per_hour: arrival rate of a continuous trace, in jobs an hour.
+        priorities: give a fifth of the jobs five times the weight.
+        slos: give each job an SLO.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Sweeps: what policies make of workloads at several rates: run, and shown by rate."""
+"""Sweeps: simulate policies at several arrival rates and show metrics by rate."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class Loads(NamedTuple):
-    """Workloads to make: at each rate (jobs an hour) so many, each of `jobs` jobs and a seed of its own."""
+    """Workloads of a sweep: `seeds` workloads at each rate.
+
+    Attributes:
+        rates: arrival rates, in jobs an hour.
+        seeds: workloads for each rate; each has its own seed.
+        jobs: jobs of each workload.
+    """
 
     kind: TraceKind
     rates: list[float]
@@ -29,10 +35,14 @@ class Loads(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """Figures of one policy at one rate with one seed.
+    """Metrics of one policy at one rate with one seed.
 
     Attributes:
-        times_s: JCT of the jobs that count and finished. told: what --json prints.
+        per_hour: arrival rate, in jobs an hour.
+        times_s: completion time of each counted job that finished.
+        jobs: number of counted jobs.
+        told: entry of the --json output.
+        wall_s: seconds to compute the simulation.
     """
 
     policy: str
@@ -51,7 +61,7 @@ class Swept(NamedTuple):
 
 
 def swept(site: Site, policies: list[str], loads: Loads, conditions: "Conditions", shown: bool) -> list[Swept]:
-    """All runs: by rate, then seed, then policy."""
+    """Simulate all runs: by rate, then seed, then policy."""
     from hocket.cli.cluster.policy_options import by_options
 
     found: list[Swept] = []
@@ -84,14 +94,17 @@ def _kept(replay: PolicyRun, rate: float, conditions: "Conditions") -> Swept:
 
 
 def _means(found: Sequence[Swept], policy: str) -> list[tuple[float, float]]:
-    """Mean over seeds of the average JCT by rate; nan if no job finished."""
+    """Compute the average JCT by rate, as a mean over seeds; nan if no job finished."""
     from hocket.scheduler.simulation.sustained_load import course
 
     return course((run.per_hour, run.avg_jct_s) for run in found if run.policy == policy)
 
 
 def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
-    """Load that each policy sustains relative to the first one, where it can be determined."""
+    """Compute the load that each policy sustains relative to the first policy.
+
+    Policies are left out if their load cannot be determined.
+    """
     from hocket.scheduler.simulation.sustained_load import sustained
 
     first = _means(found, names[0])
@@ -100,7 +113,7 @@ def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
 
 
 def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: str, times: bool) -> dict[str, Any]:
-    """Output of --json for all runs; `times` adds the time to compute them."""
+    """Return the --json output of all runs; `times` adds the time to compute them."""
     runs: list[dict[str, object]] = []
     for run in found:
         took = {"wall_s": run.wall_s} if times else {}
@@ -133,7 +146,7 @@ def print_sweep(
 
 
 def write_sweep(path: Path, found: Sequence[Swept], title: str) -> None:
-    """JCT against load, and the distribution of JCT at the greatest."""
+    """Write a report: JCT against load, and the distribution of JCT at the highest load."""
     import numpy as np
 
     from hocket.reporting.cluster_report.load import load_report_html

@@ -1,4 +1,4 @@
-"""Conditions: what every command that simulates a shared cluster asks for in one way, whatever its workload and its policies."""
+"""Options shared by all commands that simulate a shared cluster."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ Report = Annotated[Path | None, typer.Option("--report", help="Write a self-cont
 
 @dataclass(frozen=True)
 class Conditions:
-    """Options, as they were given."""
+    """Options of a cluster simulation, as given on the command line."""
 
     space_sharing: Sharing = False
     spread: Annotated[bool, typer.Option("--spread", help="Allow jobs with several workers to span servers.")] = False
@@ -54,10 +54,12 @@ class Conditions:
     seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0
 
     def policy(self, text: str, agnostic: bool = False) -> "PolicyChoice":
-        """The policy of NAME or NAME:WAY with a memory of its own, and with the options of its simulation.
+        """Create the policy of NAME or NAME:WAY, with its simulation options.
+
+        Each call creates a policy with its own state.
 
         Raises:
-            InputError: at the option that is wrong, before anything is read.
+            InputError: at the wrong option, before any file is read.
         """
         from hocket.cli.cluster.policy_options import policy_of
 
@@ -65,7 +67,7 @@ class Conditions:
         return chosen._replace(options=self._over(chosen.options))
 
     def _over(self, own: "SimulatorOptions") -> "SimulatorOptions":
-        """The options of a policy's ways, and over them what was asked for."""
+        """Override a policy's own options with the options of the command line."""
         from hocket.cli.cluster.policy_options import by_options, within
         from hocket.errors import InputError
 

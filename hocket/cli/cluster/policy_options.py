@@ -1,4 +1,7 @@
-"""Options shared by commands of `hocket cluster`: policies, throughput tables; and errors that name options."""
+"""Shared options of `hocket cluster`, and errors that name them.
+
+The options select policies and throughput tables.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +38,7 @@ Times = Annotated[
     bool, typer.Option("--times", help="Report solver and wall times, too; all other output is deterministic.")
 ]
 
-# Places of errors in rooms that know no options, and the options that they are about.
+# Option that an error place of the scheduler refers to. The scheduler knows no command-line options.
 _OPTIONS = {
     "policy": "--policy",
     "budget_usd": "--budget-usd",
@@ -49,7 +52,7 @@ _OPTIONS = {
 _BUDGETED = "makespan_budget"
 _KINDS = {"--report": REPORT_FILE, "--output": WORKLOAD_FILE, "--bills": BILLS_FILE}
 _OF_COST = ("min_cost", "min_cost_slo")
-# What papers and schedulers call policies that have other names here.
+# Names that papers and other schedulers use for these policies.
 _CALLED = {
     "las": "max_min_fairness",
     "tiresias": "max_min_fairness",
@@ -59,11 +62,18 @@ _CALLED = {
     "srtf": "shortest_job_first",
     "drf": "isolated",
 }
-_WAYS = ("agnostic", "space-sharing", "as-published")  # of a policy, behind its name
+_WAYS = ("agnostic", "space-sharing", "as-published")  # suffixes of a policy's name
 
 
 class PolicyChoice(NamedTuple):
-    """A policy: name in tables, spelling on the command line, allocation function and simulation options."""
+    """A policy with its simulation options.
+
+    Attributes:
+        shown: name in tables.
+        spelt: spelling on the command line.
+        allocate: allocation function.
+        options: simulation options.
+    """
 
     shown: str
     spelt: str
@@ -72,7 +82,9 @@ class PolicyChoice(NamedTuple):
 
 
 def policy_of(text: str, agnostic: bool = False, as_published: bool = False, seed: int = 0) -> PolicyChoice:
-    """Policy of a text such as NAME or NAME:agnostic; the other arguments apply to all policies.
+    """Create the policy of a text such as NAME or NAME:agnostic.
+
+    The other arguments apply to all policies.
 
     Raises:
         InputError: at --policy.
@@ -105,7 +117,7 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
 
 
 def check_budget(policies: list[str], budget_usd: float | None) -> None:
-    """Refuse a budget that nobody keeps within, and a policy of budgets without one.
+    """Refuse a budget that no policy uses, and a budget policy without a budget.
 
     Raises:
         InputError: at --budget-usd.
@@ -123,9 +135,10 @@ def check_budget(policies: list[str], budget_usd: float | None) -> None:
 
 
 def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
-    """Refuse types without a price if the policy uses prices: a missing price counts as 0.
+    """Refuse worker types without a price if the policy uses prices.
 
-    In a live cluster a price may become 0: such workers are taken first, see docs/reference/scheduler-files.md.
+    A missing price would count as 0. In a live cluster a price may become 0; such workers are used first, see
+    docs/reference/scheduler-files.md.
 
     Arguments:
         policy: as the command line spells it.
@@ -142,7 +155,7 @@ def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
 
 
 def check_once(option: str, values: Sequence[str], what: str) -> None:
-    """Refuse a value that is there twice.
+    """Refuse a repeated value.
 
     Raises:
         InputError: at the option.
@@ -155,7 +168,7 @@ def check_once(option: str, values: Sequence[str], what: str) -> None:
 
 
 def within(option: str, value: float, least: float, most: float, unit: str) -> None:
-    """Refuse a number of an option that is nan or out of bounds.
+    """Refuse an option's value that is nan or out of bounds.
 
     Raises:
         InputError: at the option.
@@ -167,7 +180,9 @@ def within(option: str, value: float, least: float, most: float, unit: str) -> N
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | None]) -> None:
-    """Refuse unwritable outputs, files of another option and files of another kind, before anything is computed.
+    """Refuse output paths that cannot be written safely, before anything is computed.
+
+    An output must be writable. It must not be the file of another option, and must not replace a file of another kind.
 
     Raises:
         InputError: at the option, or at the file.
@@ -188,11 +203,12 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
 
 @contextmanager
 def by_options(place: str = "", workers: str = "", policy: str = "") -> Iterator[None]:
-    """Whatever an option made wrong is told at the option.
+    """Rewrite InputErrors of the with-block, so that they name the option or the file.
 
     Arguments:
-        place: of the file that the rest is in, where there is one only. workers: of the file that types of workers are in.
-        policy: under which a simulation runs.
+        place: file of all other inputs, if there is only one.
+        workers: file of the worker types.
+        policy: policy that a simulation runs.
     """
     from hocket.errors import InputError
 

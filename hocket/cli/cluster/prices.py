@@ -1,4 +1,4 @@
-"""Prices of clouds: `hocket cluster prices`."""
+"""`hocket cluster prices`: prices of clouds."""
 
 from pathlib import Path
 from typing import Annotated
@@ -64,10 +64,10 @@ def prices(
 
 
 def moment_of(text: str, place: str) -> float:
-    """Seconds since 1970 of a day or a moment; UTC where it says no zone.
+    """Convert a date, or a date with a time, to seconds since 1970; UTC without a zone.
 
     Raises:
-        InputError: at `place`, anything else.
+        InputError: any other text, at `place`.
     """
     from datetime import UTC, datetime
     from math import nan
@@ -80,13 +80,13 @@ def moment_of(text: str, place: str) -> float:
         moment_s = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         moment_s = nan
-    if not abs(moment_s) <= LATEST_S:  # what is far from 1970 cannot be shown again
+    if not abs(moment_s) <= LATEST_S:  # a date far from 1970 cannot be formatted
         raise InputError(place, repr(text), "a day or a moment, such as 2020-03-01 or 2020-03-01T12:00")
     return moment_s
 
 
 def show_moment(moment_s: float) -> str:
-    """Moment for people, to the minute."""
+    """Format a time in UTC, to the minute."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,4 +1,4 @@
-"""Journals of a shared cluster: written while a simulation runs, and cluster replay."""
+"""Scheduler journals: writing during a simulation, and `hocket cluster replay`."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 def watching(
     path: Path | None, policy: str, tell: Callable[[int], None] | None, counted: Collection[str]
 ) -> "Iterator[Watch | None]":
-    """Observer of a simulation that writes its journal and reports how many counted jobs are finished.
+    """Yield a simulation observer that writes the journal and reports finished jobs.
 
     Arguments:
-        path: of the journal; None for none. A simulation that cannot be leaves none behind; one that is interrupted leaves its
-            events up to then.
+        path: journal file, or None. A refused simulation leaves no journal. An interrupted simulation leaves a journal
+            of the events until then.
         policy: its name, for the journal.
-        counted: ids of the jobs that count.
+        tell: callback with the number of counted jobs that are finished.
+        counted: ids of the counted jobs.
 
     Raises:
-        InputError: the journal is there already, or cannot be written.
+        InputError: the journal exists already, or cannot be written.
     """
     from hocket.errors import InputError
     from hocket.scheduler.core.events import JobFinished
@@ -81,7 +82,7 @@ def replay(
     found = read(journal)
     try:
         policy = policy_of(found.setup.policy, seed=found.setup.settings.seed)
-    except InputError as error:  # of an option that there is not
+    except InputError as error:  # the journal names an unknown policy
         raise InputError(f"{journal}, line 1: setup.policy", error.found, error.expected, error.next_step) from None
     core = found.replay(policy.allocate)
     if json:

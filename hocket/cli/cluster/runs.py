@@ -1,4 +1,4 @@
-"""Replays: what policies make of a workload on some workers: read, run, and shown side by side."""
+"""Simulate policies on a workload and show their metrics side by side."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,8 +36,12 @@ class PolicyRun(NamedTuple):
 class Site(NamedTuple):
     """Workers of a file, throughputs of jobs on them, and events.
 
-    begin_s: seconds since 1970, None if not given. places: of types in a market. known_s: seconds since 1970 of the
-    last known price.
+    Attributes:
+        file: path of the workers' file, for messages.
+        given: events of spot workers and price changes.
+        begin_s: start of the workload in seconds since 1970; None without prices.
+        places: offer of each worker type that names one.
+        known_s: time of the last known price, in seconds since 1970.
     """
 
     file: str
@@ -63,10 +67,10 @@ def read_site(workers: Path, conditions: "Conditions") -> Site:
 
 
 def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions") -> "Workload":
-    """Read a workload; an error about a job that does not fit the site names the file.
+    """Read a workload, and check that its jobs fit the site.
 
     Arguments:
-        jobs: only so many of them.
+        jobs: number of jobs to keep, from the first; None for all.
     """
     from hocket.errors import InputError
     from hocket.scheduler.readers import read_workload
@@ -82,7 +86,7 @@ def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions")
 
 
 def check_length(work: "Workload", site: Site, place: str) -> None:
-    """Refuse jobs that no simulation sees the end of, however many rounds it makes.
+    """Refuse jobs that need more than 100 years on the fastest workers.
 
     Raises:
         InputError: at `place`, with the job.
@@ -129,7 +133,7 @@ def replay_of(
     """Simulate one policy on the workload.
 
     Arguments:
-        tell: is told how many of the jobs that count are finished.
+        tell: callback with the number of counted jobs that are finished.
     """
     import time
 
@@ -151,7 +155,7 @@ def replay_of(
 
 
 def _of_load(work: "Workload", run: "ClusterRun", last: int | None) -> list[str]:
-    """Remarks on jobs that were to arrive while the counted jobs ran."""
+    """Return a remark if all jobs arrived before the counted jobs were finished."""
     count = len(work.jobs)
     if last is None or not last < count == len(run.records) or work.jobs[-1].arrived_s <= 0:
         return []
@@ -159,7 +163,7 @@ def _of_load(work: "Workload", run: "ClusterRun", last: int | None) -> list[str]
 
 
 def _of_prices(site: Site, ended_s: float) -> list[str]:
-    """Remarks on the prices that a run paid."""
+    """Return remarks on missing prices and on prices after the last known change."""
     from hocket.cli.cluster.prices import show_moment
 
     free = [own.name for own in site.types if own.offer and site.begin_s is None and not own.price_usd_per_hour]
@@ -173,10 +177,11 @@ def _of_prices(site: Site, ended_s: float) -> list[str]:
 def teller(
     progress: "Callable[[float, float, str], None]", before: int, total: int, label: str
 ) -> "Callable[[int], None]":
-    """Reporter of finished jobs of one run, among all runs.
+    """Return a callback that reports one run's finished jobs as progress of all runs.
 
     Arguments:
-        before, total: jobs of the runs before it, and of all.
+        before: jobs of earlier runs.
+        total: jobs of all runs.
     """
 
     def tell(finished: int) -> None:
@@ -186,7 +191,7 @@ def teller(
 
 
 def write_report(path: Path, replays: Sequence[PolicyRun], conditions: "Conditions") -> None:
-    """The page of figures, of all policies."""
+    """Write the report page of all policies."""
     from hocket.reporting.cluster_report.page import cluster_report_html
     from hocket.util.files import write_atomic
 
@@ -194,7 +199,7 @@ def write_report(path: Path, replays: Sequence[PolicyRun], conditions: "Conditio
 
 
 def as_json(found: PolicyRun, times: bool) -> dict[str, object]:
-    """Output of --json for one policy; `times` adds the time to compute it."""
+    """Return the --json output of one policy; `times` adds the time to compute it."""
     from hocket.util.schema import as_data
 
     took = {"wall_s": found.wall_s} if times else {}
@@ -202,12 +207,12 @@ def as_json(found: PolicyRun, times: bool) -> dict[str, object]:
 
 
 def _refusals(run: "ClusterRun") -> dict[str, str]:
-    """Reason of each job that could not run."""
+    """Return the reason of each refused job, by job id."""
     return {record.job.id: record.refused for record in run.records if record.refused}
 
 
 def print_replays(workload: str, replays: Sequence[PolicyRun], times: bool) -> None:
-    """The table of all policies, and what was out of the ordinary."""
+    """Print a table of all policies, and remarks on unusual events."""
     from hocket.cli.output.table import print_table
     from hocket.util.units import show_seconds
 
@@ -244,7 +249,7 @@ def print_replays(workload: str, replays: Sequence[PolicyRun], times: bool) -> N
 
 
 def remarks(found: PolicyRun) -> list[str]:
-    """Remarks on unusual events of a run."""
+    """Return remarks on unusual events of a run."""
     from hocket.util.units import show_count
 
     refusals = _refusals(found.run)

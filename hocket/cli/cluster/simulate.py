@@ -1,4 +1,4 @@
-"""Commands that run whole workloads through a simulated cluster: cluster simulate, compare."""
+"""`hocket cluster simulate` and `compare`: simulate whole workloads."""
 
 from pathlib import Path
 from typing import Annotated

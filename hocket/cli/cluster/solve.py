@@ -1,4 +1,4 @@
-"""Commands about one moment of a shared cluster: the policies, and what one of them answers."""
+"""`hocket cluster policies` and `solve`: policies, and one allocation."""
 
 import textwrap
 from pathlib import Path
@@ -41,7 +41,7 @@ def policies(json: Json = False) -> None:
 
 
 def _purpose(text: str) -> str:
-    """First line of a policy's documentation, without its name."""
+    """Return the first line of a policy's docstring, without its name."""
     return text.splitlines()[0].partition(": ")[2].rstrip(".")
 
 
@@ -97,7 +97,7 @@ def solve(
 
 
 def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
-    """Allocation of each job with its reason, as plain data."""
+    """Return the allocation of each job with its reason, as plain data."""
     from hocket.scheduler.model.allocation import ALONE
 
     ids = [active.job.id for active in there.jobs]
@@ -118,7 +118,10 @@ def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
 
 
 def _in_use(found: "Allocation", there: "Snapshot") -> list[float]:
-    """Workers of each type that are at work on average; a pair of jobs holds its workers once."""
+    """Compute the average number of busy workers of each type.
+
+    A pair of jobs that share workers counts once.
+    """
     import numpy as np
 
     used = np.zeros(len(there.types))

@@ -1,4 +1,4 @@
-"""The command that lays average JCT against load: cluster sweep."""
+"""`hocket cluster sweep`: average JCT against load."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -13,7 +13,8 @@ from hocket.cli.cluster.runs import read_site
 from hocket.cli.output.options import Json
 
 _MOST_RATES, _MOST_SEEDS, _MOST_RUNS = 50, 100, 1000
-_MORE = 5  # times as many jobs as there are up to the last that counts, so that load is kept up until that is finished
+# Jobs for each job up to the last counted job. The later jobs keep the load up until the counted jobs are finished.
+_MORE = 5
 _LEAST = 5000
 
 
@@ -79,7 +80,7 @@ _SHAPES = {TraceKind.SINGLE: "One worker a job", TraceKind.MULTIPLE: "Jobs of se
 
 
 def _rates(text: str) -> list[float]:
-    """Jobs an hour, in rising order."""
+    """Parse arrival rates in jobs an hour; return them in ascending order."""
     from hocket.cli.cluster.policy_options import check_once, within
     from hocket.errors import InputError
 
@@ -99,7 +100,11 @@ def _rates(text: str) -> list[float]:
 
 
 def _names(policies: list[str], conditions: Conditions, seeds: int) -> list[str]:
-    """Policies as tables show them. Errors in policies, or in conditions of any seed, are raised here."""
+    """Return the policies' names for tables.
+
+    Raises:
+        InputError: an error in a policy, or in the conditions of any seed.
+    """
     from hocket.cli.cluster.policy_options import check_once
 
     chosen = [conditions.policy(text) for text in policies]
@@ -109,7 +114,7 @@ def _names(policies: list[str], conditions: Conditions, seeds: int) -> list[str]
 
 
 def _count(jobs: int | None, conditions: Conditions) -> int:
-    """Jobs of each workload."""
+    """Return the number of jobs of each workload."""
     from hocket.cli.cluster.policy_options import within
     from hocket.errors import InputError
     from hocket.scheduler.simulation.workload import MOST_JOBS

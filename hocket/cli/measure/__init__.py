@@ -1,1 +1,1 @@
-"""Commands that measure: `profile`, `overlap`, `waves`."""
+"""Commands that measure: `profile`, `measure-overlap`, `measure-waves`, ..."""

@@ -1,4 +1,4 @@
-"""A profile as text: a row for each layer, or where there are many for the first and the heaviest."""
+"""Table of a profile: all layers, or the first and the slowest of many."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +10,12 @@ from hocket.util.units import show_seconds
 if TYPE_CHECKING:
     from hocket.profiling.profile import ModelProfile
 
-MOST_SHOWN = 40  # layers that are all shown
-FIRST, HEAVIEST = 8, 12  # of more so many
+MOST_SHOWN = 40  # show all layers up to this number
+FIRST, HEAVIEST = 8, 12  # of more layers, show the first 8 and the 12 slowest
 
 
 def print_profile(found: "ModelProfile", path: Path) -> None:
-    """Print a profile that was written to a path."""
+    """Print a profile; `path` is its file."""
     from hocket.planning.predict.model_differences import differences
 
     last = len(found.microbatch_sizes) - 1
@@ -48,10 +48,10 @@ def print_profile(found: "ModelProfile", path: Path) -> None:
 
 
 def layers_shown(seconds: list[float]) -> list[int]:
-    """Layers to print, ascending: all, or the first and the slowest of many.
+    """Return the layers to print, ascending: all, or the first and the slowest of many.
 
     Arguments:
-        seconds: of each layer.
+        seconds: forward and backward time of each layer.
     """
     if len(seconds) <= MOST_SHOWN:
         return list(range(len(seconds)))

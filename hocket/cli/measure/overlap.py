@@ -1,4 +1,4 @@
-"""The command that measures what computation and all-reduces take from each other: overlap."""
+"""`hocket measure-overlap`: contention of computation and all-reduces."""
 
 import sys
 from pathlib import Path
@@ -29,10 +29,11 @@ def overlap(
 ) -> None:
     """Measure how computation and gradient all-reduces slow each other down; write a cluster file with the result.
 
-    The job is trained with random buckets and threads, after one run with a single bucket for each number of threads. A contention
-    model is fitted to the measurements (LIBRA, section III). It takes (draws + numbers of threads) x (steps + 2) steps. The machine
-    must have nothing else to do, and a backward should take some ten milliseconds at least: a model that does not foretell
-    the backwards it has seen is not written. `hocket plan` with the new cluster file chooses buckets, and threads for each.
+    The job is trained with random buckets and threads, after one run with a single bucket for each number of threads. A
+    contention model is fitted to the measurements (LIBRA, section III). It takes (draws + numbers of threads) x (steps
+    + 2) steps. The machine must have nothing else to do, and a backward should take some ten milliseconds at least: a
+    model that does not foretell the backwards it has seen is not written. `hocket plan` with the new cluster file
+    chooses buckets, and threads for each.
 
     Example: hocket measure-overlap job.py plan.yaml -o cluster.yaml
     """

@@ -1,4 +1,4 @@
-"""Commands that make what planning needs: profile, import, links."""
+"""`hocket profile`, `calibrate`, `import` and `links`: input files of planning."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -245,7 +245,7 @@ def _work_out(
     tensor: int,
     json: bool,
 ) -> None:
-    """The profile of a job on a device that need not be here."""
+    """Estimate the profile of a job on a device type; the device need not be present."""
     from hocket.errors import InputError
     from hocket.hardware.resolve import device_type_of
     from hocket.profiling.job.job import check_job_file
@@ -274,7 +274,7 @@ def _work_out(
 
 
 def _save(found: Any, output: Path, json: bool) -> None:
-    """Write a profile and show it."""
+    """Write a profile and print it."""
     found.save(output)
     if json:
         from hocket.cli.output.tables import print_json
@@ -289,7 +289,10 @@ def _save(found: Any, output: Path, json: bool) -> None:
 
 
 def _check_sizes(microbatch: list[int] | None, batch_size: int | None = None) -> None:
-    """Refuse the first size that cannot be measured; who asks for a size is not served with others."""
+    """Refuse the first microbatch size that cannot be measured.
+
+    Measuring only the other sizes would silently drop a size that the user gave.
+    """
     from hocket.errors import InputError
 
     for size in microbatch or ():

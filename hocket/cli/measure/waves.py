@@ -1,4 +1,4 @@
-"""The command that finds a number of waves by running them: waves."""
+"""`hocket measure-waves`: find the best number of waves by training."""
 
 import sys
 from pathlib import Path
@@ -29,12 +29,14 @@ def waves(
 ) -> None:
     """Find the best number of waves (batches in flight on the same devices) by training; write that plan.
 
-    A wave is one microbatch on every device, or on every chain of devices. The profile gives an upper bound of the number of waves that
-    memory, compute and network allow. This number is trained for some steps, then one wave fewer each time (Wavelet, appendix B.2). The
-    search ends at an iteration that is hardly longer than that of one wave; for two waves on the same devices, at higher throughput.
+    A wave is one microbatch on every device, or on every chain of devices. The profile gives an upper bound of the
+    number of waves that memory, compute and network allow. This number is trained for some steps, then one wave fewer
+    each time (Wavelet, appendix B.2). The search ends at an iteration that is hardly longer than that of one wave; for
+    two waves on the same devices, at higher throughput.
 
-    Each wave has its own batch: set the job's batch size to waves x batch. Each number takes turns with one wave on the same workers, so
-    that both see the same machine load. Trained weights are discarded. Keep other programs off the cores.
+    Each wave has its own batch: set the job's batch size to waves x batch. Each number takes turns with one wave on the
+    same workers, so that both see the same machine load. Trained weights are discarded. Keep other programs off the
+    cores.
 
     Example: hocket measure-waves job.py model_parallel.yaml -o waves.yaml
     """

@@ -1,4 +1,4 @@
-"""Remarks: what is to be said below a table or a report of what policies made of a workload, each thing once."""
+"""Remarks below a table or report of policies, each remark once."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,23 +10,29 @@ if TYPE_CHECKING:
 
 
 def of_deadlines(policy: "PolicyChoice", jobs: "Sequence[Job]") -> list[str]:
-    """Note if a deadline policy has no deadlines to use."""
+    """Return a remark if the policy uses SLOs and no job has an SLO."""
     none = policy.spelt.partition(":")[0] == "min_cost_slo" and all(job.slo_s is None for job in jobs)
     return ["no job has an SLO: it is min_cost"] if none else []
 
 
 def of_costs(types: "Sequence[WorkerType]") -> list[str]:
-    """Note if types cost nothing because no price was given.
+    """Return a remark if worker types have no price.
 
     Arguments:
-        types: those of which nothing else is said.
+        types: worker types without another remark on their price.
     """
     free = [own.name for own in types if own.workers and not own.price_usd_per_hour]
     return [f"no price for {', '.join(free)}: counted as 0"] if free else []
 
 
 def once(told: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Remarks as lines by subject; a remark on all of several subjects is printed once, without a name."""
+    """Format remarks as lines by subject.
+
+    A remark that all of several subjects have is printed once, without a subject.
+
+    Arguments:
+        told: each subject with its remarks.
+    """
     lines: list[str] = []
     for who, texts in told:
         for text in texts:

@@ -1,7 +1,7 @@
-"""singly: a command that takes a group of options as one value, where the command line asks for each of them.
+"""Option groups: dataclasses that several Typer commands share.
 
-Typer reads options off a signature; so that several commands have a group in common, it is a dataclass whose fields are
-annotated as a command's parameters are, and `singly` puts them in its place.
+Typer reads options from a function's signature. A group of options is a dataclass with fields annotated like a
+command's parameters. A command takes the dataclass as one parameter; `singly` replaces this parameter by the fields.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 
 def singly(command: Callable[..., None]) -> Callable[..., None]:
-    """Command with each dataclass parameter replaced by the fields of the dataclass."""
+    """Wrap a command: each dataclass parameter is replaced by the dataclass's fields."""
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     parameters = []

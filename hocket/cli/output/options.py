@@ -1,10 +1,11 @@
-"""Options shared by several commands, and limits of their numbers."""
+"""Options shared by several commands, and checks of their values."""
 
 from typing import Annotated
 
 import typer
 
-# Kinds of output files: their name in errors, and a text at the beginning of each, so that nothing else is replaced.
+# Kinds of output files: name in errors, and a text near the beginning of each file. Only a file with this text is
+# replaced.
 REPORT_FILE = ("report", "<!doctype html>")
 TRACE_FILE = ("trace", "hocket-trace-")
 WORKLOAD_FILE = ("workload", "hocket-workload-")
@@ -14,7 +15,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (sec
 
 
 def at_least_one(place: str, count: int) -> None:
-    """Refuse a number that counts nothing.
+    """Refuse a count below 1.
 
     Raises:
         InputError: at `place`.

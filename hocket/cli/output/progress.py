@@ -1,4 +1,4 @@
-"""Progress: what a long command is at, on standard error."""
+"""Progress of long commands, on standard error."""
 
 import sys
 import threading
@@ -13,7 +13,11 @@ EVERY_S = 10.0
 
 
 class Progress:
-    """Progress of a with-block: a bar on a terminal, else a line every ten seconds; silent for machines."""
+    """Context manager that shows progress, on standard error.
+
+    It shows a bar on a terminal, or else prints a line every ten seconds. It shows nothing if `enabled` is false
+    (--json).
+    """
 
     def __init__(self, title: str, enabled: bool) -> None:
         self._shown: ProgressBar | ProgressLines | None = None
@@ -38,7 +42,7 @@ class ProgressBar:
         self._title = title
 
     def start(self) -> None:
-        """Show it."""
+        """Show the bar."""
         from rich.console import Console
         from rich.progress import Progress as RichBar
 
@@ -49,33 +53,33 @@ class ProgressBar:
     def report(self, done: float, total: float, label: str) -> None:
         """Report progress: done of total (0 if unknown) and the current label."""
         if not total:
-            self.tasks[0].total = None  # which `update` takes for no change
+            self.tasks[0].total = None  # `update` would read None as "no change"
         self._bar.update(
             self._task, completed=done, total=total or None, description=printable(f"{self._title}: {label}")
         )
 
     @property
     def tasks(self) -> Any:
-        """The task of the progress bar, for rich."""
+        """Tasks of rich's progress bar."""
         return self._bar.tasks
 
     def stop(self) -> None:
-        """Remove it."""
+        """Remove the bar."""
         self._bar.stop()
 
 
 class ProgressLines:
-    """A line every so often, for as long as it takes: what is short says nothing."""
+    """Progress as a printed line every `every_s` seconds; a short command prints nothing."""
 
     def __init__(self, title: str, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._every_s, self._clock = title, every_s, clock
         self._said: tuple[float, float, str] | None = None
         self._over = threading.Event()
-        # Of its own accord: what takes long may not report for a while.
+        # A thread prints the lines, because a long step may not call `report` for a while.
         self._thread = threading.Thread(target=self._go_on, name="progress", daemon=True)
 
     def start(self) -> None:
-        """Begin to count the seconds."""
+        """Start the clock and the printing thread."""
         self._began_s = self._clock()
         self._thread.start()
 
@@ -84,12 +88,12 @@ class ProgressLines:
         self._said = done, total, label
 
     def stop(self) -> None:
-        """No line comes after this."""
+        """Stop printing; no line is printed after this call."""
         self._over.set()
         self._thread.join()
 
     def line(self) -> str:
-        """Line of progress, such as "planning: flush, 12 % done after 10 s"."""
+        """Return the progress line, such as "planning: flush, 12% done after 10 s"."""
         after = f"after {show_seconds(self._clock() - self._began_s)}"
         if self._said is None:
             return f"{self._title}: {after}"

@@ -1,6 +1,6 @@
-"""Tables for people: fitted to the terminal, numbers never broken, one unit a column.
+"""Text tables that fit the terminal, with one unit per column.
 
-Rules of this file: text in, lines out; it imports nothing that takes time to load.
+Numbers are never broken across lines. This file turns text into lines and imports nothing that is slow to load.
 """
 
 import os
@@ -15,13 +15,13 @@ from hocket.printable import printable
 
 _INDENT, _GAP, _NARROW_GAP = "  ", 3, 2
 _NO_TERMINAL = 140
-_LEAST = 8  # characters that a column of text keeps, however narrow the terminal is
+_LEAST = 8  # minimum width of a text column, even on a narrow terminal
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def line_width() -> int:
-    """Characters of a line: those of the terminal, what COLUMNS says, or 140 where there is neither."""
+    """Return the line width in characters: the terminal's, or COLUMNS, or 140."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
     return _NO_TERMINAL
@@ -35,12 +35,13 @@ def print_table(
     drop: Sequence[int] = (),
     width: int | None = None,
 ) -> list[str]:
-    """A table on standard output.
+    """Print a table on standard output.
 
     Arguments:
         right: columns of numbers: aligned to the right, never broken.
-        drop: columns to leave out, in this order, until the rest fits; what does not fit even so is folded, widest text first.
-        width: characters of a line; `line_width` where it is not given.
+        drop: columns to leave out, in this order, until the rest fits. If the table is still too wide, the widest text
+            columns are folded.
+        width: characters of a line; `line_width()` by default.
 
     Returns:
         The names of the columns left out.
@@ -72,7 +73,12 @@ def print_table(
 
 
 def print_legend(meanings: Mapping[str, str], columns: Sequence[str], width: int | None = None) -> None:
-    """Print the meanings of columns, without the units in their names."""
+    """Print the meaning of each column that is shown.
+
+    Arguments:
+        meanings: text by column name, without unit.
+        columns: column names, with units.
+    """
     names = {name.partition(" (")[0] for name in columns}
     told = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items() if name in names)
     for line in textwrap.wrap(told, (width or line_width()) - 2):
@@ -80,14 +86,15 @@ def print_legend(meanings: Mapping[str, str], columns: Sequence[str], width: int
 
 
 CHOSEN = " ←"
-"""Behind the name of the row that was chosen."""
+"""Mark after the name of the chosen row."""
 
 
 def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = None) -> None:
-    """Explain the mark and the order of a table of plans; nothing where there is one row.
+    """Explain the mark and the order of a table of plans, if it has several rows.
 
     Arguments:
-        iterations_s: by row, the chosen one first. tie: by which share of the quickest others count as equal.
+        iterations_s: iteration time by row, the chosen plan's first.
+        tie: plans within this share of the fastest count as equal.
     """
     if len(iterations_s) < 2:
         return
@@ -100,12 +107,12 @@ def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = 
 
 
 def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
-    """A unit that suits most of the values, and each value in it; '-' if unknown."""
+    """Return a unit of time that suits most values, and each value in it; '-' if unknown."""
     return _in_one_unit(values, _SECONDS, 3)
 
 
 def in_bytes(values: Sequence[float]) -> tuple[str, list[str]]:
-    """A unit of bytes that suits most of the values, and each value in it; '-' if unknown."""
+    """Return a unit of bytes that suits most values, and each value in it; '-' if unknown."""
     return _in_one_unit(values, _BYTES, 4)
 
 
@@ -117,7 +124,10 @@ def _in_one_unit(values: Sequence[float], units: Sequence[tuple[float, str]], di
 
 
 def _figure(value: float, digits: int) -> str:
-    """Number with this many significant digits, without exponent, and at most three decimals."""
+    """Format a number without exponent.
+
+    It has `digits` significant digits, and at most three decimals.
+    """
     if not isfinite(value):
         return "-"
     if value == 0:
@@ -128,7 +138,7 @@ def _figure(value: float, digits: int) -> str:
 
 
 def _cells(text: str) -> int:
-    """Number of terminal columns of a text."""
+    """Return the number of terminal cells of a text."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
@@ -137,7 +147,10 @@ def _total(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
 
 
 def _folded(natural: Sequence[int], texts: Sequence[int], shown: Sequence[int], gap: int, width: int) -> list[int]:
-    """Widths with which the columns fit, if columns of text can be made narrow enough: the widest first."""
+    """Compute column widths that fit, by narrowing text columns, the widest first.
+
+    No column becomes narrower than `_LEAST`, so the table may still be too wide.
+    """
     widths = list(natural)
     while _total(widths, shown, gap) > width:
         widest = max(texts, key=lambda k: widths[k], default=None)
@@ -150,7 +163,7 @@ def _folded(natural: Sequence[int], texts: Sequence[int], shown: Sequence[int], 
 def _lines(
     row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[int], gap: int
 ) -> list[str]:
-    """A row as lines: as many as its longest folded cell needs."""
+    """Format a row as lines, as many as its longest folded cell needs."""
     cells = [textwrap.wrap(row[k], widths[k]) if _cells(row[k]) > widths[k] else [row[k]] for k in shown]
     found = []
     for at in range(max(len(cell) for cell in cells)):

@@ -1,4 +1,4 @@
-"""Output of commands: JSON for machines, tables for people."""
+"""Output of commands: JSON, and tables of searches and plans."""
 
 import json
 from collections import Counter
@@ -34,7 +34,7 @@ def print_json(data: Any) -> None:
 
 
 def _plain(data: Any) -> Any:
-    """Numbers that JSON does not know become null."""
+    """Convert to JSON types; nan and infinity become None."""
     if isinstance(data, dict):
         return {key: _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -43,7 +43,14 @@ def _plain(data: Any) -> Any:
 
 
 def print_search(found: "Search", limit: int, width: int | None = None) -> None:
-    """Print the chosen candidate, the best of each other label by time, then the reasons of refusals."""
+    """Print the chosen candidate, other candidates by time, and refusals.
+
+    Of candidates with the same label, update semantics and options, only the best is printed.
+
+    Arguments:
+        limit: number of candidates to print.
+        width: characters of a line; the terminal's by default.
+    """
     from hocket.planning.search.result import TIE
 
     rows = []
@@ -103,19 +110,22 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
 
 
 def _options(candidate: "Evaluated") -> str:
-    """Other choices of a candidate."""
+    """Format a candidate's options, with "recompute" if any stage recomputes."""
     chosen = [f"{k}={v}" for k, v in candidate.plan.options.items()]
     return ", ".join([*chosen, *(["recompute"] if any(stage.recompute for stage in candidate.plan.stages) else [])])
 
 
 def _refusals(found: "Search") -> Iterator[str]:
-    """Yield a line for each refused strategy, with the nearest miss of memory or the first refusal as example."""
+    """Yield a line for each refused strategy, with an example.
+
+    The example is the refusal that lacks the least memory, or else the first refusal.
+    """
     groups: dict[str, list[Refused]] = {}
     for refusal in found.refused:
         groups.setdefault(found.named(refusal), []).append(refusal)
     for name, group in groups.items():
         if found.candidates and not any(one.config for one in group) and group[0].reason.startswith("no choice"):
-            continue  # there is nothing to be done about it
+            continue  # the user cannot act on it
         near = min((r for r in group if r.missing_bytes), key=lambda r: r.missing_bytes, default=group[0])
         example = f"{near.config}: {near.reason}" if near.config else near.reason
         count = f"{len(group)} choices refused, such as " if len(group) > 1 else ""
@@ -123,7 +133,7 @@ def _refusals(found: "Search") -> Iterator[str]:
 
 
 def search_json(found: "Search") -> dict[str, Any]:
-    """The search as plain data."""
+    """Return a search as plain data."""
     from hocket.util.schema import as_data
 
     def candidate(c: Any) -> dict[str, Any]:
@@ -151,7 +161,7 @@ def search_json(found: "Search") -> dict[str, Any]:
 
 
 def updates_json(updates: "UpdateSemantics") -> dict[str, Any]:
-    """Differences of a plan's updates from one process, as plain data."""
+    """Return how a plan's updates differ from one process's, as plain data."""
     return {
         "kind": updates.kind,
         "same_as_one_process": updates.same and not updates.differences,
@@ -162,14 +172,14 @@ def updates_json(updates: "UpdateSemantics") -> dict[str, Any]:
 
 
 def error_json(error: Exception) -> dict[str, Any]:
-    """An error as plain data, for who asked for JSON."""
+    """Return an error as plain data, for --json."""
     fields = {key: getattr(error, key) for key in ("place", "found", "expected", "next_step") if hasattr(error, key)}
-    told = getattr(error, "format_message", error.__str__)()  # a usage error's names the option
+    told = getattr(error, "format_message", error.__str__)()  # that of a usage error names the option
     return {"kind": type(error).__name__, "message": told, **fields}
 
 
 def print_plan(opened: "LoadedPlan") -> None:
-    """A plan as a table of stages, and what it does as it stands."""
+    """Print a plan as a table of stages, with its update semantics and its prediction."""
     plan = opened.plan
     rows = []
     for s, stage in enumerate(plan.stages):
@@ -215,7 +225,7 @@ def print_plan(opened: "LoadedPlan") -> None:
 
 
 def _again(opened: "LoadedPlan", stage: "PlanStage") -> str:
-    """Recomputation of a stage: all layers, some layers, or none."""
+    """Format a stage's recomputation: all layers, some layers, or none."""
     if stage.recompute:
         return "yes"
     own = set(stage.layers)
@@ -230,7 +240,7 @@ def _again(opened: "LoadedPlan", stage: "PlanStage") -> str:
 
 
 def print_shortened(opened: "LoadedPlan") -> None:
-    """Say where fewer microbatches a batch are shown than the plan has."""
+    """Print a note if fewer microbatches are shown than the plan's batch has."""
     if opened.shown is not opened.plan:
         print(
             f"  note: the batch is too long to be looked at whole: program, trace and drawings are of an excerpt, {opened.excerpt}, whose "
@@ -250,9 +260,9 @@ def differ(now: "Predicted", then: "Predicted") -> bool:
 
 
 def _cut(plan: "Plan") -> str:
-    """Microbatches of a batch as text.
+    """Format the microbatches of a batch.
 
-    Such as "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3 and 1 of 1".
+    For example "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3 and 1 of 1".
     """
     sizes = [plan.samples(m) for m in range(plan.microbatches)]
     count = show_count(len(sizes), "microbatch")
