@@ -1,16 +1,18 @@
-"""Strategies: one file each. A member says what it supports, which choices it offers, and compiles one to a Program.
+"""Strategies: pipeline schedules with their candidates, one module for each.
 
-Every member is a module with
+Every module in `schedules` has a `STRATEGY` (base/strategy.py, `Strategy`) with
 
-    PAPER: str                                      where the idea comes from
-    STEADY: bool                                    whether, once the pipeline is filled, each further round of a batch takes
-                                                    as long and as much memory as the one before
-    OPTIONS: dict[str, Option]                      what a plan's `options` may say
-    rule(stages, microbatches, options) -> Rule     the update rule that it declares
-    supports(stages, microbatches, options)         -> None, or the reason why not
-    in_flight(stages, microbatches, options)        -> by stage, microbatches between forward and backward on a replica
-    compile(stages, microbatches, options)          -> Program
-    choices(situation)                              -> candidates for the planner
+    paper                                       where the idea comes from
+    steady                                      True if, once the pipeline is filled, each further round of a batch
+    costs
+                                                as much time and memory as the round before
+    options                                     entries of a plan's `options`, by name
+    rule(stages, microbatches, options)         -> the update rule that the program implements
+    supports(stages, microbatches, options)     -> None, or the reason for a refusal
+    in_flight(stages, microbatches, options)    -> microbatches between forward and backward on a replica, by stage
+    compile(stages, microbatches, options)      -> Program
+    choices(situation)                          -> candidates for the planner
 
-Members know no engine, no seconds and no bytes but those of the situation they choose for.
+A strategy knows no runtime engine. It knows seconds and bytes only from the search space for which it proposes
+candidates.
 """

@@ -1,7 +1,7 @@
-"""Balanced stages: cut a model into runs of layers so that the slowest run is as quick as it can be.
+"""Balanced stages: cut a model so that the slowest stage is as fast as possible.
 
-Rules of this file: what a byte over a border costs is an argument, so that a planner can try prices that do not depend on
-the links at hand: what it offers on fast links is then what it offers on slow ones.
+The cost of a byte over a stage boundary is an argument. A planner can therefore try prices that do not depend on the
+links of the cluster, and then offers the same cuts on fast and on slow links.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,27 @@ import numpy as np
 from hocket.profiling.profile import ModelProfile
 
 Ends = tuple[int, ...]
-MAX_PLACES = 96  # of borders between layers; longer models are cut where little crosses
+MAX_PLACES = 96  # candidate cuts between layers; longer models are cut only where few bytes cross
 
 
 def border_bytes(profile: ModelProfile, microbatch_size: float) -> np.ndarray:
-    """Bytes of activations that cross the cut in front of each layer; shape (layers + 1,), both ends zero."""
+    """Bytes of activations that cross the cut in front of each layer.
+
+    Returns:
+        Shape (layers + 1,); the first and the last entry are zero.
+    """
     crossing = np.zeros(len(profile.layers) + 2)
     for tensor, size in zip(profile.tensors, profile.tensor_bytes(microbatch_size), strict=True):
         if tensor.source >= 0 and tensor.targets:
             crossing[tensor.source + 1] += size
             crossing[max(tensor.targets) + 1] -= size
     found = np.maximum(np.cumsum(crossing)[:-1], 0.0)
-    found[-1] = 0.0  # without what adding and taking away in floating point leaves
+    found[-1] = 0.0  # remove the floating-point error of the sums
     return found
 
 
 class Balancer:
-    """Cuts of one model at one microbatch size."""
+    """Balanced cuts of one model at one microbatch size."""
 
     def __init__(self, profile: ModelProfile, microbatch_size: float, most_places: int = MAX_PLACES) -> None:
         seconds = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
@@ -40,19 +44,26 @@ class Balancer:
 
     @property
     def prices(self) -> tuple[float, ...]:
-        """Seconds a byte over a border may cost: none, and from where it hardly matters to where it decides."""
+        """Candidate prices of a byte over a stage boundary, in seconds.
+
+        They are zero, and a geometric series from nearly no influence on the cuts to a decisive influence.
+        """
         most = float(self._border.max())
         whole = float(self._before[-1])
         return (0.0, *(whole / most * 4.0**k for k in range(-3, 1))) if most > 0 and whole > 0 else (0.0,)
 
     def cuts(self, stages: int, seconds_per_byte: Sequence[float] = ()) -> list[Ends]:
-        """Best cuts into 1, 2, ... `stages` runs of consecutive layers: the end of each run.
+        """Find the best cuts into 1, 2, ... `stages` runs of consecutive layers.
 
-        The best cut has the least maximum over stages of compute and half of both borders' traffic, which is one price a
-        byte of activations: they cross once forth and their gradients once back. Ties go to the earliest cut.
+        A stage costs its compute and half of the traffic over both of its boundaries. Activations cross a boundary
+        forward and their gradients cross it backward, so the two halves make one price for each byte of activations.
+        The best cut has the smallest maximum over stages. Ties go to the earliest cut.
 
         Arguments:
-            seconds_per_byte: of the border behind each stage but the last; 0 where the list ends.
+            seconds_per_byte: price of the boundary after each stage but the last; 0 where the list ends.
+
+        Returns:
+            For each number of stages, the end of each run.
         """
         count = len(self.places)
         stages = min(stages, count - 1)
@@ -89,7 +100,11 @@ def runs(ends: Ends) -> tuple[tuple[int, ...], ...]:
 
 
 def _places(before: np.ndarray, border: np.ndarray, most: int) -> np.ndarray:
-    """Positions to cut: all, or in each of many spans of equal compute the one with the least traffic."""
+    """Candidate positions of cuts.
+
+    All positions if they are at most `most`. Otherwise the model is divided into spans of equal compute, and each
+    span has one candidate: the position with the least traffic.
+    """
     inside = np.arange(1, len(before) - 1)
     if len(before) > most:
         span = np.minimum((before[1:-1] / max(before[-1], 1e-300) * (most - 2)).astype(int), most - 3)

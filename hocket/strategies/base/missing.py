@@ -1,4 +1,4 @@
-"""Missing conditions: sentences for strategies without candidates, with advice where possible."""
+"""Missing conditions: why a strategy has no candidate, with advice where possible."""
 
 from collections.abc import Callable
 from math import ceil
@@ -8,7 +8,7 @@ from hocket.util.units import show_count
 
 
 def pipeline(situation: SearchSpace, layers: int = 2) -> str:
-    """Missing condition for stages on several devices, each with at least one of `layers` layers."""
+    """Missing condition of a pipeline: two devices and `layers` layers; empty if met."""
     if situation.cluster.devices < 2:
         return "it takes two devices or more"
     there = len(situation.profile.layers)
@@ -16,10 +16,11 @@ def pipeline(situation: SearchSpace, layers: int = 2) -> str:
 
 
 def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], bool]) -> str:
-    """Note that a batch is not a suitable number of microbatches, with the next batch size that is.
+    """Say that the number of microbatches does not fit, with the next batch that does.
 
     Arguments:
-        takes: what the strategy wants. enough: whether so many microbatches are such a number.
+        takes: the strategy's condition, in words.
+        enough: True if a number of microbatches meets the condition.
     """
     batch = situation.batch_size
     first, *others = ((size, ceil(batch / size)) for size in reversed(situation.sizes))
@@ -38,5 +39,5 @@ def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], boo
 
 
 def even(situation: SearchSpace, takes: str) -> str:
-    """Note that a batch cannot be divided evenly, where an even number of microbatches would be enough."""
+    """Say that a batch cannot be divided evenly; an even number of microbatches can."""
     return microbatches(situation, takes, lambda count: count % 2 == 0)

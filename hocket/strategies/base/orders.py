@@ -1,4 +1,4 @@
-"""Compute orders that several strategies share: all forwards first, and one forward one backward (1F1B)."""
+"""Compute orders of several strategies: GPipe order and 1F1B."""
 
 from math import ceil
 
@@ -9,14 +9,16 @@ Stages = tuple[StageShape, ...]
 
 
 def warmup(stages: Stages, in_flight: int | None = None) -> tuple[int, ...]:
-    """Forwards that each replica of each stage runs before its first backward (section 2.4.2).
+    """Warm-up forwards of each stage: forwards of a replica before its first backward.
 
-    For stage s it is the number of workers from s to the end, by the number of replicas of s, rounded up: the NOAM of the
-    pipeline that begins at s. `in_flight` admits fewer inputs per replica of the first stage.
+    The warm-up of stage s is the number of workers from s to the end, divided by the number of replicas of s, rounded
+    up: the NOAM of the pipeline that begins at s (Narayanan's dissertation, section 2.4.2). `in_flight` admits fewer
+    inputs per replica of the first stage.
 
-    A forward of a replicated stage waits for the update of the round that is its warm-up behind, so for the backwards of
-    that whole round: a later stage must not put a forward of the next round in front of them. With c replicas that means
-    that (warm-up - 1) * c never grows from stage to stage, which is so by itself when nothing is held back.
+    A forward of a replicated stage waits for the update of the round that lies one warm-up back, and so for the
+    backwards of that whole round. A later stage must not run a forward of the next round before these backwards. With
+    c replicas this means that (warm-up - 1) * c never grows from stage to stage. Without `in_flight` this always
+    holds.
     """
     counts = [len(stage.devices) for stage in stages]
     found: list[int] = []
@@ -29,17 +31,20 @@ def warmup(stages: Stages, in_flight: int | None = None) -> tuple[int, ...]:
 
 
 def most_own(stage: StageShape, microbatches: int) -> int:
-    """The most microbatches of one batch (or bundles of them) that one replica of a stage runs."""
+    """Maximum number of forwards of one batch on one replica of a stage.
+
+    A forward runs one microbatch, or several merged microbatches.
+    """
     return ceil(microbatches / stage.round)
 
 
 def at_most_own(counts: tuple[int, ...], stages: Stages, microbatches: int) -> tuple[int, ...]:
-    """Warm-ups, but no more than a replica's share of a batch."""
+    """Warm-ups, limited to a replica's share of a batch."""
     return tuple(min(count, most_own(stage, microbatches)) for count, stage in zip(counts, stages, strict=True))
 
 
 def stage_on(stages: Stages, device: int) -> int:
-    """The one stage that a device hosts, where a strategy gives it only one."""
+    """The stage that a device hosts, for strategies with one stage on each device."""
     return next(s for s, stage in enumerate(stages) if device in stage.devices)
 
 
@@ -54,7 +59,7 @@ def forwards_then_backwards(stage: int, microbatches: list[int]) -> list[Task]:
 
 
 def one_forward_one_backward(stage: int, microbatches: list[int], warmup_forwards: int) -> list[Task]:
-    """Warm-up forwards, then backward and forward in turn, then the remaining backwards (1F1B)."""
+    """1F1B order: warm-up, one backward and one forward in turn, remaining backwards."""
     ahead = min(warmup_forwards, len(microbatches))
     tasks = [Task(Work.FORWARD, stage, m) for m in microbatches[:ahead]]
     for position, m in enumerate(microbatches):
@@ -65,5 +70,5 @@ def one_forward_one_backward(stage: int, microbatches: list[int], warmup_forward
 
 
 def one_after_the_other(stage: int, microbatches: list[int]) -> list[Task]:
-    """Forward and backward of each microbatch before the next one's."""
+    """Forward and backward of each microbatch before those of the next."""
     return one_forward_one_backward(stage, microbatches, warmup_forwards=1)

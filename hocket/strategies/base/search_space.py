@@ -1,4 +1,7 @@
-"""Candidates of strategies: balanced pipelines, replicas, interleaved schedules and the partitioner's plans."""
+"""Candidates of strategies.
+
+They are balanced pipelines, replicas, FSDP units, interleaved schedules and the plans of PipeDream's partitioner.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,8 +22,8 @@ from hocket.strategies.pipedream_partition.cost import Sync
 
 MAX_MICROBATCHES = 64
 _MOST_UNITS = 64
-# Forwards in one period. Replicas in numbers without common factors repeat their part only after very many microbatches,
-# and nobody wants to read, prove or wait for such a program.
+# Forwards in one period. Stages whose numbers of replicas have no common factor repeat only after very many
+# microbatches. Such a program is too long to read, to check or to simulate.
 MAX_FORWARDS = 8192
 SYNC: tuple[Sync, ...] = ("paper", "ring")
 
@@ -31,11 +34,14 @@ class SearchSpace:
 
     Attributes:
         batch_size: samples of one update.
-        microbatch_sizes: candidate sizes; by default those of the profile that are not larger than the batch.
+        microbatch_sizes: candidate sizes; by default the profile's sizes up to the batch size.
         bucket_bytes: size at which a gradient bucket closes.
-        rebuckets: whether what is found may get other buckets and threads (planning/buckets/assign.py): bounds then hold whatever these are.
-        shard: what replicas divide (program.SHARDS), of every choice; None for what strategies do by themselves, and `shared`.
-        amplification_limit: of the device-seconds of an iteration over the seconds of one device alone; None for no limit.
+        rebuckets: True if plans may later get other buckets and communication threads (planning/buckets/assign.py).
+            Lower bounds then hold for all buckets and threads.
+        shard: sharding among replicas (program.SHARDS) of every candidate; None for each strategy's own
+            choice and its variant with sharded optimizer state (`shared`).
+        amplification_limit: limit of an iteration's device-seconds, relative to the seconds of one device alone; None
+            for no limit.
     """
 
     profile: ModelProfile
@@ -63,14 +69,15 @@ class SearchSpace:
 
     @cached_property
     def straight(self) -> "tuple[Candidate, ...]":
-        """Pipelines without recomputation, see `pipelines`: several strategies choose among them."""
+        """Pipelines without recomputation, shared by several strategies (see `pipelines`)."""
         return tuple(_straight(self))
 
     @cached_property
     def saving(self) -> "tuple[Candidate, ...]":
-        """Straight pipelines, with recomputation if memory is short.
+        """Pipelines of `straight`, with recomputation if memory is short.
 
-        First of the first stage, which holds most stashes in 1F1B, then of the first two, up to all.
+        Recomputation begins with the first stage, which holds most stashes in 1F1B, then takes the first two, up to
+        all.
         """
         return tuple(
             replace(choice, thriftier=tuple(recomputing(choice, k + 1) for k in range(len(choice.stages))))
@@ -78,7 +85,7 @@ class SearchSpace:
         )
 
     def bucketed(self, layers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """The gradient buckets of a replicated stage."""
+        """Gradient buckets of a replicated stage: the layers of each bucket."""
         if layers not in self._buckets:
             sizes = [self.profile.layers[i].gradients_bytes for i in layers]
             found = buckets_of(sizes, self.bucket_bytes)
@@ -95,7 +102,7 @@ class Candidate:
     """One candidate: stages, microbatch size and the strategy's options.
 
     Attributes:
-        thriftier: the same in less memory and more time, to be tried in this order where it does not fit.
+        thriftier: variants with less memory and more time, to be tried in this order if the candidate does not fit.
     """
 
     stages: tuple[StageCut, ...]
@@ -108,16 +115,19 @@ class Candidate:
 def cut(
     situation: SearchSpace, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
 ) -> StageCut:
-    """A stage with its gradient buckets: one bucket without replicas, else by bucket size."""
+    """Build a stage with its gradient buckets.
+
+    A stage without replicas has one bucket. Otherwise buckets close at the search space's bucket size.
+    """
     layers = tuple(layers)
     buckets = situation.bucketed(layers) if len(devices) > 1 else ()
     return StageCut(layers, devices, recompute, buckets, shard=situation.shard or "none")
 
 
 def units(situation: SearchSpace) -> Iterator[Candidate]:
-    """Yield the model in 1, 2, 4, ...
+    """Yield FSDP candidates: 1, 2, 4, ... units of equal cost on 2 to all devices.
 
-    units of equal cost on 2 to all devices; a unit is whole only during its computation.
+    With full sharding, the weights of a unit are whole only during its computation.
     """
     for size in situation.sizes if situation.shard != "none" else ():
         microbatches = ceil(situation.batch_size / size)
@@ -138,7 +148,7 @@ def units(situation: SearchSpace) -> Iterator[Candidate]:
 
 
 def recomputing(choice: Candidate, first: int | None = None) -> Candidate:
-    """The candidate with recomputation in the first stages, or in all."""
+    """The candidate with recomputation in the `first` stages, or in all."""
     many = len(choice.stages) if first is None else first
     return replace(choice, stages=tuple(replace(stage, recompute=k < many) for k, stage in enumerate(choice.stages)))
 
@@ -154,7 +164,7 @@ def shared(choice: Candidate) -> Candidate | None:
 
 
 def replicas(situation: SearchSpace) -> Iterator[Candidate]:
-    """Yield one stage on 1 to all devices."""
+    """Yield data-parallel candidates: one stage on 1 to all devices."""
     everything = range(len(situation.profile.layers))
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
@@ -165,11 +175,14 @@ def replicas(situation: SearchSpace) -> Iterator[Candidate]:
 
 
 def pipelines(situation: SearchSpace, recompute: bool = False) -> Iterator[Candidate]:
-    """Pipelines of every depth p >= 2 and width d with p * d devices, balanced by measured cost.
+    """Yield pipelines of every depth p >= 2 and width d, balanced by measured cost.
 
-    The replicas of one stage stand side by side, so that their all-reduce stays on fast links where it can (3.2.3). Each
-    depth is balanced for several prices of a byte on each level of the cluster. The prices follow from the profile alone:
-    what is offered does not depend on how fast the links are, so that faster links never take the best choice away.
+    A pipeline uses p * d devices. The replicas of one stage are neighbours, so that their all-reduce stays on fast
+    links where possible (Narayanan's dissertation, section 3.2.3).
+
+    Each depth is balanced for several prices of a byte on each level of the cluster. The prices follow from the
+    profile alone. The candidates therefore do not depend on the speed of links, and faster links never remove the
+    best candidate.
     """
     yield from situation.saving if recompute else situation.straight
 
@@ -192,11 +205,12 @@ def _straight(situation: SearchSpace) -> Iterator[Candidate]:
 
 
 def _balanced(situation: SearchSpace, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
-    """Cuts into 1, 2, ... stages of `width` devices each, without doubles."""
+    """Distinct cuts into 1, 2, ... stages of `width` devices each."""
     level = [situation.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
     used = sorted(set(level))
     found: list[dict[Ends, None]] = []
-    # An outer level is seldom faster than an inner one; where it is, equal prices are tried.
+    # An outer level is seldom faster than an inner level, so prices never fall from inner to outer levels. Equal
+    # prices serve a cluster with a faster outer level.
     for prices in combinations_with_replacement(balancer.prices, len(used)):
         price = dict(zip(used, prices, strict=True))
         _collect(found, balancer.cuts(stages, [price[at] for at in level]))
@@ -211,7 +225,7 @@ def _collect(found: list[dict[Ends, None]], cuts: list[Ends]) -> None:
 
 
 def interleavings(situation: SearchSpace) -> Iterator[Candidate]:
-    """Depth p, width d, and v = 2, 4, ... chunks a device."""
+    """Yield interleaved pipelines: depth p, width d, v = 2, 4, ... chunks a device."""
     devices, layers = situation.cluster.devices, len(situation.profile.layers)
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
@@ -235,15 +249,24 @@ def interleavings(situation: SearchSpace) -> Iterator[Candidate]:
 
 
 def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
-    """Forwards in one period of a schedule: the period covers whole batches and every replica's turn."""
+    """Number of forwards in one period of a schedule.
+
+    A period covers whole batches and whole rounds of the replicas of every stage.
+    """
     turns = lcm(microbatches, *(len(stage.devices) * stage.merged for stage in stages))
     return sum(turns // stage.merged for stage in stages)
 
 
 def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
-    """The plans of the PipeDream partitioner, for each microbatch size: under both readings of its synchronisation
-    cost, with replication and straight, with memory out of account and within every device's, and with fewer inputs in
-    flight where memory is short. Where the best repeats itself too seldom, the best of fewer stages is there as well."""
+    """Yield plans of PipeDream's partitioner for each microbatch size.
+
+    - Synchronisation cost: both readings of the paper.
+    - Replication: with replicas, and straight.
+    - Memory: without a limit, and within the memory of every device.
+    - Inputs in flight: NOAM, and fewer if memory is short.
+
+    If the period of the best plan is too long (`MAX_FORWARDS`), the best plan with fewer stages follows.
+    """
     from hocket.strategies.pipedream_partition.cuts import cuts
     from hocket.strategies.pipedream_partition.partition import partition
 
@@ -260,7 +283,7 @@ def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
                 try:
                     found = partition(profile, cluster, size, **options, max_stages=most, places=places)
                 except RefusedError:
-                    break  # nothing fits this size; other sizes may, and the simulator says what a plan needs
+                    break  # no plan fits at this size; other sizes may fit
                 stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
                 if (size, stages) not in seen:
                     seen.add((size, stages))
@@ -271,12 +294,15 @@ def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
 
 
 def _throttled(stages: tuple[StageCut, ...], size: int) -> tuple[Candidate, ...]:
-    """Ever fewer inputs in flight, from one below NOAM (section 2.4.2)."""
+    """Variants with fewer inputs in flight, from NOAM - 1 down to 1.
+
+    NOAM: Narayanan's dissertation, section 2.4.2.
+    """
     most = min(len(stages), ceil(sum(len(stage.devices) for stage in stages) / len(stages[0].devices)))
     return tuple(Candidate(stages, size, 1, {"in_flight": k}) for k in range(most - 1, 0, -1))
 
 
 def _widths(limit: int) -> list[int]:
-    """1, 2, 3, ... up to 8, then powers of two and the limit itself."""
+    """Data-parallel sizes to try: 1 to 8, then powers of two, and the limit itself."""
     found = set(range(1, min(limit, 8) + 1)) | {int(w) for w in 2 ** np.arange(0, 20) if w <= limit} | {limit}
     return sorted(w for w in found if w >= 1)

@@ -1,4 +1,4 @@
-"""Strategy interface: options, checks for all strategies, and the names of the members."""
+"""Strategy interface: options, common checks, and the names of all strategies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,8 @@ from hocket.util import registry
 from hocket.util.compatibility import Feature, conflict
 from hocket.util.units import show_count
 
-# In one period. The search looks at shorter programs only; this is for plans by hand, and takes some ten seconds.
+# Forwards in one period of a plan written by hand; compiling so many takes some ten seconds. A search considers only
+# shorter programs.
 MAX_FORWARDS = 2**16
 
 Stages = tuple[StageShape, ...]
@@ -42,7 +43,7 @@ class Strategy:
     Attributes:
         paper: where the schedule comes from.
         rule: the update rule that the Program implements.
-        supports: the reason to refuse some stages; None where the schedule can be compiled.
+        supports: the reason to refuse some stages; None if the schedule can be compiled.
         in_flight: forwards that each stage holds a stash for at most, per replica.
         compile: the Program for some stages.
         choices: candidates for a search (`search_space.SearchSpace`).
@@ -52,7 +53,8 @@ class Strategy:
         yields_idle: True if devices that a stage does not use are free for other jobs.
         several_waves: True if several replicas of the model share devices, each with its own stages.
         only_swapping: True if a search tries the schedule only in plans that swap.
-        missing: what a request lacks where `choices` is empty; None where the schedule does not say.
+        missing: the condition that a request does not meet if `choices` is empty; None if the schedule gives no
+            reason.
     """
 
     paper: str
@@ -92,7 +94,7 @@ def description(name: str) -> str:
 
 
 def complete(name: str, options: Options) -> dict[str, Any]:
-    """Options with their defaults filled in.
+    """Fill in the defaults of options.
 
     Raises:
         InputError: an unknown option, or one of the wrong type.
@@ -125,10 +127,11 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 
     Arguments:
         stages: replicas, borders and buckets of each stage.
-        microbatches: per batch (for strategies that update after every microbatch: any number >= 1, unused).
+        microbatches: number per batch; strategies that update after every microbatch accept any number >= 1 and
+            ignore it.
 
     Raises:
-        RefusedError: the strategy does not support this, with the reason.
+        RefusedError: the strategy does not support these stages, microbatches or options; with the reason.
     """
     member = strategy(name)
     full = complete(name, options or {})
@@ -139,7 +142,11 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 
 
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Reason to refuse a strategy on some stages with all options given; None if it can be compiled."""
+    """Reason to refuse a strategy on some stages; None if it can be compiled.
+
+    Arguments:
+        options: values of all options, defaults included.
+    """
     member = strategy(name)
     reason = (
         _always(stages, microbatches)
@@ -154,7 +161,7 @@ def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> s
 
 
 def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
-    """Features requested by stages, their updates and a strategy's options."""
+    """Features that stages, update rule and options request."""
     widths = {len(stage.devices) * stage.columns for stage in stages}
     asked = {
         Feature.ASYNCHRONOUS: rule.kind != "sync",
@@ -176,7 +183,7 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
 
 
 def searched() -> tuple[str, ...]:
-    """Names of the strategies that a search looks at by itself; the others are for plans that swap."""
+    """Names of the strategies of every search; others are only for plans that swap."""
     return tuple(name for name in members() if not strategy(name).only_swapping)
 
 
@@ -191,17 +198,17 @@ def habits(name: str, options: Options) -> Habits:
 
 
 def merges_microbatches(name: str) -> bool:
-    """True if a replica runs its share of a batch bundled: one forward and one backward."""
+    """True if a replica runs its share of a batch as one forward and one backward."""
     return strategy(name).merges_microbatches
 
 
 def yields_idle(name: str) -> bool:
-    """True if idle devices are free for other jobs; other strategies keep their devices."""
+    """True if devices that a stage does not use are free for other jobs."""
     return strategy(name).yields_idle
 
 
 def missing(name: str, situation: Any) -> str:
-    """Missing condition if a strategy has no candidate; empty if it is not known."""
+    """Missing condition of a strategy without candidates; empty if unknown."""
     says = strategy(name).missing
     return says(situation) if says else ""
 
@@ -210,10 +217,11 @@ def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]
     """Samples of each microbatch of a strategy.
 
     Arguments:
-        size: of a microbatch at most. widths: numbers of devices of its stages.
+        size: maximum size of a microbatch, in samples.
+        widths: number of devices of each stage.
 
     Raises:
-        InputError: bundles cannot have whole samples.
+        InputError: merged microbatches would not have whole samples.
     """
     return (
         Microbatches.bundled(batch_size, size, widths)
@@ -223,17 +231,20 @@ def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]
 
 
 def merged(name: str, replicas: int, microbatches: int) -> int:
-    """Microbatches in one forward of a stage; 1 if they cannot be divided among the replicas."""
+    """Microbatches in one forward of a stage.
+
+    The result is 1 for strategies that do not merge, and if the replicas cannot divide the microbatches evenly.
+    """
     return microbatches // replicas if merges_microbatches(name) and microbatches % replicas == 0 else 1
 
 
 def several_waves(name: str) -> bool:
-    """True if a strategy has several waves on the same devices, each with all stages of the model."""
+    """True if several replicas of the model share devices, each with its own stages."""
     return strategy(name).several_waves
 
 
 def _waves(name: str, stages: Stages) -> str | None:
-    """The reason to refuse stages of a second replica of the model on the same devices."""
+    """Reason to refuse a second replica of the model on the same devices."""
     s = next((s for s, stage in enumerate(stages) if stage.wave), None)
     return (
         None
@@ -243,7 +254,7 @@ def _waves(name: str, stages: Stages) -> str | None:
 
 
 def _bundles(name: str, stages: Stages) -> str | None:
-    """The reason to refuse stages that run several microbatches together."""
+    """Reason to refuse stages with merged microbatches."""
     s = next((s for s, stage in enumerate(stages) if stage.merged != 1), None)
     if s is None or merges_microbatches(name):
         return None
@@ -251,7 +262,10 @@ def _bundles(name: str, stages: Stages) -> str | None:
 
 
 def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
-    """The reason to refuse where weights are to be gathered for every round of a stage's replicas."""
+    """Reason to refuse full sharding of a batch without whole rounds.
+
+    The replicas of a stage gather its weights together, once for every round of the replicas.
+    """
     for s, stage in enumerate(stages):
         if stage.gathers and rule.batch[s] % stage.round:
             return (
@@ -262,7 +276,7 @@ def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
 
 
 def _always(stages: Stages, microbatches: int) -> str | None:
-    """Refusal that holds for every strategy."""
+    """Reason to refuse stages and microbatches under every strategy."""
     if not stages:
         return "there are no stages"
     if microbatches < 1:
@@ -284,7 +298,10 @@ def _always(stages: Stages, microbatches: int) -> str | None:
 
 
 def _too_long(stages: Stages, rule: Rule) -> str | None:
-    """Reason to refuse a period of unusable length. A period covers whole batches and every replica's turn."""
+    """Reason to refuse a period of too many forwards.
+
+    A period covers whole batches and whole rounds of the replicas of every stage.
+    """
     microbatches = lcm(*rule.batch, *(stage.round for stage in stages))
     if sum(microbatches // stage.merged for stage in stages) <= MAX_FORWARDS:
         return None
@@ -293,7 +310,7 @@ def _too_long(stages: Stages, rule: Rule) -> str | None:
 
 
 def one_stage_a_device(stages: Stages) -> str | None:
-    """The reason to refuse when a device hosts two stages."""
+    """Reason to refuse two stages on one device."""
     seen: dict[int, int] = {}
     for s, stage in enumerate(stages):
         for device in stage.devices:
@@ -304,7 +321,7 @@ def one_stage_a_device(stages: Stages) -> str | None:
 
 
 def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
-    """The reason to refuse when some replica would get no microbatch of a batch."""
+    """Reason to refuse a batch with fewer microbatches than a stage has replicas."""
     widest = max(len(stage.devices) for stage in stages)
     if microbatches < widest:
         return f"{show_count(microbatches, 'microbatch')} a batch for {widest} replicas of one stage; each replica needs at least one"
@@ -312,9 +329,11 @@ def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
 
 
 def rounds(stages: Stages) -> tuple[int, int]:
-    """(p, v): stages of one round over the devices, and rounds (chunks on each device).
+    """Depth p and chunks v of an interleaved pipeline.
 
-    v is 0 where stages that share devices do not go round them in turn.
+    Returns:
+        p, the stages of one pass over the devices; and v, the number of passes (chunks on each device). v is 0 if
+        stages that share devices do not pass over them in turn.
     """
     first = stages[0].devices
     depth = next((s for s in range(1, len(stages)) if stages[s].devices == first), len(stages))
@@ -326,12 +345,12 @@ def rounds(stages: Stages) -> tuple[int, int]:
 
 
 def ring_of(stages: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Devices in the order of a wave's circulation; None if stages are placed otherwise.
+    """Devices in the order in which a wave visits them; None for another placement.
 
-    Replica r of stage s is on device r + s of the ring; the first follows the last (Wavelet, figure 10).
+    Replica r of stage s is on device (r + s) mod N of the ring (Wavelet, figure 10).
 
     Arguments:
-        stages: their devices.
+        stages: the devices of each stage.
     """
     ring = tuple(dict.fromkeys(device for devices in stages for device in devices))
     waves = len(stages[0])
@@ -342,11 +361,15 @@ def ring_of(stages: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 def config(stages: Stages) -> str:
-    """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism.
+    """Text of a configuration as the papers write it, such as '15-1' or 'straight 4'.
 
-    Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'; all of them on the same
-    replicas are units, '4 x 8 units', or the waves of tick-tock, '4 x 2 waves'. Where replicas run their whole share at once it is the
-    devices of every stage, '4-2-1-2-4'. Stages whose replicas go round the devices are partitions of waves, '3 waves x 4 partitions'.
+    - One stage on each device: '15-1', 'straight 4', or '16' for data parallelism.
+    - Several passes over the devices: 'straight 2 x 4 chunks'.
+    - All stages on the same replicas: '4 x 8 units'.
+    - Tick-tock: '4 x 2 waves'.
+    - Merged microbatches: the number of devices of every stage, '4-2-1-2-4'.
+    - Replicas of each stage rotated over the devices: '3 waves x 4 partitions'.
+    - Any other placement: '5 stages on 3 devices'.
     """
     if any(stage.merged > 1 for stage in stages):
         return "-".join(str(len(stage.devices)) for stage in stages)
@@ -365,7 +388,7 @@ def config(stages: Stages) -> str:
 
 
 def reasons(found: Iterable[str | None]) -> str | None:
-    """The first reason among several checks."""
+    """The first reason among several checks; None without any."""
     return next((reason for reason in found if reason), None)
 
 

@@ -1,6 +1,6 @@
-"""Shared parts of synchronous strategies: one update for a batch, on the newest weights.
+"""Parts of synchronous strategies: one update a batch, on the newest weights.
 
-Strategies differ in the order inside a batch.
+Synchronous strategies differ in the order of tasks inside a batch.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from hocket.program.rule import Rule
 from hocket.strategies.base import orders
 from hocket.strategies.base.strategy import Options, Stages, config, enough_microbatches, one_stage_a_device, reasons
 
-# (stage, the microbatches of one batch that one replica runs) -> its forwards and backwards
+# (stage, microbatches of one batch on one replica) -> the replica's forwards and backwards
 BatchOrder = Callable[[int, list[int]], list[Task]]
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Synchronous: one update a batch, on the newest weights."""
+    """Synchronous update rule: one update a batch, on the newest weights."""
     return Rule("sync", (microbatches,) * len(stages), (0,) * len(stages))
 
 
@@ -27,7 +27,10 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def compile_batches(name: str, stages: Stages, microbatches: int, batch_order: BatchOrder) -> Program:
-    """Program of a strategy with one stage on each device; a period is one batch with its update at the end."""
+    """Compile a strategy with one stage on each device.
+
+    A period is one batch with its update at the end.
+    """
 
     def order(device: int, total: int) -> list[Task]:
         stage = orders.stage_on(stages, device)

@@ -1,7 +1,8 @@
-"""Burst parallelism: each stage on as many devices as it is worth, the whole batch divided anew among them.
+"""Burst parallelism: each stage has its own number of data-parallel replicas.
 
-A replica runs its share of a batch as one forward and one backward (program.StageShape.merged), stage after stage; devices
-that a stage does not use are idle meanwhile, for others to use.
+The whole batch is divided anew among the replicas of each stage. A replica runs its share of a batch as one forward
+and one backward (program.StageShape.merged), stage after stage. Devices that a stage does not use are idle meanwhile,
+and free for other jobs.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Every replica of a stage has an equal number of microbatches, in one bundle."""
+    """Require an equal number of microbatches on every replica of a stage, all merged."""
     for s, stage in enumerate(stages):
         count = len(stage.devices)
         if microbatches % count:
@@ -40,12 +41,15 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """A replica's share of the batch, which is one bundle."""
+    """Forwards in flight: one, because a replica merges its share of the batch."""
     return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile: forwards from stage to stage, backwards in reverse, then the updates; a period is one batch."""
+    """Compile: forwards stage by stage, backwards in reverse, then the updates.
+
+    A period is one batch.
+    """
 
     def order(device: int, total: int) -> list[Task]:
         hosted = stages_on(stages, device)
@@ -54,7 +58,8 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
             first = {s: update * microbatches + stages[s].devices.index(device) * stages[s].merged for s in hosted}
             tasks += [Task(Work.FORWARD, s, first[s]) for s in hosted]
             tasks += [Task(Work.BACKWARD, s, first[s]) for s in reversed(hosted)]
-            # The last stage's gradients are summed first; but the norm of all is known with the first step (program/passes/expand.py).
+            # The last stage's gradients are summed first, so its step comes first. If the norm of all gradients is
+            # needed, it is computed with the first stage's step (program/passes/expand.py).
             tasks += [Task(Work.UPDATE, s, update) for s in (hosted if stages[0].needs_norm else reversed(hosted))]
         return tasks
 
@@ -63,15 +68,21 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     )
 
 
-# What the planner counts is not quite what is simulated (sums of gradients hide behind backwards, whoever sends is busy, too), so that
-# plans under somewhat less and more than the limit are offered as well: which of them keep it the simulation says.
+# The planner's costs differ a little from the simulation: sums of gradients hide behind backwards, and senders are
+# busy, too. So plans for slightly smaller and larger limits are candidates as well, and the simulation decides which
+# of them keep the limit.
 _NEAR = (1.2, 1.0, 0.98, 0.94, 0.85)
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """Plans of `plan_burst` with measured numbers of samples on each replica.
 
-    Without a limit; with one, under it and near it, for the iteration and for every layer, and also without it.
+    With an amplification limit, the candidates are the plan without a limit, plans for the iteration's limit and
+    values near it, and the plan with this limit for every layer. Otherwise the plan without a limit is the only
+    candidate.
+
+    Raises:
+        RefusedError: a replica would have more samples than the largest measured size, or no plan is possible.
     """
     profile, batch, limit = situation.profile, situation.batch_size, situation.amplification_limit
     largest = profile.microbatch_sizes[-1]
@@ -94,7 +105,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
             runs = plan_burst(profile, situation.cluster, batch, **options).runs
         except InputError as error:
             if "whole_limit" in one or one.get("amplification_limit"):
-                continue  # no plan keeps it; what there is without a limit may
+                continue  # no plan keeps this limit; the plan without a limit remains
             raise RefusedError(error.place, error.found, error.expected, error.next_step) from None
         if -(-batch // min(len(run.devices) for run in runs)) <= largest:
             offered.setdefault(runs)

@@ -1,4 +1,7 @@
-"""Data parallelism: every device holds the whole model; gradient buckets are all-reduced while the backward runs."""
+"""Data parallelism: every device holds the whole model.
+
+Gradient buckets are all-reduced while the backward runs.
+"""
 
 from collections.abc import Iterable
 
@@ -21,12 +24,12 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program: forward and backward in turn for each microbatch of a replica, then the update."""
+    """Compile: forward and backward of each microbatch in turn, then the update."""
     return compile_batches("data_parallel", stages, microbatches, one_after_the_other)
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """All numbers of replicas that cluster and batch allow, with and without recomputation."""
+    """Data-parallel sizes up to the cluster and batch, with and without recomputation."""
     return replicas(situation)
 
 

@@ -1,4 +1,7 @@
-"""PipeDream-Flush: 1F1B within a batch, then a flush and the update; at most `depth` stashes instead of GPipe's m."""
+"""PipeDream-Flush: 1F1B within a batch, then a flush and the update.
+
+A stage holds at most as many stashes as the pipeline is deep, where GPipe holds one for each microbatch.
+"""
 
 from collections.abc import Iterable
 
@@ -12,12 +15,12 @@ from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """The warm-up: at most the depth of the pipeline behind a stage."""
+    """Microbatches in flight: the warm-up, at most a replica's share of a batch."""
     return at_most_own(warmup(stages), stages, microbatches)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch."""
+    """Compile; a period is one batch."""
     ahead = warmup(stages)
 
     def batch_order(stage: int, own: list[int]) -> list[Task]:

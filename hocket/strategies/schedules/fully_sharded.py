@@ -1,4 +1,7 @@
-"""Fully sharded: units of the model stand one behind the other on the same replicas, each whole only while it is computed with."""
+"""Fully sharded data parallelism: every replica holds a shard of every unit.
+
+The weights of a unit of the model are whole only while the unit is computed.
+"""
 
 from collections.abc import Iterable
 
@@ -14,7 +17,7 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require all stages (the units) on the same devices, and a microbatch for each device."""
+    """Require all stages (FSDP units) on the same devices, and a microbatch for each."""
     devices = stages[0].devices
     apart = next((s for s, stage in enumerate(stages) if stage.devices != devices), None)
     other = f"stage {apart} is on other devices than stage 0; units of the model stand on the same" if apart else None
@@ -43,7 +46,9 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
             if any(stage.needs_norm for stage in stages):
                 tasks += updates
                 continue
-            # Steps of units that share weights wait for each other's gradients. All others: each behind the backward of the unit before: its sum has been made meanwhile, and gradients of two units are there.
+            # A step follows the backward of the unit before: its gradients are summed meanwhile, so gradients of at
+            # most two units exist. Units that share weights wait for each other's gradients, so their steps come
+            # last.
             last = tasks[-len(stages) :]
             del tasks[-len(stages) :]
             for task in last:
@@ -58,7 +63,10 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """All numbers of replicas that cluster and batch allow, in few and many units, with and without recomputation."""
+    """FSDP candidates: all data-parallel sizes, in few and in many units.
+
+    Each has a variant with recomputation.
+    """
     return units(situation)
 
 

@@ -11,12 +11,12 @@ from hocket.strategies.base.synchronous import compile_batches, rule, supports
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """A replica's whole share of the batch."""
+    """Microbatches in flight: a replica's whole share of the batch."""
     return tuple(most_own(stage, microbatches) for stage in stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch."""
+    """Compile; a period is one batch."""
     return compile_batches("gpipe", stages, microbatches, forwards_then_backwards)
 
 

@@ -1,4 +1,7 @@
-"""Harmony: models larger than the devices' memory; packs of layers in an order in which little is swapped."""
+"""Harmony: training of models that are larger than the devices' memory.
+
+Packs of layers run in an order that keeps swapping small.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,7 +20,7 @@ from hocket.strategies.base.synchronous import rule
 from hocket.strategies.swapping.tuner import Mode
 from hocket.util.units import show_count
 
-MOST_PACKS = 64  # among which a search looks
+MOST_PACKS = 64  # of a search's candidates
 OPTIONS: dict[str, Option] = {
     "mode": Option(
         str, "data", "data: every pack on all devices; pipeline: each on one, usually in turn", tuple(map(str, Mode))
@@ -39,9 +42,10 @@ OPTIONS: dict[str, Option] = {
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require packs on the same devices, or one pack on each device.
+    """Require packs on the devices that the mode allows, and a suitable order.
 
-    If steps wait for the norm of all gradients, none is just in time.
+    In data mode all packs are on the same devices, in pipeline mode each pack is on one device. If steps wait for the
+    norm of all gradients, `just_in_time` must be false.
     """
     if options["mode"] == Mode.DATA:
         apart = next((s for s, stage in enumerate(stages) if stage.devices != stages[0].devices), None)
@@ -62,7 +66,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def _forward(stages: Stages, options: Options) -> str | None:
-    """The reason to refuse sizes of forward tasks."""
+    """Reason to refuse the option `forward`."""
     sizes = options["forward"]
     if sizes and options["mode"] != Mode.DATA:
         return (
@@ -74,18 +78,27 @@ def _forward(stages: Stages, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """A replica's whole share of the batch; one in data mode where packs take turns for each microbatch."""
+    """Microbatches in flight: a replica's whole share of the batch.
+
+    In data mode without grouping it is one: packs take turns for each microbatch.
+    """
     if options["mode"] == Mode.DATA and not options["grouping"]:
         return (1,) * len(stages)
     return tuple(most_own(stage, microbatches) for stage in stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile without swaps (program/passes/swapping/insert.py): forwards by pack, backwards from the last pack.
+    """Compile: forwards pack by pack, then backwards from the last pack to the first.
 
-    Without grouping the packs take turns for each microbatch: in data mode all forwards and backwards of one before the next, in
-    pipeline mode all forwards before all backwards. Forward tasks may be of several stages, and then a microbatch goes through all of
-    them before the next one does (a plan's stages are the backward packs, and a forward pack is a union of neighbours). Steps of packs that share weights wait for each other's gradients: they come last.
+    Swaps are inserted later (program/passes/swapping/insert.py).
+
+    Without grouping the packs take turns for each microbatch. In data mode, all forwards and backwards of a
+    microbatch run before those of the next. In pipeline mode, all forwards run before all backwards.
+
+    A plan's stages are the backward packs. A forward pack is a union of neighbouring stages. Each microbatch goes
+    through all stages of a forward pack before the next microbatch does.
+
+    Steps of packs that share weights wait for each other's gradients, so they come last.
     """
     grouping, just_in_time, data = options["grouping"], options["just_in_time"], options["mode"] == Mode.DATA
 
@@ -121,7 +134,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """Data mode: the layers in 1, 2, 4, ... packs of equal cost on all devices."""
+    """Yield candidates in data mode: 1, 2, 4, ... packs of equal cost on all devices."""
     devices = tuple(range(situation.cluster.devices))
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)

@@ -1,4 +1,7 @@
-"""Interleaved 1F1B: every device hosts v chunks of the model, which divides the bubble by v."""
+"""Interleaved 1F1B: every device hosts v chunks of the model.
+
+This divides the pipeline bubble by v.
+"""
 
 from collections.abc import Iterable
 
@@ -13,7 +16,11 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require chunks that go round the devices, equal widths, and microbatches divisible by the depth."""
+    """Require interleaved chunks, equal data-parallel sizes, divisible microbatches.
+
+    Stage s must be on the devices of stage s mod depth. The number of microbatches of a batch must be a multiple of
+    depth x width.
+    """
     depth, chunks = rounds(stages)
     width = len(stages[0].devices)
     if chunks < 2:
@@ -29,7 +36,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """For every chunk, the microbatches that its device's order has open at once."""
+    """Microbatches in flight of every chunk: the maximum in its device's order."""
     depth, chunks = rounds(stages)
     each = microbatches // len(stages[0].devices)
     found = [0] * len(stages)
@@ -43,7 +50,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch."""
+    """Compile; a period is one batch."""
     depth, chunks = rounds(stages)
     width = len(stages[0].devices)
 
@@ -64,7 +71,10 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tuple[Work, int, int]]:
-    """(work, chunk, local microbatch) of one device: groups of `depth` microbatches pass chunk after chunk."""
+    """Tasks of one device in one batch: (work, chunk, local microbatch).
+
+    Groups of `depth` microbatches pass through chunk after chunk.
+    """
     virtual = microbatches * chunks
     group = depth * chunks
 
@@ -73,8 +83,8 @@ def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tu
 
     forwards = [(Work.FORWARD, *place(k)) for k in range(virtual)]
     backwards = [(Work.BACKWARD, chunks - 1 - place(k)[0], place(k)[1]) for k in range(virtual)]
-    # The last device can start its first backward after (chunks - 1) * depth + 1 forwards, every device before it two
-    # virtual microbatches earlier in its own list, one for the way forth and one for the way back.
+    # The last device starts its first backward after (chunks - 1) * depth + 1 forwards. Every device before it runs
+    # two more forwards than the next device: one while an input moves forward, one while its gradient moves back.
     ahead = min(virtual, 2 * (depth - rank - 1) + (chunks - 1) * depth + 1)
     tasks = forwards[:ahead]
     for k, backward in enumerate(backwards):
@@ -85,7 +95,7 @@ def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tu
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """Every depth, width and number of chunks that the layers, devices and microbatches allow."""
+    """Interleaved pipelines of every possible depth, width and number of chunks."""
     return interleavings(situation)
 
 

@@ -1,4 +1,7 @@
-"""Model parallelism without pipelining: one microbatch in flight, each device waits for its turn."""
+"""Model parallelism without pipelining: one microbatch in flight at a time.
+
+A device waits until the stages before it have finished.
+"""
 
 from collections.abc import Iterable
 
@@ -16,7 +19,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program: each replica's microbatches one after the other; its period is one batch."""
+    """Compile: each replica's microbatches one after the other; a period is one batch."""
     return compile_batches("model_parallel", stages, microbatches, one_after_the_other)
 
 

@@ -1,4 +1,8 @@
-"""PipeDream: 1F1B-RR without flushes, stages replicated as needed, a stashed weight version for every input in flight."""
+"""PipeDream: 1F1B without flushes, with weight stashing.
+
+Each input in flight has its own stashed weight version. Stages may be replicated; their replicas take inputs in turn
+(1F1B-RR).
+"""
 
 from collections.abc import Iterable
 from math import lcm
@@ -19,10 +23,10 @@ OPTIONS = {
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """An update after every round of a stage's replicas; a forward lags by the inputs in flight behind it.
+    """Update rule: one update after every round of a stage's replicas.
 
-    Stage s with warm-up w[s] uses the version that is w[s] - 1 updates old: p - 1, p - 2, ... 0 in a straight pipeline.
-    With vertical sync all stages use the version that the first stage saw.
+    Stage s with warm-up w[s] uses the weight version that is w[s] - 1 updates old: p - 1, p - 2, ... 0 in a straight
+    pipeline. With vertical sync all stages use the version that the first stage used.
     """
     ahead = orders.warmup(stages, options.get("in_flight"))
     batch = tuple(len(stage.devices) for stage in stages)
@@ -32,7 +36,7 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require one stage on each device, and from one input in flight up to NOAM."""
+    """Require one stage on each device, and 1 to NOAM inputs in flight."""
     in_flight, wrong = options.get("in_flight"), None
     if in_flight is not None and in_flight < 1:
         wrong = f"in_flight is {in_flight}; at least one input must be in flight"
@@ -42,12 +46,15 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """NOAM, or fewer if so wished."""
+    """Microbatches in flight: the warm-up, NOAM on the first stage or `in_flight`."""
     return orders.warmup(stages, options.get("in_flight"))
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile; a period is one round of the replicas (the least common multiple of their numbers)."""
+    """Compile 1F1B with an update after every round.
+
+    A period is the least common multiple of the stages' numbers of replicas, in microbatches.
+    """
     ahead = orders.warmup(stages, options.get("in_flight"))
 
     def order(device: int, total: int) -> list[Task]:
@@ -67,7 +74,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """The partitioner's plan, and plans with fewer inputs in flight where memory is short."""
+    """Plans of PipeDream's partitioner; fewer inputs in flight if memory is short."""
     return partitioned(situation)
 
 

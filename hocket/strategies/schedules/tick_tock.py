@@ -1,9 +1,11 @@
-"""Tick-tock: two waves on every device, each with its replica of the model, half a cycle apart, so that one's forward runs beside the
-other's backward.
+"""Tick-tock: two waves on every device, each with its own replica of the model.
 
-A wave is a stage that holds all layers; the first half of every batch is the tick wave's, the second the tock wave's. Each sums its
-gradients over its devices, and steps with their average with those of the half before (equation 1). The paper averages on each device
-and sums then; to sum first and average then gives the same (its lemma 1) and nothing but a sum that is there anyway is handed on.
+The waves are half a cycle apart, so that the forward of one wave runs beside the backward of the other.
+
+A wave is a stage that holds all layers. The first half of every batch belongs to the tick wave, the second half to
+the tock wave. Each wave sums its gradients over its devices. It steps with the average of this sum and the sum of the
+half batch before (Wavelet, equation 1). The paper averages on each device first and sums afterwards. Summing first
+gives the same result (Wavelet, lemma 1), and a wave then hands on only a sum that exists anyway.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,16 +36,19 @@ OPTIONS = {
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Update rule: each wave updates once a batch with its half and the previous half (figure 9)."""
+    """Update rule: each wave updates once a batch, with its half and the half before.
+
+    See Wavelet, figure 9.
+    """
     if (
         len(stages) != WAVES or microbatches % WAVES
-    ):  # which is refused: what is declared are the updates of one process
+    ):  # `supports` refuses these; the rule declares the updates of one process
         return Rule("sync", (microbatches,) * len(stages), (0,) * len(stages))
     return Rule("averaged", (microbatches,) * WAVES, (0,) * WAVES)
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require two stages, the waves of one model on the same devices, with equal microbatches for all replicas."""
+    """Require two waves on the same devices, with equal microbatches for all replicas."""
     return reasons((_waves(stages), _turns(stages, microbatches)))
 
 
@@ -74,12 +79,13 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile; a period is one batch: a forward of one wave beside a backward of the other, and their updates.
+    """Compile: a forward of one wave beside a backward of the other, and updates.
 
-    What is made again waits for the other wave's backward, and the other wave's next forward for it: so there is one stash at a time, and
-    no two draw random numbers at once.
+    A period is one batch. Recomputation of one wave waits for the other wave's backward, and the other wave's next
+    forward waits for the recomputation. There is therefore one stash at a time, and no two tasks draw random numbers
+    at once.
     """
-    ahead = not stages[0].recompute  # whether the other wave's forward needs nothing that is made for a backward
+    ahead = not stages[0].recompute  # the other wave's next forward runs before this wave's backward
     stages = tuple(replace(stage, overlaps=options["align"] == "forwards") for stage in stages)
 
     def order(device: int, total: int) -> list[Task]:
@@ -100,7 +106,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> Iterator[tuple[int, int]]:
-    """(stage, microbatch) of one device, a microbatch of each wave in turn."""
+    """Yield (stage, microbatch) of one device: a microbatch of each wave in turn."""
     half = microbatches // WAVES
     for first in range(0, total, microbatches):
         for m in own(stages, 0, device, range(first, first + half)):
@@ -109,9 +115,10 @@ def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> 
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """All numbers of devices that give every replica of both waves equal microbatches, in both alignments.
+    """Yield all suitable numbers of devices, in both alignments.
 
-    If memory is short, with one stash at a time.
+    A number of devices is suitable if every replica of both waves has equally many microbatches. If memory is short,
+    the alignment `both` is tried with recomputation, which keeps one stash at a time.
     """
     for choice in replicas(situation) if situation.shard in (None, "none") else ():
         (stage,) = choice.stages

@@ -1,4 +1,7 @@
-"""PipeDream-2BW: 1F1B without flushes, gradients accumulated over m >= p microbatches, two weight versions."""
+"""PipeDream-2BW: 1F1B without flushes, with two weight versions.
+
+Gradients are accumulated over the m >= p microbatches of a batch.
+"""
 
 from collections.abc import Iterable
 
@@ -23,12 +26,15 @@ from hocket.util.units import show_count
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Update rule: one update for each batch, with gradients of weights one update old, on every stage."""
+    """Update rule: one update a batch; gradients are of weights one update old."""
     return Rule("delayed", (microbatches,) * len(stages), (1,) * len(stages))
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """m >= p: at most one update may fall between an input's first forward and its last backward."""
+    """Require one stage on each device and m >= p.
+
+    With m >= p, at most one update happens between an input's first forward and its last backward.
+    """
     ahead = orders.warmup(stages)[0] * len(stages[0].devices)
     few = (
         f"{show_count(microbatches, 'microbatch')} a batch for {ahead} inputs in flight; 2BW needs m >= p (section 3.2.1)"
@@ -39,20 +45,24 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """Warm-up microbatches in flight: batches follow each other without a flush."""
+    """Microbatches in flight: the warm-up, because batches follow without a flush."""
     return orders.warmup(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch, or as many as give every replica the same share again."""
+    """Compile 1F1B over batches, with one update a batch.
+
+    A period is one batch, or the least number of batches after which every replica has the same share again.
+    """
     ahead = orders.warmup(stages)
     declared = rule(stages, microbatches, options)
 
     def order(device: int, total: int) -> list[Task]:
         stage = orders.stage_on(stages, device)
         own = orders.own(stages, stage, device, range(total))
-        # Nobody reads a new version before the batch after the next one. Where gradients are summed over devices, the
-        # update waits until then, so that the all-reduce runs beside a batch's compute; it costs one more accumulator.
+        # No forward reads a new version before the batch after the next. If gradients are summed over devices, the
+        # update waits until then, so that the all-reduce runs beside a batch's compute. This costs one more
+        # accumulator.
         lazy = any(summed(stages, stage, bucket) for bucket in range(stages[stage].buckets))
         tasks: list[Task] = []
         waiting: list[int] = []
@@ -77,7 +87,10 @@ def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """Balanced pipelines of every depth and width, with and without recomputation (algorithm 1 of section 3.3)."""
+    """Balanced pipelines of every depth and width, with and without recomputation.
+
+    See Narayanan's dissertation, section 3.3, algorithm 1.
+    """
     return pipelines(situation, recompute=True)
 
 

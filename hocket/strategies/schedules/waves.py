@@ -1,7 +1,9 @@
-"""Waves: as many batches as devices go through the partitions of the model at once, each a device further with every partition.
+"""Waves: several microbatches pass through the partitions of the model at once.
 
-In cycle s every device that has a wave computes with partition s, so that devices which model parallelism leaves idle are not; which
-partitions a device holds follows from how many waves there are (StageShape.devices), and docs/explanation/wavelet.md says what either costs.
+There are at most as many waves as devices. A wave moves on by one device with every partition. In cycle s every
+device with a wave computes partition s, so that no device is idle which model parallelism would leave idle. The
+partitions that a device holds follow from the number of waves (StageShape.devices). docs/explanation/wavelet.md has
+the costs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +22,10 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Wave r of partition s is on device (r + s) mod N, and every wave has as many microbatches."""
+    """Require rotated devices, and equally many microbatches for every wave.
+
+    Wave r of partition s is on device (r + s) mod N.
+    """
     waves = len(stages[0].devices)
     if ring_of([stage.devices for stage in stages]) is None:
         return (
@@ -36,12 +41,12 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """One microbatch of every wave in flight."""
+    """Microbatches in flight: one of every wave."""
     return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile: for one microbatch of every wave, all forwards and all backwards, then the next microbatch.
+    """Compile: forwards and backwards of one microbatch of each wave, then the next.
 
     Gradients of a partition are summed after its last backward, while earlier partitions compute.
     """
@@ -65,10 +70,12 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterator[Task]:
-    """The last backwards of an update, and where its steps stand.
+    """Yield the last backwards of an update together with its steps.
 
-    Behind all of them, so that no backward waits for a sum; but where weights are not kept whole, each behind the next backward,
-    which gives its gradients' memory back. The norm of all gradients is known behind all, and with the first step (program/passes/expand.py).
+    - Whole weights: all steps follow the last backward, so that no backward waits for a sum of gradients.
+    - Gathered weights: each step follows the next backward, which frees the memory of its gradients earlier.
+    - The norm of all gradients is needed: all steps follow the last backward in ascending order, because the norm is
+      computed with the first step (program/passes/expand.py).
     """
     if stages[0].needs_norm or not any(stage.gathers for stage in stages):
         yield from backwards
@@ -81,10 +88,10 @@ def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterato
 
 
 def choices(situation: SearchSpace) -> Iterable[Candidate]:
-    """Every cut of model parallelism with as many waves as devices.
+    """Yield every cut of model parallelism, with as many waves as stages if possible.
 
-    If memory is short, with recomputation, then with fewer waves (appendix B: additive decrease); each wave less
-    frees its partition's weights.
+    The number of waves divides the microbatches. If memory is short, recomputation is tried first, then fewer waves
+    (Wavelet, appendix B: additive decrease). Each wave less frees the weights of one partition on every device.
     """
     for straight in pipelines(situation):
         if any(len(stage.devices) > 1 for stage in straight.stages):
