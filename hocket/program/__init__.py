@@ -1,1 +1,4 @@
-"""THE noun: what every device does, in which order, on which values. Strategies write it, engines and the simulator read it."""
+"""Program: the list of instructions that every device runs, and their values.
+
+Strategies write programs. Engines and the simulator read them.
+"""

@@ -1,6 +1,6 @@
-"""Instruction and Value: the words of a program.
+"""Instruction and Value: the building blocks of a program.
 
-Rules of this file: an instruction names every value that it reads, writes and frees; a value is written once (static
+Rules of this file: an instruction names every value that it reads, writes and frees. A value is written once (static
 single assignment), so that readiness, memory, weight versions and deadlock follow from the names alone. No costs here.
 """
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """The kinds of instruction. A fourteenth needs a good reason.
+    """Kinds of instructions.
 
-    (The thirteenth, `norm`, had one: nothing else of compute stands between the sums of gradients and their step, where the
-    norm over all stages must be known.)
+    A new kind needs a good reason. `norm` had one: it is the only computation between the sums of gradients and the
+    step, where the norm over all stages must be known.
     """
 
     LOAD = "load"
@@ -39,17 +39,17 @@ class ValueKind(StrEnum):
     GRADIENT = "grad"  # the gradients of that activation: microbatch, target stage
     STASH = "stash"  # what autograd keeps for the backward: microbatch, -
     WEIGHTS = "w"  # weights after `index` updates: version, -
-    ACCUMULATOR = "dw"  # weight gradients summed up to and with this microbatch: microbatch, bucket
+    ACCUMULATOR = "dw"  # weight gradients summed up to and including this microbatch: microbatch, bucket
     REDUCED = "sum"  # weight gradients of one update summed over replicas: update, bucket
-    PART = "part"  # this device's part of such a sum, in memory of its own: update, bucket
+    PART = "part"  # this device's part of such a sum, in separate memory: update, bucket
     OPTIMIZER = "opt"  # optimizer state after `index` updates: version, -
-    SQUARES = "sq"  # squares of this device's share of one update's gradients, summed up: update, -
-    NORM = "norm"  # the same over all devices: update, -
-    SHARD = "shard"  # the part of weights after `index` updates that this device's step makes: version, -
-    ENDED = "end"  # signal that a forward (part 0) or backward (part 1) is over, for the next one of the other wave: microbatch, part
+    SQUARES = "sq"  # sum of the squares of this device's share of one update's gradients: update, -
+    NORM = "norm"  # the same sum over all devices: update, -
+    SHARD = "shard"  # the shard of the weights after `index` updates that this device's step writes: version, -
+    ENDED = "end"  # signal to the other wave: a forward (part 0) or backward (part 1) is over: microbatch, part
     LENT = "lent"  # weight gradients that a step has used, for the next step of the other wave: update, bucket
-    GATHERED = "full"  # whole weights for one round of the replicas: its first microbatch, 0 for the forward or 1 for the backward
-    MARK = "mark"  # no bytes: that an instruction of another lane is over: the period's first microbatch, a number of its own
+    GATHERED = "full"  # whole weights for one round of the replicas: first microbatch, 0 (forwards) or 1 (backwards)
+    MARK = "mark"  # completion marker of an instruction, without bytes: the period's first microbatch, a serial number
 
 
 # Values whose index counts updates; the index of all others counts microbatches.
@@ -66,30 +66,30 @@ COUNTS_UPDATES = frozenset(
     }
 )
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
-# Between a device and its host; what such an instruction moves or drops says what its index counts.
+# Copies between a device and its host. The moved (or dropped) value determines what the index counts.
 SWAPS = frozenset({Kind.SWAP_OUT, Kind.SWAP_IN})
 _AS_THEIR_VALUE = SWAPS | {Kind.DROP}
 _NAMED_AS_WRITTEN = SWAPS | COLLECTIVES
-# Kinds whose index counts updates (but for gathers for one round: see `Instruction.counts_updates`).
+# Kinds whose index counts updates (except gathers for one round: see `Instruction.counts_updates`).
 UPDATE_KINDS = COLLECTIVES | {Kind.STEP, Kind.NORM}
 
 
 class Value(NamedTuple):
     """A value on the device (or its host) of the instruction that names it.
 
-    `copy` tells the copies of a value that is swapped from each other: 0 is what its maker wrote, on the device; odd ones lie on the
-    host, other even ones on the device again. Each is written once.
+    `copy` numbers the copies of a value that is swapped. Copy 0 is the one that its writer made on the device. Odd
+    copies are on the host, all other even copies on the device. Each copy is written once.
     """
 
     what: ValueKind
     stage: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a value for
+    index: int  # type: ignore[assignment]  # hides tuple.index, which values do not need
     part: int = -1
     copy: int = 0
 
     @property
     def plain(self) -> "Value":
-        """The value itself, whichever copy of it this is."""
+        """The value without its copy number."""
         return self if self.copy == 0 else self._replace(copy=0)
 
     @property
@@ -119,9 +119,9 @@ class Value(NamedTuple):
 
 
 COMPUTE = "compute"
-"""Lane of the first wave's compute instructions, and where there are no waves of all."""
+"""Lane of the first wave's compute instructions; without waves, of all compute instructions."""
 SWAP_LANES = {Kind.SWAP_IN: "swap_in", Kind.SWAP_OUT: "swap_out"}
-"""Lanes of swaps that run beside compute; others stand in the compute lane."""
+"""Lanes of swaps that overlap with compute. All other swaps are in the compute lane."""
 REDUCE = "reduce"
 GATHER = "gather"
 RECEIVE = "receive"
@@ -129,7 +129,10 @@ _SEND = "send>"
 
 
 def compute_lane(wave: int) -> str:
-    """Lane of one wave's compute instructions on each of its devices: a thread, on a GPU a stream."""
+    """Lane of one wave's compute instructions on each of its devices.
+
+    A compute lane is a thread; on a GPU it is a stream.
+    """
     return f"{COMPUTE}.{wave}" if wave else COMPUTE
 
 
@@ -141,7 +144,7 @@ def computes(lane: str) -> bool:
 def send_lane(peer: int) -> str:
     """Lane of all sends to one peer.
 
-    One network lane for the whole device would deadlock 1F1B, so lanes are part of the semantics.
+    Lanes are part of the semantics: with one network lane for the whole device, 1F1B would deadlock.
     """
     return f"{_SEND}{peer}"
 
@@ -162,7 +165,8 @@ def group_lane(what: str, group: tuple[int, ...]) -> str:
     Each group has its own lane, so no two groups can wait for each other.
 
     Arguments:
-        what: REDUCE, or GATHER: members may have their steps at different places among their sums.
+        what: REDUCE or GATHER. These are two lanes, because ranks may have their steps at different places among their
+            sums.
     """
     return f"{what}@{','.join(str(d) for d in group)}"
 
@@ -172,11 +176,13 @@ class Instruction:
     """One instruction of a program.
 
     Attributes:
-        kind, stage: what, and of which stage (for send and receive: the stage that made the value).
-        index: microbatch, or update for norm, step, all_reduce and reduce_scatter, or version of the weights for an all_gather
-            that makes one; of a swap or a drop the index of the value that it reads first.
-        device, lane: where; instructions of one lane run one after the other.
-        reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: all of it).
+        kind: the operation.
+        stage: the stage that it works for. For a send or receive: the stage of the value, which is the source stage of
+            the border, also for gradients.
+        index: the microbatch. For norm, step, all_reduce and reduce_scatter: the update. For an all_gather that makes a
+            version of the weights: the version. For a swap or drop: the index of the first value that it reads.
+        device, lane: where it runs. Instructions of one lane run one after the other.
+        reads, writes, frees: values on this device. `frees` is a subset of `reads` (drop: all of them).
         peer: the other device of a send or receive, else -1.
         group: the devices of a collective, ascending, else empty.
         again: True for the forward that recomputes a stash.
@@ -205,7 +211,7 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """Short unique name on its device, as in traces: 'forward 1 #3'."""
+        """Short name, unique on its device, as in traces: 'forward 1 #3'."""
         counter = "u" if self.counts_updates else "#"
         again = " again" if self.again else ""
         what = ""

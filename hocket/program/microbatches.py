@@ -1,8 +1,8 @@
-"""Microbatches: which samples of a batch each of its microbatches has.
+"""Microbatches: the samples of each microbatch of a batch.
 
-Rules of this file: whole samples, none twice and none left out. Where microbatches are run one by one all are as large as they may be,
-and the last has what is left. Where several run together (StageShape.merged) they are as equal as whole samples can be, and so is
-every bundle: of g bundles in a batch none has more than ceil(batch / g) samples.
+Rules of this file: samples stay whole, and each is in exactly one microbatch. If microbatches run one by one, all have
+the full size and the last one has the rest. If several run together (StageShape.merged), they are as equal as whole
+samples allow, and so are the bundles: if a batch has g bundles, none has more than ceil(batch / g) samples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,13 @@ from hocket.util.units import show_count
 
 @dataclass(frozen=True)
 class Microbatches:
-    """The microbatches of every batch of a run, numbered on from batch to batch.
+    """Microbatches of every batch of a run, numbered across batches.
 
     Attributes:
-        count: of one batch; size: samples of the largest. even: whether they are as equal as they can be.
+        batch_size: samples of a batch.
+        size: samples of the largest microbatch.
+        count: microbatches of a batch.
+        even: True if the microbatches are as equal as they can be.
     """
 
     batch_size: int
@@ -29,15 +32,15 @@ class Microbatches:
 
     @classmethod
     def of(cls, batch_size: int, size: int) -> "Microbatches":
-        """Microbatches of a fixed size; the last microbatch of a batch holds the rest."""
+        """Make microbatches of a fixed size; the last one of a batch holds the rest."""
         return cls(batch_size, size, -(-batch_size // size))
 
     @classmethod
     def bundled(cls, batch_size: int, size: int, widths: Iterable[int]) -> "Microbatches":
-        """Microbatches of at most `size` samples, in a number that all `widths` divide.
+        """Make microbatches of at most `size` samples, in a number that `widths` divide.
 
         Raises:
-            InputError: there would be microbatches without a sample; it says what batch or size would do.
+            InputError: there would be microbatches without a sample. The message says which batch or size would do.
         """
         numbers = sorted(set(widths))
         together = lcm(*numbers)
@@ -61,7 +64,7 @@ class Microbatches:
         return batch * self.batch_size + before
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of so many from it on."""
+        """Samples of one microbatch, or of `merged` microbatches from it on."""
         return self.start(microbatch + merged) - self.start(microbatch)
 
     @cached_property

@@ -1,19 +1,21 @@
-"""The meaning of a program: what each kind reads and writes, and when an instruction may start.
+"""Semantics of a program: reads and writes of each kind, and when each may start.
 
 Rules of this file: simulator, engines, builder and `check` all ask here, and nobody else decides.
 
 1. An instruction may start when everything before it in its lane has finished and everything it reads is there.
-2. What it writes is there when it finishes; but an accumulator bucket is there as soon as its backward has produced the
-   bucket's last gradient (so that an all-reduce overlaps the rest of that backward), in the order of bucket numbers.
-3. A send completes only with its receive (rendezvous), and the k-th send of a lane meets the k-th receive of the peer's.
-   One that the sender copies itself (`Cluster.sender_copies`) is over, where its receive is posted, before the next instruction
-   of the compute lane begins.
-4. A collective runs when all members of its group have reached it; the k-th of a lane meets the k-th of the others'.
-5. What it frees is gone when it finishes; of a send, when the compute instruction that then runs on its device finishes, or
-   before the next one begins. A value that takes the place of a freed one (see `heir_of`) uses its memory. Copies on the host
-   take none of the device's.
-6. A receive, or a gather of weights for one round, is posted, and has its memory from then on, as soon as fewer messages of its lane than the lane's window are
-   posted and not consumed (see receive_window.py); it can start no earlier.
+2. What it writes is there when it finishes. Exception: an accumulator bucket is there as soon as its backward has
+   produced the bucket's last gradient, so that an all-reduce overlaps with the rest of that backward. Buckets appear in
+   the order of their numbers.
+3. A send completes only with its receive (rendezvous). The k-th send of a lane meets the k-th receive of the peer's
+   lane. A send that the sender copies itself (`Cluster.sender_copies`) is over, if its receive is posted, before the
+   next instruction of the compute lane begins.
+4. A collective runs when all ranks of its group have reached it. The k-th collective of a lane meets the k-th of the
+   other ranks' lanes.
+5. What an instruction frees is gone when it finishes. What a send frees is gone when the compute instruction that then
+   runs on its device finishes, or before the next one begins. A value that replaces a freed one (see `heir_of`) uses
+   its memory. Copies on the host use no device memory.
+6. A receive, or a gather of weights for one round, is posted as soon as fewer messages of its lane than the lane's
+   window are posted and not consumed (see receive_window.py). From then on it has its memory. It can start no earlier.
 """
 
 from collections.abc import Iterator
@@ -27,14 +29,20 @@ Stages = tuple[StageShape, ...]
 
 
 def waves(rule: Rule) -> bool:
-    """True if stages are waves that take turns (Wang et al., Wavelet, MLSys 2021, section 3.2)."""
+    """True if stages are waves that take turns.
+
+    Source: Wang et al., Wavelet (MLSys 2021), section 3.2.
+    """
     return rule.kind == "averaged"
 
 
 def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | None:
-    """Signal that the forward of a wave waits for; None without it.
+    """Signal that the forward of a wave waits for.
 
     It marks the end of the other wave's previous forward (or backward, see `_awaited`) on the same device.
+
+    Returns:
+        None if the forward waits for no signal.
     """
     half = rule.batch[stage] // WAVES
     if stage:
@@ -42,13 +50,20 @@ def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | Non
     before = microbatch - stages[stage].round
     if before < 0:
         return None
-    # In the first round of a batch it is the last of the batch before, which is right in front.
+    # In the first round of a batch, the previous forward is the other wave's last one of the batch before.
     same = rule.update(stage, before) == rule.update(stage, microbatch) and rule.takes(stage, before)
     return Value(ValueKind.ENDED, 1, before + half if same else before, 0)
 
 
 def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
-    """Signal of the other wave that a forward (part 0) or backward (part 1) waits for; empty without waves."""
+    """Signal of the other wave that a forward or backward waits for.
+
+    Arguments:
+        part: 0 for a forward, 1 for a backward.
+
+    Returns:
+        The empty tuple without waves, or if there is nothing to wait for.
+    """
     if not _takes_turns(stages, rule, stage, part):
         return ()
     found = twin(stages, rule, stage, microbatch)
@@ -56,7 +71,11 @@ def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int)
 
 
 def _signals(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
-    """Signals for the end of a forward and its recomputation (part 0), or of a backward (part 1)."""
+    """Signals for the end of a forward and its recomputation, or of a backward.
+
+    Arguments:
+        part: 0 for a forward and its recomputation, 1 for a backward.
+    """
     return (Value(ValueKind.ENDED, stage, microbatch, part),) if _takes_turns(stages, rule, stage, part) else ()
 
 
@@ -65,18 +84,28 @@ def _takes_turns(stages: Stages, rule: Rule, stage: int, part: int) -> bool:
 
 
 def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ...]:
-    """Gradients that a wave's step leaves for the next step of the other wave, by bucket."""
+    """Gradients that a wave's step keeps for the next step of the other wave.
+
+    Returns:
+        The empty tuple without waves.
+    """
     return tuple(Value(ValueKind.LENT, stage, update, b) for b in range(stages[stage].buckets)) if waves(rule) else ()
 
 
 def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
-    """Signals and gradients that the second wave leaves for the first after the last microbatch of a run."""
+    """Signals and gradients of the second wave that no one reads at the end of a run.
+
+    They are there after the last microbatch. In a longer run, the first wave would read them.
+    """
     signals = (value for part in (0, 1) for value in _signals(stages, rule, 1, microbatch, part))
     return *signals, *lent(stages, rule, 1, rule.update(1, microbatch))
 
 
 def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backward: bool) -> Value:
-    """The weights that a forward or backward reads: a version, or what was gathered of it for its round."""
+    """Weights that a forward or backward reads.
+
+    The value is a version, or the weights that were gathered for the round (ZeRO-3).
+    """
     if stages[stage].gathers:
         return Value(ValueKind.GATHERED, stage, first_of_round(stages, stage, microbatch), int(backward))
     version = rule.backward_version(stage, microbatch) if backward else rule.version(stage, microbatch)
@@ -84,7 +113,7 @@ def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backwar
 
 
 def first_of_round(stages: Stages, stage: int, microbatch: int) -> int:
-    """The first of the microbatches that a stage's replicas run side by side."""
+    """First of the microbatches that a stage's replicas run side by side."""
     return microbatch - microbatch % stages[stage].round
 
 
@@ -97,13 +126,19 @@ def piece(stages: Stages, source: int, target: int) -> int:
 
 
 def pieces(stages: Stages, what: ValueKind, source: int, target: int, stage: int, microbatch: int) -> Iterator[Value]:
-    """The activations or gradients of a border that belong to one bundle of a stage at either end of it."""
+    """Activations or gradients of a border that belong to one bundle of a stage.
+
+    The stage is the source or the target of the border.
+    """
     step = piece(stages, source, target)
     return (Value(what, source, m, target) for m in range(microbatch, microbatch + stages[stage].merged, step))
 
 
 def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
-    """Batch tensors and activations that a forward reads. They are kept until the backward ends."""
+    """Batch tensors and activations that a forward reads.
+
+    They are kept until the backward ends.
+    """
     shape = stages[stage]
     own = (Value(ValueKind.INPUT, stage, microbatch),) if shape.batch else ()
     came = (pieces(stages, ValueKind.ACTIVATION, source, stage, stage, microbatch) for source in shape.sources)
@@ -111,27 +146,38 @@ def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
 
 
 def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> range:
-    """The microbatches of one update that one replica runs, ascending; of bundles the first ones."""
+    """Microbatches of one update that one replica runs, ascending.
+
+    Bundles count by their first microbatch.
+    """
     whole, shape = rule.microbatches(stage, update), stages[stage]
     turn = shape.devices.index(device) - whole.start // shape.merged
     return range(whole.start + turn % len(shape.devices) * shape.merged, whole.stop, shape.round)
 
 
 def previous_in_update(stages: Stages, rule: Rule, stage: int, microbatch: int) -> int | None:
-    """Microbatch with the accumulator that this microbatch continues; None for the first microbatch of an update."""
+    """Microbatch with the accumulator that this microbatch continues.
+
+    Returns:
+        None for the first microbatch of an update on its replica.
+    """
     before = microbatch - stages[stage].round
     first = rule.microbatches(stage, rule.update(stage, microbatch)).start
     return before if before >= first else None
 
 
 def last_in_update(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> int | None:
-    """The last microbatch of one update that one replica runs."""
+    """Last microbatch of one update that one replica runs.
+
+    Returns:
+        None if the replica runs no microbatch of the update.
+    """
     own = own_microbatches(stages, rule, stage, update, device)
     return own[-1] if own else None
 
 
 def accumulators(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
-    """The accumulator buckets that a backward leaves."""
+    """Accumulator buckets that a backward writes."""
     return tuple(Value(ValueKind.ACCUMULATOR, stage, microbatch, b) for b in range(stages[stage].buckets))
 
 
@@ -140,8 +186,8 @@ def forward_values(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """Values that a forward reads and writes.
 
-    Of waves, one that is made again waits until the other wave's stash is gone, and then tells that this microbatch draws no more random
-    numbers: the other wave's next forward waits for that.
+    With waves, a recomputed forward waits until the other wave's stash is gone. Then it signals that this microbatch
+    draws no more random numbers; the other wave's next forward waits for that signal.
     """
     shape = stages[stage]
     reads = (*inputs_of(stages, stage, microbatch), weight_read(stages, rule, stage, microbatch, backward=again))
@@ -184,16 +230,21 @@ def backward_values(
 
 
 def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
-    """Devices that sum one bucket: replicas of the stage and of its tied stages, in every column."""
+    """Devices that sum one gradient bucket.
+
+    The group contains the replicas of the stage and of its tied stages. Devices of other columns take part as well, but
+    are not listed.
+    """
     tied = dict(stages[stage].tied).get(bucket, (stage,))
     return tuple(sorted({device for s in tied for device in stages[s].devices}))
 
 
 def together(stages: Stages, stage: int, bucket: int) -> tuple[tuple[int, int], ...]:
-    """All (stage, bucket) pairs that share a bucket's weights on the same devices, ascending, including this pair.
+    """All (stage, bucket) pairs with the weights of a bucket on the same devices.
 
-    There each stage has weights, gradients and optimizer state of its own, sums its gradients over devices by itself, and its step adds
-    those of all: so their weights stay the same. Stages on different devices sum theirs in one all-reduce instead.
+    The pairs are ascending and include this one. Each of these stages has separate weights, gradients and optimizer
+    state, and sums its gradients over devices by itself. Its step adds the gradients of all, so their weights stay
+    equal. Stages on different devices use one common all-reduce instead.
     """
     tied = dict(stages[stage].tied).get(bucket)
     if tied is None or len({frozenset(stages[s].devices) for s in tied}) > 1:
@@ -216,20 +267,20 @@ def summed(stages: Stages, stage: int, bucket: int) -> bool:
 
 
 def stages_on(stages: Stages, device: int) -> list[int]:
-    """The stages that a device hosts, ascending."""
+    """Stages on a device, ascending."""
     return [s for s, shape in enumerate(stages) if device in shape.devices]
 
 
 def norms(stages: Stages, rule: Rule) -> bool:
-    """True if the norm of all gradients is an instruction of its own.
+    """True if the norm of all gradients is an instruction.
 
-    The step of a wave has all its gradients and computes the norm itself.
+    The step of a wave has all gradients and computes the norm itself.
     """
     return stages[0].needs_norm and not waves(rule)
 
 
 def norm_group(stages: Stages) -> tuple[int, ...]:
-    """Devices that sum the squares of their gradients: all."""
+    """Devices that sum their squared gradients: all devices of the program."""
     return tuple(sorted({device for shape in stages for device in shape.devices}))
 
 
@@ -239,15 +290,18 @@ def norm_summed(stages: Stages) -> bool:
 
 
 def norm_of(stages: Stages, update: int, device: int) -> Value:
-    """Value of the gradient norm that the steps of an update read on a device; it is named after the first stage there."""
+    """Value of the gradient norm that the steps of an update read on a device.
+
+    It is named after the first stage on the device.
+    """
     what = ValueKind.NORM if norm_summed(stages) else ValueKind.SQUARES
     return Value(what, stages_on(stages, device)[0], update)
 
 
 def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> list[Value]:
-    """Final weight gradients of one update of a stage, by bucket, on the replica of a device.
+    """Final weight gradients of one update of a stage, on the replica of a device.
 
-    Gradients of other stages that are added to them are included.
+    They are ordered by bucket. Gradients of other stages that are added to them are included.
     """
     found = []
     for own in range(stages[stage].buckets):
@@ -263,7 +317,10 @@ def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: in
 def norm_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Values that a norm instruction reads and writes: gradients of all stages of its device. It names the first stage."""
+    """Values that a norm instruction reads and writes.
+
+    It reads the gradients of all stages on its device. It is named after the first of these stages.
+    """
     reads = [v for s in stages_on(stages, device) for v in gradients_of(stages, rule, s, update, device)]
     return tuple(dict.fromkeys(reads)), (Value(ValueKind.SQUARES, stage, update),)
 
@@ -277,7 +334,10 @@ def scattered(stages: Stages, stage: int, bucket: int) -> bool:
 
 
 def sum_of(stages: Stages, stage: int, bucket: int) -> ValueKind:
-    """Kind of a bucket's sum over devices; a separate part if weights are not kept whole."""
+    """Kind of the value of a bucket's sum over devices.
+
+    The sum is a separate part if the weights are not kept whole.
+    """
     return ValueKind.PART if stages[stage].gathers and scattered(stages, stage, bucket) else ValueKind.REDUCED
 
 
@@ -303,10 +363,12 @@ def gather_values(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """Values that a gather reads and writes.
 
-    It either makes a new version and frees the part, or makes the weights for one round and keeps the part.
+    It either makes a new version of the weights and frees the shard, or makes the weights for one round and keeps the
+    shard.
 
     Arguments:
-        index: the version, or the round's first microbatch. part: of the latter 0 for its forwards, 1 for its backwards.
+        index: the version, or the round's first microbatch.
+        part: for a round, 0 for its forwards and 1 for its backwards.
     """
     if stages[stage].gathers:
         read = Value(ValueKind.SHARD, stage, rule.version(stage, index))
@@ -315,7 +377,11 @@ def gather_values(
 
 
 def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, ...], tuple[Value, ...]] | None:
-    """Values that an instruction must read and write, from its kind, stage and index; None if the kind leaves them open."""
+    """Values that an instruction must read and write, by its kind, stage and index.
+
+    Returns:
+        None if the kind leaves them open.
+    """
     stages, rule = program.stages, program.rule
     stage, index = instruction.stage, instruction.index
     match instruction.kind:
@@ -333,7 +399,10 @@ def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, .
 
 
 def early_writes(instruction: Instruction) -> tuple[Value, ...]:
-    """Values that are there before the instruction finishes (rule 2), in the order in which they appear."""
+    """Values that exist before the instruction finishes (rule 2).
+
+    They are in the order in which they appear.
+    """
     if instruction.kind is not Kind.BACKWARD:
         return ()
     return tuple(v for v in instruction.writes if v.what is ValueKind.ACCUMULATOR)
@@ -351,7 +420,11 @@ _HEIRS = {
 
 
 def heir_of(instruction: Instruction, written: Value) -> Value | None:
-    """The freed value whose memory a written one takes over in place, if any (rule 5)."""
+    """Freed value with the memory that a written value takes over in place (rule 5).
+
+    Returns:
+        None if the written value has separate memory.
+    """
     ancestors = _HEIRS.get(written.what, ())
     for value in instruction.frees:
         same = value.what in ancestors and value.stage == written.stage and value.part == written.part

@@ -1,8 +1,8 @@
-"""Program: per device and lane an ordered list of instructions, as prologue, period and epilogue.
+"""Program: instructions by device and lane, as prologue, period and epilogue.
 
-Asynchronous schedules have no finite form otherwise. In repetition r of the period every index that counts
-microbatches has moved on by r * `stride`, every one that counts updates by r * stride // rule.batch[stage]; the epilogue
-is written as if it followed zero repetitions and moves on in the same way.
+Asynchronous schedules have no other finite form. In repetition r of the period, every index that counts microbatches
+has moved on by r * `stride`, and every index that counts updates by r * stride // rule.batch[stage]. The epilogue is
+written as if it followed zero repetitions, and moves on in the same way.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,42 +16,54 @@ from hocket.program.rule import Rule
 Lane = tuple[int, str]
 Lanes = Mapping[Lane, tuple[Instruction, ...]]
 SHARDS = ("none", "optimizer", "full")
-"""What of a stage's state is divided among its replicas: nothing; optimizer state and the step (ZeRO's first stage); weights as
-well, which are gathered for each forward and backward (its third)."""
+"""State of a stage that is sharded over its replicas.
+
+- none: every replica has everything.
+- optimizer: optimizer state and the step (ZeRO-1).
+- full: weights as well, which are gathered for each forward and backward (ZeRO-3).
+"""
 
 
 def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
-    """Replica that runs a microbatch: replicas take turns, one bundle each (1F1B-RR, section 2.4.2)."""
+    """Replica that runs a microbatch. Replicas take turns, one bundle each.
+
+    Source: 1F1B-RR (Narayanan's dissertation, section 2.4.2).
+    """
     return devices[microbatch // merged % len(devices)]
 
 
 MAX_THREADS = 4096
-"""That may move one bucket: more than any device gives to communication."""
+"""Maximum number of communication threads of a bucket; no device gives more to communication."""
 MAX_CPU_THREADS = 16
-"""Likewise on a processor, where each takes a process group with connections of its own."""
+"""Maximum on a CPU, where each communication thread needs a process group with separate connections."""
 
 
 @dataclass(frozen=True)
 class StageShape:
-    """Facts about one stage that a program needs. Layers, bytes and seconds are kept elsewhere.
+    """Facts about one stage that a program needs, without layers, bytes and seconds.
 
     Attributes:
         devices: the replicas, which take turns (see `replica`).
-        sources: stages whose activations it reads, ascending; targets: stages that read its own.
-        gradients: those of `sources` to which a gradient flows back.
-        batch: whether it reads tensors of the batch itself.
-        buckets: number of buckets of its weight gradients, the last backward layer's bucket first.
-        tied: for some buckets, all stages (this one too) that share those weights: their gradients are summed.
-        recompute: whether the stash is made again before the backward.
-        columns: how many such pipelines there are, side by side and each with microbatches of its own, of which the program
-            is one; gradients are summed over all.
-        clips: whether a step reads the norm of the gradients of all stages first (of all stages or of none).
-        weighted: whether a step divides by the weights of all losses of its update, which are summed with the norm (likewise).
+        sources: stages that send activations to this stage, ascending.
+        targets: stages that read this stage's activations, ascending.
+        gradients: the `sources` to which a gradient flows back.
+        batch: True if the stage reads tensors of the batch itself.
+        buckets: number of gradient buckets, in the order in which a backward finishes them (last layers first).
+        tied: for some buckets, all stages (including this one) that share their weights. Gradients of such buckets are
+            summed over these stages.
+        recompute: True if the stash is recomputed before the backward.
+        columns: number of identical pipelines side by side, each with separate microbatches. The program is one of
+            them; gradients are summed over all.
+        clips: True if a step first reads the norm of the gradients of all stages. Equal for all stages.
+        weighted: True if a step divides by the sum of the loss weights of its update, which is computed with the norm.
+            Equal for all stages.
         shard: one of SHARDS.
-        merged: microbatches of a bundle, which one forward or backward runs together: those from a multiple of this on.
-        threads: for each bucket, how many threads move its sum; (): what the library takes by itself.
-        wave: which replica of the model it belongs to, of several that take turns on the same devices (strategies/schedules/tick_tock.py).
-        overlaps: whether a wave's backwards need not wait for the other wave's; its forwards always do.
+        merged: microbatches in a bundle, which one forward or backward runs together. A bundle begins at a multiple of
+            this number.
+        threads: for each bucket, the number of threads of its all-reduce; () for the library's default.
+        wave: the replica of the model that the stage belongs to, if several take turns on the same devices
+            (strategies/schedules/tick_tock.py).
+        overlaps: True if a wave's backwards need not wait for the other wave's backwards. Forwards always wait.
     """
 
     devices: tuple[int, ...]
@@ -73,7 +85,7 @@ class StageShape:
 
     @property
     def lane(self) -> str:
-        """The lane of its compute instructions."""
+        """Lane of the stage's compute instructions."""
         return compute_lane(self.wave)
 
     @property
@@ -86,12 +98,12 @@ class StageShape:
 
     @property
     def sharded(self) -> bool:
-        """True if each replica steps a shard of the weights and all replicas gather them."""
+        """True if each replica steps one shard of the weights, which are then gathered."""
         return self.shard != "none" and len(self.devices) * self.columns > 1
 
     @property
     def gathers(self) -> bool:
-        """True if weights are whole only while a forward or backward needs them (ZeRO-3, FSDP)."""
+        """True if weights are whole only during a forward or backward (ZeRO-3, FSDP)."""
         return self.sharded and self.shard == "full"
 
     def device(self, microbatch: int) -> int:
@@ -104,17 +116,23 @@ class StageShape:
         return len(self.devices) * self.merged
 
     def threads_of(self, value: Value) -> int:
-        """Threads (or NCCL CTAs) of the all-reduce that reads a value; 0 for the library's default."""
+        """Threads (or NCCL CTAs) of the all-reduce that reads a value.
+
+        Returns:
+            0 for the library's default.
+        """
         return self.threads[value.part] if self.threads and value.what is ValueKind.ACCUMULATOR else 0
 
     def first(self, microbatch: int) -> int:
-        """The first microbatch of the bundle that one belongs to: it gives the bundle its number."""
+        """First microbatch of a microbatch's bundle. It gives the bundle its number."""
         return microbatch - microbatch % self.merged
 
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions of every device. Frozen; `hocket.program.text.printer` prints and parses it.
+    """Instructions of every device.
+
+    A program is frozen. `hocket.program.text.printer` prints it, `hocket.program.text.parser` parses it.
 
     Attributes:
         name: the strategy's name and configuration, for people.
@@ -122,7 +140,8 @@ class Program:
         stride: microbatches admitted in one period.
         admitted: microbatches admitted outside of the period, in prologue and epilogue.
         prologue, period, epilogue: instructions by (device, lane).
-        swaps: whether all that a device keeps between periods lies on its host, as copies ~1 (program/passes/swapping/insert.py).
+        swaps: True if everything that a device keeps between periods is on its host, as copies ~1
+            (program/passes/swapping/insert.py).
     """
 
     name: str
@@ -137,7 +156,7 @@ class Program:
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """Numbers of all devices that take part, ascending."""
+        """Numbers of all devices of the program, ascending."""
         return tuple(sorted({d for stage in self.stages for d in stage.devices}))
 
     @cached_property
@@ -147,15 +166,21 @@ class Program:
         return tuple(sorted(found, key=lambda lane: (lane[0], lane[1] != "compute", lane[1])))
 
     def microbatches(self, repeats: int) -> int:
-        """Microbatches trained on after some repetitions of the period and the epilogue."""
+        """Microbatches trained on, with a number of repetitions of the period.
+
+        Prologue and epilogue are included.
+        """
         return self.admitted + repeats * self.stride
 
     def updates(self, stage: int, repeats: int) -> int:
-        """Updates of one stage's weights after some repetitions of the period and the epilogue."""
+        """Updates of one stage's weights, with a number of repetitions of the period.
+
+        Prologue and epilogue are included.
+        """
         return self.microbatches(repeats) // self.rule.batch[stage]
 
     def unrolled(self, repeats: int) -> dict[Lane, list[Instruction]]:
-        """Every lane's whole list: prologue, `repeats` periods, epilogue."""
+        """Instructions of every lane: prologue, `repeats` periods, epilogue."""
         whole: dict[Lane, list[Instruction]] = {lane: list(self.prologue.get(lane, ())) for lane in self.lanes}
         for r in range(repeats):
             for lane, part in self.period.items():
@@ -165,11 +190,11 @@ class Program:
         return whole
 
     def shifted(self, instruction: Instruction, repeats: int) -> Instruction:
-        """The instruction moved on by some repetitions of the period."""
+        """The instruction, moved on by some repetitions of the period."""
         if repeats == 0:
             return instruction
         i, by, move = instruction, repeats * self.stride, self._moved
-        return Instruction(  # `replace` takes twice as long, and proofs and simulations move whole programs
+        return Instruction(  # `replace` is half as fast, and proofs and simulations move whole programs
             i.kind,
             i.stage,
             i.index + (by // self.rule.batch[i.stage] if i.counts_updates else by),
@@ -193,15 +218,21 @@ class Program:
         return self._moved(value, repeats * self.stride)
 
     def initial(self, device: int) -> tuple[Value, ...]:
-        """Values that a device holds before the first instruction: version 0 of weights and optimizer state."""
+        """Values on a device before the first instruction.
+
+        Version 0 of weights (or weight shards) and of optimizer state.
+        """
         return tuple(self._kept(device, lambda stage: 0))
 
     def final(self, device: int, repeats: int) -> tuple[Value, ...]:
-        """Values that a device holds after the last instruction: the newest weights and optimizer state."""
+        """Values on a device after the last instruction.
+
+        The newest version of weights (or weight shards) and of optimizer state.
+        """
         return tuple(self._kept(device, lambda stage: self.updates(stage, repeats)))
 
     def _kept(self, device: int, version: Callable[[int], int]) -> Iterator[Value]:
-        """Yield values of its stages that a device keeps between segments."""
+        """Yield the values of a device's stages that stay between segments of a run."""
         for s, stage in enumerate(self.stages):
             if device in stage.devices:
                 yield Value(
@@ -210,7 +241,7 @@ class Program:
                 yield Value(ValueKind.OPTIMIZER, s, version(s), copy=int(self.swaps))
 
     def instructions(self) -> Iterator[tuple[str, Instruction]]:
-        """Every instruction with the name of its part, lane by lane."""
+        """Yield every instruction with the name of its part, lane by lane."""
         for part in ("prologue", "period", "epilogue"):
             lanes: Lanes = getattr(self, part)
             for lane in self.lanes:
@@ -222,5 +253,5 @@ class Program:
 
 
 def freeze(lanes: Mapping[Lane, list[Instruction]]) -> Lanes:
-    """Lanes that nobody can change, without empty ones, in a fixed order."""
+    """Return the lanes as an immutable mapping in a fixed order, without empty lanes."""
     return MappingProxyType({lane: tuple(lanes[lane]) for lane in sorted(lanes) if lanes[lane]})

@@ -1,7 +1,8 @@
-"""RankLayout: the facts of a plan that an engine needs beside the Program.
+"""RankLayout: the facts of a plan that an engine needs in addition to the Program.
 
-A plan file names a strategy, layers and devices. It is resolved once, for one graph, into a Program (what each device does, in which
-order) and a RankLayout (which layers and samples a device has, and what it may hold). Engines read these two and no plan.
+A plan file names a strategy, layers and devices. It is resolved once, for one graph, into a Program (what each device
+does, in which order) and a RankLayout (the layers, samples and memory limits of each device). Engines read these two
+and no plan.
 """
 
 from collections.abc import Mapping
@@ -22,12 +23,13 @@ class RankLayout:
         batches: samples of every microbatch.
         cuts: layers, devices and gradient buckets of each stage, as indices into the graph.
         shapes: the same stages as the program sees them.
-        compilers: for each stage the backend of torch.compile; "" runs the stage eagerly.
+        compilers: for each stage, the backend of torch.compile; "" runs the stage eagerly.
         tensor: ranks of a tensor-parallel group.
-        slices: True if each rank of a group sends a slice of a border tensor, which is gathered behind the slow link.
+        slices: True if each rank of a group sends a slice of a border tensor, which is gathered after the slow link.
         swap: settings of swapping; None if all values stay on their devices.
-        host_bytes: by device of the program, bytes of host memory that it may use; a device that is missing has no limit.
-        plan_digest: SHA-256 of the plan file's text; profile_digest: of the profile that it was made with.
+        host_bytes: by device of the program, bytes of host memory that it may use. A missing device has no limit.
+        plan_digest: SHA-256 of the plan file's text.
+        profile_digest: SHA-256 of the profile that the plan was made with.
     """
 
     batches: Microbatches
@@ -47,7 +49,10 @@ class RankLayout:
         return self.batches.batch_size
 
     def budgets(self, device: int) -> tuple[float, float]:
-        """Bytes that a device, and its host for it, may hold; infinite without a limit."""
+        """Bytes that a device may hold, and bytes that its host may hold for it.
+
+        A budget without a limit is infinite.
+        """
         if self.swap is None:
             return inf, inf
         limit = self.swap.budget_bytes(device)

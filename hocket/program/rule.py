@@ -1,15 +1,17 @@
-"""Rule: which weight version each microbatch uses, and which microbatches make up each update.
+"""Rule: weight version of each microbatch, and microbatches of each update.
 
-Every strategy declares its rule; `check` holds the program to it, and a plain single-process loop that applies it is
-what every run is compared with. One formula covers all kinds:
+Every strategy declares its rule. `check` proves that a program follows it, and every run is compared with a plain
+single-process loop that applies it. One formula covers all kinds:
 
     version(stage, microbatch) = max(0, microbatch // batch[stage] - delay[stage])
 
-`averaged` is of two waves that hold the same layers and take half of each batch in turn: a step uses the gradients of its own half
-and of the half before, which the other wave computed on weights of its own.
+Kind `averaged` is for two waves that hold the same layers and run half of each batch in turn. A step uses the gradients
+of its own half and of the half before, which the other wave computed on its own weights.
 
-Sources: sync 3.2.2; stashed and vertical 2.4.3; delayed (2BW) 3.2.1; naive: 2.4.3, "without weight stashing";
-averaged: Wang et al., Wavelet (MLSys 2021), figure 9 and equation 1.
+Sources:
+- sync, stashed, vertical, delayed (2BW) and naive ("without weight stashing"): Narayanan's dissertation, sections 3.2.2
+  (sync), 2.4.3 (stashed, vertical, naive) and 3.2.1 (delayed).
+- averaged: Wang et al., Wavelet (MLSys 2021), figure 9 and equation 1.
 """
 
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from hocket.errors import InputError
 
 WAVES = 2
-"""Of the rule `averaged`."""
+"""Number of waves under the rule `averaged`."""
 KINDS = ("sync", "stashed", "vertical", "delayed", "naive", "averaged")
 
 
@@ -27,8 +29,9 @@ class Rule:
 
     Attributes:
         kind: one of KINDS.
-        batch: per stage, how many consecutive microbatches one update averages over.
-        delay: per stage, how many updates the forward lags behind the newest weights in the steady state.
+        batch: for each stage, the number of consecutive microbatches that one update averages over.
+        delay: for each stage, the updates by which the forward's weights lag behind the newest ones in the steady
+            state.
     """
 
     kind: str
@@ -46,17 +49,23 @@ class Rule:
             raise InputError("rule", f"batch {self.batch}, delay {self.delay}", "batch >= 1, delay >= 0")
 
     def version(self, stage: int, microbatch: int) -> int:
-        """Weight version that the forward of a microbatch uses: the number of updates it contains."""
+        """Weight version that the forward of a microbatch uses.
+
+        The version is the number of updates that the weights contain.
+        """
         return max(0, microbatch // self.batch[stage] - self.delay[stage])
 
     def backward_version(self, stage: int, microbatch: int) -> int:
-        """Weight version that the backward uses: the forward's, but for `naive`, where it is the newest."""
+        """Weight version that the backward of a microbatch uses.
+
+        The version is the forward's, except under `naive`, where it is the newest.
+        """
         if self.kind == "naive":
             return microbatch // self.batch[stage]
         return self.version(stage, microbatch)
 
     def update(self, stage: int, microbatch: int) -> int:
-        """Number of the update that a microbatch's gradient goes into."""
+        """Number of the update that applies a microbatch's gradient."""
         return microbatch // self.batch[stage]
 
     def microbatches(self, stage: int, update: int) -> range:
@@ -75,13 +84,21 @@ class Rule:
         return self.kind != "averaged" or microbatch in self.microbatches(stage, self.update(stage, microbatch))
 
     def before(self, stage: int, update: int) -> tuple[int, int] | None:
-        """The (stage, update) before this one under `averaged`: their gradients are averaged."""
+        """The previous (stage, update) under `averaged`: the two gradients are averaged.
+
+        Returns:
+            None under other rules, and for the first update.
+        """
         if self.kind != "averaged" or (stage, update) == (0, 0):
             return None
         return (0, update) if stage else (1, update - 1)
 
     def staleness(self, stage: int) -> int:
-        """Updates between the weights a gradient was computed with and those it is applied to, once warm."""
+        """Steady-state staleness of gradients, in updates.
+
+        Staleness counts the updates between the weights that a gradient was computed with and the weights that it is
+        applied to.
+        """
         return self.delay[stage]
 
     @property
@@ -91,5 +108,8 @@ class Rule:
 
     @property
     def at_one_moment(self) -> bool:
-        """True if all stages update with gradients of the same microbatches before any stage continues."""
+        """True if all stages update at one moment, after the same microbatches.
+
+        The update happens before any stage continues.
+        """
         return self.synchronous and len(set(self.batch)) == 1
