@@ -1,1 +1,1 @@
-"""Explanations of a search: bottlenecks, rejected plans, comparison with baselines."""
+"""Explain a search: bottlenecks, rejected plans, comparison with baselines."""

@@ -1,7 +1,10 @@
-"""Verdict: whether a pipeline is worth it, and by how much the best plan of the other kind is behind.
+"""Compare the best plan with the best plan of the other kind.
 
-Rules of this file: both kinds are searched as far as it takes to know the best of each; a pipeline is not taken by habit. Kernels that
-must be launched, products that are small and links inside of a server are in every plan's seconds (cost/, planning/mesh/layout.py).
+The question is whether a pipeline is worth it, and how much slower the best plan without one is (or the reverse).
+
+Rules of this file: both kinds are searched until the best of each is known; a pipeline is not chosen by habit.
+Kernel launches, small matrix products and links inside a server are part of every plan's seconds (cost/,
+planning/mesh/layout.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -41,16 +44,22 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """Comparison of the best plan with the best of the other kind.
+    """Comparison of the best plan with the best plan of the other kind.
 
     Attributes:
         winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE or SWAPPED.
-        other: the best of the other kind, pipelines or not, and beside one device alone the best on several; empty where there is none.
-        loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
-        stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
-            quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
-        swapped, swapped_loses: the best that swaps, beside a winner that does not, and how much longer it takes.
-        waves: why waves are not taken, a line for each kind of them that was looked at (explain.py).
+        other: label of the best plan of the other kind; empty if there is none. For a pipeline, that is the best
+            plan without one, and the reverse; for one device alone, the best plan on several devices.
+        loses: additional seconds of `other`, as a share of the winner's.
+        why: reason why there is no plan of the other kind.
+        stale: label of the best plan with stale weights, if it is faster and the request did not mention stale
+            weights.
+        stale_gains: seconds that `stale` saves, as a share of the winner's.
+        stale_updates: how the updates of `stale` differ from one process, in a sentence.
+        swapped, swapped_loses: the best plan that swaps, if the winner does not, and its additional seconds as a
+            share.
+        waves: for each kind of waves that was searched, a line with the reason why it is not the best
+            (waves/explain.py).
     """
 
     winner: str
@@ -89,7 +98,10 @@ class BaselineComparison:
 
 
 def of_sizes(found: SizedSearch) -> BaselineComparison:
-    """Comparison for an analytic model, including stale weights if its request leaves them out by default."""
+    """Comparison for an analytic model.
+
+    Stale weights are included if the request does not decide about them.
+    """
     verdict = _of_sizes(found)
     if _says(found.request):
         return verdict
@@ -108,7 +120,7 @@ def _of_sizes(found: SizedSearch) -> BaselineComparison:
     others = search_meshes(spaces, found.batch_size, only=lambda mesh: (mesh.depth > 1) == wanted)
     winner = _kind(best.mesh)
     if others.found:
-        # Of equals either search leaves some out: the one that is named shall not be behind the runner-up.
+        # Each search skips some candidates that count as equal: `other` must not be slower than a known runner-up.
         known = (*others.found, *(one for one in found.candidates if (one.mesh.depth > 1) == wanted))
         second = min(known, key=lambda one: one.iteration_s)
         return BaselineComparison(winner, second.label, second.iteration_s / best.iteration_s - 1)
@@ -169,7 +181,7 @@ def with_stale(
     request: PlanRequest,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> BaselineComparison:
-    """The comparison with stale weights, if the request of the search leaves them out by default.
+    """Add the gain of stale weights, if the request does not decide about them.
 
     Arguments:
         profiles: of the search.
@@ -182,7 +194,7 @@ def with_stale(
     others = search_widths(profiles, best.plan.cluster, stale, progress).candidates
     old = [
         one for one in others if one.updates.age or one.updates.shared
-    ]  # others only step after another number of samples
+    ]  # the other strategies differ only in the samples of an update
     quickest = min(old, key=lambda one: one.iteration_s, default=best)
     gains = 1 - quickest.iteration_s / best.iteration_s
     return _with(verdict, quickest.label, gains, quickest.updates, quickest.strategy)
@@ -196,7 +208,7 @@ def _says(request: PlanRequest) -> bool:
 def _with(
     verdict: BaselineComparison, name: str, gains: float, updates: UpdateSemantics, strategy: str
 ) -> BaselineComparison:
-    """The comparison with the gain of stale weights, if that is more than a tie."""
+    """Add the gain of stale weights, if it is more than a tie."""
     if gains <= TIE:
         return verdict
     return replace(verdict, stale=name, stale_gains=gains, stale_updates=updates.sentence(strategy))

@@ -1,7 +1,7 @@
-"""Where the time of an iteration goes for a mesh, and what stands in the way of quicker ones.
+"""Bottlenecks of a parallel layout: the time of an iteration by cause.
 
-Rules of this file: seconds are the profile's, laid on the mesh; what no part explains is the pipeline's filling and draining, then the
-rest.
+Rules of this file: seconds are those of the profile, assigned to the layout's devices. The unexplained rest is the
+pipeline's fill and drain first, then other causes.
 """
 
 from collections import Counter
@@ -16,13 +16,16 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class Bottlenecks:
-    """Time of an iteration by cause, as the mean over devices, and obstacles to faster layouts.
+    """Time of an iteration by cause, as the mean over devices.
 
     Attributes:
-        compute_s: forwards and backwards; recompute_s: what is made again for backwards; reductions_s: reductions among a
-            tensor-parallel group; step_s: of the optimizer.
-        bubble_s: filling and draining the pipeline; other_s: transfers, sums of gradients, and stages that wait for slower ones.
-        memory_share: of the fullest device.
+        compute_s: forwards and backwards.
+        recompute_s: recomputation before backwards.
+        reductions_s: reductions within tensor-parallel groups.
+        step_s: optimizer steps.
+        bubble_s: fill and drain of the pipeline.
+        other_s: transfers, gradient sums, and waiting for slower stages.
+        memory_share: used share of the memory of the fullest device.
     """
 
     compute_s: float
@@ -34,7 +37,7 @@ class Bottlenecks:
     memory_share: float
 
     def shares(self) -> dict[str, float]:
-        """Parts of an iteration, by what takes them."""
+        """Shares of an iteration by cause; they add up to 1."""
         names = ("compute", "recompute", "reductions", "step", "bubble", "other")
         seconds = {name: float(getattr(self, f"{name}_s")) for name in names}
         whole = sum(seconds.values())

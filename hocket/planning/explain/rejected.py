@@ -1,7 +1,7 @@
 """Refused layouts of analytic models, each with its reason.
 
-Rules of this file: asked for only where somebody wants to see them; the search itself counts them. Of what is alike the nearest misses
-stand for all: with the least memory that lacks, or the least time that they lose.
+Rules of this file: refusals are listed on request only; the search itself just counts them. The nearest misses of
+each kind stand for all others: those that lack the least memory, or lose the least time.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from hocket.planning.mesh.search import with_tailors
 from hocket.planning.search.result import Refused
 from hocket.util.units import show_bytes, show_count, show_seconds
 
-_EACH = 6  # nearest misses of a kind
+_EACH = 6  # nearest misses of each kind
 
 
 def refused_meshes(found: SizedSearch) -> tuple[Refused, ...]:
-    """Why others are no candidates: by memory, by their bound, by what does not divide."""
+    """Refused layouts: too large, too slow by their bound, or not divisible."""
     simulated = {(one.mesh.config, one.mesh.samples) for one in found.meshes.found}
     best_s = found.best.iteration_s if found.meshes.found else float("inf")
     large, slow = list[tuple[float, Refused]](), list[tuple[float, Refused]]()
@@ -48,7 +48,7 @@ def _too_slow(mesh: ParallelLayout, bound: Bound, best_s: float) -> Refused:
 
 
 def _undivided(found: SizedSearch) -> Iterator[Refused]:
-    """Widths, columns and depths that do not divide model, cluster or batch."""
+    """Yield sizes that do not divide model, cluster or batch."""
     request, sizes = found.request, sizes_of(found.request)
     stale = "two_bw" in request.strategies or request.synchronous is False
     model, cluster, batch = found.model, found.cluster, found.batch_size

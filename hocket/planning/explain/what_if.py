@@ -1,7 +1,9 @@
-"""What-if analysis: a plan, and the best plan, on a changed cluster or for another batch.
+"""What-if analysis: a plan on a changed cluster or for another batch.
 
-Rules of this file: nothing is estimated. The same plan is simulated again, or a search asks anew; only where `ScenarioResult.at_most` says so
-is a bound told, that no plan is above. Files stay as they are.
+The best plan there is found as well.
+
+Rules of this file: nothing is estimated. The same plan is simulated again, or a new search runs. Only a result with
+`ScenarioResult.at_most` is an upper bound, which no plan exceeds. Files stay as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 from hocket.util.units import show_bytes
 
-MEMORY = 1.1  # times as much: what the usual question of memory asks
+MEMORY = 1.1  # factor on device memory in the default scenario
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Scenario:
     """One change of cluster or batch.
 
     Attributes:
-        text: in words, such as "twice server". batch: times as many samples of an update.
+        text: the change in words, such as "twice server".
+        batch: factor on the samples of an update.
     """
 
     text: str
@@ -54,9 +57,11 @@ class ScenarioResult:
     """Result of a scenario; gains are shares of the current samples per second.
 
     Attributes:
-        same: of the same plan; None where it cannot be, or does not fit, as `why` says.
-        anew: of the best plan there; None where nobody searched, or nothing fits. at_most: `anew` is a bound.
-        plan: the best plan there, in a few words.
+        same: gain of the same plan; None if the plan is not possible or does not fit, for the reason in `why`.
+        anew: gain of the best plan there; None if there was no search, or nothing fits.
+        at_most: True if `anew` is an upper bound.
+        plan: label of the best plan there.
+        why: reason why the same plan, or any plan, is not possible.
     """
 
     question: Scenario
@@ -68,15 +73,17 @@ class ScenarioResult:
 
     @property
     def gain(self) -> float:
-        """The best that is known."""
+        """The best known gain."""
         return max(self.same or 0.0, self.anew or 0.0)
 
 
 def usual(cluster: Cluster, swaps: bool = False) -> tuple[Scenario, ...]:
-    """Default scenarios: double bandwidth of each level, 10 % more memory, double batch, devices twice as fast.
+    """Default scenarios.
+
+    These are: double bandwidth of each level, 10 % more memory, a double batch, and devices twice as fast.
 
     Arguments:
-        swaps: it is asked of a plan that does: then of links to hosts, too.
+        swaps: True for a plan that swaps; then a scenario doubles the bandwidth to hosts.
     """
     links = [
         Scenario(f"{level.name} of twice the bandwidth", Change(bandwidth={level.name: 2.0}))
@@ -99,7 +106,7 @@ def fewer(cluster: Cluster, bubble: float) -> tuple[Scenario, ...]:
     They are tried if the plan keeps devices idle so long that fewer devices without a slow link may be faster.
 
     Arguments:
-        bubble: idle by busy time of a plan on all devices.
+        bubble: idle time relative to busy time, of a plan on all devices.
     """
     found = []
     for level, below in enumerate((None, *cluster.levels[:-1])):
@@ -116,7 +123,7 @@ def ask_sizes(found: SizedSearch, question: Scenario, search: bool = True) -> Sc
     """Answer a what-if question about the best plan of an analytic model.
 
     Arguments:
-        search: whether to search anew; else memory is answered by a bound.
+        search: True to search again; otherwise a question about memory is answered by a bound.
     """
     best, now = found.best, found.best.predicted.samples_per_s
     try:
@@ -156,7 +163,7 @@ def _anew(answer: ScenarioResult, gain: float, plan: str, same_plan: str) -> Sce
 def _same_mesh(
     found: SizedSearch, best: SimulatedLayout, cluster: Cluster, batch_size: int
 ) -> tuple[float | None, str]:
-    """Seconds of an iteration of the same mesh, and why it cannot be."""
+    """Seconds of an iteration of the same layout, and why it is not possible."""
     mesh, rest = best.mesh, batch_size % (best.mesh.samples * best.mesh.width)
     if cluster.devices != found.cluster.devices:
         return None, f"{cluster.devices} devices are divided otherwise"
@@ -170,7 +177,7 @@ def _same_mesh(
 
 
 def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
-    """The device that lacks most, in words; empty where none does."""
+    """Device that lacks the most memory, in words; empty if all fit."""
     device = max(peaks, key=lambda d: (peaks[d] - cluster.capacity_bytes(d), -d))
     capacity = cluster.capacity_bytes(device)
     return (
@@ -181,7 +188,10 @@ def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
 
 
 def _least_with(found: SizedSearch, memory: float) -> float:
-    """The least bound on the seconds of what fits with so much more memory; at most those of the best."""
+    """Least time bound among layouts that fit only with more memory.
+
+    The result is at most the best plan's seconds.
+    """
     best_s: float = found.best.iteration_s
     larger = Change(memory=memory).of(found.cluster)
     waiting: list[tuple[float, int, Bound, ParallelLayout, RecomputeCut | None]] = []
@@ -191,7 +201,7 @@ def _least_with(found: SizedSearch, memory: float) -> float:
                 bound = space.bound(mesh)
                 if bound.seconds < best_s and (recompute_cut or bound.fits):
                     waiting.append((bound.seconds, len(waiting), bound, mesh, recompute_cut))
-    # What is made again only adds to a bound.
+    # Recomputation only adds to a bound.
     for bound_s, _, bound, mesh, recompute_cut in sorted(waiting, key=lambda one: one[:2]):
         if bound_s >= best_s:
             break
@@ -204,10 +214,10 @@ def _least_with(found: SizedSearch, memory: float) -> float:
 
 
 def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool = False) -> ScenarioResult:
-    """A question about a plan as it stands.
+    """Answer a what-if question about a plan as it is.
 
     Arguments:
-        search: whether to search for the best plan there, too, with the plan's profile.
+        search: True to search for the best plan there as well, with the plan's profile.
     """
     try:
         now = predict_iteration(plan, profile)
@@ -223,7 +233,7 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool
 
 
 def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, question: Scenario) -> ScenarioResult:
-    """Answer with a new search of the analytic model that the plan was made from."""
+    """Answer a what-if question about a plan of an analytic model, by a new search."""
     same = ask_plan(plan, profile, question)
     try:
         now = predict_iteration(plan, profile).samples_per_s
@@ -235,15 +245,16 @@ def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, que
 
 
 def _admits(plan: Plan) -> bool | None:
-    """False where a plan computes with old weights: then a search may, too."""
+    """Setting of `synchronous` for a search: False if the plan has stale weights."""
     return None if plan.strategy in synchronous_strategies() else False
 
 
 def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
-    """Published model that the plan of an analytic model was made from.
+    """Published model from which the plan of an analytic model was made.
 
     Raises:
-        InputError: it is of another, or worked out otherwise (with a calibration, say).
+        InputError: the plan's model is not a published one, or its profile was derived otherwise (with a
+            calibration, for example).
     """
     step = f"Ask of the model: hocket what-if MODEL CLUSTER -B {plan.batch_size}"
     refusal = InputError(
@@ -282,11 +293,12 @@ def ask_profile(
     search: bool = True,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> ScenarioResult:
-    """A question about the best plan of a profiled job.
+    """Answer a what-if question about the best plan of a profiled job.
 
     Arguments:
-        request: of the search that found it. search: whether to search anew; of memory that is done in any case where a choice was
-            refused that lacks no more.
+        request: of the search that found the plan.
+        search: True to search again. A question about memory always searches if the additional memory would admit a
+            refused candidate.
     """
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)

@@ -1,1 +1,4 @@
-"""Goals other than one batch size: samples per second, time to accuracy, subclusters."""
+"""Goals of planning beyond the fastest iteration of one batch size.
+
+These are samples per dollar, deadlines, time to accuracy, and the best sub-cluster.
+"""

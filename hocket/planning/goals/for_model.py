@@ -1,7 +1,7 @@
 """Goals for analytic models: plan on the whole cluster, or on its best part.
 
-Rules of this file: deterministic. What no plan on a part can be below is worked out first: its devices' seconds without any waiting,
-and their memory beside the model's state; only then is the part searched.
+Rules of this file: deterministic. A lower bound for each sub-cluster comes first: its devices' seconds without any
+waiting, and their memory compared with the model's state. The sub-cluster is searched only if the bound allows it.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,10 @@ from hocket.util.units import show_count
 
 
 def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
-    """Training seconds by the dissertation's closed form, from the best plan's achieved rate; None without samples."""
+    """Training seconds by the dissertation's equation 4.4.
+
+    The achieved rate is that of the best plan. None if the goal has no number of samples.
+    """
     if planned.goal.samples is None:
         return None
     found, devices = planned.found, planned.part.devices
@@ -52,13 +55,13 @@ def plan_sizes(
         found = search_sizes(model, cluster, request)
         return Planned(goal, batch_size, found, whole(cluster))
     for width in request.tensors:
-        grouped(cluster, width)  # what the whole cannot have is the user's mistake
+        grouped(cluster, width)  # a size that is impossible on the whole cluster is the user's mistake
     asks = _Asks(model, request)
     return planned_part(part_for(goal, parts(cluster), batch_size, asks, progress), batch_size)
 
 
 class _Asks:
-    """Searches on parts; profiles are worked out once for each device type."""
+    """Searches on sub-clusters; each device type's profile is computed once."""
 
     def __init__(self, model: Transformer, request: PlanRequest) -> None:
         self.model, self.request = model, request
@@ -66,7 +69,10 @@ class _Asks:
         self._work: dict[str, float] = {}
 
     def least_s(self, part: Subcluster) -> float:
-        """Seconds with all devices busy all the time; infinite if the model's state exceeds their memory."""
+        """Seconds of an iteration with all devices busy all the time.
+
+        Infinite if the model's state exceeds their memory.
+        """
         cluster, numbers = part.cluster, self.request.precision
         each = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
         if each * self.model.parameters > sum(cluster.capacity_bytes(d) for d in range(cluster.devices)):
@@ -79,7 +85,7 @@ class _Asks:
         return self._work[kinds[0]] * self.request.batch_size / cluster.devices
 
     def _work_s(self, cluster: Cluster) -> float:
-        """Device seconds of a sample, at the least."""
+        """Least device-seconds of a sample."""
         request = self.request
         one = SizedSpace(self.model, cluster, request)
         if self._last is not None:
@@ -99,7 +105,7 @@ class _Asks:
         return least
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[SizedSearch, float] | None:
-        """Search like `search_sizes`; a sub-cluster that cannot run the model is refused."""
+        """Search like `search_sizes`; refuse a sub-cluster that cannot run the model."""
         fitting = tuple(width for width in self.request.tensors if fits(part.cluster, width))
         if self.request.tensors and not fitting:
             raise RefusedError(

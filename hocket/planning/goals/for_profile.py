@@ -1,4 +1,4 @@
-"""A profiled job, planned for a goal: on the whole cluster, or on the part of it that serves best."""
+"""Goals for profiled jobs: plan on the whole cluster, or on its best part."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,7 +25,8 @@ def plan_profile(
     """Plan a profiled job for a goal.
 
     Arguments:
-        profiles: by the path that plans name: the job's, and those of its tensor-parallel members (`search_widths`).
+        profiles: by the path that plans name: the job's profile, and those of its tensor-parallel ranks
+            (`search_widths`).
 
     Raises:
         InputError: as `search`; costs are compared and a price is not known.
@@ -35,13 +36,16 @@ def plan_profile(
         found = search_widths(profiles, cluster, request, progress)
         return Planned(goal, request.batch_size, found, whole(cluster))
     for profile in profiles.values():
-        grouped(cluster, profile.tensor)  # what the whole cannot have is the user's mistake
+        grouped(cluster, profile.tensor)  # a size that is impossible on the whole cluster is the user's mistake
     asks, batch_size = _Asks(profiles, request), request.batch_size
     return planned_part(part_for(goal, parts(cluster), batch_size, asks, progress), batch_size)
 
 
 class _Asks:
-    """A search on each part; it may leave devices of the part unused, which are paid for."""
+    """Searches on sub-clusters.
+
+    A plan may leave devices of the sub-cluster unused; they are paid for nevertheless.
+    """
 
     def __init__(self, profiles: Mapping[str, ModelProfile], request: PlanRequest) -> None:
         self.profiles, self.request = profiles, request

@@ -1,7 +1,7 @@
-"""Goal: what is wanted of a plan, beside a quick iteration: few dollars, few devices, or an end in time.
+"""Goal of a plan: the fastest iteration, low cost, few devices, or a deadline.
 
-Rules of this file: plain arithmetic. A job of so many samples is that many samples by the batch, rounded up, iterations; all devices of
-the part of the cluster that a plan is made for are paid for, by the hour, as long as it runs.
+Rules of this file: plain arithmetic. The number of iterations is the number of samples divided by the batch size,
+rounded up. All devices of the sub-cluster that a plan is made for are paid by the hour, as long as the plan runs.
 Source: dissertation sections 4.4.3 (equation 4.4) and 6.3 (throughput for a dollar).
 """
 
@@ -19,9 +19,10 @@ class Goal:
     """Goal of a plan: objective, deadline, budget and samples.
 
     Attributes:
-        objective: "time", the quickest iteration on all devices; "cost", most samples for a dollar; "devices", the fewest that meet
-            the deadline. The last two may leave devices unused.
-        samples: to train on; deadline_s: that this may take at most.
+        objective: "time": the fastest iteration on all devices. "cost": most samples for a dollar. "devices": the
+            fewest devices that meet the deadline. The last two may leave devices unused.
+        samples: number of samples to train on.
+        deadline_s: longest time for these samples.
     """
 
     objective: str = "time"
@@ -45,24 +46,25 @@ class Goal:
             raise InputError("objective", "devices, without a deadline", "a deadline", "Give --deadline, such as 30d.")
 
     def iterations(self, batch_size: int) -> int:
-        """Batches that the samples take; 0 where nobody says how many there are."""
+        """Number of batches for all samples; 0 if the number of samples is not given."""
         return 0 if self.samples is None else ceil(self.samples / batch_size)
 
     def ceiling_s(self, batch_size: int) -> float:
-        """Seconds of an iteration with which the deadline is just met; infinite without one."""
+        """Longest iteration that meets the deadline, in seconds; infinite without one."""
         return inf if self.deadline_s is None else self.deadline_s / self.iterations(batch_size)
 
 
 def goal_of(
     objective: str, samples: float | None, tokens: float | None, deadline_s: float | None, sequence: int = 0
 ) -> Goal:
-    """The goal that somebody means.
+    """Goal from the user's options.
 
     Arguments:
-        objective: where empty, "devices" with a deadline and "time" without. sequence: tokens of a sample; 0 where samples have none.
+        objective: if empty, "devices" with a deadline and "time" without one.
+        sequence: tokens of a sample; 0 if samples have no tokens.
 
     Raises:
-        InputError: tokens and samples, or tokens of what has none; as `Goal`.
+        InputError: both tokens and samples are given; tokens of a model without a sequence length; as `Goal`.
     """
     if tokens is not None:
         if not sequence:
@@ -76,11 +78,13 @@ def goal_of(
 
 @dataclass(frozen=True)
 class GoalValue:
-    """A plan measured by a goal.
+    """Value of a plan for a goal.
 
     Attributes:
-        devices: that are paid for. samples_per_usd: None where a price is not known.
-        training_s, training_usd: of all samples; None where nobody says how many there are, or what an hour costs.
+        devices: number of devices that are paid for.
+        samples_per_usd: None if a price is not known.
+        training_s: seconds for all samples; None if their number is not given.
+        training_usd: price of all samples; None if their number is not given, or a price is not known.
     """
 
     devices: int
@@ -102,8 +106,8 @@ def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per
 
 
 def equation_4_4_s(tokens: float, parameters: float, devices: int, flops_per_s: float) -> float:
-    """Training seconds by 8 T P / (n X), recomputation included (equation 4.2).
+    """Training seconds by 8 T P / (n X), with recomputation (equation 4.2).
 
-    X: operations per second of a device.
+    T: tokens. P: parameters. n: devices. X: operations per second of a device.
     """
     return 8 * tokens * parameters / (devices * flops_per_s)

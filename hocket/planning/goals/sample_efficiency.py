@@ -1,7 +1,7 @@
-"""Sample efficiency: how many samples a model must see to reach an accuracy, by the size of the batch.
+"""Sample efficiency: samples to reach an accuracy, by batch size.
 
-Rules of this file: figures are measured, or the closed form of two figures that are; nothing is said of batches beyond those that were
-measured. A file is YAML:
+Rules of this file: figures are measured, or come from the closed form with two measured figures. Batches beyond the
+measured range are refused. A file is YAML:
 
     name: vgg on images, error 0.35
     points:                       # batch size, and samples that were seen until the accuracy was reached
@@ -9,10 +9,11 @@ measured. A file is YAML:
       - {batch_size: 4096, samples: 9.1e6}
     source: who measured it
 
-or, in the place of `points`, `noise_scale: 4096` and `least_samples: 8.0e6`: the samples of a batch of B are
+or, in the place of `points`, `noise_scale: 4096` and `least_samples: 8.0e6`. The samples of a batch of B are then
 least_samples x (1 + B / noise_scale).
-Source: DeepPool section 2 (what it is for); Shallue et al., Measuring the effects of data parallelism, JMLR 20, 2019 (the curve's
-shape); McCandlish et al., An empirical model of large-batch training, 2018, equation 2.11 (the closed form).
+Source: DeepPool section 2 (use of the curve); Shallue et al., Measuring the effects of data parallelism, JMLR 20,
+2019 (shape of the curve); McCandlish et al., An empirical model of large-batch training, 2018, equation 2.11 (the
+closed form).
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from hocket.util.schema import read_as
 
 @dataclass(frozen=True)
 class Point:
-    """Samples that were seen with batches of one size until the accuracy was reached."""
+    """Samples to reach the accuracy with batches of one size."""
 
     batch_size: int
     samples: float
@@ -44,12 +45,14 @@ class Point:
 
 @dataclass(frozen=True)
 class SampleCurve:
-    """Samples to an accuracy by the size of the batch.
+    """Samples to reach an accuracy, by batch size.
 
     Attributes:
-        name: of what, and to which accuracy. points: measured ones, by ascending batch.
-        noise_scale, least_samples: of the closed form: the batch at which twice the least samples are needed, and these.
-        source: who says so.
+        name: the job and the accuracy.
+        points: measured points, by ascending batch size.
+        noise_scale: of the closed form: batch size that needs twice the least samples.
+        least_samples: of the closed form: samples for very small batches.
+        source: origin of the figures.
     """
 
     name: str
@@ -73,14 +76,16 @@ class SampleCurve:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the largest batch of which something is known."""
+        """The smallest and the largest known batch size."""
         return (self.points[0].batch_size, self.points[-1].batch_size) if self.points else (1, inf)
 
     def samples(self, batch_size: int) -> float:
-        """Samples to the accuracy; between measured batches a straight line of logarithms.
+        """Samples to reach the accuracy.
+
+        Between measured batch sizes, the logarithm is interpolated linearly.
 
         Raises:
-            InputError: a batch beyond those that were measured.
+            InputError: a batch size beyond the measured ones.
         """
         low, high = self.range
         if not low <= batch_size <= high:
@@ -107,5 +112,5 @@ class SampleCurve:
 
     @classmethod
     def read(cls, path: str | Path) -> "SampleCurve":
-        """Read a curve's file (YAML)."""
+        """Read a curve file (YAML)."""
         return cls.from_yaml(read_bytes(path, 2**20), str(path))

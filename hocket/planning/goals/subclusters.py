@@ -1,9 +1,9 @@
-"""Parting: which part of a cluster serves a goal best, by one search on each part that may.
+"""Find the sub-cluster that serves a goal best, by a search on each.
 
-Rules of this file: nothing is taken to grow or to fall with the number of devices, so nothing is bisected. For the fewest devices parts
-are asked from the smallest on, until one meets the deadline: none that is smaller does. For the least cost each is asked, those that
-cannot reach the best so far only for as long as it takes to see that. Costs within the tolerance of a tie count as equal, and the
-quicker goes first.
+Rules of this file: no monotonicity in the number of devices is assumed, so nothing is bisected. For the fewest
+devices, sub-clusters are searched from the smallest on, until one meets the deadline. For the least cost each one
+is searched; a search stops as soon as it cannot reach the best so far. Costs within the tolerance of a tie count as
+equal, and the faster sub-cluster is preferred.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ NO_FIT, SLOW, DEAR = "nothing fits", "too slow", "dearer"
 
 
 class PartSearch(Protocol[F_co]):
-    """A search on a part: what it finds, and the seconds of its best iteration."""
+    """Search on a sub-cluster: its result, and the seconds of its best iteration."""
 
     def least_s(self, part: Subcluster) -> float:
-        """Cheap lower bound of an iteration; infinite if nothing fits."""
+        """Cheap lower bound of an iteration in seconds; infinite if nothing fits."""
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[F_co, float] | None:
         """Best plan on a sub-cluster; None if all plans are slower than the ceiling.
@@ -38,10 +38,10 @@ class PartSearch(Protocol[F_co]):
 
 @dataclass(frozen=True)
 class PartTrial(Generic[F]):
-    """A part that was asked.
+    """A sub-cluster that was considered.
 
     Attributes:
-        found, worth: the best there; None where there is none that is of use, and `why` says why.
+        found, worth: the best plan there and its value; None if no plan there is of use, for the reason in `why`.
     """
 
     part: Subcluster
@@ -52,7 +52,12 @@ class PartTrial(Generic[F]):
 
 @dataclass(frozen=True)
 class SubclusterSearch(Generic[F]):
-    """Searched sub-clusters, fewest devices first. `best` is the chosen one; left: sub-clusters pruned without a search."""
+    """Searched sub-clusters, fewest devices first.
+
+    Attributes:
+        best: the chosen sub-cluster.
+        left: number of sub-clusters that were pruned without a search.
+    """
 
     goal: Goal
     tried: tuple[PartTrial[F], ...]
@@ -64,7 +69,7 @@ class SubclusterSearch(Generic[F]):
         """Search result of the best sub-cluster.
 
         Raises:
-            RefusedError: no part serves the goal, with the nearest.
+            RefusedError: no sub-cluster serves the goal; the message names the nearest.
         """
         if self.best is not None and self.best.found is not None:
             return self.best.found
@@ -78,7 +83,7 @@ class SubclusterSearch(Generic[F]):
 
 
 class PredictedPlan(Protocol):
-    """A plan that was foreseen."""
+    """A plan with a prediction."""
 
     @property
     def label(self) -> str:
@@ -110,7 +115,8 @@ class Planned(Generic[F]):
     """Result of planning for a goal.
 
     Attributes:
-        found: the search on the part that was chosen; parting: all parts that were asked, None where only the whole was.
+        found: search on the chosen sub-cluster.
+        parting: all sub-clusters that were considered; None if only the whole cluster was.
     """
 
     goal: Goal
@@ -121,7 +127,7 @@ class Planned(Generic[F]):
 
     @property
     def worth(self) -> GoalValue:
-        """The best plan, measured by the goal.
+        """Value of the best plan for the goal.
 
         Raises:
             RefusedError: nothing fits.
@@ -131,10 +137,10 @@ class Planned(Generic[F]):
 
 
 def planned_part(parting: SubclusterSearch[F], batch_size: int) -> Planned[F]:
-    """The chosen part's search.
+    """Search result on the chosen sub-cluster.
 
     Raises:
-        RefusedError: no part serves the goal.
+        RefusedError: no sub-cluster serves the goal.
     """
     found = parting.chosen
     part = next(one.part for one in parting.tried if one.found is found)
@@ -148,10 +154,10 @@ def part_for(
     asks: PartSearch[F],
     progress: Callable[[int, int, str], None] | None = None,
 ) -> SubclusterSearch[F]:
-    """The part that serves a goal best.
+    """Find the sub-cluster that serves a goal best.
 
     Arguments:
-        parts: fewest devices first.
+        parts: sub-clusters, fewest devices first.
 
     Raises:
         InputError: costs are compared and a price is not known.
@@ -162,7 +168,7 @@ def part_for(
             step = "Write `price_usd_per_hour` (of a device) into the cluster file."
             raise InputError("price_usd_per_hour", f"none, on {part.cluster.name}", expected, step)
     tried: list[PartTrial[F]] = []
-    # What the whole costs keeps others from being searched in vain.
+    # The whole cluster comes first: its cost lets the searches on the other sub-clusters stop early.
     order = [parts[-1], *parts[:-1]] if goal.objective == "cost" else parts
     for number, part in enumerate(order):
         best = _best(tried)
@@ -183,7 +189,7 @@ def part_for(
 
 
 def _ask(goal: Goal, part: Subcluster, batch_size: int, asks: PartSearch[F], useful_s: float) -> PartTrial[F]:
-    """Search a part, if an iteration there may take less than is of use."""
+    """Search a sub-cluster, if its iterations may be short enough."""
     needed_s, least_s = goal.ceiling_s(batch_size), asks.least_s(part)
     ceiling_s = min(needed_s, useful_s)
     if least_s > ceiling_s:
@@ -216,13 +222,16 @@ def _how_far(goal: Goal, tried: Sequence[PartTrial[F]], batch_size: int, asks: P
 
 
 def _dearer(one: PartTrial[F], most: float) -> PartTrial[F]:
-    """The trial with a reason, if it gives fewer samples for a dollar."""
+    """The trial, marked as dearer if it gives fewer samples for a dollar."""
     dear = one.worth is not None and not one.why and samples_per_usd(one) * (1 + TIE) < most
     return replace(one, why=DEAR) if dear else one
 
 
 def _useful_s(tried: Sequence[PartTrial[F]], part: Subcluster, batch_size: int, goal: Goal) -> float:
-    """Seconds of an iteration from which on a part is of no use beside what was found on others."""
+    """Longest iteration on a sub-cluster that may be of use, in seconds.
+
+    Longer ones cost more than the best plan so far.
+    """
     usd_per_s = (part.usd_per_hour or 0.0) / 3600
     dollar = max((samples_per_usd(one) for one in tried if not one.why), default=0.0)
     if goal.objective != "cost" or not dollar or not usd_per_s:
@@ -231,13 +240,16 @@ def _useful_s(tried: Sequence[PartTrial[F]], part: Subcluster, batch_size: int, 
 
 
 def _best(tried: Sequence[PartTrial[F]]) -> PartTrial[F] | None:
-    """The chosen one: among equally cheap ones, and of equally few devices, the quickest."""
+    """The fastest of the trials that serve the goal; None if none does.
+
+    Costs and device counts have been compared before.
+    """
     serving = [one for one in tried if one.worth is not None and not one.why]
     return min(serving, key=_seconds, default=None)
 
 
 def samples_per_usd(one: PartTrial[F]) -> float:
-    """0 where it is not known."""
+    """Samples for a dollar; 0 if unknown."""
     return 0.0 if one.worth is None else one.worth.samples_per_usd or 0.0
 
 
@@ -246,5 +258,5 @@ def _seconds(one: PartTrial[F]) -> float:
 
 
 def _least_s(one: PartTrial[F]) -> float:
-    """The quickest iteration that was found on a part, whatever counts as equal."""
+    """Fastest iteration found on a sub-cluster, without regard to ties."""
     return min((plan.iteration_s for plan in one.found.candidates), default=inf) if one.found is not None else inf

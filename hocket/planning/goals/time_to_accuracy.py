@@ -1,8 +1,13 @@
-"""Time to accuracy: weak, strong and batch-optimal scaling of a job over numbers of devices.
+"""Time to accuracy: weak, strong and batch-optimal scaling over device counts.
 
-Rules of this file: an iteration is planned and simulated, not guessed; how many there are is the curve's word (sample_efficiency.py). Weak
-scaling has as many samples a device as one device has; strong scaling as many in all; batch-optimal scaling the batch with the
-least time to accuracy, of all powers of two (times the batch of one device) that the curve knows.
+Rules of this file: an iteration is planned and simulated, not guessed. The number of iterations comes from the
+curve (sample_efficiency.py). The ways of scaling differ in the batch:
+
+- weak scaling: each device has as many samples as one device alone;
+- strong scaling: all devices together have that many samples;
+- batch-optimal scaling: the batch with the least time to accuracy, among the powers of two times the batch of one
+  device that the curve covers.
+
 Source: DeepPool section 2, Figures 1 to 3.
 """
 
@@ -25,8 +30,10 @@ from hocket.util.units import show_bytes, show_count
 WEAK, STRONG, OPTIMAL = "weak", "strong", "batch-optimal"
 WAYS = (WEAK, STRONG, OPTIMAL)
 Iteration = Callable[[Cluster, int, float], float | None]
-"""Seconds of the best iteration of a batch on all devices of a cluster; None where there is none below a ceiling of seconds. Refused
-with the reason where there is none at all."""
+"""Seconds of the best iteration of a batch on all devices of a cluster.
+
+None if all plans are above a ceiling of seconds. RefusedError, with the reason, if there is no plan at all.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,10 @@ class Scaled:
     """One way of scaling on a number of devices.
 
     Attributes:
-        batch_size: of an update. iteration_s, iterations: and how many there are to the accuracy.
-        speedup: against the fewest devices, weak scaling.
+        batch_size: samples of an update.
+        iteration_s: seconds of an iteration.
+        iterations: number of iterations to the accuracy.
+        speedup: relative to weak scaling on the fewest devices.
     """
 
     way: str
@@ -81,11 +90,12 @@ def scale(
     """Weak, strong and batch-optimal scaling.
 
     Arguments:
-        base_batch: samples of one device's update, which weak scaling keeps for each device and strong scaling for all.
-        counts: numbers of devices; powers of two and all when empty.
+        base_batch: samples of one device's update. Weak scaling keeps it for each device, strong scaling for all
+            together.
+        counts: numbers of devices; if empty, powers of two and the whole cluster.
 
     Raises:
-        InputError: a number that no part of the cluster has, a batch that the curve does not know.
+        InputError: a number of devices that no sub-cluster has, or a batch that the curve does not cover.
         RefusedError: there is no plan on the fewest devices.
     """
     curve.samples(base_batch)
@@ -119,7 +129,7 @@ def scale(
 
 
 def _asked(way: str, batch_size: int, devices: int) -> str:
-    """Begin of a note."""
+    """Beginning of a note."""
     return f"{way}, a batch of {batch_size} on {show_count(devices, 'device')}: "
 
 
@@ -162,7 +172,10 @@ def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, n
 
 
 def _batches(base: int, devices: int, low: float, high: float) -> list[int]:
-    """Powers of two times the batch of one device, up to weak scaling, likely ones first."""
+    """Powers of two times the batch of one device, up to weak scaling.
+
+    The most promising ones come first.
+    """
     found = {base * devices}
     size = base * devices
     while size % 2 == 0 and size // 2 >= min(base, devices):
@@ -174,7 +187,8 @@ def _batches(base: int, devices: int, low: float, high: float) -> list[int]:
 def data_parallel(profile: ModelProfile) -> Iteration:
     """Plain data parallelism of a profiled job, as in DeepPool.
 
-    Each device has the same number of samples: one microbatch if memory and profile allow, else the fewest.
+    Each device has the same number of samples, in one microbatch if memory and profile allow, otherwise in the
+    fewest possible.
     """
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
@@ -198,7 +212,7 @@ def data_parallel(profile: ModelProfile) -> Iteration:
 
 
 def any_mesh(model: Transformer, request: PlanRequest) -> Iteration:
-    """Best layout of an analytic model for a request, at any batch."""
+    """Best layout of an analytic model for a request, at any batch size."""
     last: list[SizedSearch] = []
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
@@ -209,7 +223,7 @@ def any_mesh(model: Transformer, request: PlanRequest) -> Iteration:
         try:
             return found.best.iteration_s
         except RefusedError:
-            if ceiling_s < inf:  # there may be slower ones
+            if ceiling_s < inf:  # slower plans may exist
                 return None
             raise
 
