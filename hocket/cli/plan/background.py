@@ -1,4 +1,7 @@
-"""Options and output of `hocket simulate --background`: a foreground and a background job on the same devices."""
+"""Options and output of `hocket simulate --background`.
+
+A foreground and a background job share the devices.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from hocket.reporting import BackgroundSection
     from hocket.simulation.background.background import Collocated
 
-_MUCH = 1.05  # times as long: worth a remark
+_MUCH = 1.05  # slowdowns above this factor get a remark
 
 File = Annotated[
     Path | None,
@@ -52,7 +55,13 @@ def collocated(
     launch_ms: float | None,
     slowdown_limit: float | None,
 ) -> "Collocated":
-    """The plan with the background job of a file."""
+    """Simulate the plan with the background job of a file.
+
+    Arguments:
+        path: a plan for one device, or a profile.
+        batch_size: samples per step of a background profile.
+        idle_only, priority, outstanding, launch_ms, slowdown_limit: options of the command.
+    """
     from hocket.cost.contention import Collocation
     from hocket.errors import InputError
     from hocket.planning.background.background_job import background_job, beside
@@ -74,7 +83,7 @@ def collocated(
 
 
 def collocated_json(found: "Collocated") -> dict[str, Any]:
-    """The figures as plain data."""
+    """Return the metrics of both jobs as plain data."""
     alone, together = found.steady
     return {
         "name": found.background.name,
@@ -96,7 +105,15 @@ def collocated_json(found: "Collocated") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BackgroundTables:
-    """Tables and notes on a plan with a background job: two tables with titles, and notes."""
+    """Tables and notes on a plan with a background job.
+
+    Attributes:
+        title: title of the table of metrics.
+        figures: rows of the table of metrics.
+        about_devices: title of the table of devices.
+        devices: rows of the table of devices.
+        notes: sentences below the tables.
+    """
 
     title: str
     figures: list[list[str]]
@@ -110,7 +127,7 @@ _DEVICES = ("device", "idle alone", "idle together", "background's pace", "sampl
 
 
 def told(opened: "LoadedPlan", found: "Collocated") -> BackgroundTables:
-    """Tables and notes for people, with advice for a foreground that is slowed down."""
+    """Build the tables and notes, with advice if the foreground is slowed down."""
     from hocket.util.units import show_bytes, show_number, show_ranges, show_seconds
 
     alone, together = found.steady
@@ -163,7 +180,7 @@ def print_told(one: BackgroundTables) -> None:
 
 
 def in_report(one: BackgroundTables, found: "Collocated") -> "BackgroundSection":
-    """The section of a report."""
+    """Build the report's section on the background job."""
     from hocket.reporting import BackgroundSection, Table
 
     figures = Table(_FIGURES, tuple(map(tuple, one.figures)), (1, 2))
@@ -172,7 +189,7 @@ def in_report(one: BackgroundTables, found: "Collocated") -> "BackgroundSection"
 
 
 def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
-    """Yield the cause of the foreground's slowdown, advice, and the effect of ineffective options."""
+    """Yield notes: the cause of the foreground's slowdown, advice, options without effect."""
     from hocket.planning.background.tuning import remedies
     from hocket.program.instruction import Kind
     from hocket.simulation.background.replay import COLLECTIVE
@@ -207,7 +224,7 @@ def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
 
 
 def _changed(before: "Collocation", after: "Collocation") -> str:
-    """The option that makes the one of the other."""
+    """Return the command-line option that changes `before` to `after`."""
     if after.launch_s != before.launch_s and after.launch_s is not None:
         return f"--launch-ms {after.launch_s * 1e3:g}"
     if after.slowdown_limit != before.slowdown_limit:
@@ -216,7 +233,7 @@ def _changed(before: "Collocation", after: "Collocation") -> str:
 
 
 def _too_large(found: "Collocated") -> list[int]:
-    """Devices that cannot hold both jobs."""
+    """Return the devices that have too little memory for both jobs."""
     cluster, peaks = found.foreground.costs.cluster, found.alone.peak_memory_bytes
     needs = found.background.memory_bytes
     return [d for d in found.devices if peaks.get(d, 0.0) + needs > cluster.capacity_bytes(d)]

@@ -1,4 +1,4 @@
-"""hocket compare: what was predicted beside what happened."""
+"""`hocket compare`: a predicted trace beside a measured trace."""
 
 from collections.abc import Callable, Sequence
 from math import isnan
@@ -82,7 +82,7 @@ def compare(
 
 
 def print_parts(parts: "Parts") -> None:
-    """The parts of an update's error, a line each."""
+    """Print the parts of an update's error, one per row."""
     from hocket.cli.output.table import in_seconds, print_table
 
     unit, cells = in_seconds([seconds for _, seconds, _ in parts.rows])

@@ -1,4 +1,4 @@
-"""Why a plan is as it is: what limits it, what would help, and what was refused."""
+"""Explanation of a plan: bottlenecks, what-if results, refused candidates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +25,20 @@ Explain = Annotated[
 ]
 Candidates = Annotated[bool, typer.Option("--candidates", help="List what was refused as well, each with its reason.")]
 Report = Callable[[int, int, str], None]
-"""Told (done, total, what is being done)."""
-_LEAST = 0.0005  # a smaller share or gain is none
+"""Progress callback with (done, total, label)."""
+_LEAST = 0.0005  # smaller shares and gains count as zero
 
 
 class Explained:
-    """Bottlenecks of a plan, and what-if results."""
+    """Bottlenecks of a plan, and what-if results.
+
+    Arguments:
+        answers: what-if results to show.
+        verdict: comparison with a baseline strategy.
+        runner_up: sentence on the second-best candidate.
+        amplification: keys "best", "runner_up" and "limit", if the search had an amplification limit.
+        buckets: sentence on gradient buckets.
+    """
 
     def __init__(
         self,
@@ -51,7 +59,10 @@ class Explained:
         self.predicted = plan.predicted or predict_iteration(plan, profile)
 
     def shares(self) -> dict[str, float]:
-        """Parts of the critical path, the largest first: "compute", "link cluster", "host link", "waiting"."""
+        """Compute each part's share of the critical path, the largest first.
+
+        Parts are "compute", "link NAME", "host link" and "waiting".
+        """
         path = self.path
         seconds = {"compute": sum(path.compute_s.values()), "host link": path.host_s, "waiting": path.waiting_s}
         seconds |= {f"link {name}": s for name, s in path.link_s.items()}
@@ -59,14 +70,14 @@ class Explained:
         return {name: s / whole for name, s in sorted(seconds.items(), key=lambda one: -one[1]) if s >= _LEAST * whole}
 
     def fullest(self) -> tuple[int, float]:
-        """The device, or group, whose memory is fullest, and the share that is used."""
+        """Find the device (or group) with the fullest memory, and the share in use."""
         cluster = self.plan.group.cluster
         shares = {d: size / cluster.capacity_bytes(d) for d, size in self.predicted.peak_memory_bytes.items()}
         device = max(shares, key=lambda d: (shares[d], -d))
         return device, shares[device]
 
     def lines(self) -> Iterator[str]:
-        """Yield the bottleneck, in a sentence."""
+        """Yield sentences on the choice of the plan and its bottlenecks."""
         what = "device" if self.plan.tensor == 1 else "group"
         busiest, seconds = max(self.path.compute_s.items(), key=lambda one: one[1], default=(0, 0.0))
         device, share = self.fullest()
@@ -92,7 +103,7 @@ class Explained:
         yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
 
     def _spent(self) -> str:
-        """Device time of the plan and of the runner-up, in a sentence."""
+        """Describe the amplification of the plan and of the runner-up, in a sentence."""
         from hocket.planning.burst.amplification_limit import alone_words
 
         best, other = self.amplification["best"], self.amplification["runner_up"]
@@ -101,13 +112,13 @@ class Explained:
         return limit if other is None else f"{limit}; {other:.2f} of the runner-up"
 
     def print(self) -> None:
-        """The sentence, and the table of what would help."""
+        """Print the sentences and the table of what-if results."""
         for line in self.lines():
             say(f"  {line}")
         print_answers(self.answers, "what would help: samples per second, against now")
 
     def json(self) -> dict[str, Any]:
-        """Bottlenecks and what-if results as plain data."""
+        """Return bottlenecks and what-if results as plain data."""
         device, share = self.fullest()
         limits = {
             "critical_path": self.shares(),
@@ -131,11 +142,13 @@ class Explained:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of a search's best plan.
+    """Explanation of a search's best plan, computed when it is printed.
 
     Attributes:
-        explain: what limits it, and what would help; refusals: what was refused.
-        explained, refused: these of a search, in more seconds than nothing.
+        explain: show bottlenecks and what-if results.
+        refusals: show refused candidates.
+        explained: function of a search's result; computes bottlenecks and what-if results. It may take seconds.
+        refused: function of a search's result; returns the refused candidates. It may take seconds.
     """
 
     explain: bool
@@ -148,14 +161,14 @@ class Explanation:
             return self.explained(found, progress)
 
     def print(self, found: Any) -> None:
-        """Print it for people."""
+        """Print the explanation as tables and sentences."""
         if self.explain:
             self._explained(found, True).print()
         if self.refusals:
             print_refused(self.refused(found))
 
     def json(self, found: Any) -> dict[str, Any]:
-        """The explanation as plain data."""
+        """Return the explanation as plain data."""
         from hocket.util.schema import as_data
 
         told = self._explained(found, False).json() if self.explain else {}
@@ -163,7 +176,7 @@ class Explanation:
 
 
 def answer_json(answer: "ScenarioResult") -> dict[str, Any]:
-    """An answer as plain data; gains are shares of the samples per second."""
+    """Return a what-if result as plain data; gains are relative to the samples per second."""
     return {
         "question": answer.question.text,
         "same_plan": answer.same,
@@ -175,7 +188,7 @@ def answer_json(answer: "ScenarioResult") -> dict[str, Any]:
 
 
 def print_answers(answers: "Sequence[ScenarioResult]", title: str) -> None:
-    """A table, the most help first."""
+    """Print what-if results as a table, the largest gain first."""
     print()
     ordered = sorted(answers, key=lambda one: -one.gain)
     anew = any(one.anew is not None for one in ordered)
@@ -195,12 +208,15 @@ def print_answers(answers: "Sequence[ScenarioResult]", title: str) -> None:
 
 
 def answered(answers: "Sequence[ScenarioResult]") -> "list[ScenarioResult]":
-    """Results of the default scenarios, without rates unknown for the compute dtype."""
+    """Return the results to show.
+
+    A scenario with another device speed is left out if it has no result: the rate for the compute dtype is unknown.
+    """
     return [one for one in answers if one.question.change.rate == 1 or one.same is not None or one.anew is not None]
 
 
 def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
-    """Print refused candidates with reasons: nearest misses of memory first."""
+    """Print refused candidates with reasons: first by least missing memory."""
     ordered = sorted(refused, key=lambda one: (not one.missing_bytes, one.missing_bytes))
     rows = [[one.strategy, one.config or "any", one.reason] for one in ordered[:most]]
     if rows:
@@ -208,7 +224,7 @@ def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
 
 
 def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
-    """Explanation of the best plan of an analytic model."""
+    """Explain the best plan of an analytic model."""
     from hocket.planning.explain.baseline_comparison import of_sizes
     from hocket.planning.explain.what_if import ask_sizes, fewer, usual
 
@@ -228,7 +244,7 @@ def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
 def explained_profile(
     profiles: "Mapping[str, ModelProfile]", found: Any, request: "PlanRequest", progress: Report | None = None
 ) -> Explained:
-    """Explanation of the best plan of a profiled job."""
+    """Explain the best plan of a profiled job."""
     from hocket.planning.explain.baseline_comparison import of_profile, with_stale
     from hocket.planning.explain.what_if import ask_profile, usual
     from hocket.planning.waves.explain import why_not
@@ -237,7 +253,7 @@ def explained_profile(
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
 
     def searching(what: str) -> Report | None:
-        """Progress of a search that says what it is for."""
+        """Return a progress callback with the search's purpose in its label."""
         if progress is None:
             return None
         progress(0, 0, what)
@@ -258,7 +274,10 @@ def explained_profile(
 
 
 def _runner_up(found: Any) -> str:
-    """Best candidate, and the runner-up with its distance; for analytic models the table shows both."""
+    """Compare the best candidate with the runner-up, in a sentence.
+
+    For analytic models the table shows both instead.
+    """
     best, *rest = found.candidates
     if not rest:
         if found.considered == 1:

@@ -30,7 +30,7 @@ Deadline = Annotated[
 def goal_from(
     objective: str | None, tokens: float | None, samples: float | None, deadline: str | None, sequence: int = 0
 ) -> "Goal":
-    """The goal that options mean, see `hocket.planning.goals.goal.goal_of`."""
+    """Build the goal from the options; see `hocket.planning.goals.goal.goal_of`."""
     from math import inf
 
     from hocket.errors import InputError
@@ -48,7 +48,7 @@ def goal_lines(planned: "Planned[Any]", equation_s: float | None = None) -> Iter
     """Yield the best plan's time, cost and devices for the goal.
 
     Arguments:
-        equation_s: the training by equation 4.4.
+        equation_s: training time by the dissertation's equation 4.4, in seconds; None to leave it out.
     """
     from hocket.util.units import show_days, show_number
 
@@ -67,7 +67,7 @@ def goal_lines(planned: "Planned[Any]", equation_s: float | None = None) -> Iter
 
 
 def goal_json(planned: "Planned[Any]", equation_s: float | None = None) -> dict[str, Any]:
-    """The goal's result as plain data, with all sub-clusters that were tried."""
+    """Return the goal's result as plain data, with all sub-clusters that were tried."""
     from hocket.util.schema import as_data
 
     data = {
@@ -95,7 +95,7 @@ def goal_json(planned: "Planned[Any]", equation_s: float | None = None) -> dict[
 
 
 def print_parts(parting: "SubclusterSearch[Any]") -> None:
-    """The parts of the cluster that were asked, and why one was chosen."""
+    """Print the sub-clusters that were searched, and the reason for the choice."""
     from hocket.cli.output.table import in_seconds, print_table
     from hocket.util.units import show_count, show_days, show_number
 

@@ -1,4 +1,4 @@
-"""Gain of overlap as text: lines of `hocket simulate` about backwards and gradient sums."""
+"""Output of `hocket simulate` on the overlap of backwards and gradient all-reduces."""
 
 from typing import TYPE_CHECKING
 
@@ -8,11 +8,11 @@ from hocket.util.units import show_ranges, show_seconds
 if TYPE_CHECKING:
     from hocket.program.trace.overlap import Overlap
 
-MOST_SHOWN = 8  # devices
+MOST_SHOWN = 8  # devices in the table
 
 
 def overlap_row(found: "Overlap | None") -> list[list[str]]:
-    """Gain of an iteration by overlap; no row without gradient sums."""
+    """Return a table row with the gain by overlap; no row without gradient all-reduces."""
     if found is None:
         return []
     gain_s = found.apart_iteration_s - found.iteration_s
@@ -24,7 +24,7 @@ def overlap_row(found: "Overlap | None") -> list[list[str]]:
 
 
 def print_overlap(found: "Overlap | None") -> None:
-    """A row for the first replica of every stage."""
+    """Print a table row for the first replica of every stage, for up to `MOST_SHOWN` devices."""
     if found is None:
         return
     devices = found.devices[:MOST_SHOWN]

@@ -1,4 +1,4 @@
-"""Command `hocket plan`: search for the best plan of a profiled job or an analytic model."""
+"""`hocket plan`: find the best plan of a profiled job or an analytic model."""
 
 import sys
 from collections.abc import Mapping
@@ -265,7 +265,7 @@ def plan(
 
 
 def _buckets(word: str) -> str | float:
-    """Bytes as a number."""
+    """Parse --buckets: a size in bytes, or a word."""
     from hocket.util.units import read_size
 
     try:
@@ -275,7 +275,7 @@ def _buckets(word: str) -> str | float:
 
 
 def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "RunFeedback | None":
-    """Measurements of an earlier plan's run, if the new plan is written to the same folder."""
+    """Read measurements of an earlier plan's run from the folder of the new plan."""
     from hocket.planning.predict.feedback import experience_of
 
     folder = output.resolve().parent if output else Path()
@@ -283,7 +283,7 @@ def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) 
 
 
 def _corrected_path(output: Path | None, profile: "ModelProfile") -> str:
-    """Path of a profile corrected by a run, relative to the plan's folder."""
+    """Return the path of a profile corrected by a run, relative to the plan's folder."""
     width = f"-{profile.tensor}" if profile.tensor > 1 else ""
     return f"{(output or Path('plan.yaml')).stem}.profile{width}.json"
 
@@ -296,10 +296,12 @@ def _report(
     why: Explanation,
     corrected: "Mapping[str, ModelProfile]",
 ) -> None:
-    """Show what a search over every strategy's choices has found, and write the best plan.
+    """Print the result of a search, and write the best plan.
 
     Arguments:
-        corrected: profiles that no file has yet; the plan's own is written beside it.
+        rows: number of candidates to print.
+        corrected: profiles corrected by a run, by path. They are not written yet; the best plan's profile is written
+            beside the plan.
     """
     from hocket.cli.output.tables import error_json, print_json, print_search, search_json
     from hocket.errors import HocketError
@@ -313,10 +315,10 @@ def _report(
                 print_parts(planned.parting)
             print_search(found, rows)
             raise
-        print_json({**search_json(found), "error": error_json(error)})  # one document, and why there is no plan
+        print_json({**search_json(found), "error": error_json(error)})  # one JSON document, with the reason
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
-    if output:  # before anything is printed: who reads it may leave (`| head`)
+    if output:  # before printing, since the reader of a pipe may exit (`| head`)
         if best.plan.profile in corrected:
             corrected[best.plan.profile].save(output.with_name(best.plan.profile))
         best.plan.save(output)
@@ -337,7 +339,10 @@ def _report(
 
 
 def _path_from(profile: Path, output: Path | None) -> str:
-    """The profile's path relative to the plan's folder, so that both can move together."""
+    """Return the profile's path relative to the plan's folder.
+
+    The path stays valid if plan and profile are moved together.
+    """
     import os
 
     folder = (output or Path("plan.yaml")).resolve().parent

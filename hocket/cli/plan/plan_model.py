@@ -35,10 +35,10 @@ _LEGEND = {
 
 
 def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool, why: "Explanation") -> None:
-    """Show what was found, and write the best plan and its profile.
+    """Print the result of a search, and write the best plan and its profile.
 
     Raises:
-        RefusedError: nothing fits; with the nearest miss.
+        RefusedError: no layout fits; the error names the nearest miss.
     """
     from hocket.cli.plan.goals import goal_json, goal_lines, print_parts
     from hocket.errors import HocketError
@@ -46,7 +46,7 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
 
     found = planned.found
     try:
-        found.best  # noqa: B018  # what keeps it away is told here
+        found.best  # noqa: B018  # raises the reason if no layout fits
     except HocketError as error:
         if not json:
             if found.meshes.considered:
@@ -72,7 +72,11 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
 
 
 def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
-    """The search as plain data."""
+    """Return a search as plain data.
+
+    Arguments:
+        fits: True if some layout fits into memory.
+    """
     from hocket.planning.explain.bottlenecks import limits_of
     from hocket.util.schema import as_data
 
@@ -172,7 +176,7 @@ def _print(found: "SizedSearch", limit: int) -> None:
 
 
 def _on_types(best: "SimulatedLayout") -> str:
-    """Number of layers of each stage, by the stage's device type."""
+    """Describe the number of layers of each stage, by device type."""
     names, kinds = best.plane.types
     own: dict[str, list[str]] = {}
     for place, (begin, end) in zip(cycle(best.mesh.stands), pairwise((0, *best.mesh.ends)), strict=False):
@@ -181,7 +185,7 @@ def _on_types(best: "SimulatedLayout") -> str:
 
 
 def _reasons(found: "SizedSearch") -> Iterator[str]:
-    """Why this one: where its time goes, what comes next, and what memory keeps away."""
+    """Yield sentences on the best layout: time by cause, runner-up, faster layouts that do not fit."""
     from hocket.planning.explain.bottlenecks import limits_of
 
     best, meshes = found.written, found.meshes

@@ -1,4 +1,4 @@
-"""hocket scaling: time to accuracy on ever more devices."""
+"""`hocket scaling`: time to accuracy against the number of devices."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,7 +98,7 @@ def scaling(
 
 
 def _iteration_of(model: str, cluster: "Cluster", batch: int) -> "tuple[Iteration, str, tuple[str, ...]]":
-    """Function that finds an iteration, the model's name, and notes on all figures."""
+    """Return a function that plans an iteration, the model's name, and notes."""
     from hocket.planning.goals.time_to_accuracy import any_mesh, data_parallel
     from hocket.planning.search.notes import note_of_types
     from hocket.planning.search.request import PlanRequest
@@ -114,10 +114,13 @@ def _iteration_of(model: str, cluster: "Cluster", batch: int) -> "tuple[Iteratio
 def _networks(
     iteration: "Iteration", cluster: "Cluster", words: list[str], found: "Scaling", ends: tuple[int, int]
 ) -> "tuple[str, dict[float, Scaling]]":
-    """The fewest and the most devices with other links, by the level's bytes a second.
+    """Predict the scaling from the fewest to the most devices for other bandwidths.
+
+    Returns:
+        The level's name, and the result by the level's bandwidth in bytes per second.
 
     Raises:
-        InputError: links of two levels.
+        InputError: bandwidths of two levels.
     """
     from hocket.cli.plan.what_if import level_factor
     from hocket.errors import InputError
@@ -153,7 +156,7 @@ def _print_networks(level: str, networks: "dict[float, Scaling]") -> None:
 
 
 def _data(found: "Scaling") -> dict[str, Any]:
-    """Result as plain data."""
+    """Return the result as plain data."""
     from hocket.util.schema import as_data
 
     rows = [

@@ -1,4 +1,4 @@
-"""hocket show, check, simulate: what a plan file says, what is proved of it, and what it takes."""
+"""`hocket show`, `check` and `simulate`: print, prove and predict a plan."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -193,10 +193,10 @@ def simulate(
 
 
 def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
-    """The trace of a run of a program, to be laid beside its prediction in a report.
+    """Read the trace of a run, for a report that compares it with the prediction.
 
     Raises:
-        InputError: there is no report to lay it into, or it is of another program.
+        InputError: no report is written, or the trace is of another program.
     """
     from hocket.errors import InputError
     from hocket.program.trace.trace import Trace
@@ -212,7 +212,10 @@ def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
 
 
 def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
-    """Planned and measured use of devices if idle ones may be lent; empty if all devices are kept."""
+    """Describe the amplification, planned and measured.
+
+    Empty if the strategy does not yield idle devices.
+    """
     from hocket.errors import InputError
     from hocket.planning.burst.amplification import amplification_of
     from hocket.strategies.base.strategy import yields_idle
@@ -226,7 +229,7 @@ def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
 
 
 def _sent_by_groups(summary: "Summary") -> list[list[str]]:
-    """Traffic of tensor-parallel groups, over all ranks."""
+    """Return table rows with the traffic of tensor-parallel groups, summed over all ranks."""
     from hocket.util.units import show_bytes
 
     between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
@@ -234,7 +237,7 @@ def _sent_by_groups(summary: "Summary") -> list[list[str]]:
 
 
 def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
-    """Traffic between devices and hosts by kind, and the bytes on hosts."""
+    """Return table rows with the traffic between devices and hosts, and the peak on hosts."""
     from hocket.util.units import show_bytes, show_peaks
 
     ways = (swapped.in_bytes, swapped.out_bytes)
@@ -248,10 +251,10 @@ def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
 
 
 def _deepest(opened: "LoadedPlan") -> "tuple[MaxDepth, ...]":
-    """The deepest model of each strategy, on the devices of a plan.
+    """Find the deepest model that each strategy can train on the devices of a plan.
 
     Raises:
-        RefusedError: its model repeats nothing.
+        RefusedError: the plan is tensor-parallel, or its model has no repeated block.
     """
     from hocket.cli.output.progress import Progress
     from hocket.errors import RefusedError
@@ -264,6 +267,6 @@ def _deepest(opened: "LoadedPlan") -> "tuple[MaxDepth, ...]":
 
 
 def _each(numbers: Sequence[int]) -> str:
-    """Numbers, one for each stage; said once where they are all the same."""
+    """Format one number per stage; equal numbers are written once."""
     same = len(numbers) > 1 and len(set(numbers)) == 1
     return f"{numbers[0]} in each" if same else ", ".join(map(str, numbers))

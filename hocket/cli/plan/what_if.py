@@ -1,4 +1,7 @@
-"""hocket what-if: questions about a plan, or about the best plan of a model, on a cluster as it is not. No file is edited."""
+"""`hocket what-if`: predictions for other clusters or batch sizes.
+
+The subject is a plan, or the best plan of a model. No file is changed.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -49,7 +52,8 @@ def what_if(
 
     Of a plan: hocket what-if plan.yaml --bandwidth server=2x --batch 2x
 
-    Without options: twice each bandwidth (host links too, if the plan swaps), 10 % more memory, twice the batch, twice the device speed.
+    Without options: twice each bandwidth (host links too, if the plan swaps), 10 % more memory, twice the batch, twice
+    the device speed.
     """
     from hocket.cli.output.tables import print_json
     from hocket.cli.plan.explain import answer_json, answered, print_answers
@@ -100,7 +104,7 @@ class _WhatIfOptions:
         self.answer: Any
         self.of_profile = self.swaps = False
         self.could_search = cluster is None and not replan
-        self.within = ""  # of a plan as it stands, how it swaps
+        self.within = ""  # how an unchanged plan swaps
         self.cluster: Cluster
         if cluster is None:
             opened = open_plan(model)
@@ -154,7 +158,7 @@ class _WhatIfOptions:
         devices: Sequence[int] | None,
         device_type: Sequence[str] | None,
     ) -> "list[Scenario]":
-        """One scenario for each option, described as the user asked."""
+        """Build one scenario for each option value; its name repeats the value."""
         from hocket.hardware.change import Change
         from hocket.planning.explain.what_if import Scenario
 
@@ -174,15 +178,17 @@ class _WhatIfOptions:
         found += [Scenario(f"{count} devices", Change(devices=count)) for count in devices or ()]
         found += [Scenario(f"devices of type {name}", Change(device_type=name)) for name in device_type or ()]
         for question in found:
-            question.change.of(self.cluster)  # what cannot be is the user's mistake
+            question.change.of(self.cluster)  # raises InputError for an impossible change
         return found
 
 
 def _joined(questions: "Sequence[Scenario]") -> "Scenario":
-    """All scenarios combined.
+    """Combine all scenarios into one.
 
     Raises:
-        InputError: two say something else of the same thing.
+        InputError: two scenarios change the same attribute, such as the batch. For links, a later factor of the same
+            level
+            replaces an earlier one.
     """
     from dataclasses import fields
 
@@ -211,10 +217,10 @@ def _joined(questions: "Sequence[Scenario]") -> "Scenario":
 
 
 def factor_of(text: str, place: str) -> float:
-    """A factor such as 2x, 0.5x, +10% or -20%.
+    """Parse a factor such as 2x, 0.5x, +10% or -20%.
 
     Raises:
-        InputError: at `place`, anything else.
+        InputError: any other text, at `place`.
     """
     from math import inf, nan
 
@@ -233,10 +239,10 @@ def factor_of(text: str, place: str) -> float:
 
 
 def level_factor(text: str, place: str) -> tuple[str, float]:
-    """A level and a factor, such as server=2x.
+    """Parse a level and a factor, such as server=2x.
 
     Raises:
-        InputError: at `place`, anything else.
+        InputError: any other text, at `place`.
     """
     from hocket.errors import InputError
 

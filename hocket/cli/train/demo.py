@@ -1,4 +1,7 @@
-"""The demo: the whole walk with a small GPT on real text and local workers, prediction laid beside what happened."""
+"""`hocket demo`: profile, plan, prove, simulate, train and compare a small GPT.
+
+The GPT is trained on real text with local workers. Predictions are printed beside measurements.
+"""
 
 import os
 import time
@@ -41,8 +44,10 @@ class DemoOutcome:
     """One strategy with its prediction and measurement.
 
     Attributes:
-        paced_iteration_s: predicted at the paces that the machine's cores had beside the run.
-        waits_share: share of an iteration that waits for cores have added.
+        candidate: the plan and its prediction.
+        turned: measurements of the training run.
+        paced_iteration_s: predicted iteration time at the machine's pace during the run.
+        waits_share: share of an iteration spent waiting for cores.
     """
 
     candidate: Evaluated
@@ -65,7 +70,7 @@ class DemoOutcome:
 
     @property
     def row(self) -> DemoRow:
-        """The table's row."""
+        """Row of the demo's table."""
         measured = self.summary.iteration_s or float("nan")
         return DemoRow(
             strategy=self.candidate.strategy,
@@ -81,10 +86,12 @@ class DemoOutcome:
 
 
 def check_own(output: Path) -> None:
-    """Refuse a folder with files that no demo made: the demo writes `profile.json` and `cluster.yaml` there.
+    """Refuse a folder with files that the demo did not write.
+
+    The demo would overwrite a user's `profile.json` or `cluster.yaml` there.
 
     Raises:
-        InputError: with the name of such a file.
+        InputError: names such a file.
     """
     own = {"profile.json", "cluster.yaml", "report.html"}
     own |= {f"{name}{end}" for name in members() for end in (".yaml", ".predicted.json", ".measured.json")}
@@ -97,10 +104,15 @@ def check_own(output: Path) -> None:
 
 
 def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bool) -> None:
-    """Run the demo. Everything it makes lies in `output`; a second run writes over it.
+    """Run the demo and write its files to `output`; a second run overwrites them.
+
+    Arguments:
+        text: a text to train on; None for Python's own source files.
+        steps: steps to train under each strategy.
+        json: print one JSON document instead of progress and tables.
 
     Raises:
-        InputError: a number of workers or steps that makes no sense, a text that cannot be read or is too short, a folder that
+        InputError: an impossible number of workers or steps; a text that cannot be read or is too short; a folder that
             cannot be written.
     """
     if workers < 2:
@@ -198,7 +210,10 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
 def _trained(
     best: dict[str, Evaluated], profile: ModelProfile, output: Path, steps: int, say: Callable[[str], None]
 ) -> list[DemoOutcome]:
-    """Train all plans in turns, so that they meet the same machine, and bring predictions to its pace."""
+    """Train all plans in turns, and predict each at the machine's pace.
+
+    Turns make all plans see the same load of the machine.
+    """
     plans, traces = [candidate.plan for candidate in best.values()], [output / f"{n}.measured.json" for n in best]
 
     def on_turn(number: int, done: int) -> None:
@@ -218,7 +233,7 @@ def _trained(
 
 
 def _check_text(text: Path) -> None:
-    """Refuse what is no file, or too short for a batch."""
+    """Refuse a path that is not a readable text, or a text that is too short for a batch."""
     from hocket.models.demo_job import BATCH_SIZE, SEQ
     from hocket.models.text import text_bytes
 
@@ -232,10 +247,12 @@ def _check_text(text: Path) -> None:
 
 
 def _one_each(candidates: tuple[Evaluated, ...], workers: int) -> dict[str, Evaluated]:
-    """The best plan of each strategy that uses all workers, and is a pipeline unless the strategy is none.
+    """Return the best plan of each strategy that uses all workers.
+
+    Except for data_parallel, only plans with several stages count.
 
     Raises:
-        InputError: there is none at all.
+        InputError: no such plan.
     """
     best: dict[str, Evaluated] = {}
     for candidate in candidates:
@@ -283,7 +300,7 @@ def _print_rows(outcomes: list[DemoOutcome]) -> None:
 
 
 def _print_errors(rows: Sequence[DemoRow]) -> None:
-    """Mean absolute errors, and what trusting the predictions would have cost."""
+    """Print mean absolute errors, and the slowdown of the plan that was predicted fastest."""
     for what, errors, slower in (
         ("predicted", [abs(row.error) for row in rows], slower_by(rows)),
         ("at the machine's pace", [abs(row.paced_error) for row in rows], slower_by(rows, paced=True)),
@@ -299,4 +316,4 @@ def _loud(line: str) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Machines get one document at the end."""
+    """Print nothing: --json prints one document at the end."""

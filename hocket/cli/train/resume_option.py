@@ -1,4 +1,4 @@
-"""The option --resume of `hocket train`, which may stand alone or with the word auto behind it."""
+"""Option `--resume` of `hocket train`, alone or as `--resume auto`."""
 
 from typing import Annotated, Any
 
@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperCommand
 
 MUST = "must"
-"""Value of --resume when it is given without a value."""
+"""Value of a --resume without a value."""
 AUTO = "auto"
 
 Resume = Annotated[
@@ -30,7 +30,7 @@ class ResumingCommand(TyperCommand):
 
 
 def spelled_out(words: list[str]) -> list[str]:
-    """These words with a value joined to every --resume in front of `--`."""
+    """Join a value to every --resume before `--`, as --resume=VALUE."""
     end = words.index("--") if "--" in words else len(words)
     found: list[str] = []
     for before, word in zip(["", *words], words[:end], strict=False):
@@ -44,5 +44,5 @@ def spelled_out(words: list[str]) -> list[str]:
 
 
 def read_resume(text: str | None) -> "bool | str":
-    """The option `resume` of `hocket.train`; what is neither word is refused there."""
+    """Convert to the option `resume` of `hocket.train`, which refuses other values."""
     return text is not None and (text == MUST or text)

@@ -1,4 +1,4 @@
-"""Commands that train: train, demo."""
+"""`hocket train` and `hocket demo`."""
 
 import sys
 from pathlib import Path
@@ -89,7 +89,8 @@ def train(
         if shows_the_run():
             print(str(error) or "interrupted", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    # torchrun ends all workers when one leaves with another code than 0: only the one that has shown everything does.
+    # torchrun stops all workers when one exits with a code other than 0, so only the worker that prints the results
+    # does.
     if summary.stopped and shows_the_run():
         raise typer.Exit(INTERRUPTED)
 
