@@ -1,7 +1,8 @@
-"""Captured: an unedited model and its loss as layers and the tensors between them, for one microbatch size.
+"""Capture of an unedited model and its loss as layers, for one microbatch size.
 
-Rules of this file: what is found here follows from the model alone, so that the worker that trains finds the layers
-that the profile names. `hocket.profiling.capture.record_forward` records, `hocket.profiling.capture.segmentation` groups, `hocket.profiling.capture.stage` executes.
+Rules of this file: layers follow from the model alone, so that a training worker finds the layers that the profile
+names. `hocket.profiling.capture.record_forward` records, `hocket.profiling.capture.segmentation` groups,
+`hocket.profiling.capture.stage` executes.
 """
 
 from collections.abc import Iterable
@@ -28,13 +29,21 @@ from hocket.profiling.job.subtasks import ParameterRows, decomposed, parts_of
 
 __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
 
-# Layers are chosen at this size, whatever size is asked for: 1 is refused by batch normalisation of single values.
+# Layers are chosen at this size for every requested size: batch normalisation refuses single values, and so size 1.
 _BASE_SIZE = 2
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Choices at the first size that hold for all sizes: modules kept whole, and joined layers."""
+    """Choices made at the first microbatch size and kept for all sizes.
+
+    Attributes:
+        max_layers: largest number of layers.
+        opaque: paths of modules that are kept whole.
+        as_tracing: `torch.jit.is_tracing()` returns True while recording.
+        joined: number of finest layers in each layer.
+        notes: texts for the profile.
+    """
 
     max_layers: int
     opaque: frozenset[str] = frozenset()
@@ -48,13 +57,13 @@ class Captured:
     """A job's model for one microbatch size.
 
     Attributes:
-        job: as compute sees it (`hocket.profiling.job.precision`).
-        layers, tensors: the graph; `tensors` holds those of the batch first, then by the layer that makes them.
-        batch_names: key in the batch to name of the tensor, for the batch's tensors that are used.
-        loss_tensor: name of the loss, which the last layer makes (it is not one of `tensors`).
+        job: the job in its compute precision (`hocket.profiling.job.precision`).
+        layers, tensors: the graph. `tensors` holds the tensors of the batch first, then the others by source layer.
+        batch_names: names of the used tensors of the batch, by key in the batch.
+        loss_tensor: name of the loss. The last layer computes it; it is not one of `tensors`.
         ties: groups of layers that share a parameter.
-        choices: what other microbatch sizes repeat.
-        sums_norm: the norm of all gradients is summed up before steps, also where nothing is clipped.
+        choices: choices that other microbatch sizes repeat.
+        sums_norm: True if the norm of all gradients is summed before each step, even without clipping.
     """
 
     job: Job
@@ -71,10 +80,12 @@ class Captured:
     _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
 
     def masters(self, names: Iterable[str], device: torch.device | str) -> dict[str, torch.Tensor] | None:
-        """The weights that the optimizer works on, by name; None where compute works on the same.
+        """Return the optimizer's master weights by name.
+
+        None if the optimizer updates the compute weights themselves.
 
         Arguments:
-            device: where they are to be.
+            device: device of the returned weights.
         """
         if self.job.own is None:
             return None
@@ -83,7 +94,10 @@ class Captured:
 
     @property
     def clip_grad_norm(self) -> float | None:
-        """The norm that gradients are clipped to, if they are; infinity where their norm is wanted for itself."""
+        """Norm that gradients are clipped to; None without clipping.
+
+        Infinity if the norm is only measured.
+        """
         return inf if self.sums_norm and self.job.clip_grad_norm is None else self.job.clip_grad_norm
 
     @property
@@ -95,7 +109,7 @@ class Captured:
         """Return the same layers for another microbatch size.
 
         Raises:
-            CaptureError: the model does something else at that size.
+            CaptureError: the model runs other operations at that size.
         """
         if microbatch_size not in self._sizes:
             found = _capture_at(self.job, microbatch_size, self.choices, self._sizes)
@@ -105,7 +119,7 @@ class Captured:
 
     @cached_property
     def parts(self) -> dict[str, ParameterRows]:
-        """Parameters that are a part of one of the job's, by name."""
+        """Parameters that are a part of one of the job's parameters, by name."""
         return parts_of(self.job.model)
 
     @cached_property
@@ -119,7 +133,7 @@ class Captured:
         return self.graph.trace
 
     def index_of(self, layer: str) -> int:
-        """Index of the layer of this name."""
+        """Return the index of the layer of this name."""
         for k, found in enumerate(self.layers):
             if found.name == layer:
                 return k
@@ -129,16 +143,20 @@ class Captured:
 def capture(
     job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64, like: Captured | None = None
 ) -> Captured:
-    """Capture a job's model and loss as layers, in its compute precision; the model is unchanged.
+    """Capture a job's model and loss as layers, in its compute precision.
+
+    The model is unchanged.
 
     Arguments:
         microbatch_size: number of samples; `Captured.for_size` gives the other sizes.
-        max_layers: neighbours are joined until there are at most this many layers.
-        like: another model of the same structure, whose layers are to be found again: a divided model's costs are others.
+        max_layers: neighbouring layers are joined until there are at most this many.
+        like: capture of another model of the same structure. Its choices are used, because a divided model has other
+            costs.
 
     Raises:
-        CaptureError: the model cannot be cut into layers; names the module and the reason.
-        InputError: its weights have no numbers; its optimizer is not one of its parameters, or goes with no schedule as given.
+        CaptureError: the model cannot be cut into layers. The error names the module and the reason.
+        InputError: the weights have no values, the optimizer does not match the model's parameters, or a
+            learning-rate schedule does not match the optimizer.
     """
     if microbatch_size < 1:
         raise InputError("microbatch_size", str(microbatch_size), ">= 1")
@@ -171,12 +189,12 @@ def capture(
 
 
 def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
-    """Choices to try after a refusal: the model's own options for tracing, then a module kept whole."""
+    """Choices to try after a refusal: tracing mode first, then a module kept whole."""
     if not hasattr(error, "module_path"):
         raise error
     if not choices.as_tracing:
         return replace(choices, as_tracing=True)
-    # The module's own code runs then, as one layer. Only the outermost cannot be kept whole.
+    # A module kept whole runs its own code as one layer. Only the outermost module cannot be kept whole.
     path: str = error.module_path
     if not path or path in choices.opaque or path not in dict(job.model.named_modules()):
         raise error
@@ -185,7 +203,7 @@ def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
 
 
 def _record(job: Job, size: int, choices: Choices) -> RecordedGraph:
-    # Other sizes see other samples, so that what depends on the data shows as a difference between them.
+    # Each size uses other samples, so that operations that depend on the data differ between sizes.
     first = size * (size - 1) // 2
     indices = [(first + i) % len(job.data) for i in range(size)]
     batch = job.batch(indices)
@@ -243,7 +261,10 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: dict[
 
 
 def _check_held(trace: RecordedGraph, layers: tuple[CapturedLayer, ...], modules: dict[str, nn.Module]) -> None:
-    """Refuse a written buffer that no layer holds: a hook writes it, whose module is another one."""
+    """Refuse a written buffer that no layer holds.
+
+    A hook of one module writes it, and another module holds it.
+    """
     named = {f"{path}.{key}".lstrip("."): b for path, m in modules.items() for key, b in m._buffers.items()}
     held = {id(named[name]) for layer in layers for name in layer.buffers if name in named}
     lost = sorted(name for name in trace.changed_buffers if id(named[name]) not in held)

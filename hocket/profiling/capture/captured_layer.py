@@ -1,4 +1,7 @@
-"""Captured layers and the tensors between them: what `hocket.profiling.capture.capture` finds in a model."""
+"""Layers captured from a model, and the tensors between them.
+
+`hocket.profiling.capture.capture` finds them.
+"""
 
 from dataclasses import dataclass
 from math import prod
@@ -13,11 +16,13 @@ class CapturedLayer:
     """One layer with its operations.
 
     Attributes:
-        modules: paths of the modules without children that it calls.
-        parameters: global names, a tied one under its first name. buffers: names of buffers that it may change or read.
-        random: draws random numbers. batch_statistics: normalises over the microbatch and keeps running statistics.
-        nodes: indices of its operations in the trace.
-        written: names of buffers that its forward changes, but for running statistics of batch normalisation.
+        modules: paths of the modules without children that the layer calls.
+        parameters: global names of the layer's parameters. A tied parameter has its first name.
+        buffers: names of buffers that the layer may read or change.
+        random: True if the layer draws random numbers.
+        batch_statistics: True if it normalises over the microbatch and keeps running statistics.
+        nodes: indices of the layer's operations in the trace.
+        written: names of buffers that the forward changes, except running statistics of batch normalisation.
     """
 
     name: str
@@ -40,11 +45,14 @@ class CapturedLayer:
 
 @dataclass(frozen=True)
 class CapturedTensor:
-    """One tensor between layers; `source` -1 is the batch.
+    """A tensor between layers.
 
     Attributes:
-        batch_dim: which dimension grows with the microbatch. value: its number in the trace.
-        stride: how its elements lie in memory, empty where that cannot be said.
+        source: index of the layer that computes it; -1 for the batch.
+        targets: indices of the layers that read it.
+        batch_dim: dimension that grows with the microbatch; None without one.
+        value: number of the value in the trace.
+        stride: strides of its elements in memory; empty if unknown.
     """
 
     name: str

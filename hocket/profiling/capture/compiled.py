@@ -1,8 +1,8 @@
-"""Compiled: a run of a stage's operations as one flat function that torch.compile takes whole.
+"""Compiled runs of a stage's operations: one flat function for torch.compile.
 
-Rules of this file: a function has the tensors that it reads as arguments and returns those that are read behind it; modules are called
-as they are, with the parameters that they have at the moment. Shapes are static: each size of microbatch is compiled for itself.
-Random numbers are drawn as without compilation, so that masks are the same.
+Rules of this file: a function has the tensors that it reads as arguments, and returns the tensors that are read after
+it. Modules are called as they are, with their current parameters. Shapes are static: each microbatch size is compiled
+separately. Random numbers are drawn as without compilation, so that masks are the same.
 """
 
 import operator
@@ -22,7 +22,7 @@ from hocket.profiling.capture.replay import filled
 from hocket.profiling.capture.storage_tracker import StorageTracker
 from hocket.profiling.measure.quiet_warnings import unwarned
 
-# Masks of dropout are drawn, and sums in short types rounded, as they are without compilation.
+# Dropout masks are drawn, and sums in short types are rounded, as without compilation.
 _AS_WITHOUT = {"fallback_random": True, "emulate_precision_casts": True}
 _LEAVE = "Leave compile out of the plan."
 Call = tuple[Callable[..., Any], Any, Any]
@@ -32,7 +32,7 @@ def check_backend(place: str, backend: str, device: torch.device) -> None:
     """Require a compiler backend that works on this machine.
 
     Raises:
-        RefusedError: inductor makes C++ for a CPU, and there is no compiler of it.
+        RefusedError: inductor generates C++ for a CPU, and there is no C++ compiler.
     """
     if backend != "inductor" or device.type != "cpu":
         return
@@ -43,19 +43,23 @@ def check_backend(place: str, backend: str, device: torch.device) -> None:
 
 
 class CompiledStep:
-    """A step (`hocket.profiling.capture.replay`) that executes several operations as compiled code.
+    """A step that executes several operations as compiled code.
+
+    See `hocket.profiling.capture.replay` for steps.
 
     Attributes:
-        cold_s: seconds of the first calls, with gradients and without, in which code is made.
+        cold_s: seconds of the first call with gradients and the first without, which compile the code.
     """
 
     def __init__(
         self, name: str, nodes: Sequence[tuple[RecordedOperation, Call]], dead: Collection[int], backend: str
     ) -> None:
-        """Make a function; it is compiled when it is called.
+        """Build the function. Its first call compiles it.
 
         Arguments:
-            name: for errors. nodes: operations with what they call. dead: numbers of values that nobody reads behind them.
+            name: layer name for errors.
+            nodes: operations with the calls that execute them.
+            dead: numbers of values that are not read after them.
         """
         self._name = name
         made = {value for node, _ in nodes for value in node.writes}
@@ -88,7 +92,7 @@ class CompiledStep:
         self._warm: set[bool] = set()
 
     def __call__(self, env: list[Any]) -> None:
-        """Execute: as any step.
+        """Execute the step on the slots of a run.
 
         Raises:
             CaptureError: torch cannot compile it.
@@ -98,7 +102,7 @@ class CompiledStep:
         for slot, tensor in zip(self._writes, found, strict=True):
             env[slot] = tensor
         watch = _get_current_dispatch_mode()
-        if isinstance(watch, StorageTracker):  # as of any operation: what it made, and what it keeps for its backward
+        if isinstance(watch, StorageTracker):  # as any operation: results, and tensors kept for its backward
             watch.register(found)
             for node in {tensor.grad_fn for tensor in found if tensor.grad_fn is not None}:
                 watch.register(tensor for tensor in getattr(node, "saved_tensors", ()) if tensor is not None)
@@ -108,7 +112,7 @@ class CompiledStep:
     def _first(self, env: list[Any]) -> Any:
         start_s = time.perf_counter()
         try:
-            with unwarned(""):  # torch's own code, while it makes code, is nobody's business
+            with unwarned(""):  # warnings of torch's compiler are not the user's
                 found = self._call(*[env[v] for v in self._reads])
         except torch._dynamo.exc.TorchDynamoException as error:
             said = " ".join(str(error).split("\n")[:2]).strip()

@@ -1,7 +1,9 @@
-"""Compiling: what a profile knows of its layers as code that torch.compile makes (`hocket.profiling.capture.compiled`).
+"""Speed of a profile's layers when compiled by torch.compile.
 
-Rules of this file: measured in a few runs of layers, for what is compiled together takes less than the sum of its parts. A plan's stage
-takes of each run the share that it has.
+See `hocket.profiling.capture.compiled`.
+
+Rules of this file: speeds are measured for a few runs of layers, because layers that are compiled together cost less
+than the sum of separate ones. A plan's stage gets its share of each run.
 """
 
 from dataclasses import dataclass
@@ -19,9 +21,10 @@ class Compiled:
     """Ratios of compiled to eager times of forwards and backwards.
 
     Attributes:
-        backend: of torch.compile. cold_s: seconds that a worker with all layers took to make the code for one microbatch size.
-        ends: of each run of layers, the first that is behind it.
-        forward, backward: by run of layers, a factor for each microbatch size of the profile.
+        backend: backend of torch.compile.
+        cold_s: seconds in which a worker with all layers compiled the code for one microbatch size.
+        ends: for each run of layers, the index after its last layer.
+        forward, backward: for each run of layers, a ratio for each microbatch size of the profile.
     """
 
     backend: str
@@ -41,7 +44,7 @@ class Compiled:
                 raise InputError(f"compiled.{key}", str(rows)[:80], "factors above 0, for each run of layers")
 
     def line(self, size: int) -> str:
-        """Summary for people at one of the microbatch sizes."""
+        """Return a summary for people at one of the microbatch sizes."""
         runs = [
             f"layers {a} to {b - 1} {self.forward[k][size]:.2f} forward and {self.backward[k][size]:.2f} backward"
             for k, (a, b) in enumerate(pairwise((0, *self.ends)))
@@ -50,5 +53,5 @@ class Compiled:
         return f"compiled ({self.backend}, {cold}), times as long as without: {'; '.join(runs)}"
 
     def run_of(self, layer: int) -> int:
-        """The run that a layer is in."""
+        """Return the index of the run that contains a layer."""
         return next(k for k, end in enumerate(self.ends) if layer < end)

@@ -1,14 +1,17 @@
-"""The order in which a tensor's elements lie in memory.
+"""Order in which a tensor's elements lie in memory.
 
-A tensor that is not contiguous, such as a transposed one, may well be dense: its bytes lie side by side, in another order
-of its dimensions. Taken in that order it is contiguous, and needs no copy to be sent or received.
+A tensor that is not contiguous, such as a transposed one, may still be dense: its bytes lie side by side, in another
+order of its dimensions. With its dimensions in that order it is contiguous, and needs no copy to be sent or received.
 """
 
 Dims = tuple[int, ...]
 
 
 def memory_order(shape: Dims, stride: Dims) -> Dims:
-    """Dimensions from outermost to innermost; the standard order if the stride is unknown or repeats elements."""
+    """Return the dimensions from outermost to innermost in memory.
+
+    The order is the standard one if the stride is unknown or repeats elements.
+    """
     usual = tuple(range(len(shape)))
     if len(stride) != len(shape) or not all(stride):
         return usual
@@ -16,12 +19,15 @@ def memory_order(shape: Dims, stride: Dims) -> Dims:
 
 
 def inverse(order: Dims) -> Dims:
-    """The order that undoes another."""
+    """Return the inverse of an order of dimensions."""
     return tuple(order.index(d) for d in range(len(order)))
 
 
 def is_dense(shape: Dims, stride: Dims) -> bool:
-    """True if the elements are contiguous without repetition, or if the stride is unknown."""
+    """True if the elements lie side by side without repetition.
+
+    Also True if the stride is unknown.
+    """
     if len(stride) != len(shape):
         return True
     expected = 1

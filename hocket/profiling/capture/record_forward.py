@@ -1,7 +1,7 @@
-"""Recording one forward pass of a model and its loss, and leaving the model as it was.
+"""Recorder of one forward pass of a model and its loss; the model is unchanged.
 
-Rules of this file: nothing of the model survives the recording but the record: buffers, random numbers, training mode
-and gradients are afterwards what they were before.
+Rules of this file: only the record survives. Buffers, random numbers, training mode and gradients are the same after
+the recording as before.
 """
 
 import random as python_random
@@ -38,7 +38,10 @@ def untouched(modules: dict[str, nn.Module], device: torch.device) -> Iterator[N
 
 
 def all_modules(model: nn.Module, loss: Any) -> dict[str, nn.Module]:
-    """Modules by path; those of a loss that is a module stand under a name of their own."""
+    """Return the modules by path, with those of a loss module.
+
+    Modules of the loss have paths that begin with `<loss>`.
+    """
     modules = dict(model.named_modules())
     if isinstance(loss, nn.Module):
         for path, module in loss.named_modules(prefix=LOSS):
@@ -58,15 +61,17 @@ def record(
     opaque: frozenset[str] = frozenset(),
     as_tracing: bool = False,
 ) -> RecordedGraph:
-    """Run `loss(model(*inputs), *targets)` once on `batch` and record it; the model is left as it was.
+    """Run `loss(model(*inputs), *targets)` once on `batch` and record it.
+
+    The model is unchanged.
 
     Arguments:
-        opaque: paths of modules that are not looked into.
-        as_tracing: answer yes when the model asks `torch.jit.is_tracing()`: libraries leave their data-dependent short
-            cuts then.
+        opaque: paths of modules that are recorded as one operation each.
+        as_tracing: `torch.jit.is_tracing()` returns True for the model. Libraries then skip shortcuts that depend on
+            the data.
 
     Raises:
-        CaptureError: the model does something that could not be done again from the record; names the module.
+        CaptureError: the model does something that cannot be repeated from the record. The error names the module.
     """
     modules = all_modules(model, loss)
     weights = dict(model.named_parameters())
@@ -129,7 +134,8 @@ def record(
             unsaid = recorder.changed_unsaid
             changed = frozenset(n for n, b in given.items() if b._version != versions[n] or storage_of(b) in unsaid)
         else:
-            # What is written may be what was there, and another batch's may not: a changed version says it, too.
+            # The written value may equal the old one here, and differ for another batch: a changed version counts
+            # too.
             changed = frozenset(n for n, b in given.items() if b._version != versions[n] or not _same(start[n], b))
     if python_random.getstate() != dice:
         python_random.setstate(dice)

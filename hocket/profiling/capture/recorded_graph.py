@@ -1,7 +1,7 @@
-"""Recorded forward pass: values, operations on them, and the module calls around these.
+"""Recorded forward pass: values, operations and module calls.
 
-Rules of this file: every value is assigned once: a tensor that is modified in place becomes a new value. How recording
-is done, and what layers are, is unknown here.
+Rules of this file: every value is assigned once. A tensor that is modified in place becomes a new value. This file
+knows neither how to record nor layers.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ LOSS = "<loss>"
 
 @dataclasses.dataclass(frozen=True)
 class Ref:
-    """Stands in an argument for the value of this number."""
+    """Placeholder in an argument for the value of this number."""
 
     value: int
 
@@ -26,10 +26,10 @@ class RecordedValue:
     """One version of a tensor.
 
     Attributes:
-        kind: "batch", "parameter", "buffer", "constant" (a tensor that nobody made while recording) or "node".
-        name: of the batch's tensor, or the global name of the parameter or buffer.
-        node: index of the node that made it, -1 otherwise.
-        fixed: depends neither on the batch nor on parameters nor on random numbers.
+        kind: "batch", "parameter", "buffer", "node" (made by an operation) or "constant" (any other tensor).
+        name: key of the batch's tensor, or global name of the parameter or buffer.
+        node: index of the node that computed it; -1 for other kinds.
+        fixed: True if it depends neither on the batch nor on parameters nor on random numbers.
         storage: identity of the storage that it shares with its views.
     """
 
@@ -47,7 +47,14 @@ class RecordedValue:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """Modes around an operation: whether gradients are recorded, and autocast on `device` to `dtype`."""
+    """Gradient mode and autocast mode around an operation.
+
+    Attributes:
+        gradients: True if gradients are recorded.
+        autocast: True if autocast is on.
+        device: device type of autocast.
+        dtype: type that autocast computes in.
+    """
 
     gradients: bool
     autocast: bool
@@ -60,12 +67,12 @@ class RecordedOperation:
     """One recorded operation.
 
     Attributes:
-        target: the function, or for a module its path.
-        outputs: (where in the result, number of the value).
+        target: the function, or the path of a module.
+        outputs: (path in the result, number of the value).
         aliases: (value before, value after) for each tensor that changed in place.
         call: index of the innermost module call around it.
-        mutates: storages that it wrote to.
-        context: the modes that it ran under, None for the usual ones: gradients, and no autocast.
+        mutates: storages that it writes to.
+        context: the modes that it ran under; None for gradients on and autocast off.
     """
 
     target: Callable[..., Any] | str
@@ -83,21 +90,23 @@ class RecordedOperation:
 
     @property
     def label(self) -> str:
-        """The module's path or the function's name, equal whenever the same is done."""
+        """The module's path or the function's name; equal for equal operations."""
         return self.target if isinstance(self.target, str) else function_name(self.target)
 
     @property
     def writes(self) -> list[int]:
-        """Numbers of all values that come into being here."""
+        """Numbers of all values that the operation creates."""
         return [value for _, value in self.outputs] + [after for _, after in self.aliases]
 
 
 @dataclasses.dataclass
 class Call:
-    """One call of a module: nodes start <= index < end belong to it and to the calls inside it.
+    """One call of a module.
+
+    Nodes start <= index < end belong to it and to the calls inside it.
 
     Attributes:
-        as_one: they make one piece, though each is recorded.
+        as_one: its nodes form one piece, though each is recorded.
     """
 
     path: str
@@ -111,7 +120,12 @@ class Call:
 
 @dataclasses.dataclass
 class RecordedGraph:
-    """Recording of a model; `loss` is the number of the value returned by the loss function."""
+    """Recording of a model and its loss.
+
+    Attributes:
+        loss: number of the value that the loss function returned.
+        changed_buffers: names of the buffers that the forward changed.
+    """
 
     values: list[RecordedValue]
     nodes: list[RecordedOperation]
@@ -122,7 +136,7 @@ class RecordedGraph:
 
 
 def function_name(target: Callable[..., Any]) -> str:
-    """A function's plain name; for the getter of an attribute, the attribute's."""
+    """Return a function's plain name, such as "shape.__get__" for an attribute."""
     name = getattr(target, "__name__", type(target).__name__)
     if name in ("__get__", "__set__"):
         owner = getattr(target, "__self__", None)
@@ -131,7 +145,10 @@ def function_name(target: Callable[..., Any]) -> str:
 
 
 def flatten(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """The tensors in nested tuples, lists, dictionaries and dataclasses, each with the way to it."""
+    """Yield the tensors in nested containers, each with its path.
+
+    Containers are tuples, lists, dictionaries and dataclasses.
+    """
     if isinstance(thing, Tensor):
         yield path, thing
     elif isinstance(thing, dict):

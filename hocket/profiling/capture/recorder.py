@@ -1,7 +1,8 @@
-"""The recorder: notes every operation on tensors while a model runs.
+"""Recorder of every operation on tensors while a model runs.
 
-Rules of this file: the model runs as it stands, on real numbers or (fake_tensors.py) on sizes alone; modules without children (and those of torch.nn that
-do their work themselves) are one operation each, everything else that is done with tensors is an operation of its own.
+Rules of this file: the model runs unchanged, on real numbers or (fake_tensors.py) on sizes alone. A module without
+children is one operation, and so is a module of torch.nn that does its work itself. Every other operation on tensors
+is recorded separately.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from hocket.profiling.capture.recorded_graph import (
 )
 from hocket.profiling.tensor_parallel.sharded_logits import LogitsPart
 
-# Modules of torch.nn that only call their children: these are looked into, the other modules of torch.nn are not.
+# Modules of torch.nn that only call their children. Other modules of torch.nn are recorded whole.
 _CONTAINERS = (
     nn.Sequential,
     nn.ModuleList,
@@ -38,7 +39,7 @@ _CONTAINERS = (
     nn.TransformerEncoderLayer,
     nn.TransformerDecoderLayer,
 )
-# What turns a tensor's numbers into Python's, so that the program may depend on them.
+# Functions that turn a tensor's numbers into Python's, so that the program may depend on them.
 _READERS = frozenset(
     [
         "item",
@@ -58,7 +59,7 @@ _READERS = frozenset(
         "__format__",
     ]
 )
-# Functions that take no more than shape, type and device from their tensor.
+# Functions that use only shape, type and device of their tensor.
 _FACTORIES = {
     "zeros_like": torch.zeros,
     "ones_like": torch.ones,
@@ -67,8 +68,8 @@ _FACTORIES = {
 }
 
 
-# Functions that return their argument itself when there is nothing to do, which may depend on the microbatch size: they
-# are recorded in any case, with a result of its own.
+# Functions that return their argument itself if there is nothing to do, which may depend on the microbatch size. They
+# are always recorded, with a separate result.
 _MAYBE_SAME = frozenset(
     [
         "contiguous",
@@ -96,10 +97,13 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 class _Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts floating point operations, by PyTorch's own formulas, and sees what numbers would show.
+    """Mode that counts floating point operations by PyTorch's formulas.
+
+    It also finds random operations and silent changes, which a run on fake tensors would not show.
 
     Attributes:
-        random: whether an operation draws random numbers. changed: tensors that change without a new version.
+        random: True if an operation drew random numbers.
+        changed: tensors that changed without a new version.
     """
 
     flops: float = 0.0
@@ -120,7 +124,7 @@ class _Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Recorder(TorchFunctionMode):
-    """Records what runs inside it; use `record`."""
+    """Mode that records the operations inside it; use `record`."""
 
     def __init__(self, modules: dict[str, nn.Module], opaque: frozenset[str], device: torch.device) -> None:
         super().__init__()
@@ -139,7 +143,7 @@ class Recorder(TorchFunctionMode):
     # -- values
 
     def add(self, tensor: Tensor, kind: str, name: str, fixed: bool, node: int = -1) -> int:
-        """Number a tensor that is now seen for the first time, or anew after it changed."""
+        """Add a value for a new tensor, or for a tensor that has changed."""
         storage = storage_of(tensor)
         keep = tensor.detach() if kind == "constant" else None
         value = RecordedValue(
@@ -163,7 +167,7 @@ class Recorder(TorchFunctionMode):
 
     def _known_maker(self, tensor: Tensor) -> None:
         number = self.number.get(id(tensor))
-        # A custom autograd function marks results of operations that it did without gradients as requiring one.
+        # A custom autograd function marks results of operations that it ran without gradients as requiring one.
         if tensor.requires_grad != (number is not None and self.values[number].requires_grad):
             self.refuse(
                 "a tensor whose gradient no recorded operation explains",
@@ -203,7 +207,7 @@ class Recorder(TorchFunctionMode):
         if self.busy:
             return func(*args, **kwargs)
         if any(issubclass(kind, LogitsPart) for kind in types):
-            with self:  # what is done with the part is seen
+            with self:  # operations on the part are recorded
                 return LogitsPart.__torch_function__(func, types, args, kwargs)
         name = function_name(func)
         if name == "__iter__" and args and isinstance(args[0], Tensor):
@@ -234,11 +238,11 @@ class Recorder(TorchFunctionMode):
         rng = _rng_state(self.device)
         with _Cost() as cost:
             result = function(*args, **kwargs)
-        # Where nothing is computed nothing is drawn either.
+        # Fake tensors compute nothing, so the generator does not show random operations.
         is_random = cost.random if is_fake() else not _all_equal(rng, _rng_state(self.device))
         self.changed_unsaid.update(storage_of(tensor) for tensor in cost.changed)
         changed = {id(t): t for t, version in zip(inputs, before, strict=True) if t._version != version}
-        # A module that keeps something is recorded whatever it gives, for what it writes into its buffers.
+        # A module with buffers is recorded whatever it returns, because it may write to them.
         keeps = isinstance(target, str) and any(True for _ in function.buffers())  # type: ignore[attr-defined]
         if (keeps or name in _MAYBE_SAME) and any(result is tensor for tensor in inputs):
             result = result.view_as(result)
@@ -284,16 +288,14 @@ class Recorder(TorchFunctionMode):
         path = self.paths.get(id(module))
         if self.busy:
             return plain(module, *args, **kwargs)
-        if (
-            path is None
-        ):  # made on the fly, as losses often are: what it does is seen, parameters of its own are refused
+        if path is None:  # a module made on the fly, often a loss: its operations are recorded, its parameters refused
             return plain(module, *args, **kwargs)
         call = Call(path, type(module).__name__, self.stack[-1], len(self.nodes), 0, isinstance(module, nn.Sequential))
         self.calls.append(call)
         self.stack.append(len(self.calls) - 1)
         whole = is_leaf(module) or path in self.opaque
         if whole and any(isinstance(x, LogitsPart) for _, x in flatten((args, kwargs))):
-            call.as_one, whole = True, False  # so that what it does with the part is seen
+            call.as_one, whole = True, False  # so that its operations on the part are recorded
         result = self._run(path, _Bound(plain, module), args, kwargs) if whole else plain(module, *args, **kwargs)
         self.busy += 1
         for _, tensor in flatten(result):
@@ -330,7 +332,10 @@ def _context(device: str) -> Context | None:
 
 
 def _guess_flops(bound: Any, inputs: list[Tensor]) -> float:
-    """Operations of modules without a formula (recurrent ones): one multiply and add per weight and position."""
+    """Estimate the operations of a recurrent module, which has no formula.
+
+    One multiplication and one addition for each weight and position.
+    """
     if not isinstance(bound, _Bound) or not isinstance(bound.module, nn.RNNBase) or not inputs:
         return 0.0
     weights = sum(p.numel() for p in bound.module.parameters() if p.dim() > 1)
@@ -338,7 +343,7 @@ def _guess_flops(bound: Any, inputs: list[Tensor]) -> float:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The identity of the memory that a tensor is a view of."""
+    """Identity of the memory that a tensor is a view of."""
     try:
         storage = tensor.untyped_storage()
         return storage._cdata if storage.device.type == "meta" else storage.data_ptr() or -id(tensor)

@@ -1,7 +1,7 @@
-"""Steps: recorded operations made ready to be executed again and again.
+"""Steps: recorded operations prepared for repeated execution.
 
-Rules of this file: a step reads and writes numbered slots of a list; constants already lie in slots, so that the usual
-operation costs one lookup and one call. Whatever can be decided once is decided when a step is made.
+Rules of this file: a step reads and writes numbered slots of a list. Constants already lie in slots, so that a
+typical operation costs one lookup and one call. Decisions are made once, when the step is built.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,11 @@ Step = Callable[[list[Any]], None]
 
 
 def prepare(stride: tuple[int, ...], shape: tuple[int, ...], changed: bool) -> Callable[[Tensor], Tensor] | None:
-    """Preparation of an input: its memory layout (a view may rely on it), and a copy if it is changed in place."""
+    """Return the preparation of an input; None if it needs none.
+
+    It gives the input the recorded memory layout, because a view may rely on it, and copies an input that is changed
+    in place.
+    """
     order = memory_order(shape, stride)
     if order != tuple(sorted(order)):
         back = inverse(order)
@@ -34,15 +38,15 @@ def prepare(stride: tuple[int, ...], shape: tuple[int, ...], changed: bool) -> C
 
 
 def copy_tensor(tensor: Tensor) -> Tensor:
-    """A copy through which gradients flow."""
+    """Return a copy that passes gradients on."""
     return tensor.clone()
 
 
 def inside(context: Context, call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call under the gradient and autocast modes that it was recorded under."""
+    """Wrap a call in the gradient and autocast modes of its recording."""
 
     def under(*args: Any, **kwargs: Any) -> Any:
-        # Gradients are off where the model turned them off, and where they are off around the whole run.
+        # Gradients are off if the model turned them off, or if they are off around the whole run.
         autocast = torch.autocast(context.device, context.dtype, enabled=context.autocast)
         with torch.set_grad_enabled(torch.is_grad_enabled() and context.gradients), autocast:
             return call(*args, **kwargs)
@@ -64,7 +68,7 @@ def has_ref(thing: Any) -> bool:
 
 
 def filled(thing: Any, env: list[Any] | dict[int, Any]) -> Any:
-    """A thing with the value of each reference in its place."""
+    """Return a structure with each reference replaced by its value."""
     if isinstance(thing, Ref):
         return env[thing.value]
     if isinstance(thing, tuple):
@@ -109,7 +113,10 @@ def flat_step(
     aliases: list[tuple[int, int]],
     dead: tuple[int, ...],
 ) -> Step:
-    """Step with all arguments in slots: the usual case, kept short because it runs for every operation."""
+    """Return a step with all arguments in slots.
+
+    This is the typical case. The step is kept short because it runs for every operation.
+    """
     store = _storer(outputs, aliases)
     single = outputs[0][1] if len(outputs) == 1 and not aliases and outputs[0][0] == () else None
     if single is not None and len(slots) == 1:
@@ -143,7 +150,7 @@ def general_step(
     aliases: list[tuple[int, int]],
     dead: tuple[int, ...],
 ) -> Step:
-    """A step with tensors inside lists, dictionaries or named arguments."""
+    """Return a step with tensors inside lists, dictionaries or named arguments."""
     store = _storer(outputs, aliases)
     if len(outputs) == 1 and outputs[0][0] == () and not aliases:
         slot = outputs[0][1]

@@ -1,8 +1,10 @@
-"""From recorded operations to layers: which runs of operations are cut apart, and at what depth of the module tree.
+"""Segmentation of recorded operations into layers.
 
-Rules of this file: a layer is a run of operations in execution order, so that every tensor goes forward; all choices
-follow from the record alone (floating point operations and bytes, never from times), so that every worker finds the
-same layers; modules of one class at one depth are treated alike.
+It decides where runs of operations are cut, and at what depth of the module tree.
+
+Rules of this file: a layer is a run of operations in execution order, so that every tensor goes forward. All choices
+follow from the record alone (floating point operations and bytes, never times), so that every worker finds the same
+layers. Modules of one class at one depth are treated in the same way.
 """
 
 import re
@@ -13,18 +15,19 @@ from hocket.profiling.capture.recorded_graph import LOSS, RecordedGraph, Recorde
 from hocket.profiling.job.subtasks import Subtask
 from hocket.profiling.tensor_parallel.sequence_parallel import enter, leave
 
-# What moving one byte costs in floating point operations: the balance of common devices is between 5 and 20.
+# Cost of moving one byte, in floating point operations: common devices balance between 5 and 20.
 _FLOPS_PER_BYTE = 8.0
 
 
 @dataclass
 class LayerDraft:
-    """A layer in the making.
+    """Draft of a layer.
 
     Attributes:
-        nodes: indices of its operations. calls: indices of the module calls that it consists of.
-        path: of the module, or of the module around it with the name of the first operation.
-        kind: class of the module, or name of the first operation.
+        nodes: indices of its operations.
+        calls: indices of the module calls that it consists of.
+        path: path of the module; without one, path of the surrounding module with the name of the first operation.
+        kind: class of the module; without one, name of the first operation.
     """
 
     nodes: list[int]
@@ -34,21 +37,26 @@ class LayerDraft:
 
 
 class LiveGraph:
-    """A trace without what nothing depends on, and with what is `fixed` known for good.
+    """A trace without unused operations, with fixed values determined.
 
     Attributes:
         live: indices of the nodes that belong to layers, in execution order.
-        fixed: for each value, whether it is the same for every microbatch of this size (computed once per stage).
+        fixed: for each value, True if it is the same for every microbatch of this size. It is computed once in each
+            stage.
     """
 
     def __init__(self, trace: RecordedGraph, owners: dict[str, tuple[str, ...]]) -> None:
-        """`owners` gives for each module path the names of the buffers that it and its children hold."""
+        """Find live operations and fixed values of a trace.
+
+        Arguments:
+            owners: for each module path, names of the buffers that the module and its children hold.
+        """
         self.trace = trace
         values, nodes = trace.values, trace.nodes
         dirty: set[int] = set()
         while True:
             is_fixed_node = self._find_fixed(dirty)
-            # What is written to by operations of a layer must be made anew for each run.
+            # Values in storages that layers write to must be recomputed in each run.
             written = {s for node, steady in zip(nodes, is_fixed_node, strict=True) if not steady for s in node.mutates}
             if written <= dirty:
                 break
@@ -57,7 +65,7 @@ class LiveGraph:
             if value.kind == "constant" and value.storage in dirty:
                 found = f"a tensor of shape {value.shape} modified in place that is neither parameter nor buffer"
                 raise CaptureError("model", found, "state in registered buffers", "Use register_buffer for it.")
-        # By memory: the second write to a buffer changes what the first has made of it.
+        # By storage: the second write to a buffer changes the result of the first one.
         self._kept = {v.name: v.storage for v in values if v.kind == "buffer" and v.name in trace.changed_buffers}
         self._owners = owners
         kept = set(self._kept.values())
@@ -75,7 +83,10 @@ class LiveGraph:
         self.cost = {i: nodes[i].flops + _FLOPS_PER_BYTE * nodes[i].moved_bytes for i in self.live}
 
     def _find_fixed(self, dirty: set[int]) -> list[bool]:
-        """Mask of fixed nodes, given the changed storages `dirty`; sets `fixed` for the values."""
+        """Return the mask of fixed nodes, given the changed storages `dirty`.
+
+        Also sets `fixed` for the values.
+        """
         values, changed = self.trace.values, self.trace.changed_buffers
         self.fixed = [v.kind == "constant" or (v.kind == "buffer" and v.name not in changed) for v in values]
         nodes = []
@@ -89,7 +100,7 @@ class LiveGraph:
         return nodes
 
     def producers(self, node: RecordedOperation) -> set[int]:
-        """Indices of the nodes whose results `node` reads, fixed ones left out."""
+        """Return the indices of the nodes that compute the inputs of `node`, without fixed ones."""
         found = {self.trace.values[v].node for v in node.reads if not self.fixed[v]}
         found |= {self.trace.values[v].node for v, _ in node.aliases if not self.fixed[v]}
         return found - {-1}
@@ -97,9 +108,9 @@ class LiveGraph:
     def bonds(self) -> list[tuple[int, int]]:
         """Pairs of nodes that no cut may separate.
 
-        A view and an in-place change that it shows, and users of a written buffer.
+        No cut separates a view from an in-place change that shows in it, nor two users of a written buffer.
 
-        Stages have buffers of their own: what one writes no other would read.
+        Each stage has its own copy of a buffer, so no other stage would read the written value.
         """
         out = self._buffer_bonds()
         used = {v for i in self.live for v in self.trace.nodes[i].reads} | {self.trace.loss}
@@ -112,7 +123,7 @@ class LiveGraph:
         return out
 
     def _buffer_bonds(self) -> list[tuple[int, int]]:
-        """The first and the last node that uses each of the buffers that are written."""
+        """First and last node that uses each written buffer."""
         if not self._kept:
             return []
         values, kept, ends = self.trace.values, set(self._kept.values()), dict[int, tuple[int, int]]()
@@ -127,17 +138,21 @@ class LiveGraph:
 
 
 def pieces(graph: LiveGraph) -> list[LayerDraft]:
-    """The finest layers: single modules without children, and what is done between modules."""
+    """Cut a graph into the finest layers.
+
+    A finest layer is a module without children, or the operations between two modules.
+    """
     trace = graph.trace
     segments: list[LayerDraft] = []
-    ancestors: list[int] = []  # a bit for each earlier segment that this one depends on
+    ancestors: list[int] = []  # one bit for each earlier segment that the segment depends on
     home: dict[int, int] = {}
     waiting: list[int] = []
     for index in graph.live:
         node = trace.nodes[index]
         if node.target in (enter, leave):
-            # What a whole model does not do makes no layer of its own, so that a divided model has the layers of the whole one: what
-            # takes slices ends the layer before it, what gathers them begins the one behind it. Borders between carry slices.
+            # An undivided model has no `enter` and `leave`, so they form no layers: a divided model has the layers of
+            # the undivided one. `enter` ends the layer before it, `leave` begins the layer after it. Tensors between
+            # such layers are slices.
             home[index] = home[max(graph.producers(node))]
             if node.target is enter:
                 segments[home[index]].nodes.append(index)
@@ -149,12 +164,12 @@ def pieces(graph: LiveGraph) -> list[LayerDraft]:
         for producer in graph.producers(node):
             sources |= 1 << home[producer]
         last = len(segments) - 1
-        if last >= 0 and not node.writes:  # only buffers: no layer of its own, which would hand on nothing
+        if last >= 0 and not node.writes:  # writes only buffers: as a separate layer it would have no output
             joins = True
         elif last >= 0 and unit >= 0:
             joins = segments[last].calls == [unit]
         elif last >= 0:
-            # Operations between modules belong to what came before, unless that would hide a branch or a join.
+            # Operations between modules belong to the layer before, unless that would hide a branch or a join.
             own = 1 << last
             joins = not sources & ~own & ~ancestors[last] and (bool(sources & own) or not sources)
         else:
@@ -179,7 +194,10 @@ def pieces(graph: LiveGraph) -> list[LayerDraft]:
 
 
 def _unit(trace: RecordedGraph, node: RecordedOperation) -> int:
-    """Call of an operation: its module, the loss around it, or a call kept whole; -1 between modules."""
+    """Return the call that an operation belongs to; -1 between modules.
+
+    The call is that of its module, of the loss around it, or of a module kept as one piece.
+    """
     call, unit = node.call, node.call if isinstance(node.target, str) else -1
     while call >= 0:
         if trace.calls[call].path == LOSS:
@@ -198,7 +216,7 @@ def _begun(trace: RecordedGraph, index: int, unit: int) -> LayerDraft:
 
 
 def _with_next(graph: LiveGraph, segments: list[LayerDraft]) -> list[LayerDraft]:
-    """Operations between modules that only the module after them uses become a part of it."""
+    """Join operations between modules to the next module if only that one uses them."""
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: list[set[int]] = [set() for _ in segments]
     for k, segment in enumerate(segments):
@@ -228,7 +246,7 @@ def _bonded(graph: LiveGraph, segments: list[LayerDraft]) -> list[LayerDraft]:
 
 
 def joined(segments: list[LayerDraft]) -> LayerDraft:
-    """Several segments in a row as one; named after the module around them."""
+    """Join consecutive segments into one."""
     if len(segments) == 1:
         return segments[0]
     nodes = [i for s in segments for i in s.nodes]
@@ -238,11 +256,15 @@ def joined(segments: list[LayerDraft]) -> LayerDraft:
 
 
 def choose(graph: LiveGraph, segments: list[LayerDraft], max_layers: int) -> tuple[int, ...]:
-    """Number of segments in each layer, for at most `max_layers` layers.
+    """Choose the number of segments in each layer, for at most `max_layers` layers.
 
-    Neighbours are joined step by step, all pairs of the same kinds of modules in one step: first where that hides
-    neither a branch nor a join, the deepest in the module tree first, then the cheapest; layers of more than four times
-    the mean cost, subtasks, and the loss, last.
+    Neighbours are joined step by step. One step joins all pairs of the same kinds of modules. Pairs are ordered by
+    these rules:
+
+    1. Layers of more than four times the mean cost, subtasks and the loss come last.
+    2. Joins that hide neither a branch nor a join of the graph come first.
+    3. The deepest pairs in the module tree come first.
+    4. The cheapest pairs come first.
     """
     counts = [1] * len(segments)
     segments = list(segments)
@@ -277,7 +299,7 @@ def choose(graph: LiveGraph, segments: list[LayerDraft], max_layers: int) -> tup
 
 
 def _links(graph: LiveGraph, segments: list[LayerDraft]) -> tuple[list[set[int]], list[set[int]], list[set[int]]]:
-    """For each segment: direct readers, direct inputs, and all that it depends on."""
+    """Return for each segment its direct readers, direct inputs and all dependencies."""
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: list[set[int]] = [set() for _ in segments]
     sources: list[set[int]] = [set() for _ in segments]
@@ -296,7 +318,7 @@ def _pattern(segment: LayerDraft) -> str:
 
 
 def _subtasks(patterns: tuple[str, str, bool]) -> bool:
-    """True if a join would merge two subtasks of a layer that was divided to keep them apart."""
+    """True if a join would merge two subtasks of a divided layer."""
     return all(Subtask.__name__ in pattern.rpartition(":")[2].split("+") for pattern in patterns[:2])
 
 
@@ -307,7 +329,10 @@ def _common(first: LayerDraft, second: LayerDraft) -> int:
 
 
 def group(segments: list[LayerDraft], counts: tuple[int, ...]) -> list[LayerDraft]:
-    """The layers of a choice, named after the module that each of them is, if it is one."""
+    """Return the layers of a choice.
+
+    A layer that is exactly one module gets the module's name.
+    """
     layers, start = [], 0
     for count in counts:
         members = segments[start : start + count]

@@ -1,8 +1,8 @@
-"""Stage: the executor of some captured layers, with parameters that can be exchanged quickly.
+"""Stage: the executor of consecutive captured layers.
 
-Rules of this file: a stage never touches the model it was captured from; it holds shallow copies of the modules that
-its layers call, so that two stages (or two versions of one) never meet in a module. Nothing here knows about devices
-that talk to each other, schedules or versions.
+Rules of this file: a stage never touches the captured model. It holds shallow copies of the modules that its layers
+call, so that two stages (or two versions of one) never share a module. It knows nothing about communication,
+schedules or versions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,12 +29,14 @@ Look = Callable[[dict[str, Tensor]], None]
 
 
 class Stage:
-    """A run of layers: give it the tensors from outside by name, get the tensors that others need.
+    """A run of layers that maps tensors from outside to tensors for other layers.
+
+    Parameters can be exchanged quickly (`bind`).
 
     Attributes:
-        inputs: names of the tensors from outside, those of the batch included.
-        outputs: names of the tensors that layers outside need, and the loss when it is made here.
-        layer_indices: the layers, ascending.
+        inputs: names of the tensors from outside, including those of the batch.
+        outputs: names of the tensors that layers outside need, and the loss if it is computed here.
+        layer_indices: indices of the layers, ascending.
     """
 
     def __init__(
@@ -49,13 +51,14 @@ class Stage:
         """Make a stage.
 
         Arguments:
-            model: take parameters and buffers from here (the same architecture) instead of the captured job's model.
-            device: where it runs; the model's own device by default.
-            share: use the model's own tensors instead of copies, where the device is the same.
-            compile: a backend of torch.compile (`hocket.profiling.capture.compiled`), which makes code at the first run; none: eager.
+            model: source of parameters and buffers, of the same architecture. Default: the captured job's model.
+            device: device of the stage. Default: the model's device.
+            share: True to use the model's own tensors instead of copies, if the device is the same.
+            compile: backend of torch.compile (`hocket.profiling.capture.compiled`), which compiles at the first run;
+                "" for eager execution.
 
         Raises:
-            RefusedError: the backend cannot make code here.
+            RefusedError: the backend cannot compile on this machine.
         """
         self.captured, self.layer_indices = captured, tuple(layer_indices)
         wanted = list(range(self.layer_indices[0], self.layer_indices[-1] + 1)) if self.layer_indices else None
@@ -111,29 +114,32 @@ class Stage:
         self._program = self._pieces(nodes, compile) if compile else self._compiled(nodes)
         self._tensors.clear()  # so that tensors which `bind` replaces are freed
 
-    # -- what a caller sees
+    # -- interface
 
     def parameters(self) -> dict[str, Tensor]:
-        """The stage's parameters by global name, as they were when it was made or last bound."""
+        """Return the stage's parameters by global name, as created or last bound."""
         return dict(self._parameters)
 
     def buffers(self) -> dict[str, Tensor]:
-        """The stage's buffers by global name; those that training changes are changed in place."""
+        """Return the stage's buffers by global name.
+
+        Buffers that training changes are changed in place.
+        """
         return dict(self._buffers)
 
     def constants(self) -> tuple[Tensor, ...]:
-        """Tensors that the stage computed once and keeps, such as masks and positions."""
+        """Return the tensors that the stage computed once and keeps, such as masks."""
         values = self.captured.trace.values
         named = zip(values, self._template, strict=False)
         return tuple(t for value, t in named if isinstance(t, Tensor) and value.kind in ("node", "constant"))
 
     @property
     def cold_s(self) -> float:
-        """Seconds that it took so far to make code."""
+        """Seconds of compilation so far."""
         return sum(getattr(step, "cold_s", 0.0) for _, _, steps in self._program for step in steps)
 
     def bind(self, versions: dict[str, Tensor]) -> None:
-        """Use these tensors as the parameters (or buffers) of these names from now on."""
+        """Use these tensors from now on as the parameters (or buffers) of these names."""
         for name, tensor in versions.items():
             for container, key in self._places[name]:
                 container[key] = tensor
@@ -149,10 +155,12 @@ class Stage:
         """Execute the layers in order.
 
         Arguments:
-            values: the tensors named in `inputs`; they are never changed.
-            seed_of: the seed of a layer's random numbers, asked for layers that draw some; None leaves the generator.
-            recomputing: a second forward of the same microbatch: running statistics are not updated again.
-            look: called behind each layer with the tensors that it has made for other layers, by name, and the loss.
+            values: the tensors named in `inputs`. They are never changed.
+            seed_of: function from a layer to the seed of its random numbers, called for layers that draw some; None
+                leaves the generator as it is.
+            recomputing: True for a second forward of the same microbatch: buffers are not changed again.
+            look: function called after each layer with the tensors that it computed for other layers, by name, and
+                the loss.
         """
         restore = self._set_aside() if recomputing and self._changing else None
         env = self._template.copy()
@@ -160,7 +168,7 @@ class Stage:
             env[slot] = values[name] if ready is None else ready(values[name])
         for layer, is_random, steps in self._program:
             if is_random and seed_of is not None:
-                with GENERATORS:  # lanes of one device, in threads of their own, draw from the same generator
+                with GENERATORS:  # lanes of one device are threads that share a generator
                     self._seed(seed_of(layer))
                     for step in steps:
                         step(env)
@@ -175,16 +183,19 @@ class Stage:
         return {name: env[slot] for name, slot in self._exits}
 
     def _made_by(self, layer: int) -> Iterator[tuple[str, int]]:
-        """Values that a layer makes for others, and the loss: name and number."""
+        """Yield name and number of the values that a layer computes for others.
+
+        The loss is included.
+        """
         captured, trace = self.captured, self.captured.trace
         yield from ((tensor.name, tensor.value) for tensor in captured.tensors if tensor.source == layer)
         if trace.values[trace.loss].node in captured.layers[layer].nodes:
             yield captured.loss_tensor, trace.loss
 
-    # -- making it
+    # -- construction
 
     def _fixed_nodes(self, nodes: list[int]) -> list[int]:
-        """Operations whose result is the same each time and that these need: they are done once, here."""
+        """Fixed operations that these nodes need; they run once, at construction."""
         trace, fixed = self.captured.trace, self.captured.graph.fixed
         found: set[int] = set()
         queue = list(nodes)
@@ -251,7 +262,7 @@ class Stage:
         self.outputs = tuple(name for name, _ in exits)
 
     def _dead(self, nodes: list[int]) -> dict[int, list[int]]:
-        """Numbers of values that are not needed behind an operation, by operation."""
+        """Return the numbers of values that are not needed after an operation, by operation."""
         trace, fixed = self.captured.trace, self.captured.graph.fixed
         kept = {slot for _, slot in self._exits}
         dead: dict[int, list[int]] = {}
@@ -265,7 +276,10 @@ class Stage:
         return dead
 
     def _pieces(self, nodes: list[int], backend: str) -> list[tuple[int, bool, list[Step]]]:
-        """The layers as compiled code, cut at layers that draw random numbers: seeds are set between pieces."""
+        """Return the layers as compiled code.
+
+        Runs are cut before layers that draw random numbers, because seeds are set between runs.
+        """
         from hocket.profiling.capture.compiled import CompiledStep, check_backend
 
         check_backend("compile", backend, self.device)
@@ -319,7 +333,7 @@ class Stage:
         return flat_step(call, tuple(slots), node.outputs, node.aliases, dead)
 
     def _local(self, thing: Any) -> Any:
-        """Arguments that name the device of the capture name the stage's device instead."""
+        """Replace the capture's device by the stage's device in arguments."""
         if isinstance(thing, torch.device):
             return self.device if thing.type == self._captured_device.type else thing
         if isinstance(thing, str) and thing == str(self._captured_device) and thing != "cpu":
@@ -333,7 +347,7 @@ class Stage:
         return thing
 
     def _set_aside(self) -> list[tuple[Any, Any, Tensor]]:
-        """Let the run change copies of the buffers; returns what to put back."""
+        """Let the run change copies of the buffers; return what to restore."""
         kept = []
         for name in self._changing:
             spare = self._buffers[name].clone()

@@ -1,8 +1,8 @@
-"""StorageTracker: how many bytes of tensors live while some code runs, and at most lived.
+"""StorageTracker: current and peak bytes of tensors while some code runs.
 
-Rules of this file: storages are counted, not tensors, so that views cost nothing; a storage that was there before is
-not counted unless it was registered; what an operation allocates inside and frees again is not seen. Only operations of
-the thread that entered are followed, but storages may be registered, and die, in any thread.
+Rules of this file: storages are counted, not tensors, so that views cost nothing. An older storage is counted only if
+it is registered. Memory that one operation allocates and frees inside is not seen. Only operations of the thread that
+entered are followed, but storages may be registered, and freed, in any thread.
 """
 
 import threading
@@ -16,12 +16,14 @@ from torch.utils._pytree import tree_leaves
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context manager that follows every storage made inside it, those of the backward pass included.
+    """Context manager that follows every storage created inside it.
+
+    Storages of the backward pass are included.
 
     Attributes:
-        live_bytes: of the counted storages that live now.
+        live_bytes: bytes of the counted storages that exist now.
         peak_bytes: the highest `live_bytes` since the beginning, or since `reset_peak`.
-        watch: is told `live_bytes` behind every operation, if there is one.
+        watch: function that is called with `live_bytes` after every operation; None for none.
     """
 
     def __init__(self) -> None:
@@ -30,10 +32,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = 0
         self.watch: Callable[[int], None] | None = None
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._lock = threading.RLock()  # a storage may die, and call back, while its own thread holds it
+        self._lock = threading.RLock()  # a storage may be freed, and call back, while its own thread holds the lock
 
     def register(self, tensors: Iterable[Tensor]) -> None:
-        """Count existing storages, or count resized ones again; their bytes leave the count when they die."""
+        """Count existing storages, or update the bytes of resized ones.
+
+        Their bytes are subtracted when they are freed.
+        """
         for tensor in tensors:
             self._add(tensor, counted=True, upgrade=True)
 
@@ -46,7 +51,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def reset_peak(self) -> None:
-        """Begin to look for a new peak."""
+        """Restart the peak at the current bytes."""
         self.peak_bytes = self.live_bytes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,7 +71,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, tensor: Tensor, counted: bool, upgrade: bool = False) -> None:
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse tensors have no storage of their own
+        except (NotImplementedError, RuntimeError):  # sparse tensors have no storage
             return
         key = storage._cdata
         with self._lock:
@@ -91,7 +96,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def storage_key(tensor: Tensor) -> int:
-    """The identity of a tensor's storage while that storage lives."""
+    """Identity of a tensor's storage while that storage exists."""
     return tensor.untyped_storage()._cdata
 
 
