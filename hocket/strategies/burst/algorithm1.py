@@ -1,9 +1,11 @@
-"""Algorithm 1 of DeepPool to the letter: a shortest-path table whose test of the amplification limit is greedy.
+"""DeepPool's Algorithm 1 to the letter, with its greedy test of the limit.
 
-Rules of this file: one line of the algorithm is one line here; what it misses is not mended. Three things follow from the text.
-A state is tested only when it is left, by the time of the one way to it that was kept; the last layer never is. The first
-predecessor that is looked at passes whatever its amplification, because bestAmp begins at infinity. A faster way to a state that is
-above the limit hides a slower one below it.
+One line of the algorithm is one line here, and its gaps are kept. Three gaps follow from the text:
+
+- A state is tested only when a path leaves it, with the time of the one path that was kept. The last layer is never
+  tested.
+- The first predecessor passes with any amplification, because bestAmp begins at infinity.
+- A faster path to a state above the limit hides a slower path below the limit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,11 +16,17 @@ import numpy as np
 def search_linear(
     steps: Iterable[np.ndarray], alone_s: Sequence[float], counts: np.ndarray, limit: float
 ) -> tuple[float, tuple[int, ...]]:
-    """Seconds and, for every layer, an index into the counts.
+    """Run Algorithm 1 of DeepPool on a chain of layers.
 
     Arguments:
-        steps: for every layer, comm from the layer before (rows: its devices) plus comp and sync (columns: its own devices).
-        alone_s: comp(i, 1).
+        steps: for every layer, seconds of comm + comp + sync; rows: devices of the layer before, columns: its own
+            devices.
+        alone_s: comp(i, 1), the seconds of every layer on one device.
+        counts: possible numbers of devices.
+        limit: amplification limit.
+
+    Returns:
+        Seconds of the iteration; and for every layer its number of devices, as an index into the counts.
     """
     n = len(counts)
     shortest, amplification = [0.0] * n, [0.0] * n

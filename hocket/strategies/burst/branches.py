@@ -1,6 +1,7 @@
-"""Ways to run the branches of a block: one after the other, or some of them meanwhile on devices of their own.
+"""Ways to run the branches of a block: in turn, or some of them in parallel.
 
-Rules of this file: a branch is its figures by numbers of devices; what it consists of is not known here.
+Branches in parallel have devices of their own. Only the figures of a branch by numbers of devices are known here, not
+its units.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +13,20 @@ import numpy as np
 
 from hocket.strategies.burst.lagrangian import Prices, parts_of
 
-_QUICK_CELLS = 100_000  # of sums of several groups at once, so that they stay near the processor
-_SIDE_BY_SIDE = 3  # branches that leave the others
-_LONGEST = 6  # branches that may be among them
+_QUICK_CELLS = 100_000  # sums of several groups at a time, so that they fit into the processor's caches
+_SIDE_BY_SIDE = 3  # maximum number of branches with devices of their own
+_LONGEST = 6  # only the longest branches may have devices of their own
 
 
 @dataclass(frozen=True)
 class BranchOptions:
-    """Figures of a block by the ways to run it: for each pair of counts an index into groups and their divisions.
+    """Best way to run a block, for each pair of counts.
 
     Attributes:
-        groups: branches that have devices of their own, and for each way the widths: of the others, then of each of these.
+        figures: figures of the best way.
+        chosen: index of the best way, counted over all groups.
+        groups: branches with devices of their own; and for each way the numbers of devices: of the other branches,
+            then of each of these branches.
         starts: index of the first way of each group.
     """
 
@@ -32,7 +36,7 @@ class BranchOptions:
     starts: tuple[int, ...]
 
     def at(self, pair: tuple[int, int]) -> tuple[int, dict[int, int]]:
-        """Devices of the branches that run in turn, and of each that runs beside them."""
+        """Number of devices of the branches in turn, and of each branch beside them."""
         way = int(self.chosen[pair])
         k = max(k for k, start in enumerate(self.starts) if start <= way)
         group, widths = self.groups[k]
@@ -48,13 +52,16 @@ def best_ways(
     budget: int,
     prices: Prices,
 ) -> BranchOptions:
-    """Every way to run the branches of a block, and the one that costs least for each pair of counts.
+    """Compare all ways to run the branches of a block, for each pair of counts.
 
     Arguments:
-        branches: how many.
-        by_width: figures of some of them, on devices of their own or not; shape (branches, widths, figures, counts, counts).
-        direct: figures of what goes past all branches.
-        widths: numbers of devices that a branch may have, ascending; budget: what all of them have.
+        branches: number of branches.
+        by_width: figures of some branches, on devices of their own (True) or not; shape (branches, widths, figures,
+            counts, counts).
+        direct: figures of the edge that passes all branches; None without one.
+        widths: possible numbers of devices of a branch, ascending.
+        budget: number of devices of the whole block.
+        prices: prices of amounts, to compare ways by cost.
     """
     alone = by_width(range(branches), False)
     best: np.ndarray = alone[:, -1].sum(axis=0)
@@ -98,12 +105,15 @@ def best_ways(
 
 @lru_cache(maxsize=1024)
 def _shared(parts: int, widths: tuple[int, ...], budget: int) -> np.ndarray:
-    """All divisions of a budget; shape (divisions, parts)."""
+    """All divisions of a budget, as indices of widths; shape (divisions, parts)."""
     return np.array(list(_divisions(parts, widths, budget)), dtype=np.int64).reshape(-1, parts)
 
 
 def _divisions(parts: int, widths: tuple[int, ...], budget: int) -> Iterator[tuple[int, ...]]:
-    """Indices of widths for so many sets of devices, the last as wide as the budget lets it."""
+    """Yield indices of widths for `parts` sets of devices.
+
+    The last set has the largest width that the budget allows.
+    """
     if parts == 1:
         fitting = [k for k, width in enumerate(widths) if width <= budget]
         if fitting:

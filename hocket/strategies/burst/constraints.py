@@ -1,6 +1,7 @@
-"""The fastest plan under a limit of every unit, and of sums: GPU-seconds of the iteration, memory of a device.
+"""The fastest burst-parallel plan under limits.
 
-Rules of this file: what is fastest without limits of sums is looked at first, and nearly always keeps them.
+Limits are the amplification of every unit, the GPU-seconds of the iteration, and the memory of a device. The fastest
+plan without the last two limits is found first, and nearly always keeps them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from hocket.util.units import show_bytes
 
 
 class ConstrainedCounts:
-    """A row's counts, and what they come to."""
+    """Counts of a row's units, with their seconds, placement and limits."""
 
     def __init__(self, search: BurstSearch, counts: tuple[int, ...]) -> None:
         self._search, self._counts = search, counts
@@ -28,7 +29,7 @@ class ConstrainedCounts:
 
     @cached_property
     def placed(self) -> list[Placed]:
-        """Every unit's place."""
+        """Placement of every unit."""
         return placed(self._search, self._counts)
 
     def within(self, costs: BurstCosts, allowed_s: float, room: float) -> bool:
@@ -39,14 +40,16 @@ class ConstrainedCounts:
 def fastest_kept(
     costs: BurstCosts, graph: BurstGraph, limit: float, fixed: Mapping[int, int], whole_limit: float, room: float
 ) -> ConstrainedCounts:
-    """The fastest plan under all limits.
+    """Find the fastest plan under all limits.
 
     Arguments:
-        limit: of every unit's amplification. fixed: for some units the one number of devices, an index into the counts.
-        whole_limit: of the amplification of the whole. room: bytes of a device.
+        limit: maximum amplification of a unit.
+        fixed: number of devices of some units, as an index into the counts.
+        whole_limit: maximum amplification of the whole iteration.
+        room: bytes of a device.
 
     Raises:
-        InputError: there is none.
+        InputError: no plan keeps the limits.
     """
     allowed_s = whole_limit * float(costs.alone_s.sum())
     search = BurstSearch(costs, graph.row, limit, fixed)
@@ -75,7 +78,8 @@ def fastest_kept(
     )
 
 
-# Prices of an amount that is as large as its limit, in seconds of the fastest row: up to where nothing but amounts counts.
+# Price of an amount that equals its limit, in multiples of the fastest row's seconds. At the largest price only
+# amounts count.
 _PRICES = tuple(0.25 * 32**k for k in range(8))
 _HALVINGS = 4
 
@@ -83,10 +87,15 @@ _HALVINGS = 4
 def _within(
     costs: BurstCosts, graph: BurstGraph, limit: float, fixed: Mapping[int, int], limits: np.ndarray, fastest_s: float
 ) -> ConstrainedCounts | None:
-    """The fastest row under the limits of sums; None where there is none.
+    """Find the fastest row under the limits of sums; None if no row is found.
 
-    In a chain that is exact. A block of branches runs in the one way between its ends that costs least at some price of the amounts:
-    prices are raised until sums are within the limits, and lowered as far as they stay so.
+    The result is exact in a chain. Branches are not: for each pair of counts, a block of branches runs in the way of
+    least cost at one price of the amounts. Prices are raised until the sums are within the limits, then lowered as
+    far as the sums stay within.
+
+    Arguments:
+        limits: GPU-seconds of the iteration, and bytes of a device.
+        fastest_s: seconds of the fastest row without these limits.
     """
     used = np.flatnonzero(limits < inf)
     found: list[ConstrainedCounts] = []
@@ -115,7 +124,7 @@ def _within(
 
 
 def gpu_s(costs: BurstCosts, placed: Sequence[Placed]) -> float:
-    """Seconds times devices."""
+    """GPU-seconds of a plan: seconds times devices, summed over units."""
     return sum(float((one.comm_s + costs.own_s[one.unit, one.count]) * costs.counts[one.count]) for one in placed)
 
 

@@ -1,8 +1,9 @@
-"""Costs of burst-parallel plans: seconds, bytes and GPU-seconds of every unit on every number of devices.
+"""Costs of burst-parallel plans: seconds and bytes by unit and number of devices.
 
-Rules of this file: a unit is a run of layers that stay together (one layer, nearly always); figures stand in arrays of shape (units,
-counts); the largest share of the batch decides; nothing here knows how units are ordered.
-Source: DeepPool section 4.1 (comp, comm, sync), with the optimizer step and memory added.
+A unit is a run of layers that stay together, nearly always a single layer. Arrays have the shape (units, counts). The
+device with the largest share of the batch decides. The order of units is not known here.
+
+Source: DeepPool, section 4.1 (comp, comm, sync), with the optimizer step and memory added.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from hocket.strategies.burst.redistribution import Moves, moves, moves_aside
 
 @dataclass(frozen=True)
 class Edge:
-    """Bytes of one sample that go from one unit to another: activations forward, gradients back."""
+    """Bytes of one sample from one unit to another: activations and their gradients."""
 
     forward_bytes: float
     backward_bytes: float
@@ -35,15 +36,17 @@ NOTHING = Edge(0.0, 0.0)
 
 
 class BurstCosts:
-    """The figures of one profile, batch and cluster.
+    """Costs of one profile, batch and cluster.
 
     Arguments:
-        counts: numbers of devices that a unit may have, ascending, from 1 to the devices and the samples that there are.
-        units: runs of layers.
-        bucket_bytes: gradients of so many bytes are reduced together; 0 where each unit's are by themselves.
+        counts: possible numbers of devices of a unit, ascending, at most the devices of the cluster and the samples
+            of a batch.
+        units: the layers of each unit.
+        bucket_bytes: size of a gradient bucket; 0 for an all-reduce of each unit by itself.
 
     Raises:
-        InputError: a layer with weights is said to take no time, or the profile is of a type that cannot be compared.
+        InputError: a layer with weights has 0 s in the profile, or the profile's device type cannot be compared with
+            the cluster's.
     """
 
     def __init__(
@@ -71,14 +74,18 @@ class BurstCosts:
         return BurstCosts(self.profile, self.cluster, self.batch_size, counts, self.units, self._bucket_bytes)
 
     def _per_unit(self, figures: np.ndarray) -> np.ndarray:
-        """Sums over units of a figure of every layer."""
+        """Sums over the layers of each unit; shape (units, ...)."""
         whole: np.ndarray = np.add.reduceat(figures, self._sums, axis=0)
         return whole
 
     def _seconds_at(self, samples: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Seconds of forward, backward and step of every layer on the slowest of the first devices.
+        """Seconds of forward, backward and step of every layer; shape (layers, samples).
 
-        Shape (layers, samples).
+        A layer on n devices runs on the first n. The slowest of them decides.
+
+        Arguments:
+            samples: share of one device.
+            counts: number of devices for each entry of `samples`.
         """
         found: np.ndarray | None = None
         for first, table in self._types:
@@ -93,14 +100,17 @@ class BurstCosts:
 
     @cached_property
     def _types(self) -> "list[tuple[int, _Seconds]]":
-        """Device types by the first device that is of them, and their figures."""
+        """First device of each device type, and the seconds on that type."""
         seen: dict[str, int] = {}
         for device in range(self.cluster.devices) if self.cluster.nodes else (0,):
             seen.setdefault(self.cluster.node_of(device).device_type, device)
         return [(device, _Seconds.on(self.profile, self.cluster, name)) for name, device in seen.items()]
 
     def _sync_s(self) -> np.ndarray:
-        """A ring all-reduce of each unit's gradients; of its start-up as much as the unit has of a bucket."""
+        """Seconds of a ring all-reduce of each unit's gradients; shape (units, counts).
+
+        The latency is shared among the units of a bucket, in proportion to their bytes.
+        """
         sizes = np.array([self._gradients_bytes(unit) for unit in self.units])
         found = np.zeros((len(self.units), len(self.counts)))
         begun = np.minimum(sizes / self._bucket_bytes, 1.0) if self._bucket_bytes else 1.0
@@ -126,10 +136,12 @@ class BurstCosts:
         return moves_aside(self.cluster, self.batch_size, tuple(int(count) for count in self.counts))
 
     def transfer_s(self, edge: Edge, aside: bool = False) -> np.ndarray:
-        """Seconds of an edge both ways, from every number of devices (rows) to every other (columns).
+        """Seconds of an edge, forward and backward together; shape (counts, counts).
+
+        Rows are numbers of devices of the source, columns of the target.
 
         Arguments:
-            aside: the two sets have no device in common.
+            aside: True if the two sets of devices are disjoint.
         """
         found = np.zeros((len(self.counts),) * 2)
         for size_bytes in filter(None, (edge.forward_bytes, edge.backward_bytes)):
@@ -138,9 +150,9 @@ class BurstCosts:
 
     @cached_property
     def held_bytes(self) -> np.ndarray:
-        """Bytes that one device of a unit holds.
+        """Bytes that one device of a unit holds; shape (units, counts).
 
-        Weights, gradients, optimizer state, buffers and its share of the stash.
+        They are weights, gradients, optimizer state, buffers and the device's share of the stash.
         """
         layers = self.profile.layers
         fixed = np.array(
@@ -164,7 +176,7 @@ class BurstCosts:
 
 @dataclass(frozen=True)
 class _Seconds:
-    """A profile's seconds on one device type: measured there, or times a factor."""
+    """Seconds of a profile on one device type: measured there, or scaled by a factor."""
 
     profile: ModelProfile
     factor: float
@@ -177,7 +189,7 @@ class _Seconds:
         return cls(profile, type_factor(profile, cluster, name))
 
     def at(self, samples: np.ndarray) -> np.ndarray:
-        """Forward, backward and step of every layer; shape (layers, samples)."""
+        """Seconds of forward, backward and step of every layer; shape (layers, samples)."""
         turn = _at(self.profile, "forward_s", samples) + _at(self.profile, "backward_s", samples)
         for i, layer in enumerate(self.profile.layers):
             if layer.gradients_bytes > 0 and not turn[i].min() > 0:
@@ -191,9 +203,10 @@ class _Seconds:
 
 
 def _at(profile: ModelProfile, name: str, samples: np.ndarray) -> np.ndarray:
-    """A figure of every layer at numbers of samples; shape (layers, samples).
+    """A profile column at numbers of samples; shape (layers, samples).
 
-    Beyond the largest profiled size in proportion to it: a line through the last two sizes would make their noise large.
+    Above the largest profiled size, values grow in proportion to the samples. A line through the last two sizes would
+    amplify measurement noise.
     """
     largest = profile.microbatch_sizes[-1]
     known = {
@@ -203,6 +216,6 @@ def _at(profile: ModelProfile, name: str, samples: np.ndarray) -> np.ndarray:
 
 
 def _ring(cluster: Cluster, count: int) -> tuple[float, float]:
-    """Seconds, and seconds a byte, of an all-reduce among the first devices."""
+    """Latency in seconds, and seconds a byte, of an all-reduce of the first devices."""
     time = collective(cluster, Kind.ALL_REDUCE, tuple(range(count)), 1.0)
     return time.latency_s, time.flow_s

@@ -1,8 +1,10 @@
-"""A model's graph as a row of units and what lies between them: an edge, or a block of branches that part and join again.
+"""Series-parallel decomposition of a model's graph into units and blocks.
 
-Rules of this file: a unit is a run of layers that stay together, numbered in the model's order; layers that share weights are in one,
-and so is what cannot be taken apart into branches. Nothing here knows seconds or devices.
-Source: DeepPool section 4.2, Figure 7, with blocks inside of blocks.
+The graph is a row of units with a block between neighbours. A block is an edge, or branches that fork and join again.
+A unit is a run of layers that stay together, numbered in the model's order. Layers that share weights are in one
+unit, and so are layers that cannot be divided into branches. Seconds and devices are not known here.
+
+Source: DeepPool, section 4.2, figure 7, with blocks inside blocks.
 """
 
 from collections import defaultdict
@@ -13,7 +15,7 @@ from itertools import pairwise
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.burst.costs import NOTHING, Edge
 
-START, END = -1, -2  # before the first unit and behind the last: the batch, and the loss
+START, END = -1, -2  # before the first unit and after the last: the batch, and the loss
 Edges = dict[tuple[int, int], Edge]
 
 
@@ -22,8 +24,8 @@ class BranchBlock:
     """Part of the graph between two units.
 
     Attributes:
-        edge: what goes directly from one to the other; None where nothing does.
-        branches: rows of units between the two; none where there is an edge alone.
+        edge: the direct edge from one unit to the other; None without one.
+        branches: rows of units between the two units; empty if there is only an edge.
     """
 
     edge: Edge | None
@@ -32,9 +34,10 @@ class BranchBlock:
 
 @dataclass(frozen=True)
 class UnitRow:
-    """Units one after the other: blocks[0], units[0], blocks[1], ..., units[-1], blocks[-1].
+    """Sequence of blocks and units: blocks[0], units[0], ..., units[-1], blocks[-1].
 
-    The first block begins behind the unit that the row comes from, the last one ends before the unit that it leads to.
+    The first block begins after the unit that the row comes from. The last block ends before the unit that the row
+    leads to.
     """
 
     units: tuple[int, ...]
@@ -43,19 +46,23 @@ class UnitRow:
 
 @dataclass(frozen=True)
 class BurstGraph:
-    """Units and the row that they make; a chain where no block has branches."""
+    """Units of a model and the row that they form; a chain if no block has branches.
+
+    Attributes:
+        units: the layers of each unit.
+    """
 
     units: tuple[tuple[int, ...], ...]
     row: UnitRow
 
     @property
     def is_chain(self) -> bool:
-        """True if every unit has at most one predecessor and one successor."""
+        """True if no block has branches."""
         return not any(block.branches for block in self.row.blocks)
 
 
 def graph_of(profile: ModelProfile) -> BurstGraph:
-    """The units of a profile and how they follow each other."""
+    """Divide a profile's layers into units, and their graph into a row with branches."""
     runs = _joined([(min(tie), max(tie)) for tie in profile.ties if tie], len(profile.layers))
     while True:
         units = tuple(tuple(range(first, last + 1)) for first, last in runs)
@@ -63,13 +70,13 @@ def graph_of(profile: ModelProfile) -> BurstGraph:
         row = taken.row(START, END, range(len(units)))
         if not taken.stuck:
             return BurstGraph(units, row)
-        # What cannot be taken apart becomes one unit, with all that the model does meanwhile; then it is tried again.
+        # Units that cannot be divided into branches become one unit, with all layers between them. Then try again.
         together = [(units[min(part)][0], units[max(part)][-1]) for part in taken.stuck]
         runs = _joined([*together, *((unit[0], unit[-1]) for unit in units)], len(profile.layers))
 
 
 def _joined(spans: Sequence[tuple[int, int]], layers: int) -> list[tuple[int, int]]:
-    """Runs that cover all layers; spans that overlap are one."""
+    """Runs (first, last) that cover all layers; overlapping spans are joined."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted([*spans, *((i, i) for i in range(layers))]):
         if joined and first <= joined[-1][1]:
@@ -80,7 +87,10 @@ def _joined(spans: Sequence[tuple[int, int]], layers: int) -> list[tuple[int, in
 
 
 def _edges(profile: ModelProfile, units: Sequence[Sequence[int]]) -> Edges:
-    """Edges between units, each tensor once for a pair; units without predecessor follow the batch."""
+    """Edges between units, with each tensor once for a pair of units.
+
+    A unit without predecessors follows the batch. A unit without successors precedes the loss.
+    """
     unit_of = {layer: u for u, unit in enumerate(units) for layer in unit}
     sizes = profile.tensor_bytes(profile.microbatch_sizes[-1]) / profile.microbatch_sizes[-1]
     edges: Edges = {}
@@ -97,7 +107,11 @@ def _edges(profile: ModelProfile, units: Sequence[Sequence[int]]) -> Edges:
 
 
 class _Apart:
-    """Takes a graph apart; `stuck` are sets of units that cannot be."""
+    """Series-parallel decomposition of a graph.
+
+    Attributes:
+        stuck: sets of units that cannot be divided into branches.
+    """
 
     def __init__(self, edges: Edges, units: int) -> None:
         self._edges = edges
@@ -107,9 +121,9 @@ class _Apart:
         self.stuck: list[list[int]] = []
 
     def row(self, before: int, behind: int, inside: Sequence[int]) -> UnitRow:
-        """Row of units between two others: every path between the two goes through all units of the row."""
+        """Row of the units between two units that lie on every path between the two."""
         place = {before: -1, **{u: k for k, u in enumerate(inside)}, behind: len(inside)}
-        # How many edges pass over each position.
+        # Number of edges that pass over each position.
         over = [0] * (len(inside) + 1)
         for source in (before, *inside):
             for target in self._behind[source]:
@@ -135,7 +149,7 @@ class _Apart:
         return BranchBlock(edge, tuple(self.row(before, behind, part) for part in self._parts(between)))
 
     def _parts(self, between: Sequence[int]) -> list[list[int]]:
-        """Sets of units that nothing joins, each in order."""
+        """Connected components of some units, each in order."""
         head = {u: u for u in between}
 
         def find(u: int) -> int:

@@ -1,7 +1,8 @@
-"""Prices of figures: which numbers of devices cost least, one step after the other.
+"""Lagrangian costs: the numbers of devices of least cost, step by step.
 
-Rules of this file: figures stand in arrays of shape (..., 1 + amounts, counts before, counts behind), seconds first; cost is their sum at
-prices, seconds alone where amounts have none. What is not allowed takes infinite seconds; amounts are always finite.
+Figures are arrays of shape (..., 1 + amounts, counts before, counts after): seconds first, then amounts such as
+GPU-seconds. The cost is the sum of seconds and of each amount times its price; without prices it is the seconds. A
+forbidden entry has infinite seconds. Amounts are always finite.
 """
 
 from functools import lru_cache
@@ -9,20 +10,20 @@ from itertools import product
 
 import numpy as np
 
-AMOUNTS = 2  # GPU-seconds; bytes that one device would hold of all units
-_CELLS = 2_000_000  # of sums at once in memory
+AMOUNTS = 2  # GPU-seconds; bytes of all units, if one device held them all
+_CELLS = 2_000_000  # maximum number of sums in memory at a time
 
 
 def parts_of(cells: int) -> int:
-    """Number of parts to compute so many sums in, limited by memory."""
+    """Number of parts in which to compute `cells` sums, to limit memory."""
     return -(-cells // _CELLS)
 
 
 class Prices:
-    """Prices of a second and of each amount.
+    """Prices of amounts, in seconds; a second costs 1.
 
     Attributes:
-        amounts: whether figures have them.
+        amounts: True if figures have amounts.
     """
 
     def __init__(self, of_amounts: tuple[float, float] | None) -> None:
@@ -30,7 +31,7 @@ class Prices:
         self._each = of_amounts or ()
 
     def cost(self, figures: np.ndarray) -> np.ndarray:
-        """Cost of figures."""
+        """Cost of figures: their seconds and priced amounts."""
         cost: np.ndarray = figures[..., 0, :, :]
         for k, price in enumerate(self._each, 1):
             if price:
@@ -38,13 +39,16 @@ class Prices:
         return cost
 
     def forward(self, cost: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The least cost behind a step, and where it comes from."""
+        """Least cost after a step for each count, and the count before it."""
         sums = cost[:, None] + self.cost(step)
         at = sums.argmin(axis=0)
         return np.take_along_axis(sums, at[None], axis=0)[0], at
 
     def least_sums(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Figures of first[i, k] + second[k, j] for the k of the least cost, for each width."""
+        """Figures of two steps together, for each width.
+
+        The result at (i, j) is first[i, k] + second[k, j] for the k of least cost.
+        """
         widths, kinds, n = max(len(first), len(second)), first.shape[1], first.shape[-1]
         before, behind = self.cost(first)[..., None], self.cost(second)[:, None]
         if parts_of(widths * n**3) <= 1:
@@ -62,12 +66,20 @@ class Prices:
 
 @lru_cache(maxsize=64)
 def _grid(widths: int, kinds: int, n: int) -> tuple[np.ndarray, ...]:
-    """Indices along each axis of figures by width."""
+    """Open index grid of figures: (widths, kinds, counts before, counts after)."""
     return tuple(np.ogrid[:widths, :kinds, :n, :n])
 
 
 def back(came: list[np.ndarray], end: int) -> tuple[int, ...]:
-    """The counts along the way of `forward`s that ends here, the first one before the first step."""
+    """Trace back the counts of least cost through `Prices.forward` steps.
+
+    Arguments:
+        came: second result of each `forward`, in order.
+        end: the count after the last step.
+
+    Returns:
+        The count before the first step, and the count after each step.
+    """
     found = [end]
     for at in reversed(came):
         found.append(int(at[found[-1]]))

@@ -1,8 +1,10 @@
-"""The fastest row whose sums stay within limits: of GPU-seconds of a whole iteration, of memory of a device.
+"""The fastest row with limited sums, by Pareto fronts.
 
-Rules of this file: steps are matrices; every step adds seconds and amounts, and the sum of each amount has a limit. The search keeps,
-for every number of devices, the Pareto front of (seconds, amounts), without what no rest can bring within the limits or below the
-time of a row that is known.
+Sums are the GPU-seconds of an iteration and the memory of a device. Steps are matrices. Every step adds seconds and
+amounts, and the sum of each amount has a limit.
+
+The search keeps the Pareto front of (seconds, amounts) for every number of devices. It drops an entry if no
+continuation can bring it within the limits, or below the time of a row that is already known.
 """
 
 from collections.abc import Sequence
@@ -15,17 +17,25 @@ _HALVINGS = 30
 
 @dataclass(frozen=True)
 class ParetoStep:
-    """Seconds (before, behind) and amounts (kinds, before, behind) that one step adds."""
+    """Seconds and amounts that one step adds.
+
+    Attributes:
+        seconds: shape (counts before, counts after).
+        amounts: shape (kinds, counts before, counts after).
+    """
 
     seconds: np.ndarray
     amounts: np.ndarray
 
 
 def fastest_within(steps: Sequence[ParetoStep], limits: np.ndarray) -> tuple[int, ...] | None:
-    """Counts along the fastest row within the limits, starting before the first step; None if there is none.
+    """Find the fastest row within the limits.
 
     Arguments:
-        limits: of the sum of each kind of amount.
+        limits: maximum sum of each kind of amount.
+
+    Returns:
+        The count before the first step and the count after each step; None if no row keeps the limits.
     """
     least_s = _least_rest([step.seconds for step in steps])
     least = [_least_rest([step.amounts[kind] for step in steps]) for kind in range(len(limits))]
@@ -70,7 +80,7 @@ def fastest_within(steps: Sequence[ParetoStep], limits: np.ndarray) -> tuple[int
 
 
 def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The least sum from each state to the end."""
+    """Least sum of the remaining steps, for each step and count."""
     rest = [np.zeros(steps[-1].shape[1])]
     for step in reversed(steps):
         rest.append((step + rest[-1][None]).min(axis=1))
@@ -78,9 +88,10 @@ def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _known(steps: Sequence[ParetoStep], limits: np.ndarray) -> float:
-    """Seconds of a row within the limits.
+    """Upper bound of the fastest row within the limits, in seconds.
 
-    The fastest at the lowest price that suffices; infinity if there is none.
+    It is infinite if no row within the limits is found. Bisection lowers the price of amounts as far as the row of
+    least cost stays within the limits.
     """
     seconds, amounts = (np.stack([getattr(step, name) for step in steps]) for name in ("seconds", "amounts"))
     best, low, high = np.inf, 0.0, None
@@ -98,7 +109,10 @@ def _known(steps: Sequence[ParetoStep], limits: np.ndarray) -> float:
 def _priced(seconds: np.ndarray, amounts: np.ndarray, prices: np.ndarray) -> tuple[float, np.ndarray]:
     """Seconds and amounts of the row of least cost.
 
-    Figures of all steps, of shape (steps, before, behind) and (steps, kinds, before, behind).
+    Arguments:
+        seconds: shape (steps, counts before, counts after).
+        amounts: shape (steps, kinds, counts before, counts after).
+        prices: price of each kind, in seconds.
     """
     steps, n, _ = seconds.shape
     costs = seconds.copy()
@@ -120,7 +134,7 @@ def _priced(seconds: np.ndarray, amounts: np.ndarray, prices: np.ndarray) -> tup
 
 
 def _front(sums: np.ndarray) -> np.ndarray:
-    """Rows that no other is at most as large as in every column; of equal ones the first."""
+    """Indices of the rows on the Pareto front; of equal rows the first."""
     order = np.lexsort(sums.T[::-1])
     if sums.shape[1] == 2:
         amounts = sums[order, 1]

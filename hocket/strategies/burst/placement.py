@@ -1,6 +1,6 @@
-"""Placed units: where every unit of a row stands once the search says how its blocks are run.
+"""Placement of units on devices, from the ways that the search has chosen.
 
-Rules of this file: nothing is chosen here; a branch that runs beside the others has the last devices of the block's.
+A branch that runs beside the others has the last devices of its block.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,11 @@ from hocket.strategies.burst.search import BurstSearch
 class Placed:
     """Placement of a unit.
 
-    `count` is an index into the counts, `first` its first device; comm_s: communication seconds of its inputs.
+    Attributes:
+        first: first device.
+        count: number of devices, as an index into the counts.
+        comm_s: seconds of the transfers of its inputs.
+        amplification: GPU-seconds over the seconds on one device.
     """
 
     unit: int
@@ -27,12 +31,15 @@ class Placed:
 
 
 def placed(search: BurstSearch, counts: tuple[int, ...]) -> list[Placed]:
-    """Every unit's place when those of the row have these counts."""
+    """Place every unit, for given counts of the row's units."""
     return _row(search, search.row, counts, search.whole, 0)
 
 
 def _row(search: BurstSearch, row: UnitRow, counts: tuple[int, ...], where: BranchPosition, first: int) -> list[Placed]:
-    """Units of a row, and an entry of its target for each transfer to it."""
+    """Place the units of a row.
+
+    Each transfer to the row's target adds an entry of the target with the seconds of the transfer.
+    """
     found: list[Placed] = []
     for k, pair in enumerate(pairwise(counts)):
         own = where.of_block(row, k)
@@ -48,7 +55,10 @@ def _row(search: BurstSearch, row: UnitRow, counts: tuple[int, ...], where: Bran
 def _block(
     search: BurstSearch, block: BranchBlock, pair: tuple[int, int], where: BranchPosition, first: int
 ) -> list[Placed]:
-    """The units of a block, and for each transfer to its target an entry of that, which says its seconds."""
+    """Place the units of a block.
+
+    Each transfer to the block's target adds an entry of the target with the seconds of the transfer.
+    """
     found: list[Placed] = []
     if block.edge is not None and where.target is not None:
         comm_s = search.costs.transfer_s(block.edge, where.aside)[pair]
@@ -65,7 +75,7 @@ def _block(
 
 
 def _arrived(costs: BurstCosts, unit: int, first: int, count: int, came: list[Placed]) -> Placed:
-    """A unit with all that comes to it; the largest transfer decides its amplification."""
+    """Placement of a unit with all transfers to it; its amplification has the largest."""
     most = max((one.comm_s for one in came), default=0.0)
     spent = (most + costs.own_s[unit, count]) * costs.counts[count]
     alone = costs.alone_s[unit]

@@ -1,7 +1,7 @@
-"""Burst-parallel plans: for every layer the devices that it is worth.
+"""Burst-parallel plans: the number of devices of every layer.
 
-Source: Park et al., "Efficient strong scaling through burst parallel training" (DeepPool, MLSys 2022), section 4. What is printed
-there and what is exact differ: docs/explanation/deeppool.md.
+Source: Park et al., "Efficient strong scaling through burst parallel training" (DeepPool, MLSys 2022), section 4. The
+printed algorithm and the exact search differ: docs/explanation/deeppool.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +29,14 @@ class BurstLayer:
     """One layer of a plan.
 
     Attributes:
-        devices: position k has the k-th piece of the batch; pieces are as equal as they can be, and the first is none of the shorter.
-        comp_s: forward, backward and step of the largest piece; comm_s: activations that come and their gradients that go back;
-            sync_s: the all-reduce of its gradients. Of layers that stay together, the first has what comes to all of them.
-        amplification: GPU-seconds over those on one device; of several transfers that come in, the largest counts.
+        devices: position k has the k-th piece of the batch; pieces are as equal as possible, and the first is a
+            largest.
+        comp_s: seconds of forward, backward and step of the largest piece.
+        comm_s: seconds of its input activations and of their gradients. In a unit of several layers, the first layer
+            has the seconds of the whole unit.
+        sync_s: seconds of the all-reduce of its gradients; in a unit as for `comm_s`.
+        amplification: GPU-seconds of its unit over those on one device; of several incoming transfers the largest
+            counts.
     """
 
     devices: tuple[int, ...]
@@ -44,7 +48,7 @@ class BurstLayer:
 
 @dataclass(frozen=True)
 class BurstRun:
-    """Consecutive layers on the same devices: `layers` are indices into the profile."""
+    """Consecutive layers on the same devices; `layers` are indices into the profile."""
 
     layers: tuple[int, ...]
     devices: tuple[int, ...]
@@ -56,11 +60,13 @@ class BurstPlan:
 
     Attributes:
         layers: by index in the profile.
-        iteration_s: of forward, backward, transfers, synchronisation and step of one batch, in which branches side by side count once.
-        gpu_s: seconds times devices, summed over layers; amplification: that over the seconds of one device alone.
-        data_parallel_s: seconds of an iteration with every layer on as many devices as there are for it.
-        peak_bytes: of the fullest device.
-        remarks: what a person must know.
+        iteration_s: seconds of forward, backward, transfers, synchronisation and step of one batch. Of branches in
+            parallel only the longest counts.
+        gpu_s: seconds times devices, summed over layers.
+        amplification: gpu_s over the seconds of one device alone.
+        data_parallel_s: seconds of an iteration with every layer on the maximum number of devices.
+        peak_bytes: bytes of the fullest device.
+        remarks: warnings for the user.
     """
 
     layers: tuple[BurstLayer, ...]
@@ -73,7 +79,7 @@ class BurstPlan:
 
     @property
     def runs(self) -> tuple[BurstRun, ...]:
-        """Layers in order, those beside each other on the same devices together."""
+        """Layers in order, in runs of consecutive layers on the same devices."""
         groups = groupby(range(len(self.layers)), key=lambda i: self.layers[i].devices)
         return tuple(BurstRun(tuple(layers), devices) for devices, layers in groups)
 
@@ -93,22 +99,26 @@ def plan_burst(
     way: Way = "exact",
     only: Mapping[int, int] | None = None,
 ) -> BurstPlan:
-    """The fastest numbers of devices for the layers of a job.
+    """Find the fastest numbers of devices for the layers of a job.
 
     Arguments:
-        amplification_limit: of every layer's GPU-seconds, transfers and synchronisation counted, over its seconds on one device;
-            None for no limit.
-        whole_limit: the same of the iteration's GPU-seconds; branches are then those that are fastest between their ends.
-        powers_of_two: layers may have 1, 2, 4, ... devices, otherwise any number; `counts`: these numbers instead, and 1. least: of
-            these none that is smaller (where seconds are known of small shares alone), or this one where there is no other.
-        memory_bytes: of one device; by default what the cluster says.
-        bucket_bytes: gradients of so many bytes are all-reduced together, so that a layer pays for its share of the start-up alone;
-            0 for an all-reduce of every layer, as in the paper.
-        way: "printed" is the paper's Algorithm 1 to the letter, which regards no limit of memory or of the whole.
-        only: for some layers the number of devices that they shall have.
+        amplification_limit: maximum of every layer's GPU-seconds, transfers and synchronisation included, over its
+            seconds on one device; None for no limit.
+        whole_limit: maximum of the iteration's GPU-seconds over the seconds on one device; None for no limit. The
+            result may then not be the fastest for a model with branches.
+        powers_of_two: True for 1, 2, 4, ... devices; False for any number.
+        counts: possible numbers of devices, instead of `powers_of_two`; 1 is added.
+        least: smallest number of devices, for profiles of small shares only. If no possible number is as large,
+            `least` is the only one.
+        memory_bytes: memory of one device; by default the cluster's.
+        bucket_bytes: size of a gradient bucket, so that a layer pays only its share of an all-reduce's latency; 0 for
+            an all-reduce of every layer, as in the paper.
+        way: "printed" for the paper's Algorithm 1 to the letter, which ignores the limits of memory and of the
+            iteration.
+        only: fixed number of devices of some layers.
 
     Raises:
-        InputError: there is no such plan, and why.
+        InputError: an argument is invalid, or no plan keeps the limits; the message says why.
     """
     _check(batch_size, amplification_limit, whole_limit, memory_bytes, bucket_bytes)
     if not 1 <= least <= _most(cluster, batch_size):
@@ -123,9 +133,7 @@ def plan_burst(
     if way == "printed":
         search = BurstSearch(costs, graph.row, inf, fixed)
         alone_s = [float(costs.alone_s[u]) for u in graph.row.units]
-        steps = islice(
-            (step[0] for step in search.steps()), len(alone_s)
-        )  # what is behind the last layer is no part of the algorithm
+        steps = islice((step[0] for step in search.steps()), len(alone_s))  # the algorithm ends with the last layer
         found = search_linear(steps, alone_s, costs.counts, limit)[1]
         plan = ConstrainedCounts(search, (found[0], *found, found[-1]))
     else:
@@ -155,7 +163,7 @@ def _check(
 def _counts(
     cluster: Cluster, batch_size: int, powers_of_two: bool, counts: Sequence[int] | None, only: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Numbers of devices to choose from, ascending."""
+    """Possible numbers of devices, ascending."""
     most = _most(cluster, batch_size)
     for place, given in (("counts", counts or ()), ("only", only.values())):
         for count in given:
@@ -169,7 +177,10 @@ def _counts(
 
 
 def _fixed(graph: BurstGraph, numbers: tuple[int, ...], only: Mapping[int, int]) -> dict[int, int]:
-    """For units with a fixed number of devices, its index: the largest number fixed for one of their layers."""
+    """Fixed numbers of devices by unit, as indices into `numbers`.
+
+    If layers of a unit have different fixed numbers, the largest holds.
+    """
     fixed: dict[int, int] = {}
     for u, unit in enumerate(graph.units):
         asked = [only[i] for i in unit if i in only]
@@ -202,7 +213,7 @@ def _plan(costs: BurstCosts, graph: BurstGraph, found: ConstrainedCounts, limit:
 
 
 def _most(cluster: Cluster, batch_size: int) -> int:
-    """Devices that can have a sample each."""
+    """Maximum number of devices with at least one sample each."""
     return min(cluster.devices, batch_size)
 
 

@@ -1,4 +1,4 @@
-"""Where a row or a block of a burst plan stands: what it leads to, on how many devices, and whether its ends change to others."""
+"""Position of a row or a block in a burst-parallel plan: target and devices."""
 
 from dataclasses import dataclass, replace
 
@@ -10,9 +10,10 @@ class BranchPosition:
     """Position of a row or a block in the graph.
 
     Attributes:
-        target: the unit that it leads to, None for the loss.
-        budget: devices that there are for it.
-        aside_in, aside_out: whether what comes from the unit before, and what goes to the target, changes to other devices.
+        target: the unit that it leads to; None for the loss.
+        budget: number of devices that it may use.
+        aside_in: True if inputs from the unit before it move to other devices.
+        aside_out: True if outputs to the target move to other devices.
     """
 
     target: int | None
@@ -22,15 +23,15 @@ class BranchPosition:
 
     @property
     def aside(self) -> bool:
-        """True if an edge from one end to the other runs on devices of its own."""
+        """True if an edge from one end to the other moves to other devices."""
         return self.aside_in or self.aside_out
 
     def of_branch(self, width: int, aside: bool) -> "BranchPosition":
-        """A branch on so many devices, its own ones or not."""
+        """Position of a branch on `width` devices; `aside`: devices of its own."""
         return BranchPosition(self.target, width, self.aside_in or aside, self.aside_out or aside)
 
     def of_block(self, row: UnitRow, k: int) -> "BranchPosition":
-        """The k-th block of a row that stands here."""
+        """Position of the k-th block of a row at this position."""
         last = k == len(row.units)
         return replace(
             self,

@@ -1,9 +1,12 @@
-"""Where the samples of a batch are when a layer runs on g devices, and what moves when the next one runs on h.
+"""Redistribution of a batch between layers with different numbers of devices.
 
-Rules of this file: a set of g devices is the first g by number (or as many further on), and position k of its tuple has the k-th
-piece of the batch; pieces are as equal as they can be, and cut as microbatches are (program/microbatches.py). Positions follow the bits
-of the device's number in reverse, so that a device of a smaller set has its first samples in a larger set, too: those stay where they are.
-Source: DeepPool section 4.1 (`comm`: payload over bandwidth, and a delay), with what stays put left out.
+A set of g devices is the first g by number, or g neighbours from a later device on. Position k of its tuple has the
+k-th piece of the batch. Pieces are as equal as possible, and cut like microbatches (program/microbatches.py).
+
+Positions follow the bit-reversed device numbers. The first samples of a device in a smaller set are therefore also
+its first samples in a larger set, and need not move.
+
+Source: DeepPool, section 4.1 (`comm`: payload over bandwidth, and a delay), without the samples that need not move.
 """
 
 from dataclasses import dataclass
@@ -21,21 +24,27 @@ _BITS = 17  # of a device's number: MAX_DEVICES
 class Moves:
     """Seconds of a transfer between sets of devices.
 
-    Latency_s + per_byte_s * (bytes of one sample); shape (counts, counts).
+    They are latency_s + per_byte_s * (bytes of one sample); both arrays have the shape (counts, counts).
     """
 
     latency_s: np.ndarray
     per_byte_s: np.ndarray
 
     def seconds(self, sample_bytes: float) -> np.ndarray:
-        """Seconds from every number of devices (rows) to every other (columns), one way, for bytes of one sample."""
+        """Seconds of a transfer one way; shape (counts, counts).
+
+        Rows are numbers of devices of the source, columns of the target.
+
+        Arguments:
+            sample_bytes: bytes of one sample.
+        """
         whole: np.ndarray = self.latency_s + sample_bytes * self.per_byte_s
         return whole
 
 
 @lru_cache(maxsize=4096)
 def device_order(count: int, first: int = 0) -> tuple[int, ...]:
-    """The devices of a set by position."""
+    """Devices of a set by position: `count` devices from `first` on."""
     return tuple(first + r for r in sorted(range(count), key=_reversed_bits))
 
 
@@ -44,13 +53,13 @@ def _reversed_bits(number: int) -> int:
 
 
 def moves(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
-    """Seconds to move samples between any two numbers of devices, the smaller set inside the larger.
+    """Seconds to move samples between nested sets of devices.
 
-    All that moves is taken to pass over the outermost level that the two sets span; the device, or the component where its link is
-    shared, that sends or receives most decides.
+    The model assumes that all moved samples pass over the outermost level that the two sets span. The busiest sender
+    or receiver decides: a device, or a component of the level if its devices share one link.
 
     Arguments:
-        counts: ascending, none above the batch size or the number of devices.
+        counts: numbers of devices, ascending, at most the batch size and the number of devices.
     """
     start, end = _pieces(batch_size, counts)
     share, n = end - start, len(counts)
@@ -72,7 +81,7 @@ def moves_aside(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> M
     start, end = _pieces(batch_size, counts)
     last = np.minimum(np.add.outer(counts, counts), cluster.devices) - 1
     latency_s, per_byte_s = np.zeros(last.shape), np.zeros(last.shape)
-    beyond = 0  # devices that the levels inside span
+    beyond = 0  # devices that the inner levels span
     for k, level in enumerate(cluster.levels):
         busiest = _together(end - start, _width(cluster, k)) / level.bandwidth_bytes_per_s
         here = last >= beyond
@@ -83,7 +92,10 @@ def moves_aside(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> M
 
 
 def _pieces(batch_size: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """First sample of each device and the end of its last, both 0 without samples; shape (counts, devices)."""
+    """First sample of each device, and the end of its samples.
+
+    Both arrays have the shape (counts, devices), and are 0 for a device without samples.
+    """
     start, end = (np.zeros((len(counts), counts[-1]), dtype=np.int64) for _ in range(2))
     order = np.array(device_order(counts[-1]))
     for a, count in enumerate(counts):
@@ -99,7 +111,12 @@ def _width(cluster: Cluster, level: int) -> int:
 
 
 def _together(samples: np.ndarray, width: int) -> np.ndarray:
-    """Most samples over one link; `samples` by device along the last axis, `width` devices share a link."""
+    """Maximum number of samples over one link.
+
+    Arguments:
+        samples: samples of each device, along the last axis.
+        width: number of devices that share a link.
+    """
     if width > 1:
         samples = np.add.reduceat(samples, np.arange(0, samples.shape[-1], width), axis=-1)
     most: np.ndarray = samples.max(axis=-1)

@@ -1,10 +1,14 @@
-"""The fastest numbers of devices for the units of a row under a limit of every unit's GPU-second amplification.
+"""Shortest-path search for the fastest numbers of devices of a row of units.
 
-Rules of this file: a step from one unit to the next is allowed or not by itself (amplification of the unit that it leads to:
-transfer, compute and synchronisation times devices, over the seconds on one), so that the fastest row is a shortest path; of a
-block of branches only a matrix counts, by devices before and behind. How its branches are run is branches.py's; what figures are,
-and cost, lagrangian.py's.
-Source: DeepPool section 4.2; the test of its Algorithm 1 stands in `algorithm1.py`.
+Every unit has an amplification limit. The amplification of a unit is its GPU-seconds (transfer, compute and
+synchronisation, times devices) over its seconds on one device. A step from one unit to the next is allowed if the
+amplification of the unit that it leads to is within the limit. This does not depend on other steps, so the fastest
+row is a shortest path.
+
+A block of branches is one matrix, by devices before and after it. branches.py decides how its branches run.
+lagrangian.py defines figures and costs.
+
+Source: DeepPool, section 4.2. `algorithm1.py` has the limit test of its Algorithm 1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,19 +24,19 @@ from hocket.strategies.burst.graph import BranchBlock, UnitRow
 from hocket.strategies.burst.lagrangian import Prices, back
 from hocket.strategies.burst.position import BranchPosition
 
-SLACK = 1 + 1e-9  # of a limit: sums of the same numbers in another order
+SLACK = 1 + 1e-9  # factor of a limit: the same numbers summed in another order differ a little
 
 
 class BurstSearch:
     """The search of one row of units.
 
     Arguments:
-        limit: of the amplification of every unit.
-        only: for some units the one number of devices (an index into the counts) that they may have.
-        prices: seconds that a GPU-second and a byte are worth; None where neither is counted.
+        limit: maximum amplification of a unit.
+        only: fixed number of devices of some units, as an index into the counts.
+        prices: price in seconds of a GPU-second and of a byte; None to ignore both.
 
     Attributes:
-        whole: where the row stands.
+        whole: position of the row in the graph.
     """
 
     def __init__(
@@ -60,19 +64,25 @@ class BurstSearch:
         self._blocks: dict[tuple[int, BranchPosition], BranchOptions] = {}
 
     def at_prices(self, prices: tuple[float, float]) -> "BurstSearch":
-        """The search with other prices; results that do not depend on prices are kept."""
+        """The search with other prices; shares cached results that do not depend on them."""
         found = copy(self)
         found._prices = Prices(prices)
         found._rows, found._blocks = {}, {}
         return found
 
     def steps(self) -> Iterator[np.ndarray]:
-        """Yield figures of each block with the unit after it, by devices before (rows) and after (columns)."""
+        """Yield figures of each block together with the unit after it.
+
+        Rows are devices before the block, columns devices after it.
+        """
         for unit, step in self._row_steps(self.row, self.whole):
             yield step if unit is None else step + self._own[unit][:, None]
 
     def fastest(self) -> tuple[float, tuple[int, ...]]:
-        """Least cost of a row (infinite if nothing is allowed) with its counts: batch, units, loss."""
+        """Least cost of the row, and its counts for the batch, each unit and the loss.
+
+        The cost is infinite if no row is allowed.
+        """
         cost, came = np.zeros(self._n), []
         for step in self.steps():
             cost, before = self._prices.forward(cost, step)
@@ -85,7 +95,10 @@ class BurstSearch:
         return sum(float(step[0][pair]) for step, pair in zip(self.steps(), pairwise(counts), strict=True))
 
     def _edge(self, edge: Edge, where: BranchPosition) -> np.ndarray:
-        """Figures of a transfer; infinite where the unit that it leads to would be above the limit."""
+        """Figures of a transfer.
+
+        Seconds are infinite if the unit that the transfer leads to would exceed the limit.
+        """
         costs, target = self.costs, where.target
         key = (edge, target if self.limit < np.inf else None, where.aside)
         if key not in self._edges:
@@ -98,7 +111,7 @@ class BurstSearch:
         return self._edges[key]
 
     def _block(self, block: BranchBlock, where: BranchPosition) -> np.ndarray:
-        """Figures between two units, both left out."""
+        """Figures of a block between two units, without the units themselves."""
         if not block.branches:
             assert block.edge is not None
             return self._edge(block.edge, where)
@@ -122,7 +135,7 @@ class BurstSearch:
         return best_ways(len(block.branches), by_width, direct, widths, where.budget, self._prices)
 
     def _row(self, row: UnitRow, where: BranchPosition) -> np.ndarray:
-        """Figures of a branch by devices before and after it, for each width; shape (widths, figures, counts, counts)."""
+        """Figures of a branch; shape (widths, figures, counts before, counts after)."""
         key = (id(row), where)
         if key not in self._rows:
             found: np.ndarray | None = None
@@ -136,13 +149,19 @@ class BurstSearch:
         return self._rows[key]
 
     def _each_width(self, block: BranchBlock, where: BranchPosition) -> np.ndarray:
-        """Figures of a block in a branch; shape (widths, figures, counts, counts), or 1 for widths if all are equal."""
+        """Figures of a block in a branch; shape (widths, figures, counts, counts).
+
+        The first axis has length 1 if all widths have the same figures.
+        """
         if not block.branches:
             return self._block(block, where)[None]
         return np.stack([self._block(block, replace(where, budget=width)) for width in self._widths])
 
     def _on_widths(self, unit: int) -> np.ndarray:
-        """A unit's own figures on at most so many devices; shape (widths, figures, 1, counts)."""
+        """A unit's own figures for each width; shape (widths, figures, 1, counts).
+
+        Seconds are infinite for more devices than the width.
+        """
         if unit not in self._units:
             found = np.repeat(self._own[unit][None, :, None], len(self._widths), axis=0)
             for w, width in enumerate(self._widths):
@@ -157,7 +176,7 @@ class BurstSearch:
             yield unit, self._block(block, where.of_block(row, k))
 
     def inside(self, row: UnitRow, pair: tuple[int, int], where: BranchPosition) -> tuple[int, ...]:
-        """The counts of a branch's units between two given ones, with these."""
+        """Counts of a branch: the pair of counts at its ends, with its units between."""
         cost, came = np.full(self._n, np.inf), []
         cost[pair[0]] = 0.0
         for unit, step in self._row_steps(row, where):
