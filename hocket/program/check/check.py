@@ -1,19 +1,21 @@
-"""Check: proof, before launch, that a program is legal after every number of repetitions of its period.
+"""Check: proof, before launch, that a program is legal.
 
-The proof, each step on its own file's ground; a step is taken when the one before found nothing:
+The proof holds for any number of repetitions of the period. Each step is in a separate file, and runs only if the step
+before found nothing:
 
 1. structure.py: stages, borders, ties, rule and stride fit each other.
-2. instruction_rules.py: every instruction stands where it may and reads and writes what order.py demands, so on the right device,
-   microbatch and weight version.
-3. exactly_once.py: every task is there exactly once, for every number of repetitions; so every microbatch has one forward and
-   one backward on each stage, and every update takes exactly its microbatches.
-4. rendezvous.py: sends and receives mirror each other, collectives are the same for all their members.
-5. untimed_run.py: prologue and period run to their end under rendezvous; nothing is read before it is written or after it is
-   freed, in any interleaving; the state after the period is the state before it, shifted, so the next repetition runs like
-   this one; the epilogue runs from there and leaves exactly the newest weights and optimizer state.
-6. footprint.py, when bytes are given: no interleaving needs more memory than a device has.
+2. instruction_rules.py: every instruction is on a device and lane where it may be, and reads and writes exactly what
+   order.py demands. So its device, microbatch and weight version are right.
+3. exactly_once.py: every task is there exactly once, for any number of repetitions. So every microbatch has one forward
+   and one backward on each stage, and every update applies exactly the gradients of its microbatches.
+4. rendezvous.py: sends and receives mirror each other, and all ranks of a group have the same collectives.
+5. untimed_run.py: prologue and period run to their end under rendezvous. In any interleaving, no value is read before
+   it is written or after it is freed. The state after the period is the state before it, shifted, so the next
+   repetition runs like this one. The epilogue runs from there and leaves exactly the newest weights and optimizer
+   state.
+6. footprint.py, if bytes are given: no interleaving needs more memory than a device has.
 
-It is stricter than order.py in two points: each part must be able to end before the next begins, and a value that is
+The check is stricter than order.py in two points. Each part must be able to end before the next begins. A value that is
 read in one part and freed in a later one must be freed in the lane that read it.
 """
 
@@ -46,8 +48,9 @@ def check(
     The proof runs in steps. Later steps run only if earlier steps found nothing.
 
     Arguments:
-        value_bytes: bytes of a value; capacity_bytes: of each device, host_bytes: of the memory on its host that holds its copies.
-            Without the first and one of the others, memory is not asked about.
+        value_bytes: bytes of a value; None skips the check of memory.
+        capacity_bytes: bytes of memory of each device; None skips the check of device memory.
+        host_bytes: for each device, bytes of host memory for its copies; None skips the check of host memory.
     """
     found = structure_problems(program) or instruction_problems(program) or count_problems(program)
     found = found or [problem for part in PARTS for problem in meeting_problems(program, part)]
@@ -66,10 +69,10 @@ def prove(
     capacity_bytes: Mapping[int, float] | None = None,
     host_bytes: Mapping[int, float] | None = None,
 ) -> None:
-    """Refuse a program that is not legal.
+    """Raise an error if a program is not legal.
 
     Raises:
-        ProgramError: names every problem, the first of them shown in the staircase.
+        ProgramError: names every problem, with a diagram that marks the first one.
     """
     found = check(program, value_bytes=value_bytes, capacity_bytes=capacity_bytes, host_bytes=host_bytes)
     if found:
@@ -77,7 +80,10 @@ def prove(
 
 
 def report(program: Program, problems: tuple[Problem, ...]) -> str:
-    """Problems as people read them, the first that has a place shown in the staircase."""
+    """Text about problems for people, with a diagram that marks the first problem.
+
+    The diagram is left out if no problem has a place.
+    """
     lines = [f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"]
     lines += [f"  {problem}" for problem in problems[:MAX_SHOWN]]
     if len(problems) > MAX_SHOWN:
@@ -105,7 +111,10 @@ def _run(program: Program) -> list[Problem]:
 
 
 def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
-    """Yield differences between the states before and after a period, shifted by one period."""
+    """Yield differences between the states before and after a period.
+
+    The state before is shifted by one period.
+    """
     program = start.program
     for device in program.devices:
         before = {program.moved(value, 1): live for value, live in start.live[device].items()}
@@ -115,7 +124,7 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
             yield _leak(end, device, value, after[value], "one more value is left after each repetition of the period")
         for value in sorted(before.keys() - after.keys()):
             if program.moved(value, -1) in leaked:
-                continue  # told above: its like was never freed
+                continue  # reported above: the same value of the period before was never freed
             yield _lost(start, end, device, value, before[value])
         for value in sorted(before.keys() & after.keys()):
             lanes = sorted(after[value].readers.keys() - before[value].readers.keys())
@@ -131,7 +140,10 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
 
 
 def _left_over(end: Untimed) -> Iterator[Problem]:
-    """Yield differences between the state after the epilogue and the newest weights and optimizer state."""
+    """Yield differences between the final state and the newest version of the state.
+
+    The final state may hold the newest weights and optimizer state only.
+    """
     program = end.program
     for device in program.devices:
         final, live = set(program.final(device, 0)), end.live[device]
@@ -142,7 +154,7 @@ def _left_over(end: Untimed) -> Iterator[Problem]:
 
 
 def _leak(run: Untimed, device: int, value: Value, live: Live, why: str) -> Problem:
-    """A value that nobody frees, at its last reader, else at its writer."""
+    """Problem of a value that is never freed, at its last reader, else at its writer."""
     program = run.program
     readers = [(event, lane) for lane, event in live.readers.items()]
     if readers:
@@ -159,7 +171,7 @@ def _leak(run: Untimed, device: int, value: Value, live: Live, why: str) -> Prob
 
 
 def _lost(start: Untimed, end: Untimed, device: int, value: Value, live: Live) -> Problem:
-    """A value that the next repetition finds missing, though this one found its like."""
+    """Problem of a value that exists for this repetition but not for the next."""
     program = start.program
     if (device, value) in end.gone:
         return _freed(end, device, value, "it to be there for the next repetition of the period")

@@ -1,4 +1,4 @@
-"""Why a program stands still: values that nobody writes, that were freed too early, and instructions in a circle."""
+"""Causes of a standstill: missing values, values freed too early, and cycles."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -9,7 +9,7 @@ from hocket.program.instruction import Instruction, Kind, Value, send_lane
 from hocket.program.memory_bound.receive_window import CONSUMERS, consumed
 from hocket.program.program import Lane, Lanes, Program
 
-MAX_SHOWN = 12  # of the instructions in one circle
+MAX_SHOWN = 12  # instructions of one cycle in a message
 
 
 def waiting_problems(
@@ -25,10 +25,11 @@ def waiting_problems(
     """Return the causes of a standstill.
 
     Arguments:
-        lanes: of the part as it ran: those of a later repetition of the period have later microbatches.
-        stuck: position of the first instruction of each lane that has not happened.
-        freed: where values that are gone were freed, and by whom.
-        has_room: whether the next receive of a lane is posted.
+        lanes: of the part as it ran. Lanes of a later repetition of the period have later microbatches.
+        stuck: for each lane, the position of its first instruction that has not run.
+        live: values on each device.
+        freed: for each value that is gone, the places and instructions that freed it.
+        has_room: True if the next receive of a lane is posted.
     """
     writers = {
         (lane[0], value): (lane, p)
@@ -99,7 +100,10 @@ def waiting_problems(
 
 
 def _taker(program: Program, lanes: Lanes, stuck: Mapping[Lane, int], receive: Lane) -> Lane | None:
-    """The lane of a device, compute or swaps, that has still to take a message that came by a lane."""
+    """Lane of a device that still has to consume a message of a receive lane.
+
+    The lane is a compute lane or a lane of swaps; None if no lane consumes another message.
+    """
     for lane, start in stuck.items():
         if lane[0] == receive[0] and any(
             way == receive for i in lanes[lane][start:] if i.kind in CONSUMERS for way, _ in consumed(program, i)

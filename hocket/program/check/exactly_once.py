@@ -1,8 +1,10 @@
-"""Every task exactly once, for every number of repetitions: what the stages and the rule say must be done, and no more.
+"""Every task exactly once, for any number of repetitions of the period.
 
-With P, Q, E the tasks of prologue, period and epilogue, and `>>` the shift by one period, a program does exactly its
-tasks after any number of repetitions if and only if it does so after none (P + E = all admitted in the prologue) and one
-more repetition adds exactly the tasks of one stride more (Q + (E >> 1) = E + those admitted in the period).
+The stages and the rule determine the expected tasks. Let P, Q, E be the tasks of prologue, period and epilogue, and
+`>>` the shift by one period. A program does exactly its tasks after any number of repetitions if and only if
+- it does so after none (P + E = all tasks of the microbatches admitted outside of the period), and
+- one more repetition adds exactly the tasks of one more stride (Q + (E >> 1) = E + tasks of the microbatches admitted
+  in the period).
 """
 
 from collections import Counter
@@ -31,20 +33,23 @@ _REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
 
 
 class _Task(NamedTuple):
-    """Effect of an instruction without its order, to check that it happens exactly once."""
+    """Effect of an instruction without its order.
+
+    Tasks are counted to check that each happens exactly once.
+    """
 
     device: int
     kind: Kind
     again: bool
     stage: int
     number: int  # microbatch, update or version
-    what: str  # of the value that a transfer carries
-    part: int  # its target, or the bucket of a collective
+    what: str  # kind of the value that a transfer carries
+    part: int  # target stage of that value, or bucket of a collective
     peer: int
 
 
 def count_problems(program: Program) -> list[Problem]:
-    """Tasks that are missing, and tasks that are there twice or do not belong."""
+    """Tasks that are missing, done twice, or not expected."""
     prologue, period, epilogue = (Counter(_tasks(program, part)) for part in PARTS)
     first = Counter(_expected(program, 0, program.admitted))
     found = _compare(program, prologue + epilogue, first, ("epilogue", "prologue"), "")
@@ -65,12 +70,15 @@ def _task(i: Instruction) -> _Task:
     elif i.kind in _REDUCTIONS:
         what, part = _sum_of(i.writes[0])
     elif i.kind is Kind.ALL_GATHER:
-        part = i.writes[0].part  # of weights for one round: for its forwards or its backwards
+        part = i.writes[0].part  # for weights of one round: 0 for its forwards, 1 for its backwards
     return _Task(i.device, i.kind, i.again, i.stage, i.index, what, part, i.peer)
 
 
 def _sum_of(value: Value) -> tuple[str, int]:
-    """Kind and name of the sum of a collective; for gradients, of their bucket."""
+    """Kind and part of the sum that a collective writes.
+
+    For a sum of gradients, the kind is empty and the part is the bucket.
+    """
     return (ValueKind.NORM, -1) if value.what is ValueKind.NORM else ("", value.part)
 
 
@@ -90,7 +98,7 @@ def _counts_updates(task: _Task) -> bool:
 
 
 def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
-    """The tasks that microbatches start to end - 1 need, and their updates."""
+    """Yield the tasks that microbatches `start` to `end - 1` and their updates need."""
     stages, rule = program.stages, program.rule
     for s, shape in enumerate(stages):
         kinds = [(Kind.FORWARD, False), (Kind.BACKWARD, False)]
@@ -173,7 +181,7 @@ def _missing(program: Program, task: _Task, when: str) -> Problem:
 
 
 def _find(program: Program, task: _Task, parts: tuple[str, str]) -> tuple[Place, Instruction]:
-    """The last instruction that does a task, looked for in the parts where it can be one too many."""
+    """Last instruction that does a task, in the parts that may have one too many."""
     for part in parts:
         lanes: Lanes = getattr(program, part)
         for (device, lane), instructions in lanes.items():

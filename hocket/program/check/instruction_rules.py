@@ -1,6 +1,6 @@
-"""Rules of single instructions: device, lane, and exactly the values that order.py requires.
+"""Rules of single instructions: device, lane, and the values of order.py.
 
-Rules of this file: one instruction at a time, nothing of what others do; the first thing that is wrong is reported.
+Rules of this file: each instruction is checked alone, and its first error is reported.
 """
 
 from collections.abc import Iterable
@@ -40,14 +40,14 @@ from hocket.program.program import Lanes, Program
 PARTS = ("prologue", "period", "epilogue")
 _ON_A_REPLICA = frozenset({Kind.LOAD, Kind.FORWARD, Kind.BACKWARD})
 _TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
-_OF_ANY_STAGE = _TRANSFERS | SWAPS | {Kind.DROP}  # whatever is there can be moved or dropped
+_OF_ANY_STAGE = _TRANSFERS | SWAPS | {Kind.DROP}  # any value on a device can be moved or dropped
 _BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 
-Wrong = tuple[str, str, str, str]  # code, found, expected, how to mend it
+Wrong = tuple[str, str, str, str]  # code, found, expected, next step
 
 
 def instruction_problems(program: Program) -> list[Problem]:
-    """Every instruction that is wrong by itself."""
+    """Problems of every instruction that is wrong by itself."""
     found = []
     for part in PARTS:
         lanes: Lanes = getattr(program, part)
@@ -62,7 +62,11 @@ def instruction_problems(program: Program) -> list[Problem]:
 
 
 def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
-    """Sending and receiving device of an activation or gradient; None if no border has this value."""
+    """Sending and receiving device of an activation or gradient.
+
+    Returns:
+        None if no border has this value.
+    """
     stages = program.stages
     if not (0 <= value.stage < len(stages) and value.part in stages[value.stage].targets):
         return None
@@ -129,7 +133,11 @@ def _lane(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _values(program: Program, i: Instruction) -> Wrong | None:
-    """Error in the values that an instruction reads, writes or frees; None if there is none."""
+    """Error in the values that an instruction reads, writes or frees.
+
+    Returns:
+        None if there is none.
+    """
     wrong = _copies(program, i) if program.swaps else None
     if wrong:
         return wrong
@@ -174,7 +182,7 @@ def _copies(program: Program, i: Instruction) -> Wrong | None:
 def _swap(program: Program, i: Instruction) -> Wrong | None:
     """Error in a swap; None if there is none.
 
-    A swap turns one copy into a later copy on the other side. It may take the buffer of an older copy.
+    A swap turns one copy into a later copy on the other side. It may reuse the buffer of an older copy.
     """
     inwards = i.kind is Kind.SWAP_IN
     reads, writes = ([v for v in row if v.what is not ValueKind.MARK] for row in (i.reads, i.writes))
@@ -266,7 +274,13 @@ def _norm(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Wrong | None:
-    """Difference between the values of an instruction and the required values, in any order; None if they agree."""
+    """Difference between the values of an instruction and the required values.
+
+    The order of values does not matter.
+
+    Returns:
+        None if the values agree.
+    """
     strip = program.swaps and i.kind is not Kind.DROP
     for verb, names, should in (("read", i.reads, reads), ("write", i.writes, writes)):
         has = tuple(v.plain for v in names if v.what is not ValueKind.MARK) if strip else names

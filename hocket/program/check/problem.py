@@ -1,4 +1,4 @@
-"""Problem: one thing that is wrong with a program, and where."""
+"""Problem: one error in a program, with its place."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Place(NamedTuple):
     position: int
 
     def instruction(self, program: Program) -> Instruction:
-        """The instruction that stands there."""
+        """Instruction at this place."""
         found: Instruction = getattr(program, self.part)[self.device, self.lane][self.position]
         return found
 
@@ -31,10 +31,11 @@ class Problem:
     Attributes:
         code: a word for programs: structure, place, kind, lane, values, version, frees, missing, extra, meeting,
             deadlock, unwritten, freed, race, twice, leak, memory.
-        message: for people: the instruction, its device and lane, what is wrong, what was expected, how to mend it.
-        part, device, lane, position: where; an empty part when no instruction stands there (one is missing, or the
-            structure itself is wrong), then -1 for what is unknown.
-        instruction: what stands there.
+        message: text for people: the instruction, its device and lane, what is wrong, what was expected, and how to
+            repair it.
+        part, device, lane, position: place of the instruction. `part` is empty if there is no such instruction, because
+            it is missing or because the structure itself is wrong; then unknown numbers are -1.
+        instruction: the instruction at this place.
     """
 
     code: str
@@ -57,7 +58,10 @@ class Problem:
 def problem_at(
     place: Place, instruction: Instruction, code: str, found: str, expected: str = "", mend: str = ""
 ) -> Problem:
-    """A problem of one instruction; its message names the instruction and all of its place."""
+    """Make a problem of one instruction.
+
+    The message names the instruction and its complete place.
+    """
     where = (
         f"{instruction.name} on device {place.device}, lane {place.lane} ({place.part}, instruction {place.position})"
     )

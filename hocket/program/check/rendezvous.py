@@ -1,6 +1,9 @@
-"""Rendezvous of lanes: the k-th send meets the peer's k-th receive, the k-th collective those of the group.
+"""Rendezvous: sends that meet receives, and collectives that meet in a group.
 
-Rules of this file: instructions that meet stand in the same part, so that each part can run to its end by itself.
+The k-th send of a lane meets the k-th receive of the peer's lane. The k-th collective of a lane meets the k-th one of
+every rank of the group.
+
+Rules of this file: instructions that meet are in the same part, so that each part can run to its end by itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,12 +13,12 @@ from hocket.program.check.structure import tie_of
 from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, ValueKind, receive_lane
 from hocket.program.program import Lane, Lanes, Program
 
-# Per lane with sends or collectives: the other lanes that take part in each of its instructions.
+# For each lane with sends or collectives: the other lanes that take part in each of its instructions.
 Meetings = Mapping[Lane, tuple[Lane, ...]]
 
 
 def meetings(lanes: Lanes) -> Meetings:
-    """The lanes that meet, in one part whose lanes mirror each other."""
+    """Lanes that meet, in one part with lanes that mirror each other."""
     found: dict[Lane, tuple[Lane, ...]] = {}
     for (device, lane), instructions in lanes.items():
         if instructions[0].kind is Kind.SEND:
@@ -27,7 +30,10 @@ def meetings(lanes: Lanes) -> Meetings:
 
 
 def meeting_problems(program: Program, part: str) -> list[Problem]:
-    """Sends and receives that do not mirror each other, and collectives that differ between the members."""
+    """Problems of transfers and collectives that do not meet.
+
+    A send and its receive, or the collectives of the ranks of a group, differ or are missing.
+    """
     lanes: Lanes = getattr(program, part)
     return [*_transfers(lanes, part), *_groups(program, lanes, part)]
 

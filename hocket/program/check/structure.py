@@ -16,7 +16,10 @@ def structure_problems(program: Program) -> list[Problem]:
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
-    """Key of the weights of a bucket: equal for buckets that are tied across devices."""
+    """Key of the weights of a bucket.
+
+    Buckets that are tied across devices have equal keys.
+    """
     if len(together(program.stages, stage, bucket)) > 1:
         return (stage, bucket)
     tied = program.stages[stage].tied
@@ -28,7 +31,11 @@ def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
 
 
 def unlike(stages: Sequence[StageShape], tied: Sequence[int], one: int, other: int) -> set[int]:
-    """Devices shared by two tied stages, unless all tied stages have the same devices."""
+    """Devices shared by two tied stages.
+
+    Returns:
+        The empty set if all tied stages have the same devices.
+    """
     same = len({frozenset(stages[s].devices) for s in tied}) == 1
     return set() if same else set(stages[one].devices) & set(stages[other].devices)
 

@@ -1,11 +1,16 @@
 """Upper bound of each device's memory over all interleavings of a program.
 
-For each value, the stretch of its device's compute lane during which it may be there: from the first compute instruction
-that is not ordered before its writer, to the last that is not ordered behind the one who frees it. The time before each
-compute instruction, in which the lane may wait, counts as well. Of a device with several waves it is the first one's lane, and what an
-instruction of another lane takes while it runs is counted over all of that lane beside which it may run (lane_overlap.py). A receive takes its
-memory when it is posted (order.py, rule 6). When that surely is, happens_before.py says. The simulator's figure belongs to one timing and may be
-lower; as far as the bytes are right, none can be higher.
+A value may be there during a stretch of its device's compute lane. The stretch begins at the first compute instruction
+that is not ordered before the value's writer. It ends at the last one that is not ordered behind the instruction that
+frees it. The time before each compute instruction, in which the lane may wait, counts as well. happens_before.py says
+when an event surely happens.
+
+- On a device with several waves, stretches are parts of the first wave's lane. Memory that an instruction of another
+  lane uses while it runs is counted over all of the first lane that may run at the same time (lane_overlap.py).
+- A receive uses its memory from the moment when it is posted (order.py, rule 6).
+
+The simulator's figure belongs to one timing and may be lower. As far as the bytes are right, no timing has a higher
+one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,23 +29,29 @@ from hocket.program.program import Program
 from hocket.util.units import show_bytes
 
 _MEND = "Recompute, use smaller microbatches or more stages, or admit fewer inputs."
-_LARGEST = 4  # values named in a message
+_LARGEST = 4  # number of values named in a message
 
 
 class Sizes(Protocol):
-    """Bytes, as a cost model knows them."""
+    """Bytes of values and instructions, as a cost model provides them."""
 
     def value(self, value: Value, device: int) -> float:
         """Bytes of a value on a device, or on its host."""
 
     def held(self, instruction: Instruction) -> float:
-        """The most that a compute instruction adds while it runs, pooled values that it writes left out."""
+        """Maximum bytes that a compute instruction adds while it runs.
+
+        Pooled values that it writes do not count.
+        """
 
     def pooled(self, value: Value) -> bool:
-        """True if memory of such values is pooled: it is kept for the next value of the same stage and part."""
+        """True if the memory of such a value is pooled.
+
+        A pool keeps its memory for the next value of the same stage and part.
+        """
 
     def besides(self, device: int) -> float:
-        """Constant bytes of a device beside its values."""
+        """Constant bytes of a device, in addition to its values."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +80,12 @@ class Plain:
 
 @dataclass(frozen=True)
 class Footprint:
-    """The most that can be there at once on one device.
+    """Maximum memory use of one device.
 
     Attributes:
-        bytes: how much; place: of the compute instruction during which it can be.
-        largest: the largest of the values that may be there then, with their bytes.
+        bytes: the maximum.
+        place: the compute instruction during which it can occur.
+        largest: the largest values that may be there then, with their bytes.
     """
 
     bytes: float
@@ -83,9 +95,10 @@ class Footprint:
 
 @dataclass
 class _Stretch:
-    """A value that may be there from moment `start` to moment `end` - 1; for good where `end` is below 0.
+    """Moments at which a value may be there: `start` to `end` - 1.
 
-    Moment 2k is before compute instruction k of its device, moment 2k + 1 while it runs.
+    If `end` is below 0, the value stays to the end. Moment 2k is before compute instruction k of its device, moment 2k
+    + 1 is while it runs.
     """
 
     value: Value
@@ -100,10 +113,12 @@ def memory_problems(
     capacity_bytes: Mapping[int, float],
     host: bool = False,
 ) -> list[Problem]:
-    """Devices that a legal program can ask for more memory than they have.
+    """Devices of a legal program that may need more memory than they have.
 
     Arguments:
-        host: it is asked of the memory on the host that holds their copies.
+        value_bytes: bytes of a value, or sizes of values and instructions.
+        capacity_bytes: memory of each device, or of its host for it. A missing device has no limit.
+        host: True to check the host memory that holds the devices' copies.
     """
     found = []
     where = "the host of device" if host else "device"
@@ -128,13 +143,14 @@ def memory_problems(
 def footprints(
     program: Program, value_bytes: Callable[[Value], float] | Sizes, host: bool = False
 ) -> dict[int, Footprint]:
-    """The bound for every device of a legal program that has compute instructions.
+    """Memory bound of every device of a legal program that has compute instructions.
 
     Arguments:
-        host: of what lies on the host for it, instead of what is on the device.
+        value_bytes: bytes of a value, or sizes of values and instructions.
+        host: True for the copies of each device on its host instead of its own memory.
 
     Raises:
-        ProgramError: the program stands still, and why.
+        ProgramError: the program stands still. The message says why.
     """
     sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
     found = {}
@@ -155,7 +171,16 @@ def _footprint(
     ahead: np.ndarray,
     host: bool = False,
 ) -> Footprint | None:
-    """The bound for one device, given its column of the two clocks."""
+    """Memory bound of one device.
+
+    Arguments:
+        happened: events of the device.
+        behind, ahead: the device's columns of the two clocks (see happens_before.clocks).
+        host: True for the device's copies on its host.
+
+    Returns:
+        None if the device has no compute instructions.
+    """
     places: list[Place] = []
     held: list[float] = []
 
@@ -182,8 +207,8 @@ def _footprint(
         for value in instruction.frees:
             there.pop(value).end = start if value in heirs else end
         for value in instruction.writes:
-            # Pooled memory is taken when the instruction begins, all other is what `held` counts until it is over.
-            # So are buffers of the host.
+            # Pooled memory, and buffers of the host, are allocated when the instruction begins. `held` counts all other
+            # memory until the instruction is over.
             early = place.lane == COMPUTE and (host or sizes.pooled(value)) and heir[value] is None
             there[value] = _Stretch(value, size(value), start - early, -1)
             if value not in apart:
@@ -213,7 +238,10 @@ def _footprint(
 
 
 def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list[_Stretch]]]:
-    """The stretches that share pooled memory, pool by pool, and all others."""
+    """Yield the stretches that share pooled memory, pool by pool.
+
+    Each item is (pooled, stretches). The first item holds the stretches without a pool.
+    """
     pools: dict[tuple[bool, int, int], list[_Stretch]] = {}
     rest: list[_Stretch] = []
     for stretch in stretches:

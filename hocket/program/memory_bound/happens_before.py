@@ -1,7 +1,9 @@
-"""Moments: between which compute instructions of a device each event of a program surely falls, over all interleavings.
+"""Happens-before relation between events and the compute instructions of a device.
 
-Rules of this file: order only, no bytes. A program is run without seconds (untimed_run.py), in as many periods as there are unlike ones;
-that of a program that swaps is one, or two, where these stand for all.
+It holds over all interleavings. A moment is a position among the compute instructions of a device.
+
+Rules of this file: order only, no bytes. A program is run without seconds (untimed_run.py), with as many periods as
+differ from each other. A program that swaps needs only one or two periods, if these represent all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,21 +17,22 @@ from hocket.program.memory_bound.untimed_run import Untimed
 from hocket.program.program import Lane, Program
 
 Happened = tuple[int, Place, Instruction]
-"""An event, and what one device did in it."""
+"""An event, with the place and the instruction of one device in it."""
 Ordered = tuple[Untimed, dict[int, list[Happened]], np.ndarray, np.ndarray]
-"""A run; by device what happens in it, and for each of these a column of the two clocks (see `clocks`)."""
-_BLOCK = 64  # devices whose clocks are kept at a time
-_FEW = 8  # devices, for which numbers are quicker than arrays
+"""A run; the events of each device, in the order of the columns; the two clocks (see `clocks`)."""
+_BLOCK = 64  # number of devices with clocks in memory at a time
+_FEW = 8  # number of devices up to which Python numbers are quicker than arrays
 _last: tuple[Program, Ordered] | None = None
 
 
 def ordered(program: Program) -> Iterator[Ordered]:
-    """A run of as many parts as there are unlike ones, block by block of devices.
+    """Yield a run of all periods that differ, block by block of devices.
 
-    That of the last small program is kept: what it needs on devices and on hosts is asked one after the other.
+    The result for the last small program is kept, because its memory on devices and on hosts is bounded one after the
+    other.
 
     Raises:
-        ProgramError: the program stands still, and why.
+        ProgramError: the program stands still. The message says why.
     """
     global _last
     if not 0 < len(program.devices) <= _BLOCK:
@@ -54,12 +57,14 @@ def _looked_at(run: Untimed, devices: tuple[int, ...]) -> Ordered:
 
 
 def _few_periods(program: Program) -> Ordered | None:
-    """Happens-before relation from one or two periods; None if they do not represent all periods.
+    """Happens-before relation from one or two periods.
 
-    Two periods are needed if receives are posted ahead.
+    Two periods are needed if receives are posted ahead. Most programs that swap qualify: between periods no value is on
+    a device, and everything that reaches from one period into the next is over before the next but one begins. Then
+    every value that may be there at some moment is there in the first or in the second period.
 
-    So it is in most programs that swap: between periods no value is on a device, and what reaches from one period into the next is over
-    before anything of the next but one begins. Then what is there at a moment is there in the first of them or in the second.
+    Returns:
+        None if these periods do not represent all periods.
     """
     if not program.swaps or program.prologue or program.epilogue:
         return None
@@ -70,13 +75,13 @@ def _few_periods(program: Program) -> Ordered | None:
     first, periods = len(run.events), 1
     if run.windows:
         if any(run.windows.get(lane, 0) > len(row) for lane, row in program.period.items()):
-            return None  # more than a period ahead
+            return None  # receives are posted more than a period ahead
         _run(run, "period", 1)
         periods = 2
     _, happened, behind, ahead = found = _looked_at(run, program.devices)
     for column, (device, own) in enumerate(happened.items()):
         count, numbers = len(program.period.get((device, COMPUTE), ())), dict[str, int]()
-        # Of this period's what reaches into the next; of the next period's what is there in this one.
+        # `over`: how far events of this period reach into the next. `begins`: where events of the next period begin.
         over, begins = -1, count
         for event, place, _ in own:
             if place.lane == COMPUTE:
@@ -95,17 +100,21 @@ def _few_periods(program: Program) -> Ordered | None:
 
 
 def _run(run: Untimed, part: str, repetition: int = 0) -> None:
-    """Run a part to its end: of what stands still nothing could be said.
+    """Run a part to its end. A bound on memory needs a run that does not stand still.
 
     Raises:
-        ProgramError: it does.
+        ProgramError: the part stands still.
     """
     if not run.run(part, repetition):
         raise ProgramError(f"program {run.program.name}", f"stands still: {run.problems[-1]}", "a legal program")
 
 
 def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:
-    """Yield the periods that differ: the first, the last, and those in which a receive of them may be posted."""
+    """Return an iterator over the parts that differ, with their repetitions.
+
+    These are the prologue, the first and the last period, periods in which receives of the last may be posted, and the
+    epilogue.
+    """
     ahead = [-(-windows[lane] // len(row)) for lane, row in program.period.items() if lane in windows]
     repeats = 2 + max(ahead, default=0) if program.period else 0
     return iter([("prologue", 0), *(("period", r) for r in range(repeats)), ("epilogue", repeats)])
@@ -117,7 +126,9 @@ def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarr
     For each event and device: the number of compute instructions surely over before the event ends, and the first
     instruction surely after it.
 
-    Two arrays of shape (events, devices); where nothing is surely behind an event, the number of all of them.
+    Returns:
+        Two arrays of shape (events, devices). If no instruction surely follows an event, the second array has the
+            number of all compute instructions.
     """
     column = {device: k for k, device in enumerate(devices)}
     counts = np.zeros(len(devices), dtype=np.int32)
@@ -148,7 +159,7 @@ def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarr
 
 
 def _clocks_of_one(run: Untimed, device: int) -> tuple[list[int], list[int]]:
-    """The two columns of one device."""
+    """Columns of one device in the two arrays of `clocks`."""
     behind: list[int] = []
     own, count = [], 0
     for places, before in zip(run.events, run.before, strict=True):
@@ -174,7 +185,7 @@ def _clocks_of_one(run: Untimed, device: int) -> tuple[list[int], list[int]]:
 
 
 def _by_device(run: Untimed, devices: tuple[int, ...]) -> dict[int, list[Happened]]:
-    """Every event on each device, with the instruction as it ran."""
+    """Events of each device, with the instructions as they ran."""
     found: dict[int, list[Happened]] = {device: [] for device in devices}
     for event, places in enumerate(run.events):
         for place, instruction in zip(places, run.ran[event], strict=True):
@@ -184,10 +195,11 @@ def _by_device(run: Untimed, devices: tuple[int, ...]) -> dict[int, list[Happene
 
 
 def posted(numbers: dict[str, int], run: Untimed, place: Place, behind: np.ndarray) -> int:
-    """Compute instructions that are surely over when the next receive of a lane is posted.
+    """Compute instructions surely over when the next receive of a lane is posted.
 
     Arguments:
-        numbers: receives of each lane so far; counted on.
+        numbers: number of the last receive of each lane; updated in place.
+        behind: column of the device in the first clock.
     """
     number = numbers[place.lane] = numbers.get(place.lane, -1) + 1
     posted = run.posted.get((place.device, place.lane))

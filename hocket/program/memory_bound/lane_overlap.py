@@ -1,7 +1,8 @@
-"""Memory of a device's further compute lanes (waves) at each moment of its first lane.
+"""Memory of a device's further compute lanes (waves), by moment of its first lane.
 
-Rules of this file: a lane runs one instruction after the other, so of what only it writes and frees no more is there at a moment than
-at one of the places where it can be then. Source of the moments: happens_before.py.
+Rules of this file: a lane runs one instruction after the other. Memory of values that only this lane writes and frees
+is bounded at each moment: it is at most the memory at one of the lane's positions that are possible then. Moments come
+from happens_before.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,11 +13,14 @@ from hocket.program.instruction import COMPUTE, Instruction, Value, computes
 from hocket.program.order import heir_of
 
 Run = tuple[str, Instruction, int, int]
-"""An instruction with its lane, and the first moment and the one behind the last at which it may run."""
+"""Lane, instruction, first moment at which it may run, and the moment after the last."""
 
 
 def private(runs: Iterable[Run], pooled: Callable[[Value], bool]) -> frozenset[Value]:
-    """Values that only one further compute lane writes and frees, with memory that is not pooled."""
+    """Values that one further compute lane alone writes and frees.
+
+    Values with pooled memory are left out.
+    """
     writers: dict[Value, str] = {}
     strangers: set[Value] = set()
     for lane, instruction, _, _ in runs:
@@ -34,10 +38,16 @@ def beside(
     pooled: Callable[[Value], bool],
     moments: int,
 ) -> np.ndarray:
-    """Bytes of these values and of running instructions at each moment; shape (moments,).
+    """Bytes of private values and of running instructions at each moment.
 
     Arguments:
-        held: the most that an instruction adds while it runs, pooled values left out.
+        runs: instructions of all lanes, each lane in its order.
+        own: the private values (see `private`).
+        held: maximum bytes that an instruction adds while it runs, without pooled values.
+        moments: number of moments of the first lane.
+
+    Returns:
+        Bytes of all further compute lanes; shape (moments,).
     """
     found = np.zeros(moments)
     for lane in sorted({lane for lane, *_ in runs if computes(lane) and lane != COMPUTE}):
@@ -45,7 +55,7 @@ def beside(
         for _, instruction, start, end in (run for run in runs if run[0] == lane):
             np.maximum(level[since:end], there, out=level[since:end])
             new = [v for v in instruction.writes if heir_of(instruction, v) is None and not pooled(v)]
-            others = sum(size(value) for value in new if value not in own)  # which are counted by themselves
+            others = sum(size(value) for value in new if value not in own)  # their own stretches count them
             most = there + max(0.0, held(instruction) - others)
             np.maximum(level[start:end], most, out=level[start:end])
             there += sum(size(v) for v in instruction.writes if v in own)

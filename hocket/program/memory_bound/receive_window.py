@@ -1,13 +1,17 @@
-"""Windows: how far the receives of a lane, or the gathers for single rounds, may run ahead of compute (order.py, rule 6).
+"""Receive windows: how far receives of a lane may run ahead of compute.
 
-A message is consumed when the first compute instruction that reads it has finished; weights gathered for one round when the last
-one has. A lane's window is the least number of
-posted, not yet consumed messages with which compute always finds what it reads next, and one more, so that a message can
-be on its way while compute uses the one before it; at least as many as one instruction reads. It follows from the program alone: compute takes most messages in the
-order in which they come, some a few places later.
+Gathers for single rounds have windows as well (order.py, rule 6).
 
-A window never brings programs to a stand. What compute reads next has been posted, and so has all that comes before it in
-its lane; so compute waits only for what it would wait for without windows.
+A message is consumed when the first compute instruction that reads it has finished. Weights gathered for one round are
+consumed when the last instruction that reads them has finished.
+
+A lane's window is a number of posted messages that are not yet consumed. It is the least number with which compute
+always finds what it reads next, plus one, so that a message can be on its way while compute uses the one before it. It
+is at least the number of messages that one instruction reads. It follows from the program alone: compute consumes most
+messages in the order in which they arrive, some a few places later.
+
+A window never causes a deadlock. The message that compute reads next has been posted, and so has everything before it
+in its lane. So compute waits only for what it would wait for without windows.
 """
 
 from collections import Counter
@@ -28,19 +32,19 @@ from hocket.program.instruction import (
 from hocket.program.program import Lane, Program
 
 UNLIMITED = 1 << 30
-"""The window of a lane with messages that compute does not consume as often as they come; no legal program has one."""
+"""Window of a lane in which compute consumes more or fewer messages than arrive. No legal program has such a lane."""
 
 _Key = tuple[ValueKind, int, int, int]
 _BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 CONSUMERS = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.SWAP_IN})
-"""Kinds of instructions that `consumed` is not empty for."""
+"""Kinds of instructions that may consume messages (see `consumed`)."""
 _CONSUMING = frozenset({COMPUTE, SWAP_LANES[Kind.SWAP_IN]})
 
 
 def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane, Value]]:
     """Yield the messages that an instruction consumes, each with its receive lane.
 
-    The instruction is the first reader: a compute instruction, or a swap for messages to the host. Gathered weights
+    The first reader consumes a message: a compute instruction, or a swap for messages to the host. Gathered weights
     count for their last reader.
     """
     here, shape = instruction.device, program.stages[instruction.stage]
@@ -55,7 +59,7 @@ def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane,
     elif instruction.kind is Kind.BACKWARD:
         what = ValueKind.GRADIENT
     elif instruction.kind is Kind.SWAP_IN and (made := instruction.writes[0]).copy == 2 and made.what in _BORDER:
-        what, copy = made.what, 1  # later copies are of what was here already
+        what, copy = made.what, 1  # later copies are made from values that were here already
     else:
         return
     for value in instruction.reads:
@@ -68,7 +72,10 @@ def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane,
 
 @dataclass
 class _Order:
-    """Order of the messages of one lane: position by value; within a period, by its place in the period."""
+    """Position of each message of one lane, by value.
+
+    In the period, the key has the value's index modulo the stride, and the entry is (position, index).
+    """
 
     prologue: dict[Value, int] = field(default_factory=dict)
     period: dict[_Key, tuple[int, int]] = field(default_factory=dict)
@@ -95,7 +102,7 @@ def _ahead_of_compute(one: Instruction) -> bool:
 
 
 def windows(program: Program) -> dict[Lane, int]:
-    """The window of every lane of receives."""
+    """Window of every receive lane, and of every lane of gathers for single rounds."""
     orders: dict[Lane, _Order] = {}
     stride = program.stride
     for part in ("prologue", "period", "epilogue"):
@@ -119,7 +126,7 @@ def windows(program: Program) -> dict[Lane, int]:
             if name not in _CONSUMING:
                 continue
             for instruction in instructions:
-                over: Counter[Lane] = Counter()  # of the lane's messages those that this instruction has
+                over: Counter[Lane] = Counter()  # messages of each lane that this instruction consumed so far
                 for lane, value in consumed(program, instruction):
                     if lane not in orders:
                         continue
@@ -135,6 +142,6 @@ def windows(program: Program) -> dict[Lane, int]:
         came = len(order.prologue), len(order.period), len(order.epilogue)
         if period != came[1] or prologue + epilogue != came[0] + came[2]:
             found[lane] = UNLIMITED
-        # The prologue ends without the period: whatever comes in it is posted in it.
+        # The prologue can end without a period, so every message that arrives in it must be posted in it.
         found[lane] = min(UNLIMITED, max(found[lane] + 1, together[lane], came[0] - prologue))
     return found

@@ -1,7 +1,8 @@
-"""When a send is surely over, whatever the timing, told in its own device's compute instructions.
+"""Completion of sends, for any timing, by compute instructions of the sender.
 
-A receiver's answer travels back through the program: an instruction that reads what was made of a message cannot begin
-before the message was there. So an engine that cannot ask whether a send is over still knows from where its compute lane is.
+A receiver's answer travels back through the program. An instruction that reads values made from a message cannot begin
+before the message was there. So an engine that cannot ask whether a send is over can still conclude it from the
+position of its compute lane.
 """
 
 from collections import Counter
@@ -15,7 +16,10 @@ from hocket.program.program import Program
 
 
 class Spot(NamedTuple):
-    """An instruction of a lane: its part ("prologue", "period" or "epilogue") and its position in the part."""
+    """Position of an instruction in a lane.
+
+    The part is "prologue", "period" or "epilogue"; the position counts within the part.
+    """
 
     lane: str
     part: str
@@ -25,8 +29,8 @@ class Spot(NamedTuple):
 class End(NamedTuple):
     """Earliest time at which a send is surely complete.
 
-    The time is the begin of a compute instruction, given by its number from the start of the run, if the run has
-    enough periods.
+    The time is the begin of a compute instruction, given by its number from the start of the run. It holds if the run
+    has at least `periods` periods.
     """
 
     instruction: int
@@ -37,7 +41,7 @@ class Ends:
     """Completion times of all sends of one device, along a run of the program."""
 
     def __init__(self, program: Program, device: int) -> None:
-        """Find them, which takes some three times as long as one proof of the program."""
+        """Find the completion times; this takes about three times as long as one proof."""
         sends = any(i.kind is Kind.SEND and i.device == device for _, i in program.instructions())
         self._lags = surely_over(program, device) if sends else {}
         self._prologue, self._period = (
@@ -50,18 +54,21 @@ class Ends:
         if lag is None:
             return None
         if part == "prologue":
-            # In the prologue nobody knows yet whether a period comes.
+            # In the prologue it is not known yet whether a period follows.
             return End(lag, int(lag >= self._prologue))
         return End(self._prologue + repetition * self._period + lag, repetition + 2)
 
 
 def surely_over(program: Program, device: int) -> dict[Spot, int]:
-    """Latest instruction until which each send of a device in a legal program may last.
+    """First compute instruction after the completion of each send of a device.
+
+    The program must be legal.
 
     Returns:
-        For each send the first compute instruction that begins only when it is over, counted from the first one of the same
-        repetition of its part, and on into the period that follows: where none follows, it holds inside the prologue only.
-        Sends that nothing in the program is sure to come behind are left out, those of the epilogue among them.
+        For each send, the first compute instruction that begins only after the send is over. It is counted from the
+            first one of the same repetition of its part, and on into the period that follows; if no period follows, the
+            result holds inside the prologue only. Sends without such an instruction are left out, among them those of
+            the epilogue.
     """
     run = Untimed.start(program)
     for part, repetition in unlike_parts(program, run.windows):
@@ -89,12 +96,12 @@ def surely_over(program: Program, device: int) -> dict[Spot, int]:
 
 
 def _first_behind(run: Untimed, own: Mapping[int, int]) -> list[int]:
-    """For each event, the first compute instruction of a device that surely follows it.
+    """First compute instruction of a device that surely follows each event.
 
-    The number of compute instructions if there is none.
+    If there is none, the number of compute instructions.
 
     Arguments:
-        own: the numbers of that device's compute instructions by event.
+        own: by event, the numbers of that device's compute instructions.
     """
     ahead = [len(own)] * len(run.events)
     for event in range(len(run.events) - 1, 0, -1):

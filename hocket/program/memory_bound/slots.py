@@ -1,7 +1,9 @@
-"""When each compute instruction would run if the forward of a microbatch took one slot, its backward one or two, and all else none.
+"""Compute instructions in slots of equal length, for diagrams.
 
-Rules of this file: order.py's readiness, but for frees and rendezvous, so that a program that is not legal can be placed
-as well, as far as it goes. Seconds live in the simulator.
+The forward of a microbatch takes one slot, its backward one or two, and everything else none.
+
+Rules of this file: readiness as in order.py, without frees and rendezvous. So a program that is not legal can be placed
+as well, as far as it runs. Seconds are the simulator's job.
 """
 
 from collections import deque
@@ -14,7 +16,10 @@ from hocket.program.program import Lane, Lanes, Program
 
 @dataclass(frozen=True, slots=True)
 class LaneSlot:
-    """An instruction of a compute lane, from slot `start` up to slot `end`; `start` is -1 if it cannot start."""
+    """Instruction of a compute lane, from slot `start` to slot `end` (exclusive).
+
+    `start` is -1 if the instruction cannot start.
+    """
 
     part: str
     repetition: int
@@ -35,7 +40,14 @@ class _Entry:
 def place(
     program: Program, repeats: int = 1, forward_slots: int = 1, backward_slots: int = 2
 ) -> dict[Lane, list[LaneSlot]]:
-    """The compute lanes of each device, in their order; instructions that can never start come last."""
+    """Slots of each compute lane, in the lane's order.
+
+    Instructions that can never start come last.
+
+    Arguments:
+        repeats: repetitions of the period.
+        forward_slots, backward_slots: slots of a forward and of a backward of one microbatch.
+    """
     lanes = _unrolled(program, repeats)
     there: dict[tuple[int, Value], int] = {}
     for device in program.devices:
@@ -103,7 +115,7 @@ def place(
 
 
 def _sent(device: int) -> int:
-    """Key of the values in transit to a device, beside the keys of devices."""
+    """Key of the values in transit to a device. It differs from all device numbers."""
     return -1 - device
 
 
@@ -120,7 +132,7 @@ def _unrolled(program: Program, repeats: int) -> dict[Lane, list[_Entry]]:
 
 
 def shifted(program: Program, i: Instruction, repetition: int) -> Instruction:
-    """The instruction, shifted by repetitions.
+    """The instruction, moved on by repetitions of the period.
 
     An instruction that names unknown stages is returned unchanged and drawn as it is.
     """

@@ -1,11 +1,11 @@
-"""Running a program without time: the order in which instructions can happen, who waits for whom, what lives and when.
+"""Run of a program without time: order of instructions, waits, and live values.
 
-Rules of this file: it applies order.py's rules and nothing else. Whether an instruction may start never becomes
-false again but by a free; so where every reader of a value is ordered before the one who frees it, all interleavings
-reach the same end, and running one of them proves all.
+Rules of this file: it applies order.py's rules and nothing else. An instruction that may start stays ready unless a
+value that it reads is freed. So if every reader of a value is ordered before the instruction that frees it, all
+interleavings reach the same end, and running one of them proves all.
 
-Two instructions are ordered when a path leads from one to the other through lanes, values and meetings. A path is looked
-for inside one part only: parts are shifted copies of each other, so what is found there holds in every repetition.
+Two instructions are ordered if a path leads from one to the other through lanes, values and rendezvous. Paths are
+searched inside one part only. Parts are shifted copies of each other, so a path found there exists in every repetition.
 """
 
 from collections import deque
@@ -23,7 +23,13 @@ from hocket.program.program import Lane, Lanes, Program
 
 @dataclass(slots=True)
 class Live:
-    """A live value: the event that wrote it, whether it was early, and its last reader in each lane."""
+    """A live value.
+
+    Attributes:
+        event: the event that wrote it.
+        early: True if it was there before its writer finished.
+        readers: by lane, the last event that read it.
+    """
 
     event: int
     early: bool = False
@@ -31,7 +37,7 @@ class Live:
 
 
 State = dict[int, dict[Value, Live]]  # by device
-_Key = tuple[int, Value | str]  # what an instruction can wait for: a value on a device, or room in one of its lanes
+_Key = tuple[int, Value | str]  # an instruction can wait for a value on a device, or for room in one of its lanes
 
 
 @dataclass
@@ -41,8 +47,17 @@ class Untimed:
     An event is one instruction, or several that meet in a rendezvous, in the order of discovery.
 
     Attributes:
-        windows: of the receive lanes; received: how many messages came by each.
-        posted: for each receive of a lane, in order, the event after which it is posted, so far as that is known.
+        live: by device, its live values.
+        gone: by device and value, the event that freed the value.
+        events: places of the instructions of each event; event 0 stands for the initial values.
+        ran: instructions of each event, as they ran.
+        before: for each event, events that come directly before it in every interleaving.
+        last: by lane, its last event.
+        problems: problems found so far.
+        part_start: first event of the current part.
+        windows: windows of the receive lanes.
+        received: by receive lane, the number of messages so far.
+        posted: by receive lane and receive, the event after which the receive is posted, as far as known.
     """
 
     program: Program
@@ -60,15 +75,18 @@ class Untimed:
 
     @classmethod
     def start(cls, program: Program) -> "Untimed":
-        """Before the first instruction; event 0 stands for what was there at first."""
+        """Make the state before the first instruction.
+
+        Event 0 stands for the initial values.
+        """
         live = {device: {v: Live(0) for v in program.initial(device)} for device in program.devices}
         found = windows(program)
-        # Of an unlimited lane every receive is posted from the start, however many there are.
+        # Every receive of an unlimited lane is posted from the start.
         posted = {lane: [0] * window for lane, window in found.items() if window < UNLIMITED}
         return cls(program, live, events=[()], ran=[()], before=[()], windows=found, posted=posted)
 
     def fork(self) -> "Untimed":
-        """A copy that can go on by itself."""
+        """Copy the run. The copy can continue independently."""
         live = {d: {v: Live(x.event, x.early, dict(x.readers)) for v, x in row.items()} for d, row in self.live.items()}
         logs = list(self.events), list(self.ran), list(self.before)
         posted = {lane: list(events) for lane, events in self.posted.items()}
@@ -84,7 +102,11 @@ class Untimed:
         )
 
     def run(self, part: str, repetition: int = 0) -> bool:
-        """Run one part as far as it goes; whether it came to its end. What is wrong is added to `problems`."""
+        """Run one part as far as possible. Problems are added to `problems`.
+
+        Returns:
+            True if the part ran to its end.
+        """
         lanes: Lanes = getattr(self.program, part)
         if repetition:
             lanes = {lane: tuple(self.program.shifted(i, repetition) for i in row) for lane, row in lanes.items()}
@@ -139,7 +161,11 @@ class Untimed:
         return lane not in self.posted or self.received.get(lane, 0) < len(self.posted[lane])
 
     def _happen(self, part: str, lanes: Lanes, at: Mapping[Lane, int], members: tuple[Lane, ...]) -> Iterator[_Key]:
-        """Let one event happen; yields what others may have waited for."""
+        """Run one event.
+
+        Yields:
+            Values and rooms that lanes may have waited for.
+        """
         event = len(self.events)
         places = tuple(Place(part, *lane, at[lane]) for lane in members)
         before: list[int] = []
@@ -158,7 +184,7 @@ class Untimed:
                 live.readers[lane] = event
                 if live.early and live.event:
                     if any((place.device, place.lane) == lane for place in self.events[live.event]):
-                        continue  # behind its end too: by the lane
+                        continue  # same lane as the writer, so ordered behind its end as well
                     before.extend(self.before[live.event])  # ordered behind the writer's start only
                 else:
                     before.append(live.event)
@@ -211,7 +237,12 @@ class Untimed:
         )
 
     def _ordered(self, lane: Lane, reader: int, event: int) -> bool:
-        """True if a path in this part orders everything up to `reader` in a lane before an event."""
+        """True if a path in this part orders everything up to `reader` before an event.
+
+        Arguments:
+            lane: the reader's lane.
+            reader: the reader's event.
+        """
         least = max(reader, self.part_start)
         seen: set[int] = set()
         todo = [e for e in self.before[event] if e >= least]
@@ -229,6 +260,6 @@ class Untimed:
         return next(place for place in self.events[event] if (place.device, place.lane) == lane)
 
     def written_by(self, live: Live, device: int) -> str:
-        """' (written by ...)' or nothing, for messages."""
+        """Text ' (written by ...)' for messages, or an empty string."""
         places = [place for place in self.events[live.event] if place.device == device]
         return f" (written by {places[0].instruction(self.program).name})" if places else ""
