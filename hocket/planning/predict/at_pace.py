@@ -1,8 +1,9 @@
-"""A prediction at another pace: what a plan's iteration takes where each device is slower than its profile by a factor of its own.
+"""Predict a plan's iteration on devices that are slower than their profile.
 
-The factor that all devices have in common slows everything: computation, and messages, which on a machine's own cores are work of the
-same cores. What a device is slower beyond that slows its computation alone, and the plan is simulated with it: a pipeline waits for its
-slow device, replicas wait for the slowest.
+Each device has a factor: how many times as long as profiled the same work takes there. The smallest factor, which
+all devices have in common, slows everything down: computation, and messages too, which on a machine's own cores are
+work of the same cores. The rest of a device's factor slows down its computation alone. The plan is simulated with
+it: a pipeline waits for its slow device, replicas wait for the slowest.
 """
 
 from collections.abc import Mapping
@@ -15,17 +16,19 @@ from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.profiling.profile import ModelProfile
 
-_SAME = 1e-3  # factors that differ by less are one: each further one is simulated with a profile of its own
+_SAME = 1e-3  # factors that differ by less count as equal: each further factor is simulated with its own profile
 
 
 def paced_iteration_s(plan: Plan, profile: ModelProfile, slower: Mapping[int, float]) -> float:
     """Seconds of an iteration at the devices' paces.
 
     Arguments:
-        slower: by device, how many times as long as profiled the same work takes there; those left out are as slow as the least slow.
+        slower: factor of each device on profiled compute seconds; missing devices have the smallest of the given
+            factors.
 
     Raises:
-        InputError: a factor that is not positive; a tensor-parallel plan, whose members are not slowed one by one.
+        InputError: a factor that is not positive, or a tensor-parallel plan, whose ranks cannot be slowed down one
+            by one.
     """
     if not slower:
         return predict_iteration(plan, profile).iteration_s
@@ -43,7 +46,11 @@ def paced_iteration_s(plan: Plan, profile: ModelProfile, slower: Mapping[int, fl
 
 
 def _with_own_types(cluster: Cluster, devices: Mapping[int, float]) -> tuple[Cluster, dict[int, str]]:
-    """The cluster with a device type of its own for some devices, and the types' names."""
+    """Give each slow device its own device type.
+
+    Returns:
+        the cluster, and the names of the new types by device.
+    """
     names = {device: f"{cluster.node_of(device).device_type} of device {device}" for device in devices}
     nodes: list[Node] = []
     for device in range(cluster.devices):
@@ -54,7 +61,7 @@ def _with_own_types(cluster: Cluster, devices: Mapping[int, float]) -> tuple[Clu
 
 
 def _slowed(profile: ModelProfile, device_type: str, factor: float) -> ModelProfile:
-    """The profile on a device type where layers take so many times as long."""
+    """The profile on a device type with all seconds multiplied by a factor."""
     layers = tuple(
         replace(
             layer,

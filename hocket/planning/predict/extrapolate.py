@@ -1,9 +1,13 @@
-"""Long batches: the time of a batch of very many microbatches is extrapolated from shorter ones.
+"""Extrapolate the time of a long batch from shorter ones.
 
-Rules of this file: schedules that declare `STEADY` go on evenly once the pipeline is filled, so that seconds grow on a straight line
-with the number of microbatches. The line begins late where an overlapped all-reduce takes longer than a short batch's compute
-(PipeDream-2BW), and it has steps where stages wait for links, in a rhythm of several microbatches. So shorter batches are lengthened
-until they lie on one line, as steep as the busiest device's compute or steeper. A batch whose line does not show is simulated whole.
+Rules of this file: schedules that declare `STEADY` repeat themselves once the pipeline is filled, so seconds grow
+linearly with the number of microbatches. Two effects disturb the line:
+
+- It begins late if an overlapped all-reduce takes longer than the computation of a short batch (PipeDream-2BW).
+- It has steps if stages wait for links in a rhythm of several microbatches.
+
+So shorter batches are lengthened until they lie on one line, with at least the slope of the busiest device's
+computation. A batch for which no line is found is simulated whole.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,25 +20,28 @@ from hocket.program.passes.borders import StageCut
 from hocket.strategies.base.strategy import ring_of
 from hocket.strategies.base.strategy import strategy as member_named
 
-_LONG = 4  # times as many microbatches as stages in a column, from which a batch is foreseen
-_FLUSHED = 2  # repetitions that show the steady state where each batch begins with an empty pipeline
-# Multiples of the shortest distance that are tried. A rhythm of waiting has at most as many microbatches as are in flight.
+_LONG = 4  # batches with more microbatches than this, relative to the stages of a column, are extrapolated
+_FLUSHED = 2  # repetitions that show the steady state if each batch begins with an empty pipeline
+# Multiples of the shortest distance to try. A waiting rhythm has at most as many microbatches as are in flight.
 _FACTORS = (*range(1, 9), *(12 * 2**n for n in range(10)))
-_EQUAL = 3  # distances in a row that must take as long where not compute alone says how long
+_EQUAL = 3  # consecutive distances that must take equally long, unless computation alone determines the time
 _ROUNDING = 1e-9  # of the seconds of an iteration
-_MOST = 2**15  # forwards of a pipeline that is simulated to show the line
+_MOST = 2**15  # forwards of the longest batch that is simulated to find the line
 
 
 def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, int] | None:
-    """Sizes of the two shortest batches that represent a long batch; None for a short batch."""
+    """Sizes of the two shortest batches that represent a long batch.
+
+    None for a short batch, for one that is no whole number of rounds, or if the strategy has no steady state.
+    """
     widths = [len(cut.devices) for cut in cuts]
-    together = lcm(*widths)  # microbatches after which every replica has its turn again
+    together = lcm(*widths)  # microbatches after which the assignment to replicas repeats
     rounds, rest = divmod(batch[0], together * batch[1])
     depth = len({cut.devices for cut in cuts})
     if not member_named(strategy).steady or rest:
         return None
     if len(set(widths)) == 1:
-        # With chunks, and without a flush, the first round behind the filling is not yet as the others.
+        # With virtual stages, or without a flush, the first round after the fill still differs from the others.
         early, further = len(cuts) == depth and strategy in synchronous_strategies(), depth
     else:
         early, further = False, ceil(sum(widths) / together)
@@ -45,29 +52,35 @@ def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -
 
 
 def repeats(strategy: str, cuts: tuple[StageCut, ...]) -> int | None:
-    """Repetitions of a batch that show the steady state; None where the program itself says how many."""
-    around = len(cuts) > 1 and ring_of([cut.devices for cut in cuts]) is not None  # waves begin the next batch in turn
+    """Number of repetitions of a batch that show the steady state.
+
+    None if the program itself determines it.
+    """
+    around = len(cuts) > 1 and ring_of([cut.devices for cut in cuts]) is not None  # waves start the next batch early
     return _FLUSHED if strategy in synchronous_strategies() and not around else None
 
 
 def longest(cuts: tuple[StageCut, ...], microbatch_size: int) -> int:
-    """Samples of the longest batch that is simulated to foresee a longer one."""
+    """Samples of the longest batch that is simulated for an extrapolation."""
     return _MOST // len(cuts) * gcd(*(len(cut.devices) for cut in cuts)) * microbatch_size
 
 
 def foreseen(
     batch_size: int, sizes: tuple[int, int], most: float, simulated: Callable[[int], Predicted], round_s: float
 ) -> tuple[Predicted, tuple[int, int]] | None:
-    """Prediction for a long batch, with the sizes of the two shorter ones it is extrapolated from.
+    """Prediction for a long batch, and the sizes of the two batches behind it.
 
     Arguments:
-        sizes: of the two shortest batches (`shorter`). most: samples of the longest batch to simulate (`longest`).
-        simulated: the prediction for a batch of so many samples.
-        round_s: seconds that the busiest device computes for the samples by which `sizes` differ. No steady state is quicker.
+        sizes: of the two shortest batches (`shorter`).
+        most: samples of the longest batch to simulate (`longest`).
+        simulated: function that predicts a batch of a given number of samples.
+        round_s: seconds that the busiest device computes for the samples by which `sizes` differ. No steady state
+            is faster.
 
     Returns:
-        None where shorter batches do not lie on a line, or memory still grows: simulate the whole. Where the whole has more than
-        `most` samples, the line through the longest pair, made as steep as compute is at least.
+        None if shorter batches do not lie on a line, or memory still grows: simulate the whole batch. A batch of
+            more than `most` samples is never simulated whole: it gets the line through the longest pair, with at
+            least the slope of computation.
     """
     simulated, last = cache(simulated), None
     for begin, apart in _lengthened(batch_size, sizes, most):
@@ -90,7 +103,10 @@ def foreseen(
 
 
 def _lengthened(batch_size: int, sizes: tuple[int, int], most: float = inf) -> Iterator[tuple[int, int]]:
-    """A batch size and a distance, ever larger; the batch is a whole number of distances further."""
+    """Yield batch sizes and distances of growing length.
+
+    The whole batch is an integer number of distances longer.
+    """
     shortest, step = sizes[0], sizes[1] - sizes[0]
     for factor in _FACTORS:
         begin = shortest * factor + (batch_size - shortest * factor) % (step * factor)
@@ -107,10 +123,10 @@ def _fuller(first: Predicted, second: Predicted) -> bool:
 def _extended(
     batch_size: int, sizes: tuple[int, int], first: Predicted, second: Predicted, least_s: float = 0.0
 ) -> Predicted:
-    """The line through two predictions, at a larger batch; the peaks of memory no longer change.
+    """Extrapolate two predictions to a larger batch; memory peaks no longer change.
 
     Arguments:
-        least_s: by which the two differ at least.
+        least_s: least difference of the two in seconds.
     """
     rounds = (batch_size - sizes[0]) / (sizes[1] - sizes[0])
 

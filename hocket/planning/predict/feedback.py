@@ -1,9 +1,11 @@
-"""Experience: what a run took beside what was predicted of its plan, kept for the next plan of the same model and cluster.
+"""Feedback of a run: measured and predicted figures of its plan.
 
-Rules of this file: the newest run of a plan is what counts, and stands in one small file beside the plan. All compute seconds of
-a profile are multiplied so that the plan that ran is predicted as it was measured; bytes only where less was predicted than was
-measured. Nothing is learned from a run that was short or of another kind than the profile is of. A profile that was corrected says
-so, and is corrected anew from what it was.
+They correct the profile for the next plan of the same model and cluster.
+
+Rules of this file: the newest run of a plan counts; its figures are in a small file beside the plan. All compute
+seconds of a profile are multiplied by one factor, so that the prediction of the plan equals the measurement. Bytes
+are multiplied only if the prediction was too low. Runs that were short, or of another kind than the profile, are
+ignored. A corrected profile says so, and a further correction starts from the uncorrected figures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +29,10 @@ from hocket.util.units import show_count, show_rate, show_seconds
 FORMAT = "hocket-experience-1"
 SUFFIX = ".experience.yaml"
 WARM_STEPS = 20
-"""After warm-up: of fewer the median says little."""
-_LIMIT = 16.0  # a run that took more times longer, or shorter, than predicted was no run of this kind
+"""Least number of steps after warm-up; the median of fewer steps is not reliable."""
+_LIMIT = 16.0  # largest factor between measurement and prediction, in either direction
 _CLOSE = 1e-3
-_NEAR = 0.05  # what is farther away after a correction is no matter of compute seconds
+_NEAR = 0.05  # largest error after the correction: a larger one is not caused by compute seconds
 _TRIES = 8
 _ANY = Link(1.0)
 
@@ -40,11 +42,15 @@ class RunFeedback:
     """Measurements of one run.
 
     Attributes:
-        model: the profile's name; profile_digest: of the profile as it was measured; cluster_digest: SHA-256 of the cluster's
-            text.
-        steps: trained. predicted_iteration_s, measured_iteration_s: seconds for a batch, and peak bytes by device.
-        slowdown, growth: by which seconds and bytes of the profile as it was measured are to be multiplied.
-        host_links: of the links to hosts over which values were swapped, in one direction, by name (fit_host_link.py); {} where nothing was.
+        model: the profile's name.
+        profile_digest: of the profile as it was measured.
+        cluster_digest: SHA-256 of the cluster's text.
+        steps: number of training steps.
+        predicted_iteration_s, measured_iteration_s: seconds for a batch.
+        predicted_peak_memory_bytes, measured_peak_memory_bytes: peak bytes by device.
+        slowdown, growth: factors on seconds and bytes of the profile as it was measured.
+        host_links: links to hosts over which values were swapped, in one direction, by name (fit_host_link.py); {}
+            without swaps.
     """
 
     model: str
@@ -72,7 +78,7 @@ class RunFeedback:
 
     @property
     def line(self) -> str:
-        """Correction by the run, in a sentence."""
+        """The correction in a sentence."""
         off = self.measured_iteration_s / self.predicted_iteration_s - 1
         took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than was predicted"
         swapped = "".join(
@@ -88,21 +94,21 @@ class RunFeedback:
 
     def is_of(self, profile: ModelProfile, cluster: Cluster) -> bool:
         """True for a run of this profile (corrected or not) on this cluster."""
-        # Of the links that were learned the cluster of a later plan says what a run has taught it.
+        # Measured links are left out of the comparison: a later plan's cluster may contain the values from this run.
         return self.profile_digest == _first_digest(profile) and self.cluster_digest == _digest(
             cluster, self.host_links
         )
 
     def applied(self, profile: ModelProfile) -> ModelProfile:
-        """The profile with what was learned."""
+        """The profile with the run's correction."""
         return corrected(profile, Correction(self.slowdown, self.growth))
 
     def on(self, cluster: Cluster) -> Cluster:
-        """The cluster with the links to its hosts that were measured; as it is where none was."""
+        """The cluster with the measured links to hosts; unchanged if none were measured."""
         return on_links(cluster, self.host_links)
 
     def save(self, path: str | Path) -> None:
-        """Write the text form whole or not at all."""
+        """Write the text form, atomically."""
         data = as_data(self)
         if not self.host_links:
             del data["host_links"]
@@ -110,10 +116,10 @@ class RunFeedback:
 
     @classmethod
     def read(cls, path: str | Path) -> "RunFeedback":
-        """Read the file of a run.
+        """Read the feedback file of a run.
 
         Raises:
-            InputError: it is none, or a wrong one.
+            InputError: the file is not a feedback file, or it is invalid.
         """
         data = parse_yaml(read_bytes(path, 2**20), str(path))
         if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -122,12 +128,16 @@ class RunFeedback:
 
 
 def _digest(cluster: Cluster, learned: Iterable[str]) -> str:
-    """SHA-256 of a cluster's text, the same whatever the links of these names are."""
+    """SHA-256 of a cluster's text, without the values of some links.
+
+    Arguments:
+        learned: names of these links.
+    """
     return digest(on_links(cluster, dict.fromkeys(learned, _ANY)).to_yaml().encode())
 
 
 def _first_digest(profile: ModelProfile) -> str:
-    """A profile's digest before it was corrected."""
+    """A profile's digest before any correction."""
     return profile.correction.digest if profile.correction else profile.digest
 
 
@@ -139,13 +149,14 @@ def beside(plan: Path) -> Path:
 def check_like(
     plan: Plan, profile: ModelProfile, warm_steps: float, optimizer: str, dtype: str, device_types: Sequence[str]
 ) -> None:
-    """Refuse a run that says nothing of what the next one of this profile takes.
+    """Refuse a run that does not represent other runs of the same profile.
 
     Arguments:
-        warm_steps: after warm-up. optimizer, dtype, device_types: what trained, named as a profile does.
+        warm_steps: steps after warm-up.
+        optimizer, dtype, device_types: those of the run, named as in a profile.
 
     Raises:
-        RefusedError: it was short, or of another kind than the profile is of.
+        RefusedError: the run was short, or of another kind than the profile.
     """
 
     def refuse(found: str, expected: str) -> None:
@@ -164,7 +175,10 @@ def check_like(
 
 
 def _is_of(name: str, kind: str) -> bool:
-    """True if a device of this name is of a type: equal names, or a catalogue name that begins or contains it."""
+    """True if a device name denotes a device type.
+
+    The names are equal, or the first part of the type's name occurs in the device name.
+    """
     return name == kind or (CPU not in (name, kind) and kind.partition("-")[0] in name.lower())
 
 
@@ -176,17 +190,20 @@ def learned_from(
     steps: int,
     swaps: Mapping[int, LinkSums] | None = None,
 ) -> RunFeedback:
-    """Measurements of a plan's run.
+    """Compare a plan's run with its prediction.
 
     Arguments:
-        profile: that of the plan, corrected already or not. iteration_s, peak_memory_bytes: measured, by device of the plan.
-        swaps: what they took, by device of the plan.
+        profile: the plan's profile, corrected or not.
+        iteration_s: measured seconds of an iteration.
+        peak_memory_bytes: measured, by device of the plan.
+        swaps: measured sums of swaps, by device of the plan.
 
     Raises:
-        InputError: plan and profile do not belong together. RefusedError: no factor of compute seconds explains the run.
+        InputError: plan and profile do not belong together.
+        RefusedError: no factor on compute seconds explains the run.
     """
     predicted = predict_iteration(plan, profile)
-    links = host_links(plan, profile, swaps or {})  # what swaps take more or less is no matter of compute seconds
+    links = host_links(plan, profile, swaps or {})  # swaps that last longer are not a matter of compute seconds
     plan = replace(plan, cluster=on_links(plan.cluster, links))
     peaks = {device: predicted.peak_memory_bytes[device // plan.tensor] for device in sorted(peak_memory_bytes)}
     more = max((size / peaks[device] for device, size in peak_memory_bytes.items() if peaks[device]), default=1.0)
@@ -210,10 +227,12 @@ def learned_from(
 
 
 def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s: float) -> float:
-    """Factor on compute seconds with which the prediction equals the measurement, transfers unchanged.
+    """Factor on compute seconds with which the prediction equals the measurement.
+
+    Transfers are unchanged.
 
     Raises:
-        RefusedError: by nothing.
+        RefusedError: no factor does.
     """
     factor, first_s = 1.0, predicted_s
     for _ in range(_TRIES):
@@ -231,7 +250,7 @@ def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s:
 
 
 def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
-    """A profile with the seconds and bytes of a correction, whatever it was corrected by before."""
+    """The profile with a correction, which replaces an earlier one."""
     own = profile.correction or Correction()
     slower, larger = to.slowdown / own.slowdown, to.growth / own.growth
 
@@ -239,7 +258,7 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
         return tuple(value * factor for value in values)
 
     def changed(one: Layer | OtherDeviceLayer) -> dict[str, Any]:
-        """Seconds of a layer, here or elsewhere."""
+        """Seconds of a layer, on the profiled device type or another."""
         known = {name: times(getattr(one, name), slower) for name in ("forward_s", "backward_s")}
         return known | {name: getattr(one, name) * slower for name in ("step_s", "copy_s")}
 
@@ -264,9 +283,9 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
 
 
 def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluster: Cluster) -> RunFeedback | None:
-    """Kept measurements of this model on this cluster in a folder: of the plan of this name, else of the longest run.
+    """Feedback for this model on this cluster from a folder.
 
-    What is no such file, or of a short run, is left out.
+    The plan's own feedback is preferred, then that of the longest run. Other files and short runs are ignored.
     """
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):

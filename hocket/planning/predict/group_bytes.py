@@ -1,4 +1,4 @@
-"""Group bytes: what the members of tensor-parallel groups send each other inside of layers, for one batch of a plan."""
+"""Bytes that tensor-parallel ranks exchange inside layers, for one batch."""
 
 from collections import Counter
 
@@ -8,9 +8,10 @@ from hocket.program.passes.borders import crossing
 
 
 def group_bytes(plan: Plan, profile: ModelProfile) -> float:
-    """Bytes that members of all groups send each other for one batch.
+    """Bytes that the ranks of all groups send each other for one batch.
 
-    Counted are the rings of all-reduces and gathers, and the gathers of what each member has received a part of.
+    They comprise the rings of all-reduces and gathers, and the gathers of messages that each rank has received in
+    part (`slices`).
     """
     if plan.tensor == 1:
         return 0.0
@@ -31,7 +32,7 @@ def group_bytes(plan: Plan, profile: ModelProfile) -> float:
         for indices in crossing(profile, cuts).values() if plan.slices else ():
             back = [i for i in indices if profile.tensors[i].gradient]
             for message in (indices, back):
-                if not any(profile.tensors[i].own for i in message):  # which goes whole
+                if not any(profile.tensors[i].own for i in message):  # such a message is sent whole
                     gathered += count * float(sum(sizes[i] for i in message))
-    # Each member sends 2 (t - 1) / t of what is reduced, (t - 1) / t of what is gathered.
+    # Each rank sends 2 (t - 1) / t of the reduced bytes, and (t - 1) / t of the gathered bytes.
     return (plan.tensor - 1) * (2 * reduced + gathered)

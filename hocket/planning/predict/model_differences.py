@@ -1,7 +1,10 @@
-"""Differences: in what a model under a plan is not the model of one process, whatever the plan's update rule.
+"""Differences between a model under a plan and the model of one process.
 
-Rules of this file: what a layer does to its buffers, and whether losses add up, was found when the job was captured and profiled
-(hocket/profiling/capture/capture.py, hocket/profiling/checks/loss_additivity.py); here it is only gathered and spoken.
+They exist whatever the plan's update rule is.
+
+Rules of this file: differences are found when the job is captured and profiled: what a layer writes to its buffers
+(hocket/profiling/capture/capture.py), and whether losses add up (hocket/profiling/checks/loss_additivity.py). Here
+they are only collected and put into words.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +14,7 @@ from hocket.profiling.layer import BATCH_STATISTICS, WRITES
 from hocket.profiling.profile import ModelProfile
 from hocket.util.units import show_count
 
-_NAMED = 3  # buffers that are listed
+_NAMED = 3  # buffers that are listed by name
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Difference:
     """One difference of a model under microbatches.
 
     Attributes:
-        kind: in a word or two: "loss", "batch statistics" or "buffers". text: in a sentence.
+        kind: "loss", "batch statistics" or "buffers".
+        text: the difference in a sentence.
     """
 
     kind: str
@@ -27,7 +31,7 @@ class Difference:
 
 
 def differences(profile: ModelProfile) -> tuple[Difference, ...]:
-    """Differences from one process when a batch is cut or divided among replicas."""
+    """Differences from one process if a batch is cut or divided among replicas."""
     found = differences_of_layers((layer.name, layer.notes) for layer in profile.layers)
     return (*((Difference("loss", profile.loss_parts),) if profile.loss_parts else ()), *found)
 

@@ -1,7 +1,9 @@
-"""Predict: what a plan will do, by simulation; in full for people, in short for a search that tries thousands.
+"""Predict a plan by simulation, in full or in short.
 
-Rules of this file: a program depends on stages, microbatches and options alone, so that plans which differ in layers share
-one lowered program; seconds and bytes are asked anew for each plan.
+The full form is for people, the short form for a search of thousands of candidates.
+
+Rules of this file: a program depends only on stages, microbatches and options, so plans that differ in layers share
+one lowered program. Seconds and bytes are computed for each plan.
 """
 
 from collections.abc import Mapping
@@ -42,13 +44,15 @@ from hocket.util.gc_pause import paused
 
 
 def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
-    """Profile of what the plan's device numbers stand for: a device, or a tensor-parallel group with its reductions.
+    """Profile of the plan's devices: single devices, or tensor-parallel groups.
+
+    The profile of a group includes its reductions.
 
     Arguments:
         profile: of one device, as the plan names it.
 
     Raises:
-        InputError: it is of groups of another width than the plan's, or of members that divide the sequence otherwise.
+        InputError: the profile's tensor-parallel size or sequence parallelism differs from the plan's.
     """
     if profile.tensor != plan.tensor:
         found = f"{plan.tensor}, but the profile is of one of {profile.tensor} tensor-parallel devices"
@@ -68,13 +72,17 @@ def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
 
 
 def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None = None) -> tuple[Trace, Summary]:
-    """Simulate a plan: trace of every instruction, and a summary. Peaks of waves hold for any timing (`_peaks`).
+    """Simulate a plan: trace of every instruction, and a summary.
+
+    Memory peaks of waves hold for any timing (`_peaks`).
 
     Arguments:
-        cuts: the plan's stages, where they know of columns that the plan leaves out (`StageCut.beside`); its own by default.
+        cuts: stages to simulate, which may refer to columns that the plan leaves out (`StageCut.beside`); the
+            plan's own by default.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     asked = _of_plan(plan, profile)
     outcome = _play(asked if cuts is None else asked._replace(cuts=cuts), record=True)
@@ -93,10 +101,11 @@ def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None
 
 
 def _peaks(outcome: SimulationResult) -> dict[int, float]:
-    """The most that each device holds: in the predicted timing; of waves in any, which is what is proven.
+    """Peak memory of each device: predicted, or for waves proved for any timing.
 
-    What one wave holds when the other holds most is a matter of how quick two threads are beside each other, which nothing orders: a
-    prediction would be exceeded, and what a plan is refused by would be another number.
+    Two waves on a device are two threads, and nothing orders them. How much one holds while the other is at its
+    peak depends on their relative speed. A predicted peak could therefore be exceeded, and would differ from the
+    number by which a plan is refused.
     """
     if not waves(outcome.program.rule):
         return outcome.peak_memory_bytes
@@ -105,51 +114,56 @@ def _peaks(outcome: SimulationResult) -> dict[int, float]:
 
 
 def host_course_of(plan: Plan, profile: ModelProfile) -> HostCourse | None:
-    """Host memory of a plan's simulated run over time; None without swaps.
+    """Host memory over time in a plan's simulated run; None without swaps.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     return None if plan.swap is None else host_course(_play(_of_plan(plan, profile), record=True))
 
 
 def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> SimulationResult:
-    """The run of a plan, with everything that the kernel found but changes of memory.
+    """Simulate a plan: all results but the changes of memory over time.
 
     Arguments:
-        repeats: of the period; by default enough for a steady state.
+        repeats: repetitions of the period; by default enough for a steady state.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     return _play(_of_plan(plan, profile), record=False, repeats=repeats)
 
 
 def program_of(plan: Plan, profile: ModelProfile) -> Program:
-    """The program of a plan, which is kept for its prediction; nothing is played.
+    """Compile a plan without simulating it; its program is cached for the prediction.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     return _laid_out(_of_plan(plan, profile))[0].program
 
 
 def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
-    """The short form of `predict`: seconds, samples per second, peaks and bubble, without a trace.
+    """Predict seconds, samples per second, peaks and bubble, without a trace.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     return _short(_of_plan(plan, profile))
 
 
 def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
-    """Seconds of an iteration by cause.
+    """Seconds of an iteration by cause, along the critical path.
 
     One of several equal columns stands for all. A long batch is extrapolated.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     asked = _of_plan(plan, profile)
     samples, each = asked.batch
@@ -167,10 +181,11 @@ def predict_choice(
     """Predict a candidate of a strategy, like `predict_iteration` for a plan.
 
     Arguments:
-        most_forwards: of a batch, beyond which it is foreseen from shorter ones where it may be (extrapolate.py).
+        most_forwards: forwards of a batch above which it is extrapolated from shorter ones if possible
+            (extrapolate.py).
 
     Raises:
-        RefusedError: the strategy does not support the choice.
+        RefusedError: the strategy does not support the candidate.
     """
     batch = (situation.batch_size, choice.microbatch_size)
     asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
@@ -181,7 +196,7 @@ def trace_of_choice(situation: SearchSpace, strategy: str, choice: Candidate) ->
     """Trace of a candidate of a strategy, like `played`.
 
     Raises:
-        RefusedError: the strategy does not support the choice.
+        RefusedError: the strategy does not support the candidate.
     """
     batch = (situation.batch_size, choice.microbatch_size)
     asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
@@ -189,10 +204,10 @@ def trace_of_choice(situation: SearchSpace, strategy: str, choice: Candidate) ->
 
 
 def proven_peaks(situation: SearchSpace, strategy: str, choice: Candidate) -> dict[int, float]:
-    """Peak memory of each device for any timing: what `check` asks of the plan (footprint.py).
+    """Peak memory of each device for any timing, as `check` requires (footprint.py).
 
     Raises:
-        RefusedError: the strategy does not support the choice.
+        RefusedError: the strategy does not support the candidate.
     """
     batch = (situation.batch_size, choice.microbatch_size)
     sizes = _sizes(strategy, choice.stages, batch)
@@ -203,7 +218,11 @@ def proven_peaks(situation: SearchSpace, strategy: str, choice: Candidate) -> di
 
 
 class _Asked(NamedTuple):
-    """Request of a simulation; `batch`: samples of a batch and of a microbatch."""
+    """Request of a simulation.
+
+    Attributes:
+        batch: samples of a batch, and of a microbatch.
+    """
 
     profile: ModelProfile
     cluster: Cluster
@@ -229,7 +248,7 @@ def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
 def _shorter_of(asked: _Asked) -> tuple[Predicted, tuple[int, int]] | None:
     """Prediction of a long batch from two shorter ones, with their sizes.
 
-    None for a short batch, or if these do not represent it.
+    None for a short batch, or if shorter batches do not represent it.
     """
     samples, each = asked.batch
     if asked.swap is not None or not (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
@@ -258,8 +277,9 @@ class ShorterRuns(NamedTuple):
     They are the runs of two shorter batches, or the run of the whole batch alone.
 
     Attributes:
-        runs: of one column, where columns are alike. column: which; None where all are in the runs. rounds: how often the whole batch
-            adds to the first run what the last has more than it.
+        runs: of one column, if columns are identical.
+        column: the column; None if the runs contain all columns.
+        rounds: factor on the difference between the last and the first run, which is added to the first run.
     """
 
     runs: tuple[SimulationResult, ...]
@@ -268,10 +288,11 @@ class ShorterRuns(NamedTuple):
 
 
 def shorter_runs(plan: Plan, profile: ModelProfile) -> ShorterRuns:
-    """The runs that `predict_iteration` uses for a plan whose batch is too long to be simulated whole.
+    """Runs that `predict_iteration` uses for a plan with a long batch.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
     asked = _of_plan(plan, profile)
     samples, each = asked.batch
@@ -290,7 +311,7 @@ def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:
 
 
 def _alone(asked: _Asked) -> tuple[_Asked, PipelineReplica | None]:
-    """One of several equal columns, and which; the whole if no column stands for all."""
+    """One of several equal columns; the whole plan if no column stands for all."""
     samples, each = asked.batch
     if asked.swap is not None:
         return asked, None
@@ -339,7 +360,10 @@ def _layout(
     repeats: int | None = None,
     swap: Swapping | None = None,
 ) -> NodeLayout:
-    """The lowered program, with as many repetitions as the steady state needs if they are not given."""
+    """The lowered program.
+
+    By default it has as many repetitions as the steady state needs.
+    """
     with paused():
         program = compile_strategy(strategy, shapes, microbatches, dict(options))
         if swap is not None:
@@ -348,9 +372,9 @@ def _layout(
 
 
 def _columns(profile: ModelProfile) -> Columns:
-    """The profile's interpolated figures; those of the last profile are kept."""
+    """Interpolated figures of the profile; those of the last profile are cached."""
     global _last
-    # By identity: to compare or to hash a profile costs more than a prediction.
+    # Compared by identity: comparing or hashing a profile costs more than a prediction.
     if _last is None or _last.profile is not profile:
         _last = Columns(profile)
     return _last

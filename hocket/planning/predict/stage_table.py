@@ -1,7 +1,10 @@
-"""Rows of stages: what a stage with 0, 1, ... blocks takes, as little made again as its memory asks for, and how many each is to have.
+"""Table of the costs of a stage by its number of blocks.
 
-Rules of this file: a row is one stage, whatever the mesh; two ways of making things again are mixed at the most.
-Source: dissertation sections 3.3.1 (recomputation) and 4.3.5 (how many blocks are made again).
+A row has the least seconds of a stage with 0, 1, ... blocks, with as little recomputation as its memory requires.
+The table also determines the number of blocks of each stage.
+
+Rules of this file: a row is one stage, whatever the layout. At most two recomputation modes are mixed.
+Source: dissertation sections 3.3.1 (recomputation) and 4.3.5 (number of recomputed blocks).
 """
 
 from collections.abc import Sequence
@@ -14,10 +17,12 @@ from hocket.planning.mesh.block_costs import BlockFigures
 
 
 class Least:
-    """Least seconds of stages with n blocks, with the two ways and the number of recomputed blocks that give it.
+    """Least seconds of stages with n blocks, and the mix of modes that gives them.
+
+    A mix is two recomputation modes, and the number of blocks in the second.
 
     Arguments:
-        block_s: of a block on each stage, by way.
+        block_s: seconds of a block on each stage, by recomputation mode.
     """
 
     def __init__(self, block_s: Sequence[np.ndarray], n: np.ndarray) -> None:
@@ -27,13 +32,23 @@ class Least:
         self.quick, self.thrifty, self.counts = (np.zeros(shape, dtype=int) for _ in range(3))
 
     def count(self, beyond: np.ndarray, saved: np.ndarray) -> np.ndarray:
-        """Number of blocks to recompute for missing bytes, given the bytes that each saves; infinite if all are too few."""
+        """Number of blocks to recompute for missing bytes.
+
+        Infinite if all blocks together save too little.
+
+        Arguments:
+            beyond: missing bytes.
+            saved: bytes that each recomputed block saves.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where(beyond > 0, np.ceil(beyond / saved), 0.0)
         return np.where(found <= self._n, found, np.inf)
 
     def offer(self, quick: int, thrifty: int, count: np.ndarray) -> None:
-        """Offer a mix: this many blocks recomputed, the others not."""
+        """Record a mix where it is faster.
+
+        `count` blocks are in mode `thrifty`, the others in `quick`.
+        """
         with np.errstate(invalid="ignore"):
             seconds = self._n * self._block_s[quick] + count * (self._block_s[thrifty] - self._block_s[quick])
         better = np.isfinite(count) & (seconds < self.seconds)
@@ -42,7 +57,13 @@ class Least:
 
 
 class StageRow(NamedTuple):
-    """Row of a stage with 0, 1, ... blocks: least seconds of a batch, made monotone; the rest as `Least`."""
+    """Row of a stage with 0, 1, ... blocks.
+
+    Attributes:
+        exact_s: least seconds of a batch.
+        seconds: the same, made monotone.
+        quick, thrifty, counts: the mix of recomputation modes, as in `Least`.
+    """
 
     exact_s: np.ndarray
     seconds: np.ndarray
@@ -55,9 +76,19 @@ def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
     """Rows of stages with up to `most` blocks.
 
     Arguments:
-        stages: of each its turns, microbatches in flight and whether more come behind these, bytes of room, parts of optimizer state,
-            whether weights and sums of gradients are there twice, whether it is the first and the last, seconds of embedding and
-            output, and of a block in each way.
+        stages: a row for each stage. Its columns are:
+
+            0   turns of a batch
+            1   microbatches in flight
+            2   above 0 if further microbatches follow these
+            3   bytes of room
+            4   shards of the optimizer state
+            5   above 0 for a second copy of weights
+            6   above 0 for a second gradient sum
+            7   1 for the first stage
+            8   1 for the last stage
+            9   seconds of embedding and output
+            10  seconds of a block, one column for each recomputation mode
     """
     turns, ahead, coming, room, parts, more, summed, first, last, ends_s = (one[:, None] for one in stages[:, :10].T)
     ways, n = len(of.block_s), np.arange(most + 1)
@@ -74,7 +105,7 @@ def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
         beyond = state + load - room
         saved = ahead * (each - of.stash[thrifty, 1])
         count = least.count(beyond + np.maximum(working, of.working[quick, 1]), saved)
-        # The first blocks of a stage are made again: what the others hold is gone by then.
+        # The first blocks of a stage are recomputed: the stashes of the other blocks are freed by then.
         again = np.maximum(of.working[quick, 1], of.working[thrifty, 1] - (n - count) * each)
         least.offer(quick, thrifty, least.count(beyond + np.maximum(working, again), saved))
     exact_s = (least.seconds + ends_s) * turns
@@ -83,9 +114,9 @@ def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
 
 
 def counts_of(rows: Sequence[StageRow], blocks: int, chunks: int) -> np.ndarray | None:
-    """Blocks of each device that make the slowest as fast as possible; None if there is no room.
+    """Blocks of each device that make the slowest device as fast as possible.
 
-    Every chunk has at least one, except those with embedding or output.
+    Every chunk has at least one block, except chunks with the embedding or the output. None if memory is too small.
     """
     least = np.full(len(rows), chunks)
     least[[0, -1]] -= 1
@@ -93,11 +124,14 @@ def counts_of(rows: Sequence[StageRow], blocks: int, chunks: int) -> np.ndarray 
 
 
 def _shared(seconds: np.ndarray, blocks: int, least: np.ndarray) -> np.ndarray | None:
-    """Blocks of each stage that make the slowest as fast as possible; None if there is no room.
+    """Blocks of each stage that make the slowest stage as fast as possible.
+
+    None if memory is too small.
 
     Arguments:
-        seconds: of a stage with 0, 1, ... blocks, never less with more, infinite where they do not fit; shape (stages, ...).
-        least: of each stage.
+        seconds: of a stage with 0, 1, ... blocks; monotone, infinite where the blocks do not fit; shape (stages,
+            ...).
+        least: smallest number of blocks of each stage.
     """
     rows = np.arange(len(seconds))
     floor, finite = seconds[rows, least].max(), np.isfinite(seconds)

@@ -1,8 +1,8 @@
-"""Columns: replicas that stand side by side and do the same are predicted by one of them.
+"""Predict identical pipeline replicas (columns) by simulating one of them.
 
-Rules of this file: a plan whose stages have multiples of d replicas is d pipelines, each with every d-th microbatch, which meet only
-where gradients are summed. Where they cannot hinder each other one stands for all: 3,072 devices cost what one pipeline costs. What is
-said of it is what the whole would give.
+Rules of this file: a plan whose stages have multiples of d replicas consists of d pipelines. Each runs every d-th
+microbatch, and they meet only in gradient sums. If they cannot slow each other down, one stands for all: 3,072
+devices cost as much to simulate as one pipeline. The result is the same as for the whole.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class PipelineReplica:
     batch_size: int
 
     def everywhere(self, peaks: Mapping[int, float]) -> dict[int, float]:
-        """Figures of the column's devices as those of all columns' devices."""
+        """Figures of all columns' devices, copied from the simulated column's."""
         found = dict(peaks)
         for cut in self.cuts:
             for k, device in enumerate(cut.beside):
@@ -30,7 +30,7 @@ class PipelineReplica:
         return dict(sorted(found.items()))
 
     def pairs_everywhere(self, between: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-        """Bytes between devices of the column, with the same between those of every other column."""
+        """Bytes between devices of all columns, copied from the simulated column's."""
         twins: dict[int, tuple[int, ...]] = {}
         for cut in self.cuts:
             for k, device in enumerate(cut.devices):
@@ -45,10 +45,15 @@ class PipelineReplica:
 def column_of(
     graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int
 ) -> PipelineReplica | None:
-    """The first column of a plan, or None where one does not stand for all.
+    """The first column of a plan; None if one column does not stand for all.
 
-    Stages of unlike numbers of replicas are as many columns as the greatest common divisor of these. One does not stand for all where
-    that is 1, or sizes of microbatches differ or some run together, where devices have several waves, and where columns are of unlike devices or share links or cores.
+    If stages have different numbers of replicas, the number of columns is their greatest common divisor. One column
+    does not stand for all if
+
+    - there is only one column;
+    - microbatches differ in size, or several run together;
+    - devices have several waves;
+    - columns have different devices, or share links or cores.
     """
     count = gcd(*(len(cut.devices) for cut in cuts))
     if count == 1 or batch_size % (count * microbatch_size) or any(cut.merged > 1 or cut.wave for cut in cuts):

@@ -1,6 +1,7 @@
-"""Update semantics: differences of a plan's updates from those of one process, in figures and words.
+"""Update semantics: how a plan's updates differ from those of one process.
 
-Rules of this file: the declared rule (hocket/program/rule.py) says it all; here it is only counted in samples and spoken.
+Rules of this file: the declared rule (hocket/program/rule.py) defines the semantics. Here they are only counted in
+samples and put into words.
 """
 
 from collections.abc import Sequence
@@ -20,12 +21,13 @@ class UpdateSemantics:
     """Composition of one optimizer update of a plan.
 
     Attributes:
-        kind: of the rule: sync, stashed, vertical, delayed, naive or averaged.
-        old: updates by which the weights of a gradient lag behind, on the stage with the least and the most lag, once warm.
-        samples: how many samples one update averages, on the stage with the fewest and the most; the last microbatch of a
-            batch may have fewer.
-        batch_size: how many one update of one process averages.
-        differences: in what the model is another one than in one process, because of how a batch is cut.
+        kind: kind of the rule: sync, stashed, vertical, delayed, naive or averaged.
+        old: staleness of gradients in updates, on the stages with the least and the most, once the pipeline is
+            warm.
+        samples: samples that one update averages, on the stages with the fewest and the most; the last microbatch
+            of a batch may have fewer.
+        batch_size: samples that one update of one process averages.
+        differences: differences of the model from one process that result from cutting a batch.
     """
 
     kind: str
@@ -46,13 +48,16 @@ class UpdateSemantics:
 
     @property
     def age(self) -> str:
-        """Age of a gradient's weights, such as "up to 3 updates old"; empty for the newest."""
+        """Staleness of a gradient, such as "up to 3 updates old"; empty if fresh."""
         least, most = self.old
         return "" if not most else f"{'up to ' if least < most else ''}{show_count(most, 'update')} old"
 
     @property
     def text(self) -> str:
-        """Short text for a column: "same", "same but loss", "two waves", "1 update old", "up to 3 updates old, of 16"."""
+        """Short text for a table column.
+
+        Examples: "same", "same but loss", "two waves", "1 update old", "up to 3 updates old, of 16".
+        """
         if self.same:
             return " but ".join(["same", *([self._kinds] if self.differences else [])])
         if self.shared:
@@ -66,7 +71,7 @@ class UpdateSemantics:
         return ", ".join(one.kind for one in self.differences)
 
     def sentence(self, name: str) -> str:
-        """Sentence about the strategy of this name."""
+        """Sentence about the strategy with this name."""
         if self.same:
             but = f" but for {self._kinds}" if self.differences else ""
             return f"{name} has the mathematics of one process{but}: each update averages the {self.batch_size} samples of a batch"
@@ -91,10 +96,10 @@ def updates_of(
     options: dict[str, object],
     differences: tuple[Difference, ...] = (),
 ) -> UpdateSemantics:
-    """The updates of a strategy on some stages.
+    """Update semantics of a strategy on some stages.
 
     Arguments:
-        differences: of the model, where batches are cut.
+        differences: of the model, if batches are cut.
 
     Raises:
         InputError: an unknown strategy or option.
@@ -108,7 +113,10 @@ def updates_of(
 
 @cache
 def synchronous_strategies() -> tuple[str, ...]:
-    """Names of strategies that are synchronous on any stages: one update for a batch, on the newest weights."""
+    """Names of strategies that are synchronous on any stages.
+
+    They make one update for a batch, on the newest weights.
+    """
     stages = (StageShape((0,), targets=(1,), batch=True), StageShape((1,), sources=(0,), gradients=(0,), batch=True))
     found: list[str] = []
     for name, member in all_strategies():
@@ -121,14 +129,18 @@ def synchronous_strategies() -> tuple[str, ...]:
 def considered(
     strategies: Sequence[str], synchronous: bool | None, known: Sequence[str], unnamed: Sequence[str], where: str = ""
 ) -> tuple[str, ...]:
-    """Names of the strategies that a search looks at.
+    """Names of the strategies that a search considers.
 
     Arguments:
-        strategies: that were named. synchronous: False: where none is, those that compute with old weights as well; True: refuse such a
-            name. known: all that there are (`where`). unnamed: those that are looked at where none is named.
+        strategies: names from the user; if empty, a default set is considered.
+        synchronous: False: the default set includes strategies with stale weights. True: refuse the names of such
+            strategies.
+        known: all strategies.
+        unnamed: strategies from which the default set is taken.
+        where: prefix of the expected names in the error message.
 
     Raises:
-        InputError: an unknown strategy, or one that is not synchronous where only those are wanted.
+        InputError: an unknown strategy, or an asynchronous one if only synchronous ones are allowed.
     """
     exact = synchronous_strategies()
     for name in strategies:

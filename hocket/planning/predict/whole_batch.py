@@ -1,8 +1,8 @@
-"""Whole: the figures of one iteration of a plan whose batch is too long to be simulated whole.
+"""Summary of one iteration of a plan whose batch is too long to simulate whole.
 
-Rules of this file: seconds, samples per second, bubble and peaks are those of `predict_iteration`; what each round of microbatches adds
-to the first of two shorter batches (extrapolate.py) is added as often as the batch has rounds. Where columns are alike, one is simulated. Only
-what is drawn is of an excerpt, and `excerpt_text` says of which.
+Rules of this file: seconds, samples per second, bubble and peaks are those of `predict_iteration`. The difference
+between two shorter batches (extrapolate.py) is added once for each further round of microbatches. If columns are
+identical, one is simulated. Only drawings show an excerpt, and `excerpt_text` names it.
 """
 
 from collections.abc import Hashable
@@ -26,19 +26,23 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def whole_summary(plan: Plan, profile: ModelProfile, excerpt: Summary, shown: Plan, now: Predicted) -> Summary:
-    """The summary of a plan of which only an excerpt is simulated instruction by instruction.
+    """Summary of a plan of which only an excerpt is simulated by instruction.
 
     Arguments:
-        profile: of one device, as the plan names it. excerpt: the summary of `shown`, which has fewer microbatches or columns. now: what
-            `predict_iteration` says of the plan.
+        profile: of one device, as the plan names it.
+        excerpt: summary of `shown`.
+        shown: the excerpt, with fewer microbatches or columns.
+        now: the plan's prediction by `predict_iteration`.
 
     Returns:
-        Every figure of one iteration is the plan's. The critical path, the run's length and its instructions are the excerpt's.
+        a summary with the plan's figures of one iteration. The critical path, the run's length and its instructions
+        are the excerpt's.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it.
     """
-    if plan.swap is not None:  # which is never foreseen
+    if plan.swap is not None:  # plans that swap are always simulated whole
         return predict(plan, profile)[1]
     found = shorter_runs(plan, profile)
     busy = _further(found, [_busy_s(run) for run in found.runs])
@@ -59,7 +63,10 @@ def whole_summary(plan: Plan, profile: ModelProfile, excerpt: Summary, shown: Pl
 
 
 def excerpt_text(plan: Plan, shown: Plan) -> str:
-    """Part of a plan that is drawn, such as "32 of 1,536 microbatches"; empty for the whole."""
+    """Name of the drawn part of a plan, such as "32 of 1,536 microbatches".
+
+    Empty for the whole plan.
+    """
     if shown is plan:
         return ""
     columns, all_columns = (len(one.stages[0].devices) for one in (shown, plan))
@@ -68,7 +75,7 @@ def excerpt_text(plan: Plan, shown: Plan) -> str:
 
 
 def _further(found: ShorterRuns, figures: list[dict[_Key, float]]) -> dict[_Key, float]:
-    """Figures of the whole batch from those of the runs."""
+    """Extrapolate figures of the runs to the whole batch."""
     first, last = figures[0], figures[-1]
     keys = dict.fromkeys([*first, *last])
     return {key: _at(found, first.get(key, 0.0), last.get(key, 0.0)) for key in keys}
@@ -79,13 +86,13 @@ def _at(found: ShorterRuns, first: float, last: float) -> float:
 
 
 def _busy_s(run: SimulationResult) -> dict[int, float]:
-    """Seconds of one iteration in which each device computes."""
+    """Compute seconds of each device in one iteration."""
     steady = steady_state(run)
     return {device: seconds / steady.batches for device, seconds in steady.busy_s.items()}
 
 
 def _between(found: ShorterRuns, plan: Plan) -> dict[Pair, float]:
-    """Bytes by pair of devices, of all columns."""
+    """Bytes by pair of devices, for all columns."""
     sent = [traffic_of(run, plan.tensor, plan.slices) for run in found.runs]
     messages = _further(found, [one.messages for one in sent])
     if found.column is not None:
