@@ -1,7 +1,10 @@
-"""Baselines with virtual memory: a strategy's own order, each device's memory made larger by itself (Harmony, HotOS 2021, section 2).
+"""Baselines: per-device virtual memory (Harmony, HotOS 2021, section 2).
 
-Rules of this file: asked for by name, to compare with; `hocket plan` considers none of these plans otherwise. What a strategy keeps whole
-on a device at once, a stage's weights, must fit there. Where the order is one that packs of layers can have, it is planned of packs, too.
+A strategy keeps its own order, and each device pages values to its host.
+
+Rules of this file: baselines are planned on request only, for a comparison; `hocket plan` does not consider them
+otherwise. State that a strategy keeps whole on a device, such as a stage's weights, must fit there. If an order can
+also run packs of layers, it is planned with packs as well.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,17 +23,19 @@ from hocket.strategies.base.strategy import complete, config, in_use, microbatch
 from hocket.util.compatibility import Feature, conflict
 
 SWAPS = tuple(policy for policy in POLICIES if policy != "task")
-"""What `hocket plan --swap` takes: policies that a device's memory decides by."""
+"""Policies of `hocket plan --swap`: those that decide by a device's memory."""
 BASELINES = ("data_parallel", "gpipe", "flush", "model_parallel")
-"""Strategies that are compared with where none is named."""
+"""Default strategies of the comparison."""
+# Candidates of a strategy that are simulated: the fastest by their bounds, and those with the smallest memory bound.
 QUICKEST, LEAST = (
     3,
     2,
-)  # choices of a strategy that are simulated: the quickest by their bounds, those that need least memory
+)
+# For strategies that can also run packs of layers: the mode of `harmony` with the same order.
 PACKED = {
     "data_parallel": "data",
     "gpipe": "pipeline",
-}  # the mode of `harmony` whose order they have, of packs of layers
+}
 PACKS = 48  # at most
 MOST_FORWARDS = 2048  # in one iteration
 
@@ -42,10 +47,11 @@ def plans_with_virtual_memory(
     profile_path: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Packs:
-    """Plans of these strategies that swap by a policy whatever does not fit.
+    """Plans of some strategies that swap by a policy, as far as memory requires.
 
     Arguments:
-        policy: one of SWAPS. progress: called with (done, total, what).
+        policy: one of SWAPS.
+        progress: called with (done, total, what).
     """
     found = Packs()
     if not has_hosts(situation):
@@ -84,7 +90,7 @@ def _try(
 
 
 def _choices(situation: SearchSpace, name: str, found: Packs) -> Iterator[Candidate]:
-    """The strategy's own: the quickest, and those that need least memory."""
+    """Yield a strategy's fastest candidates, and those with the least memory."""
     bounds, own = Bounds(situation), strategy(name)
     ranked: list[tuple[float, float, int, Candidate]] = []
     for first in own.choices(situation):
@@ -109,7 +115,10 @@ def _choices(situation: SearchSpace, name: str, found: Packs) -> Iterator[Candid
 
 
 def _packed(situation: SearchSpace, name: str) -> Iterator[Candidate]:
-    """Yield candidates in finer stages: a microbatch passes all packs of a device in turn, steps come last."""
+    """Yield candidates in finer stages.
+
+    A microbatch passes through all packs of a device in turn; steps come last.
+    """
     if name not in PACKED:
         return
     mode, devices = PACKED[name], situation.cluster.devices

@@ -1,8 +1,11 @@
-"""Plans that swap: the bytes by which a plan decides what is swapped, worked out from its profile; and what devices and hosts may hold.
+"""Memory limits of plans that swap.
 
-Rules of this file: a plan's own limits are what a run is held to; its cluster says what there is, and how much each device has of its
-host where the plan does not. Limits above that are asked of the program: whether what can be there at once, whatever the timing, is
-there to be had.
+A plan swaps by the sizes of its stages' values, which come from its profile; this module also checks the limits of
+devices and hosts.
+
+Rules of this file: a run is held to the plan's own limits. Without them, the cluster defines the memory of devices,
+and each device's part of its host. If a plan's limits exceed the cluster's, the program is checked against the
+cluster: its values must fit for any timing.
 """
 
 from collections.abc import Mapping
@@ -24,15 +27,16 @@ from hocket.util.units import show_bytes
 
 
 def completed(plan: Plan, profile: ModelProfile) -> Plan:
-    """The plan with the sizes of its stages, so that it compiles to the same program anywhere.
+    """The plan with the sizes of its stages, which fix its program.
 
-    Unchanged if it has them, or does not swap.
+    Unchanged if the plan has them, or does not swap.
 
     Arguments:
-        profile: of what the plan's device numbers stand for.
+        profile: of the plan's devices, or of its tensor-parallel groups.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it, or swaps.
+        InputError: the plan does not fit the profile.
+        RefusedError: its strategy does not support it, or does not support swapping.
     """
     if plan.swap is None or plan.swap.stages:
         return plan
@@ -52,7 +56,7 @@ def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, floa
 
 
 def claims_more(plan: Plan) -> bool:
-    """True if a plan that swaps lets a device or host hold more than the cluster has."""
+    """True if a plan's limits for a device or host exceed the cluster's memory."""
     swap, cluster = plan.swap, plan.group.cluster
     if swap is None:
         return False
@@ -68,27 +72,33 @@ def claims_more(plan: Plan) -> bool:
 
 
 def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
-    """Bytes that each device of a program may hold: what its cluster says, or less where the plan says so."""
+    """Bytes that each device of a program may hold.
+
+    They are the cluster's capacity, or a lower limit of the plan.
+    """
     cluster = plan.group.cluster
     own = {d: cluster.capacity_bytes(d) for d in program.devices}
     return own if plan.swap is None else {d: min(has, plan.swap.budget_bytes(d) or has) for d, has in own.items()}
 
 
 def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, ...]:
-    """Problems of the program of a plan that swaps: those of `check`, and hosts without enough memory."""
+    """Problems of the program of a plan that swaps.
+
+    They are the problems found by `check`, and hosts without enough memory.
+    """
     cluster = plan.group.cluster
     said = plan.host_bytes(cluster)
     found = check(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program), host_bytes=said)
-    if found or plan.swap is None or plan.swap.host_bytes is None:  # otherwise each has its even part of what there is
+    if found or plan.swap is None or plan.swap.host_bytes is None:  # no limit: equal parts of the host
         return found
     own = {device: there.bytes for device, there in footprints(program, sizes, host=True).items()}
     return tuple(_lacking(own, cluster))
 
 
 def limit_problems(plan: Plan, program: Program) -> tuple[Problem, ...]:
-    """Problems of a program that swaps within limits that are too low.
+    """Problems of a program that swaps, by the sizes in its plan.
 
-    Sizes are the plan's own bytes; limits are the plan's or its cluster's.
+    The limits are the plan's or its cluster's.
     """
     limited = plan.swap is not None and (claims_more(plan) or bool(plan.host_bytes(plan.group.cluster)))
     sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages and limited else None
@@ -96,10 +106,10 @@ def limit_problems(plan: Plan, program: Program) -> tuple[Problem, ...]:
 
 
 def prove_limits(plan: Plan, program: Program) -> None:
-    """Refuse a program that swaps by the bytes that stand in its plan.
+    """Refuse a program that swaps if the sizes in its plan exceed the limits.
 
     Raises:
-        ProgramError: it may need more than its limits or its cluster's, as `hocket check` says it.
+        ProgramError: the program may need more than the plan's or the cluster's limits, as in `hocket check`.
     """
     problems = limit_problems(plan, program)
     if problems:
@@ -107,7 +117,7 @@ def prove_limits(plan: Plan, program: Program) -> None:
 
 
 def _lacking(on_hosts: Mapping[int, float], cluster: Cluster) -> list[Problem]:
-    """Servers whose devices may have more on the host than it has."""
+    """Problems of servers with too little host memory for their devices."""
     found = []
     for server, size in by_server(on_hosts, cluster).items():
         has = cluster.host_bytes(server * cluster.levels[0].width)

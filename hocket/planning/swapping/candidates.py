@@ -1,6 +1,8 @@
-"""Plans with swaps as candidates: proved within the memory of devices and hosts, whatever the timing, and simulated.
+"""Candidates that swap.
 
-Rules of this file: hosts must have the memory that the cluster file says they have.
+They are proved to fit on devices and hosts for any timing, and simulated.
+
+Rules of this file: the cluster file determines the memory of hosts.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,7 +26,12 @@ from hocket.util.units import show_bytes
 
 
 class SwapMiss(NamedTuple):
-    """Why a plan is none, and how many bytes are missing on a host if that is why, and how many it needs."""
+    """Reason why a plan that swaps is refused.
+
+    Attributes:
+        missing_bytes: bytes that are missing on a host; 0 for other reasons.
+        host_bytes: bytes that this host needs.
+    """
 
     reason: str
     missing_bytes: float = 0.0
@@ -36,7 +43,7 @@ class Packs:
     """Search results for plans that swap.
 
     Attributes:
-        considered: plans that were made into programs.
+        considered: number of plans that were compiled.
     """
 
     candidates: list[Evaluated] = field(default_factory=list)
@@ -50,10 +57,10 @@ def has_hosts(situation: SearchSpace) -> bool:
 
 
 def within(found: Packs, tolerance: Tolerance | None) -> Packs:
-    """Search results with plans above the amplification limit refused, the smallest excess first.
+    """Refuse plans above the amplification limit, the smallest excess first.
 
-    A plan that swaps keeps its devices meanwhile. The single device of the comparison has unlimited memory and does
-    not swap (amplification.py).
+    A plan that swaps keeps its devices for the whole iteration. The single device of the comparison has unlimited
+    memory and does not swap (amplification.py).
     """
     if tolerance is None:
         return found
@@ -71,7 +78,10 @@ def within(found: Packs, tolerance: Tolerance | None) -> Packs:
 
 
 def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
-    """Bytes that the plan's devices may hold: one figure if they are equal, else one for each device of the cluster."""
+    """Bytes that the plan's devices may hold.
+
+    One figure if they are equal, otherwise one for each device of the cluster.
+    """
     used = {cluster.capacity_bytes(device) for stage in plan.stages for device in stage.devices}
     return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
 
@@ -79,10 +89,17 @@ def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
 def tried(
     situation: SearchSpace, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0
 ) -> list[Evaluated]:
-    """The candidate that a plan is with swaps, if it is one; otherwise `found.refused` has why.
+    """Evaluate a plan with swaps.
 
     Arguments:
-        plan: its swaps are not looked at. ahead: operations ahead of which values are swapped in.
+        plan: a plan; its own `swap` is replaced.
+        config: label of the plan.
+        found: search results to which the candidate, or the reason for refusing it, is added.
+        policy: swapping policy.
+        ahead: number of operations by which values are prefetched.
+
+    Returns:
+        the candidate in a list; an empty list if the plan is refused.
     """
     found.considered += 1
     cluster, profile, strategy = situation.cluster, situation.profile, plan.strategy
@@ -93,9 +110,7 @@ def tried(
         miss, own_bytes = _missing(plan, profile, cluster)
         if miss is None:
             assert plan.swap is not None
-            if own_bytes > min(
-                plan.host_bytes(cluster).values()
-            ):  # devices need unequal parts of what all have together
+            if own_bytes > min(plan.host_bytes(cluster).values()):  # devices need unequal parts of the host
                 plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
             predicted = predict_iteration(plan, profile)
     except Exception as error:
@@ -124,10 +139,14 @@ def tried(
 
 
 def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapMiss | None, float]:
-    """Missing host memory of a plan that swaps, for any timing; and the peak of a device on its host.
+    """Missing host memory of a plan that swaps, for any timing.
+
+    Returns:
+        the first server with too little host memory, or None; and the largest host memory of one device.
 
     Raises:
-        RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.
+        RefusedError: the devices have no room for one of the plan's operations. The pass that inserts swaps checks
+            this.
     """
     own = on_hosts(plan, profile)
     for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
@@ -139,12 +158,13 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapM
 
 
 def on_hosts(plan: Plan, profile: ModelProfile) -> dict[int, float]:
-    """The most that each device of a plan that swaps has on its host, whatever the timing.
+    """Peak host memory of each device of a plan that swaps, for any timing.
 
-    By the plan's own figures, to which it is held wherever it is compiled: some are above the cost model's (program/passes/swapping/settings.py).
+    Sizes are the plan's own, to which it is held wherever it is compiled. Some are above the cost model's
+    (program/passes/swapping/settings.py).
 
     Raises:
-        RefusedError: the devices have no room for one of its operations.
+        RefusedError: the devices have no room for one of the plan's operations.
     """
     program = program_of(plan, profile)
     sizes = sizes_of(program, plan.swap) if plan.swap is not None else None

@@ -1,8 +1,9 @@
-"""Host links: what the links between devices and their hosts took in a run that swapped, and a cluster that has such links.
+"""Fit the links between devices and hosts to a run that swapped.
 
-Rules of this file: a swap takes a latency and its bytes at a rate (cluster.py's `Link`): the engine's own work for each swap is in the
-first, which is most of what the swaps of a small job take. Both come from sums over swaps, of the run and of the simulated one; what
-all of them take together is matched exactly, and how they divide it among few and many bytes as least squares have it.
+Rules of this file: a swap costs a latency, and its bytes at a bandwidth (`Link` in cluster.py). The latency
+contains the engine's own work for each swap, which is most of the cost of a small job's swaps. Both are fitted to
+sums over swaps, of the run and of its simulation. The total time of all swaps is matched exactly; its division
+between latency and bandwidth is a least-squares fit.
 """
 
 from collections.abc import Mapping
@@ -21,17 +22,18 @@ _CLOSE = 1e-3
 
 
 def on_links(cluster: Cluster, links: Mapping[str, Link]) -> Cluster:
-    """A cluster with these links to hosts, by name; others are left as they are."""
+    """The cluster with these links to hosts, by name; other links stay as they are."""
     return with_host_links(cluster, lambda name, now: links.get(name, now))
 
 
 def host_links(plan: Plan, profile: ModelProfile, took: Mapping[int, LinkSums]) -> dict[str, Link]:
-    """Host links with which simulated swaps take as long as measured ones; {} without swaps.
+    """Host links with which simulated swaps take as long as measured ones.
 
-    Swaps that share a link wait for each other in the simulated run as well as in the real one: links are changed until both agree.
+    Swaps that share a link wait for each other, in the run and in its simulation. So links are changed until both
+    agree. {} without swaps.
 
     Arguments:
-        took: of the run, by device of the plan.
+        took: measured sums of swaps, by device of the plan.
     """
     measured = _by_link(plan.cluster, {d: sums for d, sums in took.items() if sums.seconds > 0 and sums.size_bytes > 0})
     if plan.swap is None or not measured:
@@ -53,7 +55,13 @@ def host_links(plan: Plan, profile: ModelProfile, took: Mapping[int, LinkSums]) 
 
 
 def _moved(link: Link, measured: LinkSums, latency_s: float, seen: LinkSums) -> Link:
-    """A link that is nearer to what was measured than the one on which this was seen."""
+    """A link that is nearer to the measurement than the simulated one.
+
+    Arguments:
+        link: the simulated link.
+        latency_s: latency that fits the measured sums.
+        seen: simulated sums.
+    """
     latency = min(max(0.0, link.latency_s + latency_s - seen.latency_s(link)), measured.mean_s)
     bytes_s, seen_s = measured.mean_s - latency, seen.mean_s - link.latency_s
     if not (bytes_s > 0 and seen_s > 0):

@@ -1,8 +1,10 @@
-"""Largest: how deep a model the given devices can train at all, by strategy: the profile's block ever more often.
+"""Find the deepest model that the given devices can train, by strategy.
 
-Rules of this file: a depth counts when one of the strategy's choices is proved to fit, as `check` proves it; nothing is
-simulated. Where values are swapped, devices hold one operation whatever the depth: the host decides, and what it needs
-is proved of two depths and continued in a line.
+The model is made deeper by repeating the profile's block.
+
+Rules of this file: a depth counts if one of the strategy's candidates is proved to fit, as `check` proves it;
+nothing is simulated. With swapping, devices hold one operation at any depth, and host memory limits the depth. Its
+need is proved for two depths and extrapolated linearly.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +26,9 @@ from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchS
 from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, searched, strategy
 from hocket.util.units import show_bytes, show_count
 
-MOST_LAYERS = 192  # that are looked at: what fits more is said to fit so many at least
-FIRST = 6  # depths from LEAST on at which a strategy may begin
-TRIED = 6  # choices of a depth that are proved, those that need least by their bounds first
+MOST_LAYERS = 192  # most layers that are tried; a strategy that fits more is reported as such
+FIRST = 6  # depths from LEAST on that are tried for the first one that fits
+TRIED = 6  # candidates of a depth that are proved, those with the smallest memory bound first
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,11 @@ class MaxDepth:
     """Deepest model of one strategy.
 
     Attributes:
-        blocks: the most; 0: not even LEAST of them. more: it may be more, which was not looked at.
-        layers, weights_bytes: of that model. config: the choice that fits.
-        limit: what lacks for one block more, or for LEAST, in bytes; empty where not known.
+        blocks: largest number of blocks; 0 if not even LEAST blocks fit.
+        layers, weights_bytes: of this model.
+        config: the candidate that fits.
+        limit: missing memory for one more block, or for LEAST blocks; empty if unknown.
+        more: True if more blocks may fit, which was not tried.
     """
 
     strategy: str
@@ -58,10 +62,10 @@ def largest(
     """Deepest model of each strategy, the deepest first.
 
     Arguments:
-        strategies: names; all that a search knows when empty, those that compute with old weights or in two waves among them.
+        strategies: names; if empty, all strategies, including those with stale weights or two waves.
 
     Raises:
-        RefusedError: nothing in the profile comes LEAST times.
+        RefusedError: nothing in the profile repeats LEAST times.
     """
     block = repeated_block(profile)
     if block is None:
@@ -106,7 +110,7 @@ def _staying(
             known[times] = _choice(name, SearchSpace(deeper, cluster, batch_size))
         return known[times].config is not None
 
-    # A strategy may need more layers than that, such as one for each chunk.
+    # A strategy may need more than LEAST blocks, such as a layer for each chunk.
     low = high = next((times for times in range(LEAST, min(most, LEAST + FIRST) + 1) if fits(times)), 0)
     if not low:
         return MaxDepth(name, 0, 0, 0.0, limit=f"{LEAST} blocks: {known[LEAST].lacks}")
@@ -121,14 +125,19 @@ def _staying(
 
 
 class _Tried(NamedTuple):
-    """The choice that is proved to fit, if there is one; otherwise what the nearest miss lacks."""
+    """Result for one depth.
+
+    Attributes:
+        config: the candidate that is proved to fit, if there is one.
+        lacks: memory that the nearest miss lacks; otherwise empty.
+    """
 
     config: str | None
     lacks: str = ""
 
 
 def _choice(name: str, situation: SearchSpace) -> _Tried:
-    """A choice that is proved to fit, if there is one among those that may."""
+    """Find a candidate that is proved to fit."""
     bounds, cluster = Bounds(situation), situation.cluster
     capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
     waiting: list[tuple[float, int, Candidate]] = []
@@ -190,7 +199,10 @@ def _variants(name: str, situation: SearchSpace) -> Iterator[Candidate]:
 def _swapped(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
 ) -> MaxDepth:
-    """Depth at which a line through the host needs of two depths meets the hosts' memory."""
+    """Depth at which the hosts are full.
+
+    The need of two depths is extrapolated linearly.
+    """
     depths = (max(LEAST, block.times), max(LEAST, block.times) + LEAST)
     needs, config = [], ""
     for times in depths:

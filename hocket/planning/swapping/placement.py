@@ -1,7 +1,8 @@
-"""Places: the devices that plans of packs stand on, and whose turn each pack is.
+"""Placement of packs: sets of devices, and the device of each pack.
 
-Rules of this file: all devices, or those of one type, as packs on unlike ones wait for the slowest; where use of devices is limited, fewer
-of them, too. What serves best is simulated, not decided here.
+Rules of this file: a set contains all devices, or those of one type, because packs on different types wait for the
+slowest. If amplification is limited, smaller sets are considered as well. The best set is found by simulation, not
+here.
 """
 
 from collections.abc import Iterator
@@ -19,11 +20,7 @@ from hocket.strategies.swapping.tuner import Mode
 
 @dataclass(frozen=True)
 class DeviceSet:
-    """Some devices of a cluster, ascending.
-
-    Attributes:
-        kinds: the types of devices there.
-    """
+    """Some devices of a cluster, in ascending order."""
 
     profile: ModelProfile
     cluster: Cluster
@@ -31,7 +28,7 @@ class DeviceSet:
 
     @cached_property
     def kinds(self) -> dict[str, int]:
-        """The first device of each type, by its name."""
+        """The first device of each type, by the type's name."""
         return {self.cluster.node_of(d).device_type: d for d in reversed(self.devices)}
 
     @cached_property
@@ -46,16 +43,19 @@ class DeviceSet:
         """The devices as a server for the tuner.
 
         Raises:
-            InputError: of a type nothing is known.
+            InputError: nothing is known about a type.
         """
         return server_of(self.cluster, self.devices)
 
     @cached_property
     def layers(self) -> LayerProfile:
-        """Tasks of each layer; on different devices, of the slowest, because equal shares wait for it.
+        """Tasks of each layer.
+
+        If types differ, the slowest type counts, because equal shares wait for it.
 
         Raises:
-            InputError: the profile says nothing of a type. RefusedError: the job has no such program.
+            InputError: the profile has no figures for a type.
+            RefusedError: the job cannot run with such a program.
         """
         first, *others = (layer_profile(self.profile, self.cluster, device) for device in self.kinds.values())
         for other in others:
@@ -68,7 +68,11 @@ class DeviceSet:
         return first
 
     def turns(self, mode: Mode, packs: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-        """Yield assignments of packs to devices: all devices, or one each in turn; fast devices more often."""
+        """Yield assignments of packs to devices.
+
+        They are all devices for each pack, or one device each in turn. With several types, an assignment that uses
+        fast devices more often follows.
+        """
         if mode is Mode.DATA:
             yield (self.devices,) * packs
             return
@@ -77,7 +81,10 @@ class DeviceSet:
             yield tuple((device,) for device in self._by_rate(packs))
 
     def _by_rate(self, packs: int) -> Iterator[int]:
-        """Yield the device that is farthest behind its share of computation: a weighted round robin."""
+        """Yield the device that is farthest behind its share of computation.
+
+        This is a weighted round robin.
+        """
         alone_s = {
             kind: float(one.forward.seconds[-1].sum() + one.backward.seconds[-1].sum())
             for kind, one in ((k, layer_profile(self.profile, self.cluster, d)) for k, d in self.kinds.items())
@@ -100,10 +107,11 @@ def left_out(cluster: Cluster) -> str:
 
 
 def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[DeviceSet]:
-    """Yield all device sets with hosts to swap to.
+    """Yield all sets of devices with hosts to swap to.
 
     Arguments:
-        limited: use of devices is: then half of each, a quarter, and so on down to one.
+        limited: True if amplification is limited; then half of each set, a quarter, and so on down to one device
+            follow.
     """
     every = tuple(d for d in range(cluster.devices) if cluster.host_bytes(d))
     kinds = dict.fromkeys(cluster.node_of(device).device_type for device in every)

@@ -1,6 +1,7 @@
-"""Plans that swap, improved: stashes that are kept instead of made again, and values that are swapped in ahead of their use.
+"""Refine plans that swap: keep stashes instead of recomputing, and prefetch.
 
-Rules of this file: the same packs, the same memory; each is proved and simulated like any other plan, and is one where it is quicker.
+Rules of this file: packs and memory stay the same. Each refined plan is proved and simulated like any other, and
+kept if it is faster.
 """
 
 from collections.abc import Sequence
@@ -12,13 +13,19 @@ from hocket.planning.swapping.candidates import Packs, tried
 from hocket.strategies.base.search_space import SearchSpace
 
 POLICY = "next_use"
-FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, which does not fetch ahead: many small packs gain most by it
-KEPT = (1, 2, 4)  # one of so many packs keeps its stash instead of making it again, in the order in which that is tried
-AHEAD = (2, 1)  # operations ahead of which values are swapped in
+# Largest seconds of the finest plan relative to the fastest, by the tuner's estimate. The tuner ignores prefetching,
+# from which many small
+# packs gain most.
+FINE = 1.1
+KEPT = (1, 2, 4)  # one of this many packs keeps its stash instead of recomputing it, in the order of trial
+AHEAD = (2, 1)  # numbers of operations by which values are prefetched
 
 
 def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
-    """Candidates for refinement: the fastest, and the one with most packs among those nearly as fast."""
+    """Candidates to refine: the fastest, and the finest of those nearly as fast.
+
+    The finest one has the most packs.
+    """
     ordered = sorted(plain, key=lambda one: one.iteration_s)
     near = [one for one in ordered if one.iteration_s <= FINE * ordered[0].iteration_s]
     finest = max(near, key=lambda one: len(one.plan.stages), default=None)
@@ -26,10 +33,11 @@ def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
 
 
 def improve(situation: SearchSpace, first: Evaluated, found: Packs) -> None:
-    """Refine candidates: keep stashes instead of recomputing, then prefetch, each if faster.
+    """Refine a candidate: keep stashes instead of recomputing, then prefetch.
 
-    A stash that is kept is swapped where there is no room for it, which takes more or less time than to compute it again. Those of the last
-    packs are needed soonest: where there is no room to keep all, half as many are tried, and a quarter.
+    Each refinement is kept if it is faster. A stash that is kept is swapped if there is no room for it, which may
+    cost more or less than recomputing it. The stashes of the last packs are needed soonest. So if all do not fit,
+    half as many are tried, then a quarter.
     """
     best, kept, stages = first, 0, len(first.plan.stages)
 
@@ -64,6 +72,6 @@ def improve(situation: SearchSpace, first: Evaluated, found: Packs) -> None:
 
 
 def _keeping(plan: Plan, count: int) -> Plan:
-    """A plan of which so many of the last packs keep their stashes."""
+    """A plan in which the last `count` packs keep their stashes."""
     first = len(plan.stages) - count
     return replace(plan, stages=tuple(replace(stage, recompute=s < first) for s, stage in enumerate(plan.stages)))

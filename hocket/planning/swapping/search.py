@@ -1,8 +1,10 @@
-"""Plans that swap, for models that the devices have no room for: Harmony's packs, each proved and simulated like any other plan.
+"""Search for plans that swap, for models larger than device memory (Harmony).
 
-Rules of this file: packs and sizes of microbatches are the tuner's (strategies/swapping/shared_packs.py); whether they fit, on devices and on
-hosts, is proved of the program, and how long they take is simulated (candidates.py). Where the cluster file does not say how much
-memory hosts have, nothing is swapped. Which devices they stand on is placement.py's.
+Each plan is proved and simulated like any other.
+
+Rules of this file: the tuner chooses packs and microbatch sizes (strategies/swapping/shared_packs.py). The program
+is proved to fit on devices and hosts, and simulated (candidates.py). placement.py chooses the devices. If the
+cluster file does not give the memory of hosts, nothing is swapped.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,12 +29,15 @@ from hocket.strategies.swapping.tuner import HarmonyPlan, Mode, Tasks
 from hocket.util.units import show_bytes
 
 SWAPPING = "harmony"
-"""The strategy whose plans these are."""
-EACH = 2  # of each mode and room that are simulated, and the finest; where something fits without swaps, one
-ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
-AMPLE = 10.0  # likewise, where nothing fits that it offers: whether the finest packs do, and what they lack, is proved
-FINEST = 48  # packs of which it is asked what they need at least
-REACH = 1.5  # times what stays on the devices takes: what kept stashes and values ahead have made up for, at most, wherever it was looked at
+"""Strategy of all plans that swap."""
+EACH = 2  # fastest plans of each mode and room that are simulated, and the finest; 1 if a plan fits without swaps
+ROOMS = (1.0, 1.5)  # factors on a device's memory: the tuner's sums exceed the memory that a program holds
+AMPLE = 10.0  # further factor if no offer fits: the finest packs are then proved, or refused with the missing bytes
+FINEST = 48  # most packs for which the least need is determined
+# Plans slower than this factor times the best plan without swaps are not refined: kept stashes and prefetching have
+# not gained more
+# anywhere.
+REACH = 1.5
 MOST_FORWARDS = 2048  # in one iteration
 
 
@@ -46,9 +51,9 @@ def plans_of_packs(
     """Plans that swap, in the tuner's order, with refined versions of the best.
 
     Arguments:
-        others_s: of an iteration of what fits without swaps, where something does: only the best of each kind is looked at then, and more
-            is tried only where that may be quicker.
-        limited: use of devices is: fewer of them, too.
+        others_s: seconds of the best plan without swaps, if one fits. Then only the best plan of each kind is
+            tried, and refined only if it may be faster.
+        limited: True if amplification is limited; then smaller sets of devices are tried as well.
     """
     found, others = Packs(), others_s < inf
     stands = list(places(situation.profile, situation.cluster, limited))
@@ -80,9 +85,9 @@ def plans_of_packs(
             plain.extend((offer.place, one) for one in tried(situation, plan, offer.config, found, POLICY))
 
     look_at(offered)
-    if not plain and not others:  # what needs least, however slow
+    if not plain and not others:  # the plans with the smallest need of memory, however slow
         look_at([one for place in stands for one in _finest_offers(situation, place)])
-    if not plain and not found.refused:  # what is too large for the widest devices is so for all
+    if not plain and not found.refused:  # too large for the largest devices, so for all
         widest = max(stands, key=lambda place: place.server.memory_bytes)
         found.refused.append(Refused(SWAPPING, widest.words.strip(), _nothing(situation, widest), swaps=True))
     last = [one for one in _finalists(plain, limited) if one.iteration_s < REACH * others_s]
@@ -104,7 +109,7 @@ def _finalists(plain: Sequence[tuple[DeviceSet, Evaluated]], each: bool) -> list
 
 @dataclass(frozen=True)
 class _Offer:
-    """A plan of the tuner's on a place, and the devices of each pack."""
+    """A tuner's plan on a set of devices, with the devices of each pack."""
 
     place: DeviceSet
     one: HarmonyPlan
@@ -144,7 +149,7 @@ def _offered(situation: SearchSpace, place: DeviceSet, most: int, found: Packs) 
                 )
                 break
             tried = _few(plans, most)
-            if mode is Mode.DATA:  # and the quickest whose forward packs are larger
+            if mode is Mode.DATA:  # and the fastest with larger forward packs
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes, nested=True)
                 tried += _few([p for p in plans if _forward(p)], 1)[:1]
             for one in tried:
@@ -155,7 +160,10 @@ def _offered(situation: SearchSpace, place: DeviceSet, most: int, found: Packs) 
 
 
 def _forward(one: HarmonyPlan) -> tuple[int, ...]:
-    """Backward packs of each forward pack, the last by itself; () where forward packs are the same."""
+    """Number of backward packs in each forward pack, with the last pack by itself.
+
+    () if forward packs equal backward packs.
+    """
     if len(one.forward.packs) + 1 == len(one.backward.packs):
         return ()
     ends = [pack.first for pack in one.backward.packs]
@@ -168,7 +176,11 @@ def _forwards(one: HarmonyPlan) -> int:
 
 
 def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
-    """The quickest of as many numbers of packs, and the finest of those that are nearly as quick."""
+    """The fastest plans by number of packs, and the finest of those nearly as fast.
+
+    Arguments:
+        most: how many numbers of packs are kept.
+    """
     short = [one for one in plans if _forwards(one) <= MOST_FORWARDS]
     first: dict[int, HarmonyPlan] = {}
     for one in short:
@@ -180,7 +192,7 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
 
 
 def _plan(situation: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
-    """A plan of packs whose stashes are made again, without its swaps."""
+    """A plan with recomputation in all packs, without its swaps."""
     one = offer.one
     stages = tuple(
         cut(situation, range(*pack), devices, recompute=True)
@@ -196,7 +208,10 @@ def _plan(situation: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
 
 
 def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
-    """Offers with the smallest packs that a program may have: pipeline mode first, then by the tuner's estimate."""
+    """Yield offers with the smallest packs that a program may have.
+
+    Pipeline mode comes first; then the order is the tuner's estimate.
+    """
     server = place.server
     rooms = ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
     modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)
@@ -212,10 +227,12 @@ def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]
 
 
 def smallest_packs(situation: SearchSpace) -> Plan:
-    """Plan with the smallest packs that a program may have, in pipeline mode if possible (one copy on hosts).
+    """Plan with the smallest packs that a program may have.
+
+    Pipeline mode is preferred, because hosts then have one copy of the model.
 
     Raises:
-        RefusedError: not even these fit into the devices.
+        RefusedError: not even these packs fit on the devices.
     """
     place = DeviceSet(situation.profile, situation.cluster, tuple(range(situation.cluster.devices)))
     refused = _nothing(situation, place)
@@ -233,12 +250,12 @@ def smallest_packs(situation: SearchSpace) -> Plan:
 
 
 def _nothing(situation: SearchSpace, place: DeviceSet) -> str:
-    """Why the tuner offers nothing: what the largest layer takes by itself."""
+    """Reason why the tuner offers no plan: the largest layer, or the batch size."""
     return _too_large(situation, place) or f"no size of microbatches divides a batch of {situation.batch_size}"
 
 
 def _too_large(situation: SearchSpace, place: DeviceSet) -> str:
-    """Bytes of the largest layer alone, if above the memory; otherwise empty."""
+    """Sentence about a layer that alone exceeds device memory; otherwise empty."""
     held, has = place.layers.backward.bytes[0], place.server.memory_bytes
     k = int(held.argmax())
     if held[k] <= ROOMS[-1] * has:

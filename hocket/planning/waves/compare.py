@@ -1,6 +1,8 @@
-"""Gang: a plan beside the same job launched all at once, or in waves: what devices hold and compute over one iteration of each.
+"""Compare a plan with and without waves: memory and computation over time.
 
-Rules of this file: everything is simulated; a picture of it is `reporting/plan_report/usage_panel.py`.
+The alternatives are one gang-scheduled batch, and several waves.
+
+Rules of this file: everything is simulated. `reporting/plan_report/usage_panel.py` draws the result.
 Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6 and 8.
 """
 
@@ -17,7 +19,7 @@ from hocket.program.trace.usage import Usage, usage
 from hocket.strategies.base.strategy import ring_of
 from hocket.util.units import show_count
 
-_MOST_DEVICES = 64  # beyond it nobody looks at each
+_MOST_DEVICES = 64  # a picture of more devices is not readable
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,11 @@ class PlanTimeline:
     """One iteration of a plan.
 
     Attributes:
-        title: which plan. samples: that the iteration trains on. note: what else is to be said, a sentence or nothing.
-        most_bytes: by device, what it can hold in any timing, where that is told and not what it holds in this one.
+        title: name of the plan.
+        usage: memory and computation of each device over time.
+        samples: samples that the iteration trains on.
+        note: a further remark; may be empty.
+        most_bytes: peak memory of each device for any timing, if it is proved rather than predicted.
     """
 
     title: str
@@ -37,10 +42,14 @@ class PlanTimeline:
 
 
 def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[PlanTimeline, ...]:
-    """A plan's own, between that of one wave where it has several, and that of waves where it has one.
+    """Timelines of a plan and of its alternative.
+
+    A plan with several waves comes after the timeline of one wave. A plan with one wave comes before the timeline
+    of several waves. Empty for large clusters and tensor-parallel plans.
 
     Arguments:
-        profile: of one device, as the plan names it. trace: what is predicted of the plan, with memory.
+        profile: of one device, as the plan names it.
+        trace: the plan's predicted trace, with memory.
     """
     if plan.group.cluster.devices > _MOST_DEVICES or plan.tensor > 1:
         return ()
@@ -50,7 +59,7 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[PlanTimeli
         return (own,)
     try:
         wave = wave_of(gang, profile)
-    except HocketError:  # what goes in waves need not go without: stages that share weights, or memory
+    except HocketError:  # a plan with waves may have no version without: stages share weights, or memory is too small
         return (own,)
     first = room(wave)
     alone = PlanTimeline(f"gang-scheduled: {_title(gang)}", wave.usage, gang.batch_size)
@@ -58,7 +67,7 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[PlanTimeli
         return (alone, own)
     alone = replace(alone, note=f"room for {show_count(first.waves, 'wave')}: {first.why}")
     count = first.waves
-    if wave.ring and count > 1:  # appendix B.2, whose limit is for waves on other devices
+    if wave.ring and count > 1:  # Wavelet, appendix B.2: the limit on lengthening is for waves on other devices
         count, tried = decrease(count, simulated(gang, profile))
         if count < first.waves:
             told = ", ".join(f"{one.waves} {_outcome(one)}" for one in tried[1:])
@@ -87,7 +96,10 @@ def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
 
 
 def launched_at_once(plan: Plan) -> Plan | None:
-    """One wave of a plan with one microbatch on each device or chain; None if the plan has no waves."""
+    """One wave of a plan, with one microbatch on each device or chain.
+
+    None if the plan has no waves.
+    """
     devices = [stage.devices for stage in plan.stages]
     if plan.strategy == "waves":
         ring = ring_of(devices) or ()
@@ -108,7 +120,7 @@ def launched_at_once(plan: Plan) -> Plan | None:
         return replace(
             plan,
             strategy="data_parallel",
-            options={},  # tick_tock's, such as align, are none of its
+            options={},  # options of tick_tock, such as align, do not apply
             stages=plan.stages[:1],
             batch_size=plan.microbatch_size * len(devices[0]),
             predicted=None,

@@ -1,6 +1,7 @@
-"""Wave verdict: why waves are not what a search found best, in a line each.
+"""Reasons why waves are not the best plan of a search, in a line each.
 
-Rules of this file: waves compete with all other strategies under the same memory; what is told here was found by simulating both.
+Rules of this file: waves compete with all other strategies under the same memory limits. The reasons come from
+simulations of both plans.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,11 @@ from hocket.strategies.base.search_space import MAX_FORWARDS
 from hocket.util.units import show_bytes, show_gap
 
 NAMES = ("waves", "tick_tock")
-_FULL = 0.9  # of the time that devices compute, from which a plan is said to leave them nothing
+_FULL = 0.9  # busy share from which a plan is said to leave devices no idle time
 
 
 def why_not(found: Search, profiles: Mapping[str, ModelProfile]) -> Iterator[str]:
-    """A line for each strategy of waves that was looked at and is not the best plan's.
+    """Yield a line for each wave strategy that was searched and is not the best.
 
     Arguments:
         profiles: of the search.
@@ -67,7 +68,10 @@ def _busy(summary: Summary) -> float:
 
 
 def _summary(one: Evaluated, profiles: Mapping[str, ModelProfile]) -> Summary | None:
-    """Summary of a candidate; None without profile, or if the simulation would take long."""
+    """Summary of a candidate.
+
+    None if its profile is missing, or if the simulation would take long.
+    """
     plan = one.plan
     profile = next((p for p in profiles.values() if p.digest == plan.profile_digest), None)
     if profile is None or plan.microbatches * len(plan.stages) > MAX_FORWARDS:

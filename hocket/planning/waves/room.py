@@ -1,9 +1,11 @@
-"""Waves: how many batches of a job may go through its devices at once, from what one of them leaves, and then by trying.
+"""Determine how many waves of a job may run on its devices at once.
 
-Rules of this file: a first number from memory, compute and network of one wave alone, as simulated or measured; what several take from
-each other is found out by running them, one fewer each time. Both kinds of Wavelet's waves are asked alike: those of data parallelism
-run on the same devices at other moments, those of model parallelism at the same moments on other devices.
-Source: Wavelet (Wang et al. 2021), section 3.1 and appendix B.2. The paper gives no formula and no limits: they are ours.
+Rules of this file: a first number follows from memory, compute and network that one wave leaves free, simulated or
+measured. The slowdown of several waves is found by running them, one fewer each time. Both kinds of Wavelet's waves
+are treated alike: waves of data parallelism run on the same devices at other moments; waves of model parallelism
+run at the same moments on other devices.
+Source: Wavelet (Wang et al. 2021), section 3.1 and appendix B.2. The paper gives no formulas and no limits; those
+here are ours.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,15 +24,24 @@ from hocket.program.trace.usage import Usage, usage
 from hocket.util.units import show_bytes, show_seconds
 
 FULL = 1.01
-"""Of a device, or of the links' time, that waves may take together: a hundredth is what columns of time cannot tell."""
+"""Share of a device, or of the links' time, that waves may use together.
+
+The hundredth above 1 is the resolution of the time columns.
+"""
 STRETCH = 0.1
-"""By what share an iteration may be longer than that of one wave: "without significantly introducing latency on the original"."""
+"""Share by which an iteration may be longer than with one wave.
+
+Wavelet: "without significantly introducing latency on the original".
+"""
 
 GAIN = 0.05
-"""What a second wave on the same devices is to gain: it is made to take longer there, and is worth it as long as more is trained."""
+"""Least gain of a second wave on the same devices.
+
+The second wave is expected to make an iteration longer there. It is worth it as long as samples per second increase by this share.
+"""
 
 TICK_TOCK = 2
-"""Waves of data parallelism at most: one computes forwards while the other computes backwards (section 3.2)."""
+"""Most waves of data parallelism: one computes forwards while the other computes backwards (Wavelet, section 3.2)."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +51,13 @@ class Wave:
     Attributes:
         usage: of every device, over one iteration of one wave.
         capacity_bytes: by device.
-        ring: devices in the order in which a batch goes through them, where further waves run on other devices at the same moments:
-            the k-th is on each device what the first is on the device k places before; () where further waves run on the same devices,
-            spread evenly over the iteration.
-        again_bytes: by device, what each further wave keeps there by itself: of the second kind its copy of the weights.
-        sums_s: by number of waves, from one on: seconds of an iteration for which sums of gradients keep the busiest links.
+        ring: devices in the order in which a batch passes through them, if further waves run on other devices at
+            the same moments: wave k uses each device as the first wave uses the device k places before. () if
+            further waves run on the same devices, evenly spread over the iteration.
+        again_bytes: by device, memory that each further wave keeps for itself: with the second kind, its copy of
+            the weights.
+        sums_s: by number of waves, from one on: seconds of an iteration for which gradient sums keep the busiest
+            links busy.
     """
 
     usage: Usage
@@ -55,16 +68,23 @@ class Wave:
 
     @property
     def most(self) -> int:
-        """Waves that the schedule allows: as many as devices in the ring (section 3.3.1), or two."""
+        """Most waves that the schedule allows.
+
+        That is the number of devices in the ring (Wavelet, section 3.3.1), or two.
+        """
         return len(self.ring) if self.ring else TICK_TOCK
 
     @property
     def stretch(self) -> float:
-        """Allowed lengthening of an iteration: STRETCH on other devices; on the same ones, less than would undo GAIN."""
+        """Share by which an iteration may be longer.
+
+        STRETCH for waves on other devices. For waves on the same devices, the share at which a second wave gains
+        GAIN.
+        """
         return STRETCH if self.ring else TICK_TOCK / (1 + GAIN) - 1
 
     def held_bytes(self, device: int, waves: int) -> float:
-        """The most that so many waves hold on a device, if none of them disturbs another."""
+        """Peak memory of a device with this many waves, if none disturbs another."""
         one = self.usage
         if self.ring:
             at = self.ring.index(device)
@@ -74,7 +94,7 @@ class Wave:
         return float(one.kept_bytes(device) + (waves - 1) * self.again_bytes.get(device, 0.0) + np.max(shifted))
 
     def compute_share(self, device: int, waves: int) -> float:
-        """Computing share of a device with this many waves at the iteration time of one wave."""
+        """Busy share of a device with this many waves in the iteration time of one wave."""
         if self.ring:
             at = self.ring.index(device)
             return sum(self.usage.compute_share(self.ring[at - r]) for r in range(waves))
@@ -83,11 +103,12 @@ class Wave:
 
 @dataclass(frozen=True)
 class WaveRoom:
-    """The first number of waves.
+    """First estimate of the number of waves.
 
     Attributes:
-        waves: with the first one. limit: what a further one would find full: memory, compute, network or devices.
-        why: the same in a sentence.
+        waves: number of waves, including the first.
+        limit: resource that a further wave would exceed: memory, compute, network or devices.
+        why: the reason in a sentence.
     """
 
     waves: int
@@ -97,7 +118,12 @@ class WaveRoom:
 
 @dataclass(frozen=True)
 class WaveTrial:
-    """A tried number of waves: seconds of its iteration (None: it does not run), and its lengthening."""
+    """A tried number of waves.
+
+    Attributes:
+        iteration_s: seconds of an iteration; None if it does not run.
+        stretch: share by which the iteration is longer than with one wave.
+    """
 
     waves: int
     iteration_s: float | None
@@ -105,7 +131,7 @@ class WaveTrial:
 
 
 def room(wave: Wave) -> WaveRoom:
-    """The most waves that memory, compute and network have room for."""
+    """The most waves for which memory, compute and network have room."""
     for waves in range(2, wave.most + 1):
         limit, why = _short_of(wave, waves)
         if limit:
@@ -114,7 +140,10 @@ def room(wave: Wave) -> WaveRoom:
 
 
 def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
-    """Missing resource for this many waves, and a sentence about it; ("", "") if there is room."""
+    """Missing resource for this many waves, and a sentence about it.
+
+    ("", "") if there is room.
+    """
     held = {device: wave.held_bytes(device, waves) for device in wave.usage.held_bytes}
     device = max(held, key=lambda d: held[d] - wave.capacity_bytes[d], default=None)
     if device is not None and held[device] > wave.capacity_bytes[device]:
@@ -137,14 +166,15 @@ def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
 def decrease(
     first: int, measure: Callable[[int], float | None], stretch: float = STRETCH
 ) -> tuple[int, tuple[WaveTrial, ...]]:
-    """Reduce the number of waves until an iteration is as long as one wave's; measured.
+    """Reduce the number of waves until an iteration is short enough.
 
     Arguments:
-        first: where to begin (`room`). measure: seconds of an iteration with so many waves; None where that does not run.
-        stretch: by what share an iteration may be longer.
+        first: number of waves to begin with (`room`).
+        measure: function from a number of waves to the seconds of an iteration; None if they do not run.
+        stretch: share by which an iteration may be longer than with one wave.
 
     Returns:
-        The number, 1 if no further wave is worth it, and what was tried, one wave first.
+        the number of waves, 1 if no further wave is worth it; and all trials, one wave first.
     """
     if first < 1:
         raise InputError("waves", str(first), ">= 1")
@@ -156,7 +186,7 @@ def decrease(
         iteration_s = measure(waves)
         longer = float("inf") if iteration_s is None else iteration_s / alone_s - 1
         tried.append(WaveTrial(waves, iteration_s, longer))
-        # Longer by as much as there are more batches is no gain whatever the limit.
+        # An iteration that is longer in proportion to the number of waves is no gain, whatever the limit.
         if longer <= stretch and longer < waves - 1:
             return waves, tuple(tried)
     return 1, tuple(tried)
@@ -201,7 +231,10 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
 
 
 def in_waves(plan: Plan, waves: int) -> Plan:
-    """A `model_parallel` or `data_parallel` plan in `waves` waves, each with the plan's batch size."""
+    """A `model_parallel` or `data_parallel` plan in several waves.
+
+    Each wave has the plan's batch size.
+    """
     if waves == 1:
         return plan
     many = replace(plan, batch_size=waves * plan.batch_size, predicted=None)
@@ -217,7 +250,10 @@ def in_waves(plan: Plan, waves: int) -> Plan:
 
 
 def simulated(plan: Plan, profile: ModelProfile) -> Callable[[int], float | None]:
-    """The second round of profiling by simulation, for `decrease`: iterations of so many waves of a plan."""
+    """Function for `decrease` that simulates iterations with several waves.
+
+    It replaces Wavelet's second round of profiling.
+    """
 
     def measure(waves: int) -> float | None:
         many = in_waves(plan, waves)
