@@ -1,6 +1,6 @@
 """Open a plan file together with its profile.
 
-A plan whose profile is missing, or differs from the profile that it was made for, is refused.
+A plan is refused if its profile is missing, or differs from the profile that the plan was made for.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Refused layouts of analytic models, each with its reason.
 
 Rules of this file: refusals are listed on request only; the search itself just counts them. The nearest misses of
-each kind stand for all others: those that lack the least memory, or lose the least time.
+each kind stand for all others: the layouts that lack the least memory, or lose the least time.
 """
 
 from collections.abc import Iterator

@@ -27,7 +27,7 @@ def paced_iteration_s(plan: Plan, profile: ModelProfile, slower: Mapping[int, fl
             factors.
 
     Raises:
-        InputError: a factor that is not positive, or a tensor-parallel plan, whose ranks cannot be slowed down one
+        InputError: a factor that is not positive, or a tensor-parallel plan: its ranks cannot be slowed down one
             by one.
     """
     if not slower:

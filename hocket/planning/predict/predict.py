@@ -261,7 +261,7 @@ def _shorter_of(asked: _Asked) -> tuple[Predicted, tuple[int, int]] | None:
 
 
 def _round_s(asked: _Asked, sizes: tuple[int, int]) -> float:
-    """Compute seconds of the busiest device for the samples by which two batches differ."""
+    """Compute seconds of the busiest device for the difference of two batches."""
     each, turns = asked.batch[1], (sizes[1] - sizes[0]) // asked.batch[1]
     costs = CostModel(asked.profile, asked.cluster, asked.cuts, (each,), columns=_columns(asked.profile))
     busy_s: dict[int, float] = {}

@@ -1,6 +1,6 @@
 """Predict identical pipeline replicas (columns) by simulating one of them.
 
-Rules of this file: a plan whose stages have multiples of d replicas consists of d pipelines. Each runs every d-th
+Rules of this file: if all stages have multiples of d replicas, the plan consists of d pipelines. Each runs every d-th
 microbatch, and they meet only in gradient sums. If they cannot slow each other down, one stands for all: 3,072
 devices cost as much to simulate as one pipeline. The result is the same as for the whole.
 """

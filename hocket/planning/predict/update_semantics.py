@@ -43,7 +43,10 @@ class UpdateSemantics:
 
     @property
     def shared(self) -> bool:
-        """True if two replicas exchange gradients, half of them computed on the other's weights."""
+        """True if two replicas exchange gradients.
+
+        Half of the gradients are computed on the other replica's weights.
+        """
         return self.kind == "averaged"
 
     @property

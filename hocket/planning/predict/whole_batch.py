@@ -1,4 +1,4 @@
-"""Summary of one iteration of a plan whose batch is too long to simulate whole.
+"""Summary of one iteration of a plan with a batch too long to simulate whole.
 
 Rules of this file: seconds, samples per second, bubble and peaks are those of `predict_iteration`. The difference
 between two shorter batches (extrapolate.py) is added once for each further round of microbatches. If columns are

@@ -84,7 +84,10 @@ def largest(
 
 
 def block_in_words(profile: ModelProfile) -> str:
-    """Layers, bytes and count of the repeated block, in words; empty if nothing repeats."""
+    """Description of the repeated block; empty if nothing repeats.
+
+    It names the layers, their bytes and the number of blocks.
+    """
     block = repeated_block(profile)
     if block is None:
         return ""

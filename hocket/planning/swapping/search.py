@@ -35,8 +35,7 @@ ROOMS = (1.0, 1.5)  # factors on a device's memory: the tuner's sums exceed the 
 AMPLE = 10.0  # further factor if no offer fits: the finest packs are then proved, or refused with the missing bytes
 FINEST = 48  # most packs for which the least need is determined
 # Plans slower than this factor times the best plan without swaps are not refined: kept stashes and prefetching have
-# not gained more
-# anywhere.
+# not gained more anywhere.
 REACH = 1.5
 MOST_FORWARDS = 2048  # in one iteration
 
