@@ -1,1 +1,1 @@
-"""Profiles: the layers of a job with their seconds and bytes, and the tensors between them."""
+"""Profiles: layers of a job with seconds and bytes, and tensors between them."""

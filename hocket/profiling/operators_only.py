@@ -1,6 +1,6 @@
-"""Work: what a job asks of any device, layer by layer: its profile without seconds, and its operators.
+"""Sketch of a job: a profile without seconds, and the operators of each layer.
 
-Rules of this file: no torch, no device. `cost/analytic/from_operators.py` says what a device type takes for it.
+Rules of this file: no torch, no device. `cost/analytic/from_operators.py` computes the seconds of a device type.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,13 @@ class LayerOperators:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A job that was looked at without computing.
+    """A job that was captured without computing.
 
     Attributes:
-        profile: all but seconds and the device type.
-        work: by microbatch size, then by layer.
-        step: operators of one optimizer step for all parameters; parameters: how many tensors these are.
+        profile: the profile without seconds and device type.
+        work: operators by microbatch size, then by layer.
+        step: operators of one optimizer step for all parameters.
+        parameters: number of parameter tensors.
     """
 
     profile: ModelProfile

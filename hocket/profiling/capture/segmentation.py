@@ -100,7 +100,10 @@ class LiveGraph:
         return nodes
 
     def producers(self, node: RecordedOperation) -> set[int]:
-        """Return the indices of the nodes that compute the inputs of `node`, without fixed ones."""
+        """Return the indices of the nodes that compute the inputs of `node`.
+
+        Fixed nodes are left out.
+        """
         found = {self.trace.values[v].node for v in node.reads if not self.fixed[v]}
         found |= {self.trace.values[v].node for v, _ in node.aliases if not self.fixed[v]}
         return found - {-1}

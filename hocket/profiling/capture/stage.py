@@ -262,7 +262,7 @@ class Stage:
         self.outputs = tuple(name for name, _ in exits)
 
     def _dead(self, nodes: list[int]) -> dict[int, list[int]]:
-        """Return the numbers of values that are not needed after an operation, by operation."""
+        """Return the values that are not needed after an operation, by operation."""
         trace, fixed = self.captured.trace, self.captured.graph.fixed
         kept = {slot for _, slot in self._exits}
         dead: dict[int, list[int]] = {}

@@ -1,7 +1,9 @@
-"""Elementwise steps: an optimizer that updates each number of a weight by itself, so that each device may step a shard.
+"""Check of an optimizer for elementwise steps, which devices can run on shards.
 
-The optimizer is tried on small weights in the parameter groups that it makes of the whole model. A small weight has as many dimensions
-as a weight of its group.
+An elementwise step updates each number of a weight independently of the others.
+
+The optimizer is tried on small weights in the parameter groups of the whole model. A small weight has as many
+dimensions as a weight of its group.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,28 +28,33 @@ Groups = Sequence[Sequence[Tensor]]
 
 
 def is_elementwise(job: Job) -> bool:
-    """True unless the optimizer's step of a shard differs from the shard of its step, as for Adafactor."""
+    """True unless the optimizer's step of a shard differs from a shard of its step.
+
+    It differs for Adafactor, for example.
+    """
     try:
-        # Real numbers decide, also where the job itself is sketched on fake tensors.
+        # The check uses real tensors, even if the job runs on fake tensors.
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[no-untyped-call]
             check_optimizer(job, _SHAPES, lambda whole: whole.chunk(2), Feature.SHARD_OPTIMIZER)
     except RefusedError:
         return False
-    except InputError:  # it makes no step of float64 weights on the CPU: nothing is known
+    except InputError:  # it cannot step float64 weights on the CPU: nothing is known
         return True
     return True
 
 
 def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: Feature) -> None:
-    """Refuse an optimizer that is not elementwise: a step of each shard must equal the shards of one step.
+    """Refuse an optimizer that is not elementwise.
+
+    A step of each shard must equal the shards of one step.
 
     Arguments:
-        shapes: of the small weights to try: one with two or more dimensions, one with one dimension.
-        cut: divides a weight into shards.
+        shapes: shapes of the small weights to try, one with two or more dimensions and one with one dimension.
+        cut: function that divides a weight into shards.
         way: the feature that divides weights, for the error.
 
     Raises:
-        RefusedError: the optimizer looks at whole weights.
+        RefusedError: the optimizer needs whole weights.
         InputError: the optimizer's step fails on these weights.
     """
     draw = torch.Generator().manual_seed(0)
@@ -105,7 +112,7 @@ def kept_keys(job: Job) -> dict[str, frozenset[str]]:
 
 
 def _stepped(job: Job, start: Groups, gradients: Sequence[Groups]) -> list[list[Tensor]]:
-    """Small weights after a step with each of these gradients, by group."""
+    """Return the small weights after a step with each of these gradients, by group."""
     optimizer, own = _tried(job, start)
     for each in gradients:
         for p, gradient in ((p, g) for pair in zip(own, each, strict=True) for p, g in zip(*pair, strict=True)):
@@ -115,7 +122,7 @@ def _stepped(job: Job, start: Groups, gradients: Sequence[Groups]) -> list[list[
 
 
 def _tried(job: Job, weights: Groups) -> tuple[Optimizer, list[list[nn.Parameter]]]:
-    """The job's optimizer of small weights in the places of its own, by group."""
+    """Return the job's optimizer of small weights instead of the job's, by group."""
     optimizer = whole_optimizer(job)
     own = [[nn.Parameter(tensor.detach().clone()) for tensor in group] for group in weights]
     for group, mine in zip(optimizer.param_groups, own, strict=True):
@@ -124,5 +131,5 @@ def _tried(job: Job, weights: Groups) -> tuple[Optimizer, list[list[nn.Parameter
 
 
 def _like(weight: Tensor, group: Sequence[Tensor]) -> Tensor:
-    """The first of a group with about as many dimensions."""
+    """Return the first tensor of a group with about as many dimensions."""
     return min(group, key=lambda p: abs(p.dim() - weight.dim()))

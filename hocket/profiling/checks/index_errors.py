@@ -1,4 +1,4 @@
-"""Index errors: errors of torch about an index or target out of range, with samples.
+"""Errors of torch about an index or target out of range, with their samples.
 
 Rules of this file: the error of torch contains at most the value. The errors here add the samples of the microbatch and
 their values.

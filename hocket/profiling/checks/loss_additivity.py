@@ -1,4 +1,4 @@
-"""Loss additivity: check that the loss of a batch is the mean of its parts' losses.
+"""Check of loss additivity: a batch's loss is the mean of its parts' losses.
 
 The check runs the model and its loss on samples of the job.
 
@@ -28,7 +28,7 @@ _SCANNED = 32  # number of samples searched for dissimilar ones
 _SPLITS = 2
 _HALF = 2  # samples per half; the capture has run the same number
 _KEPT = 4_000_000  # maximum number of compared gradient elements
-# Roundings of about a thousand operations behind one another add up like so many of the weights alone.
+# About a thousand consecutive operations round about this many times as much as the weights alone.
 _ROUNDINGS = 30.0
 _COARSE = 0.05  # larger rounding makes the comparison meaningless
 
@@ -58,14 +58,23 @@ class _Ran:
 
 @dataclass(frozen=True)
 class _Split:
-    """Two halves and the whole: relative differences of loss and gradients, with the rounding of the model."""
+    """A batch and its two halves, with the differences that rounding explains.
+
+    Attributes:
+        whole: run of the whole batch.
+        halves: runs of the two halves.
+        allowed: relative differences of loss and gradients that rounding explains.
+    """
 
     whole: _Ran
     halves: tuple[_Ran, _Ran]
     allowed: tuple[float, float]
 
     def apart(self, shares: Sequence[float]) -> tuple[float, float]:
-        """Return the relative differences of the weighted halves from the whole: loss, gradients."""
+        """Return the relative differences of loss and gradients.
+
+        The weighted sum of the halves is compared with the whole.
+        """
         loss = sum(share * half.loss for share, half in zip(shares, self.halves, strict=True) if share)
         gradients = sum(
             (share * half.gradients for share, half in zip(shares, self.halves, strict=True) if share),
@@ -84,16 +93,18 @@ class _Split:
 
 
 def additivity(job: Job, written: Sequence[str] = ()) -> Additivity:
-    """Compare loss and gradients of a few samples with those of their halves, summed by `Job.loss_weight`.
+    """Compare loss and gradients of a few samples with those of their halves.
 
-    Samples are chosen so that halves are unlike: in labels that may not count, and in classes. What may differ is derived from how
-    loss and gradients of the same samples differ with weights that are rounded otherwise.
+    The halves are summed by `Job.loss_weight`.
+
+    Samples are chosen so that the halves differ: in the number of ignored labels, and in classes. The allowed
+    difference is measured: the same samples run again with weights that are rounded in another way.
 
     Arguments:
-        written: names of buffers that the forward writes, which may be why they differ.
+        written: names of buffers that the forward writes, a possible reason for a difference.
 
     Raises:
-        InputError: `Job.loss_weight` gives no weight.
+        InputError: `Job.loss_weight` returns no valid weight.
     """
     if job.batch_size == 1 or len(job.data) < 2:
         return Additivity()
@@ -103,9 +114,8 @@ def additivity(job: Job, written: Sequence[str] = ()) -> Additivity:
             splits = [_ran(job, means, *halves) for halves in _halves(job)]
     except InputError:
         raise
-    except (
-        Exception
-    ) as error:  # the job's own code, for more samples than it was captured with: no reason not to measure it
+    # The job's own code may fail for more samples than it was captured with: no reason not to measure the job.
+    except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return Additivity(notes=(f"the loss of a batch was not compared with that of its parts: {reason}",))
     if means.unknown:
@@ -176,7 +186,10 @@ def _steady(job: Job) -> Iterator[None]:
 
 
 def _ran(job: Job, means: Means, first: Sequence[int], second: Sequence[int]) -> _Split:
-    """Run both halves and the whole, with the effect of the model's rounding if they differ beyond the dtype's."""
+    """Run both halves and the whole.
+
+    The effect of rounding in the model is measured if they differ by more than the dtype's rounding.
+    """
     weights = [p for p in job.model.parameters() if p.requires_grad]
     eps = max(torch.finfo(torch.float32).eps, *(torch.finfo(p.dtype).eps for p in weights))
     one, other, whole = (_run(job, means, indices) for indices in (first, second, (*first, *second)))

@@ -50,7 +50,10 @@ def _of_tokens(key: str, labels: Tensor, ignored: int) -> Iterator[Suggestion]:
 
 
 def _of_classes(job: Job, batch: Batch) -> Iterator[Suggestion]:
-    """Suggest class weights, as in `torch.nn.CrossEntropyLoss(weight=...)` and a partial of its function."""
+    """Suggest class weights, as in `torch.nn.CrossEntropyLoss(weight=...)`.
+
+    A `functools.partial` of the function is recognised too.
+    """
     given = (
         {**vars(job.loss).get("_buffers", {}), **getattr(job.loss, "keywords", {})}
         if hasattr(job.loss, "__dict__")

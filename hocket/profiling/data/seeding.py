@@ -15,7 +15,7 @@ from threading import RLock
 import numpy as np
 
 GENERATORS = RLock()
-"""Held from the seeding of a global generator to the last number that is drawn from it."""
+"""Lock, held from seeding a global generator to the last number drawn from it."""
 _MASK = 2**64 - 1
 
 

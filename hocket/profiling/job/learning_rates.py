@@ -29,14 +29,14 @@ from hocket.profiling.job.optimizer import (
 from hocket.profiling.job.parameter_groups import check_groups
 
 OF_OPTIMIZER = "optimizer"
-"""First argument of a function that is given the optimizer and returns a torch scheduler."""
+"""Name of the first argument of a function from an optimizer to a torch scheduler."""
 # Entries of a parameter group that torch schedulers change.
 _CHANGED = ("lr", "momentum", "betas")
 # Number of recent steps cached for a replayed torch scheduler, a bound on the distance between stages.
 _KEPT = 256
 
 Values = tuple[dict[str, Any], ...]
-"""By group: what is to be written into it."""
+"""Values to write into each parameter group."""
 
 
 class LearningRates:
@@ -141,7 +141,7 @@ class _Played:
                 PLACE, "a scheduler of another optimizer", "one of the optimizer that the function is given"
             )
         self._scheduler, self._seen = made, dict[int, Values]()
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # a scheduler warns where no step came before its own
+        self._optimizer._opt_called = True  # otherwise a scheduler warns if its step comes first
         self._note()
 
     def _note(self) -> None:

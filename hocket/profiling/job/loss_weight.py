@@ -35,7 +35,7 @@ class Weighted(Protocol):
 
     @property
     def own(self) -> Any:
-        """The shorter precision in which the job computes, or None."""
+        """The original job with the master weights; None without mixed precision."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ def tokens(key: str | int, ignore: int = -100, shift: int = 0) -> Tokens:
     """Return a `Job.loss_weight` for a loss that is a mean over tokens.
 
     Arguments:
-        key: of the labels in a sample: a name, or the position in a tuple.
-        ignore: the label of tokens that do not count, as `ignore_index` of `torch.nn.functional.cross_entropy`.
-        shift: how many tokens at the beginning of a sample have no prediction: 1 for Hugging Face's causal language models, which
-            compare the output at each position with the next label, 0 where inputs and labels are aligned.
+        key: name of the labels in a sample, or their position in a tuple.
+        ignore: label of tokens that do not count, as `ignore_index` of `torch.nn.functional.cross_entropy`.
+        shift: number of tokens at the beginning of a sample without a prediction. It is 1 for Hugging Face's causal
+            language models, which compare the output at each position with the next label, and 0 if inputs and labels
+            are aligned.
     """
     if isinstance(key, bool) or not isinstance(key, int | str):
         raise InputError("tokens: key", repr(key), "the name of the labels in a sample, or their position in a tuple")
@@ -100,7 +101,7 @@ def loss_weight(job: Weighted, batch: Batch, samples: int) -> float:
     """
     if not callable(job.loss_weight):
         return samples
-    if job.own is not None:  # sums of a short type are rounded
+    if job.own is not None:  # sums in a short type would be rounded
         batch = {key: value.float() if value.is_floating_point() else value for key, value in batch.items()}
     given = job.loss_weight(batch)
     try:

@@ -22,7 +22,7 @@ _COUNTS = ("steps", "warmup_steps", "decay_steps", "stable_steps", "timescale")
 _BY_LOSS = ("reduce_lr_on_plateau", "greedy")
 
 Factor = Callable[..., float]
-"""Called with the step (from 0) and the optimizer's default rate, and the schedule's arguments by name."""
+"""Function of the step (from 0), the default rate, and arguments by name."""
 
 
 def _constant(step: int, lr: float) -> float:
@@ -228,7 +228,7 @@ class NamedSchedule:
         if steps is not None and warmup_steps > steps:
             raise InputError(f"{PLACE}['warmup_steps']", str(warmup_steps), f"at most steps = {steps}")
         found_schedule = cls(str(name), arguments)
-        found_schedule.factor(0, float("inf"))  # arguments that exclude each other
+        found_schedule.factor(0, float("inf"))  # refuses arguments that exclude each other
         return found_schedule
 
     def factor(self, step: int, lr: float) -> float:

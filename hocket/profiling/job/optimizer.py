@@ -1,4 +1,4 @@
-"""Optimizer of a worker's parameters, with the parameter groups of the whole model.
+"""Optimizer of a worker's parameters, with the whole model's parameter groups.
 
 Rules of this file:
 - The job's function always receives all trainable parameters of the user's model, with their names and in their order,
@@ -24,12 +24,12 @@ from hocket.profiling.job.subtasks import parts_of
 
 PLACE = "Job.optimizer"
 NAMED = "named"
-"""With what the first argument of a function begins that takes pairs of name and parameter."""
+"""Prefix of the first argument's name in a function of (name, parameter) pairs."""
 _EXAMPLE = "lambda params: torch.optim.SGD(params, lr=0.1)"
 _SHOWN = 3
 
 Here = Sequence[tuple[str, nn.Parameter, Tensor]]
-"""Names, parameters that are here, and the one that the function was given for each."""
+"""For each local parameter: name, parameter, tensor passed to the job's function."""
 
 
 def written_parameters(job: Job) -> dict[str, nn.Parameter]:
@@ -41,7 +41,7 @@ def written_parameters(job: Job) -> dict[str, nn.Parameter]:
 
 
 def stand_ins(job: Job) -> dict[str, nn.Parameter]:
-    """Stand-ins for all trainable parameters of the model as its user wrote it, by name."""
+    """Return placeholders for all trainable parameters of the user's model, by name."""
     return {name: _stand_in(p, p.device) for name, p in written_parameters(job).items()}
 
 
@@ -178,7 +178,7 @@ def has_scheduler(optimizer: Optimizer) -> bool:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """Return the first of some names, and the number of the others."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -79,7 +79,7 @@ def origin_of(job: object, makers: tuple[JobSource, ...]) -> Origin:
         if not maker.name:
             module = vars(sys.modules[maker.module]) if maker.module in sys.modules else {}
             own[:0] = [name for name, value in module.items() if value is job]
-        elif (str(maker.path), maker.name) not in at_work:  # else it would come back to where we are
+        elif (str(maker.path), maker.name) not in at_work:  # otherwise the call would recurse
             own.append(maker.name)
     path = next((path for path, own in names.items() if own), None)
     if path is not None:
@@ -109,7 +109,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_the_same_call(frame: FrameType) -> bool:
-    """True if a call of the function by name, without arguments, repeats the frame's call."""
+    """True if a call by name, without arguments, repeats the frame's call."""
     found = look_up(frame.f_globals, frame.f_code.co_qualname)
     function = inspect.unwrap(found) if callable(found) else None
     own = inspect.isfunction(function) and function.__code__ is frame.f_code

@@ -1,7 +1,8 @@
-"""Parameter groups: whether those that the job's optimizer function makes follow from names and shapes alone.
+"""Check that parameter groups depend only on names and shapes.
 
-Rules of this file: the function is tried on the model's own parameters and on stand-ins. A worker with a part of the model gives it
-stand-ins for the rest: groups that the function chooses by the identity or the numbers of parameters would silently be others there.
+Rules of this file: the job's optimizer function is tried on the model's own parameters and on placeholders. A worker
+with a part of the model passes placeholders for the other parameters. Groups that the function chooses by the
+identity or the values of parameters would silently differ there.
 """
 
 from collections.abc import Mapping
@@ -26,11 +27,11 @@ _BY_NAME = (
 def check_groups(job: Job) -> None:
     """Refuse parameter groups that do not follow from names and shapes.
 
-    They would be other groups where a worker has a part of the model: of the model's own parameters and of stand-ins the
-    function must make the same groups.
+    Such groups would differ on a worker with a part of the model. The function must make the same groups of the
+    model's own parameters and of placeholders.
 
     Raises:
-        InputError: it does not; names a parameter. See `optimizer_of`.
+        InputError: the groups differ. The error names a parameter. See also `optimizer_of`.
     """
     own = written_parameters(job)
     found, expected = (_settings(make_optimizer(job, given), given) for given in (own, stand_ins(job)))
@@ -44,7 +45,7 @@ def check_groups(job: Job) -> None:
 
 
 def _settings(made: Optimizer, given: Mapping[str, nn.Parameter]) -> dict[str, tuple[int, dict[str, Any]]]:
-    """The group of each parameter, by name: its number and what it says beside its parameters."""
+    """Return the group of each parameter, by name: its number and its settings."""
     names = {id(p): name for name, p in given.items()}
     return {
         names[id(p)]: (number, {key: value for key, value in group.items() if not key.startswith("param")})
@@ -54,7 +55,10 @@ def _settings(made: Optimizer, given: Mapping[str, nn.Parameter]) -> dict[str, t
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """True if two settings of a group are equal. Settings that are not numbers count as equal."""
+    """True if two settings of a group are equal.
+
+    Settings that are not numbers, strings or tensors count as equal.
+    """
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(_equal, one, other))
     if isinstance(one, Tensor) and isinstance(other, Tensor):

@@ -27,7 +27,10 @@ from torch import Tensor, nn
 from hocket.profiling.job.job import Job
 
 TOGETHER = 16
-"""Rows that no cut divides where there are enough: kernels take so many at once, and what is left over in another way, with other rounding."""
+"""Rows that stay together, if there are enough rows.
+
+Kernels process this many rows at once, and the remaining rows in another way, with other rounding.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Assembling a profile: a captured job's layers and tensors, with the bytes and seconds that were found for them.
+"""Assembly of a profile from a captured job and its measured seconds and bytes.
 
-Rules of this file: nothing is run here but the making of stages; whether figures were measured or worked out is not known.
+Rules of this file: only stages are created here, and nothing else runs. Figures may be measured or computed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,13 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class MeasuredSeconds:
-    """Seconds of one microbatch: forward, backward and noise by layer; undivided model with deviations.
+    """Seconds of one microbatch.
 
-    Shape (layers,).
+    Attributes:
+        forward, backward: seconds by layer, shape (layers,).
+        noise: half the interquartile range of forward + backward, shape (layers,).
+        whole_forward, whole_backward: seconds of the undivided model.
+        forward_std, backward_std: standard deviations of these.
     """
 
     forward: np.ndarray
@@ -38,7 +42,14 @@ class MeasuredSeconds:
 
 @dataclass(frozen=True)
 class MeasuredSize:
-    """Measurements at one microbatch size: bytes by layer, seconds if measured, and load seconds."""
+    """Measurements at one microbatch size.
+
+    Attributes:
+        size: samples.
+        bytes: bytes by layer.
+        seconds: seconds; None if not measured.
+        load_s: seconds to load a microbatch.
+    """
 
     size: int
     bytes: list[LayerBytes]
@@ -50,9 +61,13 @@ class MeasuredSize:
 class MeasuredStep:
     """Measurements of the optimizer.
 
-    State bytes, step seconds and extra seconds of a copy by parameter; working bytes by layer.
-
-    `call_s`: seconds of a step besides.
+    Attributes:
+        state_bytes: bytes of optimizer state, by parameter.
+        seconds: seconds of a step, by parameter.
+        copy_s: additional seconds of a step on a copy, by parameter.
+        call_s: fixed seconds of each step, in addition to those of the parameters.
+        layer_bytes: temporary memory of a step, by layer.
+        together: True if a step of all layers needs the sum of `layer_bytes`.
     """
 
     state_bytes: dict[str, int]
@@ -73,11 +88,11 @@ def assemble(
     notes: tuple[str, ...],
     loss_parts: str = "",
 ) -> ModelProfile:
-    """The profile of a captured job; seconds that are not known are 0.
+    """Build the profile of a captured job; unknown seconds are 0.
 
     Arguments:
-        job: as its user wrote it; captured may be a member's part of it.
-        columns: one for each microbatch size, ascending; with seconds all or none.
+        job: the user's job. `captured` may be a tensor-parallel rank's part of it.
+        columns: measurements of each microbatch size, ascending; all with seconds or all without.
         loss_parts: see ModelProfile.
     """
     sizes = tuple(column.size for column in columns)
@@ -87,7 +102,7 @@ def assemble(
     layers = []
     for k, found in enumerate(captured.layers):
         weights = {name: parameters[name] for name in found.parameters}
-        # Gradients are added up in the masters' type where there are masters, which count with the optimizer's state.
+        # Gradients are accumulated in the type of the master weights, which count as optimizer state.
         trained = {name: p.numel() * sums_of(p).itemsize for name, p in weights.items() if p.requires_grad}
         master_bytes = sum(trained.values()) if job.precision is not None else 0
         counted = [column.bytes[k] for column in columns]
@@ -156,17 +171,17 @@ def assemble(
 
 
 def _known(values: Iterable[float]) -> tuple[float, ...]:
-    """Values of all sizes; empty where all are 0."""
+    """Return the values of all sizes, or nothing if all are 0."""
     found = tuple(values)
     return found if any(found) else ()
 
 
 def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[str, int]:
-    """First layer that needs a part of each gradient that shares memory with others."""
+    """Return the first layer that needs a part of the memory of each shared gradient."""
     found = {}
     for layer in counted:
         for names in layer.parts:
-            # Of tensors with other readers gradients are summed, which makes new ones; the batch has none.
+            # Gradients of tensors with several readers are summed into new tensors. The batch has no gradients.
             own = [captured.tensor[name] for name in names]
             own = [tensor for tensor in own if len(tensor.targets) == 1 and tensor.source >= 0]
             if len(own) > 1:
@@ -175,6 +190,6 @@ def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[
 
 
 def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:
-    """Bytes of a layer's buffers, and of what it keeps from one run to the next, such as masks."""
+    """Return the bytes of a layer's buffers and constants, such as masks."""
     stage = Stage(captured.for_size(size), [layer])
     return unique_bytes((*stage.buffers().values(), *stage.constants()))

@@ -1,10 +1,13 @@
-"""Companions: other processes that train the same job while a profile is measured, as the other workers will.
+"""Companions: processes that train the same job while a profile is measured.
 
-Cores of one machine share memory and caches: what one of them takes alone it does not take among busy ones.
+They load the machine as the other workers of a run will.
 
-Rules of this file: `python -m hocket.profiling.measure.background_load ORDERS` is one companion. It prints nothing, it ends when its
-standard input does or when its parent dies, and what goes wrong with it is a note of the profile and no error. No torch on
-the parent's side.
+Cores of one machine share memory and caches, so an operation costs more time on one of several busy cores than on one
+alone.
+
+Rules of this file: `python -m hocket.profiling.measure.background_load ORDERS` is one companion. It prints nothing,
+and ends when its standard input or its parent does. Its failure is a note of the profile and no error. The parent's
+side uses no torch.
 """
 
 import ctypes
@@ -25,7 +28,7 @@ from typing import BinaryIO, cast
 import hocket
 
 MOST = 15
-"""Companions that are started unasked: each holds a whole copy of the model."""
+"""Largest default number of companions: each holds a whole copy of the model."""
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _WAIT_S = 120.0
 _PATH = "PYTHONPATH"
@@ -34,7 +37,10 @@ _MAX_TEXT = 300
 
 
 def usable_cores(quota: Path = _QUOTA) -> int:
-    """Cores that this process may use: its affinity, limited by a container's quota (>= 1)."""
+    """Number of cores that this process may use, at least 1.
+
+    It is the number of cores in its affinity, limited by the quota of a container.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # no such file, or no limit in it
         allowed_us, _, period_us = quota.read_text().partition(" ")
@@ -43,23 +49,26 @@ def usable_cores(quota: Path = _QUOTA) -> int:
 
 
 def usual_neighbours(device: str = "cpu", threads: int = 1) -> int:
-    """Busy neighbours when a worker runs on every usable core; 0 for a CUDA device."""
+    """Default number of companions, for one worker on each usable core.
+
+    A worker occupies `threads` cores. The measured worker is not counted. At most MOST; 0 for a CUDA device.
+    """
     return min(MOST, max(0, usable_cores() // threads - 1)) if device == "cpu" else 0
 
 
 class BackgroundLoad:
-    """The companions of one measurement: a context manager that leaves none of them behind.
+    """Context manager of the companions of one measurement; it ends all of them.
 
     Attributes:
-        problems: what went wrong, for people.
+        problems: failures, as text for the user.
     """
 
     def __init__(self, job: Path | None, count: int, threads: int, wait_s: float = _WAIT_S) -> None:
         """Prepare the load; nothing is started yet.
 
         Arguments:
-            job: the job's file; None: no other process can load it.
-            wait_s: how long one may take to load the job, or to train a first microbatch of another size.
+            job: the job's file; None if no other process can load the job.
+            wait_s: limit in seconds for a companion to load the job, or to train a first microbatch of another size.
         """
         self._job, self._threads, self._wait_s = job, threads, wait_s
         self._count, self._size = count, 0
@@ -97,14 +106,17 @@ class BackgroundLoad:
 
     @property
     def busy(self) -> int:
-        """Number of working neighbours."""
+        """Number of working companions."""
         for process in list(self._running):
             if process.poll() is not None:
                 self._lose(process, f"ended with code {process.returncode}")
         return len(self._running)
 
     def train(self, size: int) -> None:
-        """Let all neighbours train microbatches of this size, and wait until they do; failing ones are ended."""
+        """Let all companions train microbatches of this size, and wait until they do.
+
+        Companions that fail are ended.
+        """
         if size == self._size:
             return
         self._size, waiting = size, list(self._running)
@@ -161,16 +173,16 @@ class _Wanted:
 
 
 def main(text: str) -> None:
-    """Train until the parent is gone."""
+    """Train until the parent ends."""
     orders = json.loads(text)
     if sys.platform == "linux":
         # A thread that holds the interpreter could keep this process from seeing its input's end.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != orders["parent"]:  # it was gone before the kernel was told
+    if os.getppid() != orders["parent"]:  # the parent ended before the kernel knew of it
         os._exit(0)
     said = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)  # what the job prints was printed once
+    os.dup2(nowhere, 1)  # the parent has already printed the job's output
     wanted = _Wanted()
     threading.Thread(target=wanted.listen, daemon=True).start()
     try:
@@ -196,7 +208,7 @@ def _train(path: Path, threads: int, wanted: _Wanted, said: int) -> None:
         size = wanted.size
         fresh = worker is None or worker.size != size
         if fresh:
-            worker = None  # one at a time in memory
+            worker = None  # frees the old worker before the new one is built
             worker = WorkerCosts(captured.for_size(size), size, torch.device("cpu"))
         assert worker is not None
         worker.once(time.perf_counter)

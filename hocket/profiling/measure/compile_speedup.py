@@ -1,7 +1,9 @@
-"""Speedup: what compiled runs of layers take beside the same as they are written, one after the other in a whole forward and backward.
+"""Measured speed of compiled runs of layers, relative to eager execution.
 
-Rules of this file: the two take turns, so that a slow spell of the machine falls on both; the first turn, in which code is made, is told
-apart and not counted.
+Runs execute one after the other in a whole forward and backward.
+
+Rules of this file: compiled and eager iterations alternate, so that a slow spell of the machine affects both. The
+first compiled iteration, which compiles the code, is reported separately and not counted.
 """
 
 import statistics
@@ -16,15 +18,15 @@ from hocket.profiling.capture.compiled_costs import Compiled
 from hocket.profiling.measure.timing import layers_once
 from hocket.profiling.measure.worker_costs import Clock
 
-_RUNS = 4  # of layers; each is compiled by itself
-_LEAST, _MOST = 5, 40  # turns
+_RUNS = 4  # number of runs of layers; each run is compiled separately
+_LEAST, _MOST = 5, 40  # iterations
 
 
 def ends_of(seconds: Sequence[float]) -> tuple[int, ...]:
     """Ends of runs of layers with about equal times.
 
     Arguments:
-        seconds: of each layer.
+        seconds: seconds of each layer.
     """
     count, total = min(_RUNS, len(seconds)), sum(seconds)
     found, passed = list[int](), 0.0
@@ -44,14 +46,15 @@ def speedup(
     budget_s: float,
     clock: Clock,
 ) -> Compiled:
-    """Measure runs of layers compiled and not.
+    """Measure runs of layers, compiled and eager.
 
     Arguments:
-        batches: by microbatch size, ascending, the samples by the names of the captured tensors.
-        budget_s: seconds to spend at most, over all sizes, besides those in which code is made.
+        batches: samples by microbatch size (ascending), then by the names of the captured tensors.
+        budget_s: limit in seconds over all sizes, without compilation.
 
     Raises:
-        CaptureError: torch cannot compile a layer. RefusedError: there is no compiler.
+        CaptureError: torch cannot compile a layer.
+        RefusedError: there is no compiler.
     """
     runs = [range(a, b) for a, b in pairwise((0, *ends))]
     forward, backward = ([list[float]() for _ in runs] for _ in range(2))

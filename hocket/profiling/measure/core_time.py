@@ -13,7 +13,7 @@ from pathlib import Path
 
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 _MOST_BYTES = 128
-_TRIES = 1000  # waits in a row between two reads that are a microsecond apart
+_TRIES = 1000  # consecutive waits between two reads that are a microsecond apart
 
 
 class _Handle:
@@ -23,7 +23,7 @@ class _Handle:
     """
 
     def __init__(self) -> None:
-        self.process = os.getpid()  # a forked process must not read of its parent's thread
+        self.process = os.getpid()  # a forked process must not read its parent's thread
         try:
             self.number = os.open(_SCHEDULED, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -62,7 +62,7 @@ def queued_s(scheduled: Path | None = None) -> float:
 def on_core_s(clock: Callable[[], float] = time.perf_counter, queued: Callable[[], float] = queued_s) -> float:
     """Clock of the calling thread without waits for a core; blocked time is included.
 
-    It never runs backwards: both counts are read again where the thread had to wait between them.
+    It never runs backwards: both counts are read again if the thread waited between them.
     """
     before_s = queued()
     for _ in range(_TRIES):
@@ -79,11 +79,11 @@ def _own_threads_s() -> float:
 
 
 class CoreWaits:
-    """Meter for the calling thread: seconds it waited for a core that other processes had.
+    """Meter of the calling thread's waits for a core that another process had.
 
-    A wait for a core that another thread of the same process had is the program's own doing (the second wave of `tick_tock`, threads
-    that carry messages) and is not counted. Where a process may run on several cores the count is a lower bound, because its other
-    threads may have run elsewhere.
+    A wait for a core that another thread of the same process had is caused by the program itself (the second wave of
+    `tick_tock`, threads that carry messages) and is not counted. If the process may run on several cores, the count
+    is a lower bound, because its other threads may have run on other cores.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Measuring a job: seconds and bytes of every layer at several microbatch sizes, on one device.
+"""Measurement of a job: seconds and bytes of each layer, by microbatch size.
 
-Rules of this file: layers are timed one after the other inside a whole forward and backward, so that caches are as in
-training; the mean of the undivided model, run as a worker runs its stage, is the truth to which the layers' times are
-scaled; the clock is an argument; the user's model is not changed.
+Rules of this file: layers are timed one after the other inside a whole forward and backward on one device, so that
+caches are as in training. The layers' times are scaled to the mean of the undivided model, which runs as a worker
+runs its stage. The clock is an argument. The user's model is not changed.
 Source: the profiling step of section 2.3 of the dissertation, with spread, memory and the scaling added.
 """
 
@@ -31,7 +31,7 @@ from hocket.profiling.measure.timing import ROUNDS, Times, deviation, timed
 from hocket.profiling.measure.worker_costs import Clock, StepMode, WorkerCosts
 from hocket.profiling.profile import CPU, ModelProfile
 
-# Layers' times add up to the undivided model's within a tenth on an idle machine.
+# On an idle machine, layers' times add up to those of the undivided model within a tenth.
 _BUSY = 1.3
 
 Progress = Callable[[int, int, str], None]
@@ -55,21 +55,24 @@ def measure(
     """Measure a job.
 
     Arguments:
-        microbatch_sizes: numbers of samples; those above the job's batch size are left out.
-        device_type: name under which the profile is kept, by default "cpu-core" or the CUDA device's name.
-        budget_s: about how long to measure, over all sizes; never fewer than 6 iterations a size.
-        threads: of one worker, on a CPU.
-        neighbours: how many other processes train the job meanwhile, on a CPU, as the other workers of a machine will (see
-            `hocket.profiling.measure.background_load.usual_neighbours`); a job that is of no file is measured alone, which a note says.
+        microbatch_sizes: numbers of samples; sizes above the job's batch size are left out.
+        device_type: device type of the profile, by default "cpu-core" or the CUDA device's name.
+        budget_s: approximate seconds of measurement over all sizes; each size gets at least 6 iterations.
+        threads: threads of one worker, on a CPU.
+        neighbours: number of companions that train the job meanwhile on a CPU, as the other workers of a machine will
+            (see `hocket.profiling.measure.background_load.usual_neighbours`). A job without a file is measured alone,
+            and a note says so.
         progress: called with (done, total, what), in steps.
-        clock: seconds that pass, for CPUs; by default without those in which this thread waits for a core, which are no part of
-            what a layer takes.
-        part: what is measured of the job, with the same layers: a member of a tensor-parallel group has less of each.
-        compile: a backend of torch.compile to measure as well, beside the layers as they are written; none: nothing of it.
+        clock: clock in seconds, for CPUs. By default it leaves out waits of this thread for a core, because they are
+            not part of a layer's time.
+        part: function from the captured job to the part to measure, with the same layers: a rank of a tensor-parallel
+            group has a part of each layer.
+        compile: backend of torch.compile to measure too, in addition to eager execution; "" for none.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
-        InputError: no usable microbatch size; nothing to train; a sample that is another one when it is read again.
+        InputError: no microbatch size is usable, there is nothing to train, or a second read of a sample returns
+            other values.
     """
     sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
     if not sizes:
@@ -85,7 +88,7 @@ def measure(
     check_repeatable(job)
     tell = progress or _silent
     total = (1 + ROUNDS) * len(sizes) + 1
-    # While they load the job it is captured here.
+    # The companions load the job while this process captures it.
     with BackgroundLoad(job.path, neighbours, threads) as companions:
         captured = capture(job, max_layers=max_layers)
         if part is not None:
@@ -102,7 +105,7 @@ def measure(
                 columns.append((size, count_bytes(captured.for_size(size), single, batch), Times()))
             share_s = budget_s / len(sizes) / ROUNDS
             for k, (size, _, times) in enumerate(columns * ROUNDS):
-                # Made anew in each round: several sizes at once would need the memory of several models.
+                # Built again in each round: several sizes at once would need the memory of several models.
                 single, whole, batch = _made(captured.for_size(size), size, place)
                 companions.train(size)
                 tell(len(sizes) + k, total, f"seconds of microbatches of {size}")
@@ -146,12 +149,15 @@ def type_of(device: torch.device) -> str:
 
 
 def usual_sizes(batch_size: int) -> list[int]:
-    """Powers of two up to a batch, the four largest."""
+    """Return the four largest powers of two up to a batch size."""
     return [2**k for k in range(batch_size.bit_length())][-4:]
 
 
 def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
-    """Leave out a size of one sample where the model refuses it, as batch normalisation may."""
+    """Leave out microbatches of one sample if the model refuses them.
+
+    Batch normalisation may refuse them.
+    """
     notes = []
     for size in list(sizes):
         try:
@@ -166,7 +172,10 @@ def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
 
 @contextmanager
 def _quiet(threads: int, device: torch.device) -> Iterator[None]:
-    """Measure with a worker's number of threads, without garbage collection, and with restored random state."""
+    """Context with a worker's number of threads, without garbage collection.
+
+    The random state is restored at the end.
+    """
     before = torch.get_num_threads()
     collects = gc.isenabled()
     devices = [device] if device.type == "cuda" else []
@@ -196,7 +205,7 @@ def _loaded(captured: Captured, size: int, device: torch.device) -> dict[str, Te
 def _optimizer(
     captured: Captured, whole: WorkerCosts, columns: Sequence[tuple[int, list[LayerBytes], Times]]
 ) -> MeasuredStep:
-    """Cost of an optimizer step for any microbatch size; its time is shared by bytes."""
+    """Return the cost of an optimizer step; its time is shared among weights by bytes."""
     median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in StepMode}
     call_s = min(median[StepMode.LEAST], median[StepMode.IN_PLACE])
     step_s, copy_s = median[StepMode.IN_PLACE] - call_s, max(0.0, median[StepMode.COPYING] - median[StepMode.IN_PLACE])
@@ -215,9 +224,9 @@ def _optimizer(
 
 
 def usual(seconds: Sequence[float]) -> float:
-    """Mean without the slowest fiftieth.
+    """Return the mean without the slowest fiftieth.
 
-    Many microbatches in a row take as long as their mean says, which exceeds the median if a few are disturbed. The
+    The time of many consecutive microbatches follows their mean, which exceeds the median if a few are disturbed. The
     slowest fiftieth is attributed to the machine.
     """
     kept = sorted(seconds)[: max(1, len(seconds) - (len(seconds) + 49) // 50)]
@@ -225,10 +234,12 @@ def usual(seconds: Sequence[float]) -> float:
 
 
 def _column(size: int, counted: list[LayerBytes], times: Times, varies: bool) -> tuple[MeasuredSize, list[str]]:
-    """Times of one microbatch size, scaled to the undivided model, with notes.
+    """Return the times of one microbatch size, and notes.
+
+    Times are scaled to the undivided model.
 
     Arguments:
-        varies: whether times vary from one microbatch to the next by what replicas have each for itself, as on a CPU.
+        varies: True if times vary between microbatches for reasons that each replica has separately, as on a CPU.
     """
     parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
     wholes = usual(times.whole_forward), usual(times.whole_backward)
@@ -237,7 +248,7 @@ def _column(size: int, counted: list[LayerBytes], times: Times, varies: bool) ->
     low, high = np.percentile(both, (25, 75), axis=0)
     said = f"microbatches of {size}: layers scaled by {factors[0]:.3f} forward and {factors[1]:.3f} backward"
     notes = [f"{said}, {len(times.forward)} iterations"]
-    # Short times escape other programs, long ones do not: a wide gap between them tells of a busy machine.
+    # Other programs disturb long times more than short ones: a wide gap between them shows a busy machine.
     if factors[0] > _BUSY:
         notes.append(f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle")
     both_whole = (times.whole_forward, times.whole_backward)

@@ -1,8 +1,8 @@
-"""Bytes of a captured job's layers: what autograd keeps, temporaries, gradients, optimizer state.
+"""Bytes of a captured job's layers: stash, temporaries, gradients, optimizer.
 
-Rules of this file: everything is counted on real tensors of one real forward and backward; nothing is timed. A tensor
-that autograd keeps belongs to the layer that made it, whoever keeps it, so that the sum over the layers of a stage is
-what the stage keeps, apart from its inputs.
+Rules of this file: everything is counted in one real forward and backward on real tensors, or on fake ones for a
+sketch; nothing is timed. A tensor that autograd keeps belongs to the layer that computed it, whichever layer keeps
+it. So the sum over the layers of a stage is the stage's stash, apart from its inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,18 @@ from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.storage_tracker import StorageTracker, storage_key, unique_bytes
 from hocket.profiling.job.optimizer import PLACE
 
-_SUM = 1.01  # a step that needs more than its largest layer by so much needs all at once
+_SUM = 1.01  # a step that needs this many times as much as its largest layer needs the sum of all layers
 
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """Bytes of one layer at one microbatch size, as `hocket.profiling.profile.Layer` defines them.
+    """Bytes of one layer at one microbatch size (see `hocket.profiling.layer.Layer`).
 
     Attributes:
-        backward, fresh: `backward_bytes` and `fresh_bytes`.
-        keeps: the tensors between layers that this layer's autograd keeps.
-        parts: groups of them whose gradients it makes as parts of one piece of memory, which lives as long as the last part.
+        stash, working, backward, fresh: `stash_bytes`, `working_bytes`, `backward_bytes` and `fresh_bytes`.
+        keeps: tensors between layers that this layer's autograd keeps.
+        parts: groups of tensors between layers with gradients in one storage. The layer's backward allocates the
+            storage, and it exists as long as its last part.
     """
 
     stash: int
@@ -41,12 +42,12 @@ class LayerBytes:
 
 
 def seed_of(layer: int) -> int:
-    """A fixed seed for each layer."""
+    """Return the fixed seed of a layer."""
     return layer + 1
 
 
 def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[LayerBytes]:
-    """Run single-layer stages forward, joined to one graph, then backward layer by layer."""
+    """Count the bytes of each layer, in runs of single-layer stages."""
     stash, keeps = _stashes(captured, stages, batch)
     working, backward, fresh, parts = _peaks(captured, stages, batch, stash)
     columns = zip(stash, working, backward, fresh, keeps, parts, strict=True)
@@ -56,7 +57,10 @@ def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Te
 def _stashes(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]
 ) -> tuple[list[int], list[frozenset[str]]]:
-    """Bytes that autograd keeps of each layer's outputs, and the border tensors that each layer keeps."""
+    """Return the bytes that autograd keeps, by layer that computed them.
+
+    Also returns the tensors between layers that each layer keeps.
+    """
     made = dict(batch)
     maker: dict[int, int] = {storage_key(t): -1 for t in batch.values()}
     for stage in stages:
@@ -82,16 +86,16 @@ def _stashes(
             made[name] = tensor
     keeps: list[set[str]] = [set() for _ in stages]
     for border_tensor in captured.tensors:
-        # A part of a larger storage is not a tensor of its own: what keeps the whole counts at the layer that made it.
+        # A part of a larger storage is not counted separately: a kept storage counts at the layer that computed it.
         data = made[border_tensor.name]
         if border_tensor.source >= 0 and data.untyped_storage().nbytes() == data.numel() * data.element_size():
-            for k in keepers.pop(storage_key(data), ()):  # once: later ones are views of it
+            for k in keepers.pop(storage_key(data), ()):  # once: later tensors are views of it
                 keeps[k].add(border_tensor.name)
     total = [0] * len(stages)
     for owner, tensor in kept.values():
         total[owner] += tensor.untyped_storage().nbytes()
     if not is_fake():
-        torch.autograd.backward([made[captured.loss_tensor]])  # as it is usually freed, piece by piece
+        torch.autograd.backward([made[captured.loss_tensor]])  # frees the graph piece by piece, as in training
     return total, [frozenset(names) for names in keeps]
 
 
@@ -102,7 +106,10 @@ def _same(tensor: Tensor) -> Tensor:
 def _peaks(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[tuple[frozenset[str], ...]]]:
-    """Peaks of single layers: working, backward and fresh bytes; and the gradients that each makes in one piece."""
+    """Return peaks by layer: working, backward and fresh bytes.
+
+    Also returns the groups of gradients that each layer allocates in one storage.
+    """
     made = dict(batch)
     forward = []
     for k, stage in enumerate(stages):
@@ -129,7 +136,7 @@ def _peaks(
 
 
 def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
-    """Names of gradients that lie in one piece of memory with others."""
+    """Return groups of gradients that share one storage, by name."""
     groups: dict[int, set[str]] = {}
     for name, gradient in box.items():
         groups.setdefault(storage_key(gradient), set()).add(name)
@@ -139,9 +146,11 @@ def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
 def _backward(
     captured: Captured, stage: Stage, given: dict[str, Tensor], grads: dict[str, Tensor], box: dict[str, Tensor]
 ) -> tuple[int, int]:
-    """Peak of one layer's backward with the memory that its graph frees; and its increase above the begin.
+    """Return the peak of one layer's backward, and its increase above the start.
 
-    The gradients of its inputs go into the box.
+    The peak includes the memory that the layer's graph frees.
+
+    The gradients of the layer's inputs are put into `box`.
     """
     with StorageTracker() as tracker:
         caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
@@ -157,7 +166,7 @@ def _backward(
 
 
 class Catch(torch.autograd.Function):
-    """Identity that takes a tensor's gradient without a copy, which a leaf would make."""
+    """Identity that catches a tensor's gradient without the copy of a leaf."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str, box: dict[str, Tensor]) -> Tensor:
@@ -171,7 +180,7 @@ class Catch(torch.autograd.Function):
 
 
 def detached(captured: Captured, stage: Stage, made: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A stage's inputs cut from the graph that made them, ready to collect gradients."""
+    """Return a stage's inputs, detached and ready to collect gradients."""
     flows = {name for name in stage.inputs if captured.tensor[name].gradient}
     return {name: made[name].detach().requires_grad_(name in flows) for name in stage.inputs}
 
@@ -179,7 +188,7 @@ def detached(captured: Captured, stage: Stage, made: dict[str, Tensor]) -> dict[
 def border(
     captured: Captured, out: dict[str, Tensor], grads: dict[str, Tensor]
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Begin of a stage's backward: its outputs, and their gradients."""
+    """Return the roots of a stage's backward: its outputs and their gradients."""
     ends, ways = [], []
     for name, tensor in out.items():
         if tensor.requires_grad and (name == captured.loss_tensor or name in grads):
@@ -189,14 +198,14 @@ def border(
 
 
 def collect(given: dict[str, Tensor], grads: dict[str, Tensor]) -> None:
-    """Add the gradients of a stage's inputs to those of other readers."""
+    """Add the gradients of a stage's inputs to those from other readers."""
     for name, tensor in given.items():
         if tensor.grad is not None:
             grads[name] = grads[name] + tensor.grad if name in grads else tensor.grad
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    """Bytes of optimizer state by parameter, after a step."""
+    """Return the bytes of optimizer state by parameter, after a step."""
 
     def tensors(thing: Any) -> list[Tensor]:
         return [t for t in thing.values() if isinstance(t, Tensor)] if isinstance(thing, dict) else []
@@ -207,9 +216,11 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: Mapping[str, T
 def step_peaks(
     optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], layers: Sequence[Sequence[str]]
 ) -> tuple[list[int], bool]:
-    """Working memory of a warm optimizer step by layer, and whether a step for all layers needs the sum.
+    """Measure the temporary memory of a warm optimizer step by layer.
 
-    Some optimizers work on one parameter after the other, others on all at once (torch's `foreach`).
+    Also returns True if a step of all layers needs the sum.
+
+    Some optimizers process one parameter after the other; others process all at once (torch's `foreach`).
     """
 
     def peak(names: Sequence[str]) -> int:
@@ -226,7 +237,7 @@ def step_peaks(
     known: dict[Any, int] = {}
 
     def once(names: Sequence[str]) -> int:
-        """Layers of the same sizes need the same."""
+        """Measure once for layers of equal shapes."""
         sizes = tuple((weights[name].shape, weights[name].dtype) for name in names if name in weights)
         if sizes not in known:
             known[sizes] = peak(names)
@@ -236,7 +247,7 @@ def step_peaks(
     together = peak(list(weights))
     if together > _SUM * max(single):
         return single, True
-    # One after the other: what the largest needs, and what is left of the one before.
+    # One layer after the other: the peak of the largest, with the rest of the layer before it.
     largest = single.index(max(single))
     single[largest] = max(single[largest], together)
     return single, False

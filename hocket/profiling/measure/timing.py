@@ -1,8 +1,9 @@
-"""Timing layers and the undivided model on a CPU or a CUDA device.
+"""Timing of layers and of the undivided model, on a CPU or a CUDA device.
 
-Rules of this file: the clock is an argument; layers are timed one after the other inside a whole forward and backward,
-so that caches are as in training; iterations of layers and of the undivided model take turns. Times are added to what
-earlier rounds found: sizes are timed in turns, so that a slow spell of the machine does not fall on one of them alone.
+Rules of this file: the clock is an argument. Layers are timed one after the other inside a whole forward and
+backward, so that caches are as in training. Iterations of layers and of the undivided model alternate. Microbatch
+sizes are timed in turns, so that a slow spell of the machine does not affect only one of them, and each round adds to
+the times of earlier rounds.
 """
 
 import math
@@ -25,10 +26,15 @@ LEAST, MOST = 2, 20  # iterations per round
 
 @dataclass
 class Times:
-    """Seconds of each iteration: a row per iteration, a column per layer; and of the undivided model.
+    """Seconds of each iteration.
+
+    `forward` and `backward` have one row per iteration and one column per layer.
 
     Attributes:
-        rounds: iterations before each round.
+        whole_forward, whole_backward: seconds of the undivided model.
+        load: seconds to load the microbatch.
+        step: seconds of the optimizer step, by mode.
+        rounds: number of iterations before each round.
     """
 
     forward: list[list[float]] = field(default_factory=list)
@@ -85,10 +91,12 @@ def timed(
     clock: Clock,
     times: Times,
 ) -> None:
-    """Run both kinds of iterations, and the ways of a step, in turns, so that slow spells affect all equally.
+    """Time iterations of layers and of the undivided model in turns.
+
+    Modes of the optimizer step alternate too, so that slow spells affect all equally.
 
     Arguments:
-        times: where they are added.
+        times: receives the seconds.
     """
     ways = tuple(StepMode)
     times.rounds.append(len(times.whole_forward))
@@ -114,13 +122,16 @@ def timed(
 
 
 def deviation(seconds: Sequence[float], rounds: Sequence[int]) -> float:
-    """Standard deviation between consecutive measurements, as between replicas at the same time.
+    """Estimate the standard deviation of replicas that run at the same time.
 
-    Two normal values differ by 2 / sqrt(pi) standard deviations on average. So the mean difference of neighbours tells the deviation,
-    whatever drifts slowly and is common to all replicas, and a few that were disturbed weigh little.
+    It is the standard deviation between consecutive measurements.
+
+    Two normal values differ by 2 / sqrt(pi) standard deviations on average, so the mean difference of neighbours
+    gives the deviation. Slow drift, which all replicas share, does not count, and a few disturbed values weigh
+    little.
 
     Arguments:
-        rounds: where rounds begin: values of different rounds are no neighbours.
+        rounds: indices at which rounds begin. Values of different rounds are not neighbours.
     """
     first = set(rounds)
     steps = [abs(b - a) for k, (a, b) in enumerate(pairwise(seconds), start=1) if k not in first]

@@ -1,7 +1,9 @@
-"""Rehearsal: one worker with the undivided model and nobody to talk to, which does what a worker does for each microbatch.
+"""Rehearsal of one worker, alone, with the undivided model.
 
-Rules of this file: a load, a forward, a backward that adds to the gradients that are there, and an optimizer step follow one
-another on fresh samples, so that every one of them finds the caches as in training; a step that keeps the old weights
+It does everything that a worker does for each microbatch, without communication.
+
+Rules of this file: a load, a forward, a backward that accumulates into existing gradients, and an optimizer step
+follow one another on fresh samples, so that each finds the caches as in training. A step that keeps the old weights
 copies them first, as runtime/update/weight_versions.py does. The job's own model is not changed.
 """
 
@@ -26,14 +28,14 @@ Clock = Callable[[], float]
 
 
 class Marks:
-    """Marks in time: on a CPU from the clock, on a CUDA device by events in its stream."""
+    """Time marks: from the clock on a CPU, from stream events on a CUDA device."""
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self.device, self.clock = device, clock
         self.marks: list[float | torch.cuda.Event] = []
 
     def mark(self) -> None:
-        """Mark now."""
+        """Record a mark."""
         if self.device.type != "cuda":
             self.marks.append(self.clock())
             return
@@ -42,7 +44,7 @@ class Marks:
         self.marks.append(event)
 
     def seconds(self) -> list[float]:
-        """Seconds between each two marks."""
+        """Return the seconds between consecutive marks."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         out = []
@@ -55,7 +57,10 @@ class Marks:
 
 
 class StepMode(Enum):
-    """Way of a step: in place, on a copy, or for the smallest parameter alone, which shows the fixed cost."""
+    """Mode of an optimizer step.
+
+    LEAST steps the smallest parameter alone, which shows the fixed cost.
+    """
 
     IN_PLACE = 0
     COPYING = 1
@@ -77,25 +82,26 @@ class WorkerCosts:
 
     Attributes:
         stage: all layers.
-        masters: the parameters that the optimizer sees, by global name.
-        optimizer: the job's own.
+        masters: the parameters that the optimizer updates, by global name.
+        optimizer: the job's optimizer.
     """
 
     def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
         """Make a worker.
 
         Arguments:
-            captured: for microbatches of this many samples.
+            captured: the job, captured for this microbatch size.
+            size: samples of a microbatch.
 
         Raises:
-            InputError: nothing to train.
+            InputError: no parameter requires a gradient.
         """
         self.captured, self.size, self.device = captured, size, device
         self.stage = Stage(captured, range(len(captured.layers)), device=device)
         self._leaves = {name: p for name, p in self.stage.parameters().items() if p.requires_grad}
         if not self._leaves:
             raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
-        # In another precision they are apart from what compute sees, and a step ends with casts of them.
+        # With mixed precision, master weights are separate tensors, and a step ends with casts of them.
         apart = captured.masters(self._leaves, device)
         self._apart = apart is not None
         self.masters = {name: nn.Parameter(p.detach()) for name, p in self._leaves.items()}
@@ -113,7 +119,7 @@ class WorkerCosts:
         """Run one microbatch and one step.
 
         Arguments:
-            clock: seconds that pass, for CPUs.
+            clock: clock in seconds, for CPUs.
         """
         start = clock()
         batch = self._load()
@@ -128,12 +134,12 @@ class WorkerCosts:
         marks.mark()
         self._step(way)
         marks.mark()
-        with torch.no_grad():  # the next backward finds gradients to add to, but not ever larger ones
+        with torch.no_grad():  # the next backward accumulates into gradients that do not grow without bound
             torch._foreach_zero_([gradient for gradient in self._gradients if gradient is not None])
         return WorkerSeconds(load_s, *marks.seconds())
 
     def _load(self) -> dict[str, Tensor]:
-        """Samples that were not used lately, as runtime/stage/device.py makes them."""
+        """Load samples that were not used recently, as runtime/stage/device.py does."""
         job, names = self.captured.job, self.captured.batch_names
         position = self._loaded * self.size
         batch = job.batch_at(position, self.size)
@@ -145,7 +151,10 @@ class WorkerCosts:
         return loaded
 
     def _backward(self, root: GradientEdge) -> None:
-        """Add to the gradients, which are a worker's own between two backwards and not the parameters'."""
+        """Accumulate gradients.
+
+        Between two backwards the gradients belong to the worker and not to the parameters.
+        """
         for leaf, gradient in zip(self._leaves.values(), self._gradients, strict=True):
             leaf.grad = gradient
         meta = root.node._input_metadata[root.output_nr]
@@ -155,7 +164,7 @@ class WorkerCosts:
             leaf.grad = None
 
     def _cast(self, slot: list[Tensor], way: StepMode) -> None:
-        """Weights from their masters."""
+        """Cast the compute weights from the master weights."""
         with torch.no_grad():
             pairs = [
                 (tensor, master.data)

@@ -1,1 +1,4 @@
-"""Readers of foreign profiles: one file a format, each with `read(path) -> ModelProfile`; files with '_' help several."""
+"""Readers of other systems' profiles, each with `read(path) -> ModelProfile`.
+
+There is one file for each format. A file with a name that begins with '_' helps several readers.
+"""

@@ -1,8 +1,12 @@
-"""One layer of a DeepPool profile: what its JSON parameters say about bytes.
+"""One layer of a DeepPool profile: shapes and bytes from its JSON parameters.
 
-DeepPool's layer kinds: conv2d, linear, ResnetBottleneck (with batch normalisation inside), pooling, ReLU, flatten; of its vision
-transformer (examples/vit.py) prep (patches, class token, positions), TransBlockA (attention and norm), TransBlockB (the linear
-layers and norm), prepOut (the class token alone). A sample of a transformer's layer is [tokens, width].
+DeepPool's layer kinds:
+
+- conv2d, linear, ResnetBottleneck (with batch normalisation inside), pooling, ReLU, flatten;
+- of its vision transformer (examples/vit.py): prep (patches, class token, positions), TransBlockA (attention and
+  norm), TransBlockB (the linear layers and norm), prepOut (the class token alone).
+
+A sample of a transformer's layer is [tokens, width].
 """
 
 import json
@@ -19,7 +23,7 @@ MAX_SIZE = 2**31
 
 @dataclass(frozen=True)
 class LayerKey:
-    """A layer's identity in the file: kind, JSON parameters, input shape of one sample."""
+    """Identity of a layer in the file: kind, JSON parameters, input shape of a sample."""
 
     kind: str
     parameters: str
@@ -35,7 +39,7 @@ class LayerKey:
 
 
 def output_shape(key: LayerKey, place: str) -> tuple[int, ...]:
-    """Shape of one sample's output, from the input's shape and the parameters."""
+    """Return the shape of one sample's output."""
     p = _parameters(key, place)
     if key.kind == "linear":
         return (*key.input_shape[:-1], _whole(p, "out_features", place))
@@ -66,7 +70,7 @@ def output_shape(key: LayerKey, place: str) -> tuple[int, ...]:
 
 
 def weights_bytes(key: LayerKey, place: str) -> float:
-    """Bytes of the layer's parameters, biases of convolutions counted."""
+    """Return the bytes of the layer's parameters, with the biases of convolutions."""
     p = _parameters(key, place)
     if key.kind == "linear":
         columns = _whole(p, "in_features", place) + (1 if p.get("bias", True) else 0)
@@ -90,7 +94,7 @@ def weights_bytes(key: LayerKey, place: str) -> float:
 def weights_known(key: LayerKey) -> bool:
     """True if the weights of this kind of transformer layer are known.
 
-    For other kinds the output has the input's shape, and weights are not counted.
+    Other kinds get an output of the input's shape and 0 bytes of weights.
     """
     return (
         len(key.input_shape) != 2
@@ -104,21 +108,21 @@ def _patches(p: dict[str, Any], place: str) -> int:
 
 
 def _prep_weights(p: dict[str, Any], place: str) -> int:
-    """A linear layer on patches, a class token, and a position for it and each patch."""
+    """Number of weights of a linear layer on patches, a class token and positions."""
     dim = _whole(p, "dim", place)
     patch = _whole(p, "in_channels", place) * _whole(p, "patch_dim", place) ** 2
     return (patch + 1) * dim + dim + (_patches(p, place) + 1) * dim
 
 
 def _attention_weights(p: dict[str, Any], place: str) -> int:
-    """Queries, keys and values, and the output, without biases; a norm."""
+    """Number of weights of queries, keys, values and output, without biases; of a norm."""
     dim, heads = _whole(p, "dim", place), _whole(p, "heads", place)
     inner = heads * (dim // heads if p.get("dim_head") is None else _whole(p, "dim_head", place))
     return 4 * dim * inner + 2 * dim
 
 
 def _linear_block_weights(p: dict[str, Any], place: str) -> int:
-    """Two linear layers with biases; a norm."""
+    """Number of weights of two linear layers with biases, and a norm."""
     dim, inner = _whole(p, "dim", place), _whole(p, "dim_linear_block", place)
     return 2 * dim * inner + inner + dim + 2 * dim
 

@@ -1,4 +1,4 @@
-"""A text file line by line: what every reader of a line-oriented format needs to say where a mistake stands."""
+"""Lines of a text file with their places, for readers of line-oriented formats."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,9 @@ MAX_TEXT_BYTES = 32 * 2**20
 
 
 def lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of every line that is not blank; the place is such as 'vgg16.graph.txt line 12'.
+    """Yield place and text of every line that is not blank.
+
+    A place is such as 'vgg16.graph.txt line 12'.
 
     Raises:
         InputError: the file is missing, too large, or not text.
@@ -26,10 +28,10 @@ def lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def number(text: str, place: str, what: str) -> float:
-    """A finite number >= 0.
+    """Parse a finite number >= 0.
 
     Raises:
-        InputError: anything else.
+        InputError: the text is not such a number.
     """
     try:
         value = float(text)

@@ -1,7 +1,10 @@
-"""Samples in the minibatch of a PipeDream profile, inferred from the sizes of outputs: the file does not say it.
+"""Number of samples in the minibatch of a PipeDream profile.
 
-Rules of this file: outputs are float32. A linear layer of a model with convolutions writes one vector of `out_features` numbers a
-sample; an LSTM's hidden state is `hidden` numbers a sample. Only where every such operator gives the same whole number is it believed.
+The file does not contain it, so it is inferred from the sizes of outputs.
+
+Rules of this file: outputs are float32. A linear layer of a model with convolutions writes one vector of
+`out_features` numbers for each sample. The hidden state of an LSTM is `hidden` numbers for each sample. The result is
+used only if every such operator gives the same whole number.
 Sizes were compared with the inputs of the published profiles: 154,140,672 bytes of 3 x 224 x 224 images are 256 samples.
 """
 
@@ -14,17 +17,19 @@ UNKNOWN = (
     "was profiled"
 )
 
-# Of published profiles without such an operator, by name: the Input node of squeezenet1_0 has 154,140,672 bytes.
+# Published profiles without such an operator, by name: the Input node of squeezenet1_0 has 154,140,672 bytes.
 _BY_NAME = {"squeezenet1_0": 256}
 _LINEAR = re.compile(r"Linear\(in_features=\d{1,9}, out_features=(\d{1,9})\b")
-_LSTM = re.compile(r"LSTM\(\d{1,9}, (\d{1,9})\)$")  # of one layer and one direction
+_LSTM = re.compile(r"LSTM\(\d{1,9}, (\d{1,9})\)$")  # with one layer and one direction
 
 
 def samples_of(nodes: Iterable[tuple[str, tuple[float, ...]]], name: str, told: int | None = None) -> tuple[int, str]:
-    """Samples of the minibatch, and a sentence that says where the number comes from.
+    """Return the samples of the minibatch, and a sentence about their source.
 
     Arguments:
-        nodes: each operator's description and the bytes of its outputs. name: of the model. told: by the user.
+        nodes: description and output bytes of each operator.
+        name: name of the model.
+        told: number of samples given by the user; None for none.
     """
     if told is not None:
         return told, f"figures are of a minibatch of {told} samples, as told"
@@ -43,7 +48,7 @@ def samples_of(nodes: Iterable[tuple[str, tuple[float, ...]]], name: str, told: 
 
 
 def _vectors(description: str, outputs_bytes: tuple[float, ...], images: bool) -> Iterable[float]:
-    """Number of vectors that an operator writes, if it writes one for each sample."""
+    """Yield the number of vectors that an operator writes, if it is one per sample."""
     linear, lstm = _LINEAR.match(description), _LSTM.match(description)
     if linear and images and int(linear[1]):
         yield outputs_bytes[0] / FLOAT_BYTES / int(linear[1])

@@ -1,18 +1,21 @@
-"""DeepPool's layer profiles: right-aligned lines, a block for each batch size, milliseconds.
+"""Reader of DeepPool's layer profiles (`.prof` and `.txt`).
 
-Format (seojinpark/DeepPool): `kind{json parameters}[batch][input shape] figures`, blocks closed by a SUM line.
+Format (seojinpark/DeepPool): `kind{json parameters}[batch][input shape] figures` in right-aligned lines, one block
+for each batch size, each closed by a SUM line.
 `.prof` figures: milliseconds of forward and backward together, microseconds forward, microseconds backward.
 `.txt` figures: average milliseconds of both (then perhaps percentiles).
 
-What is read in, and what is not:
-- the file lists layers, not edges: they are read as a chain in the file's order; a layer whose input does not have
-  the shape of its predecessor's output is a branch, and the profile's notes count them;
-- with only a total, one third is forward and two thirds backward (the usual ratio; the layer's notes say so);
-- a layer that lacks some batch size of the file gets it by interpolation between its own sizes, noted on the layer;
-- a layer that the job has (`layers`) and the file has at no batch size is refused, or, with
-  `fill_bandwidth_bytes_per_s`, takes (input + output + weights) / bandwidth forward and twice that backward, noted:
-  never zero;
-- a layer's stash is its own output (inside a ResnetBottleneck more is kept: a lower bound there).
+Conventions of the import:
+- The file lists layers, not edges. They are read as a chain in the file's order. If the input of a layer differs in
+  size from its predecessor's output, the layer is a branch; a note of the profile counts the branches.
+- If only a total is given, one third is forward and two thirds are backward (the usual ratio). A note of the layer
+  says so.
+- A layer without some batch size of the file gets times by interpolation between its own sizes. A note of the layer
+  says so.
+- A layer of the job (`layers`) that is missing in the file is refused, unless `fill_bandwidth_bytes_per_s` is given.
+  Then its forward costs (input + output + weights) / bandwidth, its backward twice that, and a note of the layer says
+  so.
+- A layer's stash is its own output. Inside a ResnetBottleneck more is kept, so that is a lower bound.
 """
 
 import re
@@ -44,9 +47,10 @@ def read(
     """Read one profile (`.prof` or `.txt`).
 
     Arguments:
-        layers: the job's layers in order, each written `kind{json}[shape]`, when the file does not list them all;
-            by default the layers of the file.
-        fill_bandwidth_bytes_per_s: how to fill layers that were never profiled; without it they are refused.
+        layers: the job's layers in order, each written `kind{json}[shape]`, for a file that does not list them all.
+            By default the layers of the file.
+        fill_bandwidth_bytes_per_s: bandwidth that gives the times of layers without a profile line. By default they
+            are refused.
 
     Raises:
         InputError: a malformed line (with its number), or a layer without a profile line.
@@ -60,7 +64,7 @@ def read(
     built: list[Layer] = []
     for i, key in enumerate(keys):
         rows = measured.get(key, [])
-        # A key that stands several times in a block belongs to several layers, in the order of the file.
+        # A key that occurs several times in a block belongs to several layers, in the order of the file.
         times = rows[min(seen[key], len(rows) - 1)] if rows else {}
         seen[key] += 1
         if not times:
@@ -96,7 +100,12 @@ def read(
 
 
 def _parse(path: str | Path) -> tuple[dict[LayerKey, list[Times]], list[LayerKey], bool]:
-    """Times of every key and occurrence; layers of the longest block in order; True if only totals are given."""
+    """Parse the file.
+
+    Returns:
+        Times of every key and occurrence, the layers of the longest block in order, and True if only totals are
+        given.
+    """
     measured: dict[LayerKey, list[Times]] = defaultdict(list)
     blocks: dict[int, list[LayerKey]] = defaultdict(list)
     occurrence: dict[tuple[LayerKey, int], int] = defaultdict(int)
@@ -165,7 +174,7 @@ def _column(times: Times, sizes: tuple[int, ...], which: int) -> tuple[float, ..
     known = sorted(times)
     values = [times[size][which] for size in known]
     inside = np.interp(sizes, known, values)
-    # Outside its own sizes a layer is in proportion to the nearest one: never flat, never free.
+    # Outside its own sizes, a layer's time is proportional to the size: never flat, never zero.
     ends = [(known[0], values[0]), (known[-1], values[-1])]
     return tuple(
         ends[0][1] * size / ends[0][0]

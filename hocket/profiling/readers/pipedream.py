@@ -1,16 +1,16 @@
-"""PipeDream's profiles: `graph.txt`, a DAG of operators with times in milliseconds and sizes in bytes.
+"""Reader of PipeDream's profiles: `graph.txt`, a graph of operators with costs.
 
-Format (msr-fiddle/pipedream, graph/): node lines
+Format (msr-fiddle/pipedream, graph/), with times in milliseconds and sizes in bytes: node lines
 `id -- description -- forward_compute_time=MS, backward_compute_time=MS, activation_size=BYTES, parameter_size=BYTES`,
 then edge lines, a tab and `id -- id`. An operator with several outputs has `activation_size=[a; b]`.
 
-What is read in, and what is not:
-- `Input` nodes are the batch: their time is data loading, so they become tensors of the batch, not layers;
-- sinks named `__getitem__` are outputs that nobody reads: dropped;
-- the figures are for one minibatch, whose size the file does not tell: see `_pipedream_samples.py`, or `samples`; where it cannot be
-  found it is 1 (a "sample" is a whole minibatch then), and a note of the profile says so;
-- what backward keeps is not in the file: a layer's stash is its own output, which its readers' backward needs;
-- the optimizer state is not in the file: `optimizer_copies` times the weights (1: momentum).
+Conventions of the import:
+- `Input` nodes are the batch. Their time is data loading, so they become tensors of the batch, not layers.
+- Sinks named `__getitem__` are unused outputs and are dropped.
+- The figures are for one minibatch. The file does not contain its size: see `_pipedream_samples.py`, or `samples`. If
+  the size is unknown it is 1 (a "sample" is then a whole minibatch), and a note of the profile says so.
+- The file does not say what the backward keeps. A layer's stash is its own output, which its readers' backward needs.
+- The file does not contain the optimizer state. It is `optimizer_copies` times the weights (1: momentum).
 """
 
 import heapq
@@ -49,15 +49,17 @@ def read(
     device_type: str = "v100-16gb",
     optimizer_copies: float = 1.0,
 ) -> ModelProfile:
-    """Read one `graph.txt`. Layers are in Kahn's order, the smallest ready node number first.
+    """Read one `graph.txt`.
+
+    Layers are in Kahn's order, with the smallest ready node number first.
 
     Arguments:
-        samples: of the minibatch that was profiled; by default what the operators' sizes tell, or 1.
-        device_type: what it was measured on (the published ones: one V100).
+        samples: samples of the profiled minibatch; by default inferred from the operators' sizes, or 1.
+        device_type: device type of the measurement (the published profiles: one V100).
         optimizer_copies: optimizer state as a multiple of the weights.
 
     Raises:
-        InputError: a malformed line (with its number), an unknown node, a cycle, no layers.
+        InputError: a malformed line (with its number), an unknown node, a cycle, or no layers.
     """
     nodes, edges = _parse(path)
     if samples is not None and samples < 1:
@@ -89,7 +91,7 @@ def read(
 
 
 def _name(path: str | Path) -> str:
-    """Name of the model: the file's, or the folder's if the file is called graph.txt, as PipeDream writes it."""
+    """Return the model's name: that of the file, or of the folder of a `graph.txt`."""
     stem = Path(path).name.removesuffix(".gz").removesuffix(".txt").removesuffix(".graph")
     return (Path(path).resolve().parent.name or stem) if stem == "graph" else stem
 
