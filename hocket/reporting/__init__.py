@@ -1,4 +1,7 @@
-"""Reports: one HTML file that shows a plan or a cluster, what is predicted of it, and what happened."""
+"""HTML reports of plans and clusters: predictions and measurements.
+
+A report is one self-contained HTML file.
+"""
 
 from hocket.reporting.cluster_report.load import load_report_html
 from hocket.reporting.cluster_report.page import cluster_report_html

@@ -1,4 +1,7 @@
-"""Charts that are not timelines: what devices do with their time, bars of prediction beside measurement, loss curves."""
+"""Bar charts and loss curves.
+
+Bars show the use of devices' time, or predictions beside measurements.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, log10
@@ -17,7 +20,10 @@ WIDTH = 1120.0
 
 
 def utilization(events: Iterable[Event], window: Window, devices: Sequence[int]) -> Markup:
-    """Bar for each device: shares of the window by kind; with concurrent waves, of the work that began first."""
+    """Draw a bar for each device: shares of the window by kind of instruction.
+
+    If waves compute concurrently on a device, their common time counts for the instruction that began first.
+    """
     shares: dict[int, dict[str, float]] = {device: {} for device in devices}
     own_events = [event for event in events if computes(event.lane)]
     columns = [[e.device for e in own_events], [e.start_s for e in own_events], [e.end_s for e in own_events]]
@@ -62,14 +68,14 @@ def utilization(events: Iterable[Event], window: Window, devices: Sequence[int])
 
 
 def legend_of(drawings: Iterable[Markup]) -> tuple[tuple[str, str], ...]:
-    """The class and the meaning of each kind that utilization has drawn."""
+    """Return the CSS class and the meaning of each kind in the drawings of `utilization`."""
     drawn = "".join(drawings)
     classes = {family: f"{family}0" if family in ("f", "b") else family for family in MEANINGS}
     return tuple((classes[family], MEANINGS[family]) for family in MEANINGS if f'class="{classes[family]}"' in drawn)
 
 
 def paired_bars(rows: Sequence[tuple[str, float, float | None]], title: str) -> Markup:
-    """Two horizontal bars for each row (name, predicted seconds, measured seconds)."""
+    """Draw two horizontal bars for each row (name, predicted seconds, measured seconds)."""
     left, room, each = 250.0, WIDTH - 250.0 - 120.0, 46.0
     longest = max([v for _, *pair in rows for v in pair if v is not None and isfinite(v)], default=1.0) or 1.0
     height = each * len(rows) + 22
@@ -96,7 +102,10 @@ def paired_bars(rows: Sequence[tuple[str, float, float | None]], title: str) -> 
 
 
 def loss_curves(curves: Mapping[str, Sequence[float]], log_axis: bool = False, x_label: str = "step") -> Markup:
-    """Loss curve of each strategy, with its own colour and dash, and its name at the end."""
+    """Draw the loss curve of each strategy.
+
+    Each curve has its own colour and dash, and its name at the right end.
+    """
     points = {
         name: [(k + 1, float(v)) for k, v in enumerate(values) if isfinite(v) and (v > 0 or not log_axis)]
         for name, values in curves.items()
@@ -146,13 +155,13 @@ def loss_curves(curves: Mapping[str, Sequence[float]], log_axis: bool = False, x
 
 
 def _thinned(line: Sequence[tuple[int, float]], most: int = 1000) -> Sequence[tuple[int, float]]:
-    """Every so many points, and always the last."""
+    """Keep about `most` evenly spaced points, and always the last."""
     every = -(-len(line) // most)
     return [*line[:-1:every], line[-1]]
 
 
 def _apart(wanted: Mapping[str, float], gap: float, bottom: float) -> dict[str, float]:
-    """Places near the wanted ones, from top to bottom, at least `gap` apart and not below `bottom`."""
+    """Place labels near the wanted heights, at least `gap` apart and not below `bottom`."""
     names = sorted(wanted, key=lambda n: (wanted[n], n))
     places: list[float] = []
     for name in names:

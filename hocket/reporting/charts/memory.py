@@ -1,4 +1,7 @@
-"""Memory curves: a small drawing for each device, all with the same axes, with its peak and its capacity."""
+"""Memory curves: a small drawing per device, all on the same axes.
+
+Each drawing shows the device's peak and capacity.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from hocket.reporting.charts.svg import box, byte_ticks, num, show_bytes_short, 
 from hocket.reporting.charts.window import Window
 from hocket.util.units import show_bytes
 
-NEAR = 0.3  # the capacity line is drawn when the highest peak comes up to this share of it
+NEAR = 0.3  # draw the capacity line if the highest peak reaches this share of the capacity
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,10 @@ class MemoryCurve:
     """Drawing of one device.
 
     Attributes:
-        peak, share: predicted, for the whole run; measured_peak: likewise, empty where it is not known.
-        limited: whether the capacity is drawn.
+        peak: predicted for the whole run.
+        measured_peak: measured for the whole run; empty if unknown.
+        share: predicted peak as a share of the capacity.
+        limited: True if the capacity is drawn.
     """
 
     device: int
@@ -35,20 +40,26 @@ class MemoryCurve:
 
 @dataclass(frozen=True)
 class DrawnTrace:
-    """A trace and the part of it that is drawn."""
+    """A trace and the window of it that is drawn."""
 
     trace: Trace
     window: Window
 
     def has(self, device: int) -> bool:
-        """True if the memory of a device was recorded in that part."""
+        """True if the memory of a device was recorded in the window."""
         series = self.trace.memory.get(device)
         return series is not None and float(series[0][-1]) >= self.window.start_s
 
 
 @dataclass(frozen=True)
 class _MemoryFrame:
-    """Common scale of all drawings: units, seconds of the width and bytes of the height."""
+    """Common scale of all drawings.
+
+    Attributes:
+        width, height: size in drawing units.
+        span_s: seconds of the whole width.
+        top_bytes: bytes of the whole height.
+    """
 
     width: float
     height: float
@@ -64,10 +75,12 @@ def memory_curves(
     capacity_bytes: Mapping[int, float],
     peak_bytes: Mapping[int, float],
 ) -> tuple[MemoryCurve, ...]:
-    """Curves of some devices over the window; devices without a record of their memory have none.
+    """Draw memory curves over the window; devices without a memory record are left out.
 
     Arguments:
-        peak_bytes: predicted for the whole run, by device; the trace's own where a device is missing.
+        span_s: seconds of the time axis.
+        capacity_bytes: memory capacity by device.
+        peak_bytes: predicted peak of the whole run by device; for missing devices the trace's peak is used.
     """
     known = predicted.trace.peak_memory_bytes()
     real = measured.trace.peak_memory_bytes() if measured else {}
@@ -132,7 +145,7 @@ def _drawing(
         line, high, _ = curve(measured)
         parts.append(f'<path class="real" d="{line}"/>')
         where += f"; measured: highest in the window {show_bytes(float(high.max()))}"
-    elif measured_peak is not None:  # of a run that kept no series, the most that it ever held
+    elif measured_peak is not None:  # the run recorded peaks only
         parts.append(f'<path class="real" d="M{num(left)} {num(y(measured_peak))}h{num(room)}"/>')
     if measured_peak is not None:
         where += f"; measured: of the run {show_bytes(measured_peak)}"
@@ -146,7 +159,10 @@ def _drawing(
 def _columns(
     seconds: np.ndarray, held: np.ndarray, window: Window, span_s: float, columns: int
 ) -> tuple[np.ndarray, float]:
-    """The most that was held in each column of pixels that the window fills, and what was held at its end."""
+    """Compute the peak memory in each pixel column, and the memory at the window's end.
+
+    Only columns within the window are included.
+    """
     filled = max(1, min(columns, round(columns * window.seconds / span_s)))
     edges = window.start_s + np.arange(filled + 1) * (span_s / columns)
     last = held[max(int(np.searchsorted(seconds, edges[-1], side="right")) - 1, 0)]

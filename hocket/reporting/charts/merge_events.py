@@ -1,4 +1,4 @@
-"""Blocks: events of one lane, brought together where there are more of them than a drawing can show."""
+"""Merge short events of a lane, so that a drawing has a bounded number of blocks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ class MergedEvents:
 
 
 def blocks_of(events: Sequence[Event], smallest_s: float) -> list[MergedEvents]:
-    """Events of one lane as blocks: adjacent events shorter than `smallest_s` are merged up to that length."""
+    """Group the events of one lane into blocks.
+
+    Adjacent events shorter than `smallest_s` are merged up to that length.
+    """
     found: list[MergedEvents] = []
     run: list[Event] = []
 
@@ -38,10 +41,14 @@ def blocks_of(events: Sequence[Event], smallest_s: float) -> list[MergedEvents]:
 
 
 def smallest_s(lanes: Iterable[Sequence[Event]], most: int, finest_s: float, span_s: float) -> float:
-    """Shortest duration drawn alone, so that at most `most` blocks remain; 0 if all fit.
+    """Find the shortest duration to draw alone, so that at most `most` blocks remain.
 
     Arguments:
-        finest_s: where to begin; span_s: where to give up.
+        finest_s: first duration to try.
+        span_s: durations above this are not tried.
+
+    Returns:
+        Seconds; 0 if all events can be drawn alone.
     """
     lanes = list(lanes)
     smallest = 0.0

@@ -1,8 +1,12 @@
-"""Colours of a report: one per kind of instruction, safe for colour-blind readers, the same on light and dark pages.
+"""Colours of a report, one per kind of instruction.
 
-Rules of this file: a fill stands out from both pages (contrast 3:1 or more, WCAG 1.4.11), what is written on it from the
-fill (4.5:1 or more, WCAG 1.4.3); forward and backward differ as blue and orange, which every common kind of colour
-blindness tells apart. The tests compute the contrasts.
+The colours are the same on light and dark pages, and safe for colour-blind readers:
+
+- A fill has a contrast of 3:1 or more to both pages (WCAG 1.4.11).
+- Text on a fill has a contrast of 4.5:1 or more to it (WCAG 1.4.3).
+- Forward is blue and backward is orange. All common kinds of colour blindness distinguish these.
+
+The tests compute the contrasts.
 """
 
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ from hocket.program.instruction import Kind
 
 @dataclass(frozen=True)
 class Paint:
-    """A fill, and the ink for what is written on it."""
+    """A fill colour, and the colour of text on it."""
 
     fill: str
     ink: str
@@ -20,7 +24,7 @@ class Paint:
 
 WHITE, BLACK = "#ffffff", "#000000"
 
-# What the page, its text and its lines look like, by theme.
+# Colours of the page, its text and its lines, by theme.
 LIGHT = {
     "page": "#f4f5f7",
     "card": "#ffffff",
@@ -45,9 +49,9 @@ DARK = {
 }
 
 BACKGROUND = "background"
-"""The lane of what a background job does, and its class."""
+"""Lane of a background job, and its CSS class."""
 
-# By class name. Chunks of one device take turns: f0, f1, ... are neighbours in time, so dark and light alternate.
+# Colours by CSS class. Chunks of one device alternate in time (f0, f1, ...), so their shades alternate too.
 PAINTS = {
     "f0": Paint("#156dbd", WHITE),
     "f1": Paint("#3c93dc", BLACK),
@@ -66,10 +70,10 @@ PAINTS = {
     "other": Paint("#7a7f87", BLACK),
 }
 SHADES = 3
-# Recomputation, and sums beside which nothing is computed: told from others by stripes as well (base.html has the patterns).
+# Recomputation and exposed all-reduces have stripes as well. base.html defines the patterns.
 HATCHED = {"again": "url(#hatch)", "bare": "url(#bare)"}
 
-# Lines of several strategies in one chart: colour and dash differ together, so that either is enough.
+# Lines of several strategies in one chart. Colour and dash both differ, so either one distinguishes the lines.
 CURVES = (
     ("#1f7ac4", ""),
     ("#cc6410", "7 3"),
@@ -93,7 +97,7 @@ _CLASSES: dict[str, str] = {
     Kind.SWAP_OUT: "swap",
 }
 
-# What the legend says of each family of classes.
+# Legend text of each family of classes.
 MEANINGS = {
     "f": "forward",
     "again": "forward again (recompute)",
@@ -109,7 +113,12 @@ MEANINGS = {
 
 
 def class_of(kind: str, chunk: int = 0, again: bool = False) -> str:
-    """Name of the class that paints an instruction of a kind, of a device's first, second, ... chunk."""
+    """Return the CSS class of an instruction.
+
+    Arguments:
+        chunk: 0 for the first chunk of a device, 1 for the second, and so on.
+        again: True for recomputation.
+    """
     if kind == Kind.FORWARD:
         return "again" if again else f"f{chunk % SHADES}"
     if kind == Kind.BACKWARD:
@@ -118,12 +127,12 @@ def class_of(kind: str, chunk: int = 0, again: bool = False) -> str:
 
 
 def family_of(name: str) -> str:
-    """The family of a class, as in `MEANINGS`: 'f2' belongs to 'f'."""
+    """Return the family of a CSS class, as in `MEANINGS`: 'f2' belongs to 'f'."""
     return name[0] if name[1:].isdigit() else name
 
 
 def stylesheet() -> str:
-    """The colours as CSS."""
+    """Return the colours as CSS."""
     light, dark = (";".join(f"--{key}:{value}" for key, value in theme.items()) for theme in (LIGHT, DARK))
     rules = [
         f":root{{color-scheme:light dark;{light}}}",
@@ -136,13 +145,13 @@ def stylesheet() -> str:
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of '#rrggbb' (WCAG 2.2)."""
+    """Compute the relative luminance of '#rrggbb' (WCAG 2.2)."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
+    """Compute the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
     dark, light = sorted((luminance(first), luminance(second)))
     return (light + 0.05) / (dark + 0.05)

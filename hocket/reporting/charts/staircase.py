@@ -1,4 +1,7 @@
-"""The staircase: how many devices compute at each moment of one steady iteration, predicted and measured on the same axes."""
+"""Staircase chart: number of computing devices over one steady iteration.
+
+Prediction and measurement have the same axes.
+"""
 
 from dataclasses import dataclass
 
@@ -17,10 +20,10 @@ from hocket.reporting.charts.window import Window, choose
 from hocket.reporting.plan_report.facts import Table, plural
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 48.0, 990.0, 16.0, 206.0
-MOST_STEPS = 600  # more are drawn as means of so many equal stretches
-MOST_STAGES = 32  # of more the plateaus are not named
-MOST_ROWS = 9  # of the table; more numbers of devices share rows
-DIGIT = 6.8  # units that one character of a name takes
+MOST_STEPS = 600  # more steps are drawn as means over this many equal intervals
+MOST_STAGES = 32  # with more stages, plateaus have no names
+MOST_ROWS = 9  # rows of the table; with more numbers of devices, several share a row
+DIGIT = 6.8  # width of one character of a name, in drawing units
 _COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
 FAMILIES = ("f", "again", "b", "step")
 
@@ -30,9 +33,11 @@ class Stairs:
     """Number of computing devices over time.
 
     Attributes:
-        edges_s: ends of the stretches, from 0; shape (stretches + 1,). counts: by family of FAMILIES; shape (families, stretches).
-        stage: the one that computes in each stretch, -1 where several or none do. binned: whether counts are means.
-        shares: of the whole, for which so many devices compute.
+        edges_s: edges of the intervals, from 0; shape (intervals + 1,).
+        counts: computing devices by family of `FAMILIES`; shape (families, intervals).
+        stage: the only stage that computes in each interval; -1 if several stages or none compute.
+        binned: True if counts are means over equal intervals.
+        shares: share of the iteration, by number of computing devices.
     """
 
     edges_s: np.ndarray
@@ -43,13 +48,13 @@ class Stairs:
 
     @property
     def mean(self) -> float:
-        """Devices that compute on average."""
+        """Average number of computing devices."""
         return float(self.counts.sum(axis=0) @ np.diff(self.edges_s) / self.edges_s[-1])
 
 
 @dataclass(frozen=True)
 class Staircase:
-    """Drawings with titles, notes, the legend of classes and meanings, and the same figures as a table."""
+    """Drawings with titles, a sentence, a legend, a table of the same numbers, and a note."""
 
     drawings: tuple[tuple[str, Markup], ...]
     sentence: str
@@ -61,11 +66,12 @@ class Staircase:
 def staircase(
     plan: Plan, trace: Trace, measured: Trace | None, shown: Plan | None = None, mean: float | None = None
 ) -> Staircase | None:
-    """Draw an iteration; None where nothing computes in it.
+    """Draw an iteration; return None if no device computes in it.
 
     Arguments:
-        shown: the excerpt of the plan that `trace` is of, by default the plan. mean: devices that compute on average over an iteration
-            of the plan, which is told where an excerpt is drawn.
+        trace: the predicted trace.
+        shown: the plan of `trace`: an excerpt of `plan`, or by default `plan`.
+        mean: average number of computing devices over an iteration of `plan`. It is reported if an excerpt is drawn.
     """
     shown = shown or plan
     excerpt = excerpt_text(plan, shown)
@@ -102,17 +108,19 @@ def staircase(
 
 
 def stairs_of(trace: Trace, window: Window) -> Stairs | None:
-    """Count the devices that compute in a window of a trace; None where none does."""
+    """Count the computing devices in a window of a trace; return None if there are none."""
     compute = np.array([computes(lane) for _, lane in trace.lanes], dtype=bool)
     if not len(trace):
         return None
-    compute = compute[trace.lane] & np.isin(trace.kind, _COMPUTES)  # whose lane may also have loads, and swaps
+    compute = compute[trace.lane] & np.isin(trace.kind, _COMPUTES)  # a compute lane may also have loads and swaps
     own = compute & (trace.end_s > window.start_s) & (trace.start_s < window.end_s)
     own = np.flatnonzero(own & (trace.end_s > trace.start_s))
     if not len(own):
         return None
-    begun_s, some = once(trace.device[own], trace.start_s[own], trace.end_s[own])  # a device of several waves is one
-    some &= begun_s < window.end_s  # what another wave of the device leaves of it may begin behind the window
+    begun_s, some = once(
+        trace.device[own], trace.start_s[own], trace.end_s[own]
+    )  # count a device with several waves once
+    some &= begun_s < window.end_s  # after `once`, an event's remaining part may begin after the window
     own, begun_s = own[some], begun_s[some]
     start_s = np.maximum(begun_s, window.start_s) - window.start_s
     end_s = np.minimum(trace.end_s[own], window.end_s) - window.start_s
@@ -143,14 +151,14 @@ def _families(trace: Trace, own: np.ndarray) -> np.ndarray:
 
 
 def _running(begin: np.ndarray, stop: np.ndarray, edges: int) -> np.ndarray:
-    """Number of running events in each interval."""
+    """Count the running events in each interval."""
     change = np.bincount(begin, minlength=edges) - np.bincount(stop, minlength=edges)
     found: np.ndarray = np.cumsum(change)[:-1]
     return found
 
 
 def _only_stage(begin: np.ndarray, stop: np.ndarray, stage: np.ndarray, edges: int) -> np.ndarray:
-    """The stage that alone computes in each stretch, or -1."""
+    """Return the only stage that computes in each interval, or -1."""
     stages = np.unique(stage)
     only = np.full(edges - 1, -1, dtype=np.int64)
     if not 1 < len(stages) <= MOST_STAGES:
@@ -167,21 +175,26 @@ def _class(family: str) -> str:
 
 @dataclass(frozen=True)
 class _StaircaseFrame:
-    """The axes: seconds of their width, devices of their height."""
+    """Axes of the drawing.
+
+    Attributes:
+        span_s: seconds of the width.
+        high: devices of the height.
+    """
 
     span_s: float
     high: float
 
     def x(self, seconds: float) -> float:
-        """The place of a moment."""
+        """Return the x coordinate of a time."""
         return LEFT + seconds / self.span_s * (RIGHT - LEFT)
 
     def y(self, devices: float) -> float:
-        """The place of a number."""
+        """Return the y coordinate of a number of devices."""
         return BOTTOM - devices / self.high * (BOTTOM - TOP)
 
     def steps(self, edges_s: np.ndarray, values: np.ndarray) -> list[tuple[float, float, float]]:
-        """(left, right, height) of the stretches, those of equal height as one."""
+        """Return (left, right, y) of the intervals; neighbours of equal value are merged."""
         ends = np.append(np.flatnonzero(np.diff(values) != 0), len(values) - 1)
         begins = np.append(0, ends[:-1] + 1)
         return [
@@ -190,7 +203,7 @@ class _StaircaseFrame:
         ]
 
     def area(self, edges_s: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
-        """The path of what lies between two numbers over time."""
+        """Return the path of the area between two step functions of time."""
         there, back = self.steps(edges_s, high), reversed(self.steps(edges_s, low))
         line = "".join(f"V{num(y)}H{num(right)}" for _, right, y in there)
         return f"M{num(LEFT)} {num(there[0][2])}{line}" + "".join(f"V{num(y)}H{num(left)}" for left, _, y in back) + "z"
@@ -222,7 +235,7 @@ def _drawing(name: str, found: Stairs, frame: _StaircaseFrame, used: int) -> Mar
 
 
 def _names(found: Stairs, frame: _StaircaseFrame) -> list[str]:
-    """The stage on each plateau that is wide enough, where one stage alone computes."""
+    """Draw the stage's name on each wide plateau during which only this stage computes."""
     total, kinds = found.counts.sum(axis=0), np.argmax(found.counts, axis=0)
     same = (np.diff(found.stage) == 0) & (np.diff(kinds) == 0) & (np.diff(total) == 0)
     ends = np.append(np.flatnonzero(~same), len(total) - 1)
@@ -236,14 +249,14 @@ def _names(found: Stairs, frame: _StaircaseFrame) -> list[str]:
         if found.stage[b] >= 0 and right - left > len(name) * DIGIT and BOTTOM - top > 18:
             cls = f"l-{_class(FAMILIES[int(kinds[b])])}"
             at = top + 14
-            if abs(at - 4 - frame.y(found.mean)) < 8 and BOTTOM - top > 32:  # not on the line of the average
+            if abs(at - 4 - frame.y(found.mean)) < 8 and BOTTOM - top > 32:  # keep clear of the average line
                 at += 14
             parts.append(text((left + right) / 2, at, name, cls, "middle"))
     return parts
 
 
 def _table(found: Stairs, real: Stairs | None) -> Table:
-    """Share of an iteration by number of computing devices."""
+    """Build a table: share of an iteration by number of computing devices."""
     counts = sorted({*found.shares, *(real.shares if real is not None else ())}, reverse=True)
     each = -(-len(counts) // MOST_ROWS)
     groups = [counts[k : k + each] for k in range(0, len(counts), each)]

@@ -1,7 +1,8 @@
-"""Small pieces of SVG: numbers, escaping, axes with round ticks.
+"""SVG elements: numbers, escaped text, axes with round ticks.
 
-Rules of this file: every text goes through `escape`; coordinates have two decimals at most, so that a report stays small
-and is the same to the byte each time.
+Every text goes through `escape`. Coordinates have at most two decimals, so that a report is small and the same bytes
+each
+time.
 """
 
 from collections.abc import Iterable
@@ -15,32 +16,38 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def num(value: float) -> str:
-    """A coordinate, as short as it can be."""
+    """Format a coordinate, with two decimals at most and without trailing zeros."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("", "-0") else text
 
 
 def text(x: float, y: float, content: str, cls: str = "", anchor: str = "") -> str:
-    """One line of text as SVG."""
+    """Return one line of text as SVG."""
     kind = f' class="{cls}"' if cls else ""
     side = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text{kind}{side} x="{num(x)}" y="{num(y)}">{escape(content)}</text>'
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
-    """The path of a rectangle: half as long as a <rect>."""
+    """Return the path of a rectangle; it is half as long as a <rect> element."""
     return f"M{num(x)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
 
 
 def through(places: Iterable[tuple[float, float]]) -> str:
-    """The path of a line from place to place."""
+    """Return the path of a line through points."""
     return "M" + "L".join(f"{num(x)} {num(y)}" for x, y in places)
 
 
 def svg(
     width: float, height: float, parts: Iterable[str], title: str, desc: str = "", cls: str = "", stretch: bool = False
 ) -> Markup:
-    """A whole drawing with its text alternative; `stretch` lets its width grow alone."""
+    """Return a complete drawing with its text alternative.
+
+    Arguments:
+        title, desc: text alternative for screen readers.
+        cls: CSS class.
+        stretch: True to let the width grow without the height.
+    """
     ratio = f' height="{num(height)}" preserveAspectRatio="none"' if stretch else ""
     kind = f' class="{cls}"' if cls else ""
     about = f"<desc>{escape(desc)}</desc>" if desc else ""
@@ -49,7 +56,7 @@ def svg(
 
 
 def ticks(low: float, high: float, wanted: int) -> list[float]:
-    """Round numbers from low to high, about as many as wanted."""
+    """Return round numbers from low to high, about as many as wanted."""
     if not (isfinite(low) and isfinite(high)) or high <= low:
         return [low]
     step = _step((high - low) / max(1, wanted), (1, 2, 5))
@@ -58,7 +65,10 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def byte_ticks(high: float, wanted: int) -> list[float]:
-    """Round numbers of bytes from zero: powers of two of a unit, so that labels come out short."""
+    """Return round numbers of bytes from zero.
+
+    The step is a power of two, so that labels are short.
+    """
     if high <= 0:
         return [0.0]
     step = 1.0
@@ -73,24 +83,27 @@ def _step(rough: float, multiples: tuple[int, ...]) -> float:
 
 
 def log_ticks(low: float, high: float, fine: bool = False) -> list[float]:
-    """1, 2 and 5 times powers of ten from low to high; only the powers where there are many, unless fine."""
+    """Return ticks of a logarithmic axis: 1, 2 and 5 times powers of ten.
+
+    With more than four powers, only the powers are returned, unless `fine` is true.
+    """
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     multiples = (1, 2, 5) if fine or len(powers) <= 4 else (1,)
     return [m * 10.0**k for k in powers for m in multiples if low * (1 - 1e-9) <= m * 10.0**k <= high * (1 + 1e-9)]
 
 
 def show_bytes_short(amount_bytes: float) -> str:
-    """An amount of memory for an axis: no needless zeros."""
+    """Format bytes for an axis, without trailing zeros."""
     shown, unit = show_bytes(amount_bytes).rsplit(" ", 1)
     return f"{float(shown):g} {unit}"
 
 
 def show_tick(value_s: float, scale_s: float) -> str:
-    """A time on an axis, in the unit that suits the axis' length."""
+    """Format a time on an axis, in a unit that suits the axis's length `scale_s`."""
     size, unit = (1.0, "s") if scale_s >= 2 else (1e-3, "ms") if scale_s >= 2e-3 else (1e-6, "µs")
     return "0" if value_s == 0 else f"{value_s / size:.6g} {unit}"
 
 
 def show_time(value_s: float) -> str:
-    """A duration for people; nothing is zero seconds."""
+    """Format a duration, with µs for microseconds."""
     return show_seconds(value_s).replace(" us", " µs")

@@ -1,9 +1,13 @@
-"""The timeline of a trace: a row for each device (of waves, for each), its compute lane thick, its network and host lanes thin below.
+"""Timeline of a trace: a row per device, or per wave of a device.
 
-Rules of this file: the size is bounded whatever the trace holds. At most MOST_ROWS devices are drawn (the first
-replicas of every stage come first). Up to MOST_TOLD instructions have a path each, with its text; more share a path with
-those that differ in the index alone, and the script finds their texts; of more than MOST_BLOCKS, those that would be
-hardly visible are drawn together, sliced by their shares of the time. Nothing is left out silently.
+A row has a thick compute lane, and thin network and host lanes below it. The size of the drawing is bounded:
+
+- At most MOST_ROWS devices are drawn, the first replicas of every stage first.
+- Up to MOST_TOLD instructions have their own path and text. With more, instructions that differ only in their index
+  share a path, and the page's script computes their texts.
+- With more than MOST_BLOCKS instructions, hardly visible ones are merged into blocks, which show the shares of time.
+
+Notes say what was merged or left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +32,15 @@ MOST_LABELS = 7_000
 
 @dataclass(frozen=True)
 class Timeline:
-    """Contents of the template; `notes` say what was merged or left out."""
+    """Values of the template for one timeline.
+
+    Attributes:
+        legend: CSS classes with their meanings.
+        notes: sentences on merged events and devices that are not drawn.
+        dense: True if there are more than 16 rows of devices.
+        critical: True if a part of the critical path is outlined.
+        unit_s: seconds of one drawing unit.
+    """
 
     title: str
     axis: Markup
@@ -41,7 +53,10 @@ class Timeline:
 
 
 def rows_of(plan: Plan, trace: Trace) -> tuple[int, ...]:
-    """The devices to draw, ascending: the first replica of every stage first, then the second, and so on."""
+    """Choose the devices to draw; return them in ascending order.
+
+    The first replicas of all stages are chosen first, then the second replicas, and so on.
+    """
     present = {device for device, _ in trace.lanes}
     ranked: dict[int, None] = {}
     for replica in range(max(len(stage.devices) for stage in plan.stages)):
@@ -65,8 +80,8 @@ def timeline(
     """Draw the window of a trace on an axis of `span_s` seconds.
 
     Arguments:
-        events: those of the window.
-        critical: tells whether an event lies on the critical path.
+        events: events of the window.
+        critical: returns True for an event on the critical path.
     """
     drawn = rows_of(plan, trace)
     wanted = set(drawn)
@@ -117,7 +132,7 @@ def timeline(
 
 
 def axis(span_s: float) -> Markup:
-    """Time from the window's start, with finer ticks for each zoom."""
+    """Draw the time axis, from the window's start, with finer ticks for each zoom."""
     parts, seen = [], set()
     for zoom in ZOOMS:
         for tick in ticks(0.0, span_s, 10 * zoom):

@@ -1,4 +1,4 @@
-"""Rows of a timeline: the compute lane and the thin lanes of one device, drawn on the axis of a window."""
+"""Rows of a timeline: the compute lane and the thin lanes of one device."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +16,12 @@ from hocket.reporting.charts.window import Window
 
 WIDTH = 1120.0  # units, and CSS pixels before zooming
 ZOOMS = (1, 2, 4, 8, 16)
-DIGIT = 6.1  # units that one character takes
+DIGIT = 6.1  # width of one character, in drawing units
 
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """Drawings of one device."""
+    """Drawings and labels of one device, or of one wave of a device."""
 
     label: str
     stages: str
@@ -31,12 +31,13 @@ class TimelineRow:
 
 
 class Painter:
-    """Draws the rows of one timeline; remembers which classes it used.
+    """Draws the rows of one timeline.
 
     Attributes:
-        told: whether every instruction gets a path with its own text, or shares one.
-        deepest: the zoom up to which numbers appear in blocks.
-        used: classes that were drawn; outlined: whether a part of the critical path was.
+        told: True if every instruction has its own path and text; False if similar instructions share a path.
+        deepest: zoom up to which blocks have numbers.
+        used: CSS classes that were drawn.
+        outlined: True if a part of the critical path was drawn.
     """
 
     def __init__(
@@ -61,7 +62,13 @@ class Painter:
         self.deepest = ZOOMS[-1]
 
     def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> TimelineRow:
-        """Row of one device, or of the wave with this lane of it."""
+        """Draw the row of one device, or of one wave of it.
+
+        Arguments:
+            compute: events of the compute lane.
+            others: events of the other lanes, by lane; drawn as thin rows.
+            wave: compute lane of the wave; empty if the device has one compute lane.
+        """
         hosted = [s for s in self.stages.get(device, []) if wave in ("", compute_lane(self.waves[s]))]
         busy_s = sum(max(0.0, self._clip(e.end_s) - self._clip(e.start_s)) for e in compute)
         busy = f"{busy_s / self.window.seconds:.0%}"
@@ -83,7 +90,7 @@ class Painter:
                 groups.setdefault(_class_of(event), []).append(event)
         if not groups:
             return None
-        # As many thin rows as transfers of one kind ever run at once, but at most three.
+        # One thin row for each concurrent transfer of a kind, but at most three.
         rows: list[list[Event]] = []
         for name in sorted(groups, key=lambda n: (order.get(n, 9), n)):
             packed: list[list[Event]] = []
@@ -148,7 +155,7 @@ class Painter:
         return parts + labels
 
     def _label(self, device: int, event: Event, cls: str, x: float, y: float, width: float) -> list[str]:
-        """The microbatch, with its stage where the device has several and there is room."""
+        """Draw the microbatch, with its stage if the device has several stages and there is room."""
         short, cls = str(event.index), f"l-{cls}"
         found, until = [], ""
         if event.kind in (Kind.FORWARD, Kind.BACKWARD) and len(self.stages.get(device, [])) > 1:
@@ -161,13 +168,13 @@ class Painter:
         return found
 
     def _zoom(self, label: str, width: float) -> int | None:
-        """The zoom from which there is room for a label."""
+        """Return the lowest zoom at which a label fits."""
         return next((z for z in ZOOMS if z <= self.deepest and width * z >= len(label) * DIGIT + 3), None)
 
     def _slices(
         self, device: int, block: MergedEvents, place: tuple[float, float, float, float]
     ) -> Iterator[tuple[str, str]]:
-        """The classes of a block of several events, each as thick as its share of the time."""
+        """Yield each CSS class of a merged block, drawn as thick as its share of time."""
         left, top, width, height = place
         shares: dict[str, float] = {}
         for event in block.events:
@@ -211,7 +218,7 @@ def _class_of(event: Event, chunk: int = 0) -> str:
 
 
 def _without_index(event: Event) -> str:
-    """The event's name with {} for its index."""
+    """Return the event's name with {} in place of its index."""
     return re.sub(rf"(?<=[#u]){event.index}(?!\d)", "{}", event.name)
 
 

@@ -1,8 +1,9 @@
 """Window: the part of a trace that a report draws.
 
-A whole run is mostly repetition. What is drawn is a few iterations (batches) out of the middle, where a pipeline has
-filled; an iteration begins when the first forward of its batch begins. Where a run was drained for checkpoints, they are
-out of one of its segments.
+A run mostly repeats itself. The window shows a few iterations (batches) from the middle, after the pipeline's warm-up.
+An
+iteration begins with the first forward of its batch. If a run was drained for checkpoints, all iterations come from one
+segment between checkpoints.
 """
 
 from dataclasses import dataclass, replace
@@ -14,12 +15,12 @@ from hocket.program.instruction import Kind
 from hocket.program.trace.trace import KINDS, Event, Trace
 
 MOST_ITERATIONS = 3
-MOST_PER_ROW = 100  # forwards and backwards of one device that leave room for their numbers
+MOST_PER_ROW = 100  # forwards and backwards of one device; more would leave no room for their numbers
 
 
 @dataclass(frozen=True)
 class Window:
-    """A span of time, and which iterations it shows: `first` to `first + count - 1` of `total`."""
+    """A span of time with iterations `first` to `first + count - 1` of `total`."""
 
     start_s: float
     end_s: float
@@ -29,11 +30,11 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the window, in seconds."""
         return self.end_s - self.start_s
 
     def events(self, trace: Trace) -> list[Event]:
-        """Events in the window, at least in part, by start."""
+        """Return the events that overlap the window, sorted by start."""
         inside = (trace.start_s < self.end_s) & ((trace.end_s > self.start_s) | (trace.start_s >= self.start_s))
         found = []
         for k in np.flatnonzero(inside).tolist():
@@ -47,7 +48,7 @@ class Window:
         return sorted(found, key=lambda e: (e.start_s, e.device, e.lane, e.end_s, e.name))
 
     def describe(self) -> str:
-        """Iterations of the window, for people."""
+        """Describe the iterations of the window, such as "iteration 3 of 8, the steady state"."""
         if self.count >= self.total:
             return "the whole trace" if self.total != 1 else "the whole trace, one iteration"
         which = (
@@ -59,7 +60,7 @@ class Window:
 
 
 def batch_starts(trace: Trace, microbatches: int) -> list[float]:
-    """Begin of the first forward of each batch, in batch order."""
+    """Return the start of the first forward of each batch, in batch order."""
     forward = trace.kind == KINDS.index(Kind.FORWARD)
     batches, which = np.unique(trace.index[forward] // microbatches, return_inverse=True)
     starts = np.full(len(batches), np.inf)
@@ -70,10 +71,11 @@ def batch_starts(trace: Trace, microbatches: int) -> list[float]:
 def choose(
     trace: Trace, microbatches: int, count: int | None = None, around_s: tuple[float, float] | None = None
 ) -> Window:
-    """The iterations to draw: `count` of them, or up to MOST_ITERATIONS that stay readable.
+    """Choose the iterations to draw.
 
     Arguments:
-        around_s: a span that should be seen, such as a critical path's; out of the middle when there is none.
+        count: number of iterations; by default up to MOST_ITERATIONS, as many as stay readable.
+        around_s: span of time to include, such as a critical path's; by default the middle of the trace.
     """
     if trace.segments_s and around_s is None:
         return _within_a_segment(trace, microbatches, count)
@@ -87,11 +89,12 @@ def choose(
         count = max(1, min(MOST_PER_ROW * total // busiest, MOST_ITERATIONS, total - 2))
     if count >= total:
         return Window(begin, end, 0, total, total)
-    # Never the last iteration alone (the pipeline empties in it), and not the first where there is another.
+    # Avoid the last iteration, in which the pipeline drains, and the first if there is another.
     last = total - 1 - count
     first = min(max(1, (total - count) // 2), last)
     if around_s is not None and around_s[1] > starts[-1] + 1e-9 * end:
-        # An asynchronous run's last iterations begin while it is still steady: up to the end of the span, they are shown.
+        # The last iterations of an asynchronous run begin while it is still in steady state. Show them up to the span's
+        # end.
         first = min(total - count, max(0, sum(start <= around_s[0] for start in starts) - 1))
         return Window(starts[first], around_s[1], first, total - first, total)
     if around_s is not None:
@@ -101,7 +104,7 @@ def choose(
 
 
 def _within_a_segment(trace: Trace, microbatches: int, count: int | None) -> Window:
-    """Iterations to draw of a run with checkpoints: the middle of its longest segment."""
+    """Choose iterations of a run with checkpoints: the middle of its longest segment."""
     edges = [*trace.segments_s, float("inf")]
     parts = [trace.part(start_s, end_s) for start_s, end_s in pairwise(edges)]
     lengths = [len(batch_starts(part, microbatches)) for part in parts]

@@ -1,4 +1,7 @@
-"""Allocation over time as in Figures 5.12 and 5.13: bands of jobs coloured by entity where they are few, of types otherwise."""
+"""Allocation over time, as in figures 5.12 and 5.13 of the dissertation (Gavel).
+
+Bands are jobs coloured by entity if there are few jobs, otherwise worker types.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +16,14 @@ from hocket.scheduler.simulation.metrics import ClusterRun
 
 MOST_JOBS = 40
 MOST_WORKERS = 64
-_MOST_BANDS = 240  # jobs times policies on a page
+_MOST_BANDS = 240  # jobs x policies on a page
 
-Drawn = tuple[str, ClusterRun, np.ndarray]  # policy, run and edges of bins
+Drawn = tuple[str, ClusterRun, np.ndarray]  # policy, run, edges of bins in seconds
 
 
 @dataclass(frozen=True)
 class Allocations:
-    """Drawings of each policy with titles; `jobs`: True if bands are jobs."""
+    """Drawings of each policy, with titles; `jobs` is True if bands are jobs."""
 
     rows: tuple[tuple[str, tuple[tuple[str, Markup], ...]], ...]
     legend: Markup
@@ -28,10 +31,11 @@ class Allocations:
 
 
 def allocations(runs: Sequence[Drawn], types: dict[str, Look], end_s: float) -> Allocations:
-    """Drawings of all policies, all with the same axes.
+    """Draw the allocation of each policy, all on the same axes.
 
     Arguments:
-        types: how types look, by name.
+        types: look of each worker type, by name.
+        end_s: end of the time axis.
     """
     jobs = max((len(run.records) for _, run, _ in runs), default=0)
     workers = max((sum(t.workers for t in run.types) for _, run, _ in runs), default=0)

@@ -1,4 +1,4 @@
-"""Axes of cluster charts: from values to places, with round ticks; long times are in minutes and hours."""
+"""Axes of cluster charts, with round ticks; long times are in minutes and hours."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from hocket.reporting.charts.svg import log_ticks, num, show_time, text, ticks
 
-# Where a logarithmic axis of time has its ticks: times that people count in.
+# Ticks of a logarithmic time axis: round numbers of seconds, minutes and hours.
 _TIMES_S = (
     *(10.0**k for k in range(-6, 1)),
     *(10.0, 60.0, 600.0, 3600.0),
@@ -19,7 +19,7 @@ _FINER_S = tuple(sorted({*_TIMES_S, *_SHORT_S, 30.0, 120.0, 300.0, 1800.0, 7200.
 
 
 def show_long(value_s: float) -> str:
-    """A duration as jobs of a cluster have it: in hours from two hours on, such as '38.2 h'."""
+    """Format a duration; in hours from two hours on, such as '38.2 h'."""
     if abs(value_s) < 7200:
         return show_time(value_s)
     hours = value_s / 3600
@@ -27,7 +27,7 @@ def show_long(value_s: float) -> str:
 
 
 def show_tick(value_s: float) -> str:
-    """A time of a logarithmic axis, in the largest unit that it is one or more of."""
+    """Format a tick of a logarithmic time axis, in the largest unit not above the value."""
     for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if value_s >= size:
             return f"{value_s / size:,.4g} {unit}"
@@ -42,9 +42,10 @@ class Axis:
     """One axis of a drawing.
 
     Attributes:
-        low, high: the values at its ends; low < high, and both > 0 on a logarithmic axis.
-        start, end: their places in the drawing.
-        unit: what it says of its ticks; "time" for seconds, "%" for shares.
+        low, high: values at the ends; low < high, and both > 0 on a logarithmic axis.
+        start, end: coordinates of the ends.
+        unit: format of the tick labels: "time" for seconds, "%" for shares, empty for numbers.
+        log: True for a logarithmic axis.
     """
 
     low: float
@@ -55,7 +56,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The place of a value; what is beyond an end is put there."""
+        """Return the coordinate of a value; values beyond an end are clipped to it."""
         value = min(max(value, self.low), self.high)
         if self.log:
             share = log10(value / self.low) / log10(self.high / self.low)
@@ -64,14 +65,14 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def marks(self, wanted: int) -> list[tuple[float, str]]:
-        """Round values with their labels, about so many."""
+        """Return about `wanted` round values, each with its label."""
         if not self.log:
             return self._even(wanted)
         show = show_tick if self.unit == "time" else self._show
         for found in self._decades():
             if len(found) >= _FEWEST:
                 return [(value, show(value)) for value in found]
-        # Even distances crowd at the right end: what there is of the others goes between.
+        # Equidistant ticks crowd at the right end of a logarithmic axis, so the few round ones are added.
         by_name = {name: value for value, name in self._even(wanted)}
         by_name |= {show(value): value for value in found if value not in by_name.values()}
         return sorted((value, name) for name, value in by_name.items())
@@ -84,7 +85,7 @@ class Axis:
         return [(value, self._show(value)) for value in ticks(self.low, self.high, wanted)]
 
     def _decades(self) -> tuple[list[float], ...]:
-        """Ticks of a logarithmic axis, from coarse to fine; too few ticks are replaced by equidistant ones."""
+        """Return candidate ticks of a logarithmic axis, first coarse, then fine."""
         if self.unit == "time":
             return tuple([t for t in times if self.low <= t <= self.high] for times in (_TIMES_S, _FINER_S))
         return log_ticks(self.low, self.high), log_ticks(self.low, self.high, fine=True)
@@ -94,7 +95,10 @@ class Axis:
 
 
 def span_of(values: Iterable[float], log: bool = False) -> tuple[float, float]:
-    """Ends for an axis that shows all values: a little beyond them, and never the same."""
+    """Compute the ends of an axis that shows all values; they always differ.
+
+    On a logarithmic axis the ends lie a little beyond the values.
+    """
     known = [v for v in values if isfinite(v) and (v > 0 or not log)]
     low, high = min(known, default=1.0), max(known, default=1.0)
     if log:
@@ -103,7 +107,13 @@ def span_of(values: Iterable[float], log: bool = False) -> tuple[float, float]:
 
 
 def lattice(across: Axis, up: Axis, label: str, title: str, rows: int = 5, columns: int = 6) -> list[str]:
-    """The grid of a chart, the labels of its ticks, and what its axes are."""
+    """Draw the grid of a chart, the labels of ticks, and the titles of the axes.
+
+    Arguments:
+        label: title of the horizontal axis.
+        title: title of the vertical axis.
+        rows, columns: wanted numbers of ticks.
+    """
     parts = []
     for value, name in up.marks(rows):
         parts.append(f'<path class="grid" d="M{num(across.start)} {num(up.at(value))}H{num(across.end)}"/>')
@@ -112,7 +122,7 @@ def lattice(across: Axis, up: Axis, label: str, title: str, rows: int = 5, colum
     for value, name in across.marks(columns):
         x, half = across.at(value), 3.1 * len(name)
         parts.append(f'<path class="grid" d="M{num(x)} {num(up.start)}v4"/>')
-        if x - half > last + 6:  # labels do not run into each other
+        if x - half > last + 6:  # labels must not overlap
             parts.append(text(min(x, across.end + 12 - half), up.start + 16, name, "tick", "middle"))
             last = x + half
     parts.append(text((across.start + across.end) / 2, up.start + 31, label, "tick", "middle"))
@@ -121,7 +131,12 @@ def lattice(across: Axis, up: Axis, label: str, title: str, rows: int = 5, colum
 
 
 def stairs(x: Callable[[float], float], y: Callable[[float], float], edges: np.ndarray, values: np.ndarray) -> str:
-    """The path of a value for each stretch between two edges, equal neighbours as one."""
+    """Return the path of a step function; equal neighbours are merged.
+
+    Arguments:
+        edges: edges of the intervals; shape (intervals + 1,).
+        values: value in each interval; shape (intervals,).
+    """
     steps = [f"M{num(x(float(edges[0])))} {num(y(float(values[0])))}"]
     level = num(y(float(values[0])))
     for edge, value in zip(edges[1:-1].tolist(), values[1:].tolist(), strict=True):

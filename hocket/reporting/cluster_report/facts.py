@@ -1,4 +1,4 @@
-"""Words and figures of a cluster report: header, tiles, and the table of policies."""
+"""Texts and metrics of a cluster report: header, tiles, table of policies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """Figure of one policy; `times`: its ratio to the best, empty if there is nothing to compare."""
+    """Metric of one policy; `times` is its ratio to the best, or empty."""
 
     value: str
     best: bool = False
@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class FactRow:
-    """A figure of all policies."""
+    """Row of the table: one metric of all policies."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -32,12 +32,12 @@ class FactRow:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure: how to read it from a summary, and how to show it.
+    """A metric: functions to read it from a summary and to format it.
 
     Attributes:
-        value: None where a policy has none.
-        better: -1 if less is better, 1 if more is, 0 if neither.
-        fair: compared only among those that finished as many jobs as any.
+        value: returns the metric; None if the policy has no value.
+        better: -1 if less is better, 1 if more is better, 0 if neither.
+        fair: True to compare only policies that finished the most jobs.
     """
 
     name: str
@@ -68,12 +68,12 @@ def _part(value: float) -> str:
 
 
 def show_usd(value: float) -> str:
-    """An amount of money."""
+    """Format an amount of dollars."""
     return f"${value:,.0f}" if value >= 1000 else f"${value:,.2f}"
 
 
 def _figures(summaries: Sequence[ClusterSummary]) -> list[_Figure]:
-    """Figures with a value in at least one run."""
+    """Return the metrics that have a value in at least one run."""
     found = [
         _Figure("jobs", lambda s: s.jobs, _whole),
         _Figure("finished", lambda s: s.finished, _whole, 1, False),
@@ -105,7 +105,7 @@ def _figures(summaries: Sequence[ClusterSummary]) -> list[_Figure]:
 
 
 def summary_rows(summaries: Sequence[ClusterSummary]) -> tuple[FactRow, ...]:
-    """All figures, with the best marked where policies differ."""
+    """Build the rows of all metrics; the best value is marked if policies differ."""
     return tuple(_row(figure, summaries) for figure in _figures(summaries))
 
 
@@ -134,18 +134,21 @@ def _times(ratio: float) -> str:
 
 
 def comparable(summaries: Sequence[ClusterSummary]) -> list[bool]:
-    """Mask of policies that finished the most jobs: averages over fewer jobs are of other jobs."""
+    """Return a mask of the policies that finished the most jobs.
+
+    Averages over fewer jobs cover other jobs, so they cannot be compared.
+    """
     most = max((s.finished for s in summaries), default=0)
     return [s.finished == most for s in summaries]
 
 
 def types_of(runs: Sequence[tuple[str, ClusterRun]]) -> tuple[WorkerType, ...]:
-    """Types of workers of all runs, each name once."""
+    """Return the worker types of all runs, each name once."""
     return tuple({t.name: t for _, run in reversed(runs) for t in reversed(run.types)}.values())[::-1]
 
 
 def sentence(runs: Sequence[tuple[str, ClusterRun]], summaries: Sequence[ClusterSummary]) -> str:
-    """Description of the simulation in a sentence."""
+    """Describe the simulation in a sentence."""
     jobs = max(len(run.records) for _, run in runs)
     workers = sum(t.workers for t in types_of(runs))
     about = f"{plural(jobs, 'job')} on {plural(workers, 'worker')} under {_policies(len(runs))}"
@@ -161,7 +164,7 @@ def _policies(count: int) -> str:
 
 
 def chips(runs: Sequence[tuple[str, ClusterRun]]) -> tuple[str, ...]:
-    """The cluster in short pieces."""
+    """Describe each worker type in a short text."""
     found = []
     changed = {run.types[kind].name for _, run in runs for _, kind, _ in run.prices}
     for t in types_of(runs):
@@ -173,7 +176,7 @@ def chips(runs: Sequence[tuple[str, ClusterRun]]) -> tuple[str, ...]:
 
 
 def tiles(names: Sequence[str], summaries: Sequence[ClusterSummary]) -> tuple[Tile, ...]:
-    """The key figures: of the best policy of each where there are several."""
+    """Build the tiles of key metrics; with several policies, each shows the best policy."""
     fair = [
         (name, s) for name, s, yes in zip(names, summaries, comparable(summaries), strict=True) if yes and s.finished
     ]
@@ -203,7 +206,10 @@ def tiles(names: Sequence[str], summaries: Sequence[ClusterSummary]) -> tuple[Ti
 
 
 def refused_table(runs: Sequence[tuple[str, ClusterRun]]) -> Table:
-    """Jobs that could not run, with the reason; those refused alike by several policies once."""
+    """Build a table of refused jobs with reasons.
+
+    A job that several policies refuse for the same reason has one row.
+    """
     reasons: dict[tuple[str, str], list[str]] = {}
     for name, run in runs:
         for record in run.records:
@@ -217,7 +223,7 @@ def refused_table(runs: Sequence[tuple[str, ClusterRun]]) -> Table:
 
 
 def cost_by_type(run: ClusterRun) -> list[float]:
-    """Dollars that were paid for the workers that were held, by type, at the prices of the moment."""
+    """Compute the dollars paid for held workers, by worker type, at current prices."""
     found = [0.0] * len(run.types)
     for span in run.spans:
         found[span.type] += span.cost_usd
@@ -225,6 +231,6 @@ def cost_by_type(run: ClusterRun) -> list[float]:
 
 
 def capacity_changed(run: ClusterRun) -> bool:
-    """True if workers came or went during a run."""
+    """True if workers joined or left during a run."""
     full = [t.workers * run.ended_s for t in run.types]
     return any(not isclose(a, b, rel_tol=1e-9, abs_tol=1e-6) for a, b in zip(full, run.capacity_s, strict=True))

@@ -1,4 +1,4 @@
-"""Line charts of clusters: distributions, courses over time, and points by load; each line is a policy."""
+"""Line charts of clusters: distributions and time series, one line per policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,12 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, 546.0, 22.0, 226.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Values of one policy: of those jobs that have one; `of` is how many jobs there are."""
+    """Values of one policy.
+
+    Attributes:
+        values: one for each job that has a value.
+        of: number of all jobs.
+    """
 
     name: str
     look: Look
@@ -27,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class StepLine:
-    """A value for each stretch between one edge and the next."""
+    """A step function of time: one value per interval between edges."""
 
     name: str
     look: Look
@@ -38,11 +43,13 @@ class StepLine:
 def distribution(
     samples: Sequence[Sample], title: str, label: str, unit: str = "", least: float = 0.0, mark: float | None = None
 ) -> Markup:
-    """Cumulative distribution on a logarithmic axis; without values, only the note on missing ones.
+    """Draw cumulative distributions on a logarithmic axis.
+
+    A policy without values has a note but no curve.
 
     Arguments:
-        least: what is smaller stands at the left end.
-        mark: a value that has an upright line.
+        least: smaller values are drawn at the left end.
+        mark: value marked by a vertical line.
     """
     seen = [float(v) for s in samples if len(s.values) for v in (s.values.min(), s.values.max())]
     low, high = span_of([max(v, least) for v in seen] + ([mark] if mark else []), log=True)
@@ -66,7 +73,7 @@ def distribution(
 
 
 def _risers(rising: np.ndarray, part: np.ndarray, across: Axis, up: Axis) -> str:
-    """The path of a CDF: as many steps as there are columns of pixels, at most."""
+    """Return the path of a CDF, with at most one step per pixel column."""
     places = np.round([across.at(v) for v in rising.tolist()])
     last = np.flatnonzero(np.append(np.diff(places) > 0, True))
     steps = "".join(f"H{num(float(places[k]))}V{num(up.at(float(part[k])))}" for k in last.tolist())
@@ -76,7 +83,7 @@ def _risers(rising: np.ndarray, part: np.ndarray, across: Axis, up: Axis) -> str
 def over_time(
     courses: Sequence[StepLine], title: str, y_title: str, unit: str = "", most: float = 0.0, low: float = 0.0
 ) -> Markup:
-    """Values over time, from `low` up to the highest, `most` at least."""
+    """Draw values over time; the axis goes from `low` to at least `most`."""
     end_s = max([float(c.edges_s[-1]) for c in courses], default=1.0)
     high = max([most, low + 1e-9, *(float(c.values.max()) for c in courses if len(c.values))])
     across = Axis(0.0, end_s, LEFT, RIGHT, "time")
@@ -92,7 +99,7 @@ def over_time(
 
 
 def curve(path: str, look: Look, about: str) -> str:
-    """A line of a chart; `about` is said where one points at it."""
+    """Return a line of a chart; `about` is its tooltip."""
     return f'<path class="loss" {look.stroke} d="{path}"><title>{escape(about)}</title></path>'
 
 

@@ -1,4 +1,8 @@
-"""load_report_html: average JCT against load, as in Figure 5.9a; one line a policy, one point a rate; CDFs at one rate, 5.9b."""
+"""Report of average JCT against load, as in figure 5.9 of the dissertation (Gavel).
+
+The first chart has a line per policy and a point per rate (figure 5.9a). The second chart has CDFs at one rate (figure
+5.9b).
+"""
 
 from collections.abc import Iterable, Sequence
 from math import isfinite, isinf, nan
@@ -15,26 +19,28 @@ from hocket.reporting.plan_report.facts import Tile
 from hocket.reporting.plan_report.page import render
 from hocket.scheduler.simulation.sustained_load import course, sustained
 
-LoadRow = tuple[str, float, float]  # policy, jobs an hour, average JCT in seconds; nan where nothing is finished
-Times = tuple[str, np.ndarray, int]  # policy, JCT in seconds of the jobs that finished, how many there are
-_ASIDE = 4.0  # between the upright lines of policies at one rate, which would hide each other
-_WIDE = 20.0  # from this ratio of the longest to the shortest time on, the axis is logarithmic
+LoadRow = tuple[str, float, float]  # policy, jobs an hour, average JCT in seconds (nan if no job finished)
+Times = tuple[str, np.ndarray, int]  # policy, JCT in seconds of finished jobs, number of jobs
+_ASIDE = 4.0  # distance of the policies' vertical lines at one rate, which would otherwise hide each other
+_WIDE = 20.0  # the axis is logarithmic if the ratio of the longest to the shortest time is larger
 
 
 def load_report_html(
     rows: Sequence[LoadRow], title: str = "JCT against load", times: Sequence[Times] = (), at: str = ""
 ) -> str:
-    """A page with the chart and its figures.
+    """Build a page with the charts and a table.
 
     Arguments:
-        rows: (policy, jobs an hour, average JCT in seconds); several of one policy and rate are runs of several seeds.
-        times: (policy, JCT in seconds of its finished jobs, number of jobs), for a CDF; `at` says what they were run at.
+        rows: (policy, jobs an hour, average JCT in seconds). Rows with the same policy and rate are runs with other
+            seeds.
+        times: (policy, JCT in seconds of its finished jobs, number of jobs), for a CDF.
+        at: description of the rate of `times`.
 
     Returns:
-        A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
+        A self-contained HTML document; the same input gives the same bytes.
 
     Raises:
-        InputError: a rate that is not > 0, or a time that is < 0 or infinite; a CDF of a policy without rows.
+        InputError: a rate that is not > 0, a time that is < 0 or infinite, or a CDF of a policy without rows.
     """
     found = _points(rows)
     rates = sorted({rate for line in found.values() for rate in line})
@@ -62,7 +68,10 @@ def load_report_html(
 
 
 def _gains(found: dict[str, dict[float, list[float]]]) -> list[str]:
-    """Load that each policy sustains relative to the first, where it can be determined."""
+    """Describe the load that each policy sustains relative to the first policy.
+
+    Policies are left out if their load cannot be determined.
+    """
     courses = {
         name: course((rate, jct_s) for rate, seen in line.items() for jct_s in seen) for name, line in found.items()
     }
@@ -72,7 +81,7 @@ def _gains(found: dict[str, dict[float, list[float]]]) -> list[str]:
 
 
 def _cdf(times: Sequence[Times], names: Sequence[str]) -> Markup | None:
-    """Distributions over jobs, policies with the looks that they have in the chart."""
+    """Draw distributions over jobs; policies have the same looks as in the load chart."""
     samples = []
     for name, values, of in times:
         if name not in names:
@@ -82,10 +91,12 @@ def _cdf(times: Sequence[Times], names: Sequence[str]) -> Markup | None:
 
 
 def load_chart(rows: Iterable[LoadRow]) -> Markup:
-    """Average JCT by rate: means over seeds, joined; vertical lines show the range of seeds.
+    """Draw average JCT by rate: lines through means over seeds.
+
+    Vertical lines show the range over seeds.
 
     Raises:
-        InputError: as `load_report_html`.
+        InputError: an impossible rate or time, see `load_report_html`.
     """
     found = _points(rows)
     known = [v for line in found.values() for seen in line.values() for v in seen if isfinite(v)]
@@ -124,7 +135,7 @@ def _line(
 
 
 def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
-    """Times of all seeds by policy and rate, in row order."""
+    """Group times of all seeds by policy and rate, in row order."""
     found: dict[str, dict[float, list[float]]] = {}
     for k, (name, rate, jct_s) in enumerate(rows):
         if not (isfinite(rate) and rate > 0):
@@ -136,13 +147,16 @@ def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Mean of the known values; nan if none is known."""
+    """Compute the mean of the known values; nan if no value is known."""
     known = [v for v in values if isfinite(v)]
     return sum(known) / len(known) if known else nan
 
 
 def _best(found: dict[str, dict[float, list[float]]], rate: float) -> float:
-    """The shortest time at a rate; nan, which equals nothing, where fewer than two policies have one."""
+    """Return the shortest time at a rate.
+
+    It is nan, which equals no value, if fewer than two policies have a time or all times are equal.
+    """
     values = [_mean(line.get(rate, [])) for line in found.values()]
     values = [v for v in values if isfinite(v)]
     return min(values) if len(values) > 1 and max(values) > min(values) else nan

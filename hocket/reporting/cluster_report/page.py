@@ -1,4 +1,7 @@
-"""cluster_report_html: what became of a workload under one or several policies, as one HTML file that needs nothing else."""
+"""Report of a cluster simulation: one or several policies on one workload.
+
+The report is a self-contained HTML file.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +20,13 @@ from hocket.reporting.cluster_report.style import Look, area_look, legend, line_
 from hocket.reporting.plan_report.page import render
 from hocket.scheduler.simulation.metrics import ClusterRun, fairness, jct_s, queueing_s, rhos, summary, worker_seconds
 
-_MOST_FAIR = 40_000_000  # bins times jobs times types that fairness is worked out for
-_LEAST_WAIT_S = 1.0  # shorter waits stand at the left end of their axis
+_MOST_FAIR = 40_000_000  # limit of bins x jobs x worker types for the computation of fairness
+_LEAST_WAIT_S = 1.0  # shorter waits are drawn at the left end of their axis
 
 
 @dataclass(frozen=True)
 class _Policy:
-    """A run with its name, its look, and the bins that its courses are drawn in."""
+    """A run with its name, its look, and the edges of its time bins."""
 
     name: str
     run: ClusterRun
@@ -31,7 +34,7 @@ class _Policy:
     edges_s: np.ndarray
 
     def course(self, values: np.ndarray) -> StepLine:
-        """A line over time."""
+        """Return a line over time with this policy's look."""
         return StepLine(self.name, self.look, self.edges_s, values)
 
 
@@ -45,17 +48,17 @@ class Figure:
 
 
 def cluster_report_html(runs: Sequence[tuple[str, ClusterRun]], first: int = 0, last: int | None = None) -> str:
-    """The report of one or several policies on one workload.
+    """Build the report of one or several policies on one workload.
 
     Arguments:
-        runs: by name of the policy.
-        first, last: the jobs that count, by place, in what is said of jobs; the rest is of all.
+        runs: name of each policy, and its run.
+        first, last: range of the jobs counted in job metrics. Other metrics cover all jobs.
 
     Returns:
-        A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
+        A self-contained HTML document; the same input gives the same bytes.
 
     Raises:
-        InputError: there are no runs.
+        InputError: no runs.
     """
     if not runs:
         raise InputError("cluster report: runs", "none", "one or more", "simulate a policy first")
@@ -87,7 +90,7 @@ def cluster_report_html(runs: Sequence[tuple[str, ClusterRun]], first: int = 0, 
 
 
 def _notes(policies: Sequence[_Policy]) -> list[tuple[str, str]]:
-    """Remarks by policy; a remark on several policies appears once."""
+    """Return remarks by policy; a remark that all policies have appears once."""
     found = []
     for policy in policies:
         for note in policy.run.notes:
@@ -97,7 +100,7 @@ def _notes(policies: Sequence[_Policy]) -> list[tuple[str, str]]:
 
 
 def _of_jobs(policies: Sequence[_Policy], first: int, last: int | None) -> tuple[Figure, ...]:
-    """Distributions over jobs of what finished, how fairly, and what waited."""
+    """Draw distributions over jobs: completion time, finish-time fairness, queueing time."""
     chosen = [p.run.records[first:last] for p in policies]
 
     def samples(values: Sequence[np.ndarray]) -> list[Sample]:
@@ -124,7 +127,7 @@ def _of_jobs(policies: Sequence[_Policy], first: int, last: int | None) -> tuple
 
 
 def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
-    """Charts over time: present, running and waiting jobs, and fairness of service."""
+    """Draw charts over time: present, running and waiting jobs, and fairness."""
     policies = [p for p in policies if p.run.records and p.run.ended_s > 0]
     if not policies:
         return ()
@@ -149,7 +152,7 @@ def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
 
 
 def _fair_bins(policy: _Policy) -> int:
-    """Bins of fairness: as many as of the rest, unless jobs are too many."""
+    """Return the number of time bins for fairness: the policy's bins, or fewer for many jobs."""
     size = max(1, len(policy.run.records) * len(policy.run.types))
     return min(len(policy.edges_s) - 1, _MOST_FAIR // size)
 
@@ -160,7 +163,7 @@ def _even(policy: _Policy) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _utilization(policies: Sequence[_Policy], types: Sequence[str]) -> tuple[Figure, ...]:
-    """Chart of the used share of each worker type."""
+    """Draw the used share of each worker type over time."""
     held = [(p, workers_held(p.run, p.edges_s)) for p in policies if p.run.ended_s > 0]
     figures = []
     for name in types:
@@ -180,7 +183,7 @@ def _allocations(policies: Sequence[_Policy], types: dict[str, Look], end_s: flo
 
 
 def _cost(policies: Sequence[_Policy], types: dict[str, Look]) -> tuple[Figure, ...]:
-    """Bars of dollars by type, and of workers' time."""
+    """Draw bars of dollars and of worker hours, by worker type."""
     bills = [(p, facts.cost_by_type(p.run)) for p in policies]
     hours = [(p, [float(s) / 3600 for s in worker_seconds(p.run)]) for p in policies]
 

@@ -1,4 +1,4 @@
-"""Series: what happened in a run between one moment and the next, from its leases and from when jobs came and went."""
+"""Time series of a run, in bins, from its leases and its jobs' arrivals and ends."""
 
 from functools import partial
 
@@ -7,11 +7,15 @@ import numpy as np
 from hocket.scheduler.simulation.metrics import ClusterRun, held
 
 MOST_BINS = 160
-_ROUNDS = 6  # a bin has as many rounds or more, so that jobs that take turns have their shares in it
+_ROUNDS = 6  # minimum rounds per bin, so that a bin averages over jobs that take turns
 
 
 def edges_of(run: ClusterRun, end_s: float) -> np.ndarray:
-    """Edges of equal bins up to the end of a run; `end_s` is the end of the longest run of the page."""
+    """Return edges of equal bins up to the end of a run.
+
+    Arguments:
+        end_s: end of the longest run of the page.
+    """
     if run.ended_s <= 0:
         return np.array([0.0, end_s])
     bins = min(MOST_BINS, max(12, run.rounds // _ROUNDS))
@@ -20,10 +24,18 @@ def edges_of(run: ClusterRun, end_s: float) -> np.ndarray:
 
 
 def amount(began_s: np.ndarray, ended_s: np.ndarray, size: np.ndarray, edges_s: np.ndarray) -> np.ndarray:
-    """The mean, between one edge and the next, of the sizes of those stretches of time that are under way.
+    """Compute the mean total size of the active intervals, in each bin.
 
-    Shape (edges - 1,). What has come together up to a moment t is the sum of size times min(max(t - began, 0), length): with
-    stretches sorted by their ends it is had from sums up to each.
+    The integral up to a time t is the sum of size x min(max(t - began, 0), length) over all intervals. Cumulative sums
+    over
+    the sorted begins and ends give it.
+
+    Arguments:
+        began_s, ended_s, size: of each interval.
+        edges_s: edges of the bins.
+
+    Returns:
+        Mean size by bin; shape (edges - 1,).
     """
 
     def upto(times_s: np.ndarray) -> np.ndarray:
@@ -39,7 +51,7 @@ def amount(began_s: np.ndarray, ended_s: np.ndarray, size: np.ndarray, edges_s: 
 
 
 def workers_held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Workers that were held, on average in each bin, by type; shape (types, bins)."""
+    """Compute the mean number of held workers by type and bin; shape (types, bins)."""
     began, ended, workers, kind = _leases(run)
     one = partial(amount, edges_s=edges_s)
     rows = [one(began[kind == t], ended[kind == t], workers[kind == t]) for t in range(len(run.types))]
@@ -53,13 +65,13 @@ def _leases(run: ClusterRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def jobs_running(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Jobs that had workers, on average in each bin."""
+    """Compute the mean number of running jobs by bin; shape (bins,)."""
     began, ended, _, _ = _leases(run)
     return amount(began, ended, np.array([float(len(s.jobs)) for s in run.spans]), edges_s)
 
 
 def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Mean number of jobs that had arrived and were not finished, by bin; refused jobs do not count."""
+    """Compute the mean number of arrived, unfinished jobs by bin; refused jobs do not count."""
     there = [r for r in run.records if not r.refused]
     came = np.array([r.job.arrived_s for r in there])
     left = np.array([max(run.ended_s, r.job.arrived_s) if r.finished_s is None else r.finished_s for r in there])
@@ -67,10 +79,15 @@ def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
 
 
 def by_job(run: ClusterRun, edges_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean number of workers of each job by bin, and their value to the job; both of shape (jobs, bins).
+    """Compute the mean workers of each job by bin, and their value to the job.
 
-    Worth: its throughput on them by what it is on a worker of the cluster on average. Who got the types that suit him has more
-    than he holds; with equal shares of every type everybody has as much as he holds.
+    The value is the job's throughput on these workers, relative to its throughput on an average worker of the cluster.
+    A job
+    on types that suit it has a value above its number of workers. With equal shares of all types, both numbers are
+    equal.
+
+    Returns:
+        Workers and value; both of shape (jobs, bins).
     """
     mean = held(run, edges_s) / np.diff(edges_s)[:, None, None]
     speed = np.array([r.throughputs for r in run.records]).reshape(len(run.records), len(run.types))

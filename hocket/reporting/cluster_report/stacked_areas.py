@@ -1,4 +1,4 @@
-"""Bands: what several have at a time, one on top of the other, over time; and bars of what each had in all."""
+"""Stacked areas over time, and stacked bars of totals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,12 @@ from hocket.reporting.cluster_report.style import Look
 
 @dataclass(frozen=True)
 class Band:
-    """One band with its height in each bin; pale bands separate neighbours of one colour."""
+    """One area with its height in each bin.
+
+    Attributes:
+        about: tooltip.
+        pale: True for a pale colour, which separates neighbours of the same colour.
+    """
 
     about: str
     look: Look
@@ -26,10 +31,13 @@ class Band:
 def bands(
     items: Sequence[Band], edges_s: np.ndarray, end_s: float, most: float, title: str, y_title: str, limit: float
 ) -> Markup:
-    """Bands over time, the first at the bottom.
+    """Draw stacked areas over time, the first at the bottom.
 
     Arguments:
-        most: what the axis comes up to; limit: where a line says how much there is, 0 for none.
+        edges_s: edges of the bins.
+        end_s: end of the time axis.
+        most: end of the vertical axis.
+        limit: height of the line that shows the capacity; 0 for no line.
     """
     across = Axis(0.0, end_s, LEFT, RIGHT, "time")
     up = Axis(0.0, max(most, 1e-9), BOTTOM, TOP)
@@ -49,13 +57,13 @@ def bands(
 
 
 def _stretches(there: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges in which a condition holds."""
+    """Return the index ranges in which a mask is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(int), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
-    """Along the top in steps, and back along the bottom."""
+    """Return the outline of an area: along its top in steps, and back along its bottom."""
     x = [f"{across.at(e):.1f}" for e in edges_s.tolist()]
     tops, lows = ([f"{up.at(v):.1f}" for v in side.tolist()] for side in (high, low))
     steps = [f"M{x[0]} {lows[0]}V{tops[0]}"]
@@ -66,7 +74,7 @@ def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high:
 
 
 def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, Look, float]], str]], title: str) -> Markup:
-    """Horizontal bar for each row: its name above it, pieces (name, look, size), and text at the end."""
+    """Draw a horizontal bar for each row: name above, pieces (name, look, size), end text."""
     left, right, each = 4.0, 468.0, 42.0
     most = max([fsum(size for _, _, size in pieces) for _, pieces, _ in rows], default=0.0) or 1.0
     parts: list[str] = []

@@ -1,4 +1,7 @@
-"""Looks of cluster charts: which colour and dash a policy, a type of workers or an entity has on the whole page."""
+"""Looks of cluster charts: colour and dash of policies, worker types and entities.
+
+A look is the same on the whole page.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,13 +11,13 @@ from markupsafe import Markup, escape
 from hocket.reporting.charts.palette import CURVES
 from hocket.reporting.charts.svg import NAMESPACE
 
-# Places among the colours: purple, olive, teal, ...; the first of them are the last that lines take.
+# Order of the colours for areas: purple, olive, teal, ... Areas start with colours that lines use last.
 _AREAS = (3, 5, 7, 4, 6, 1, 0, 2)
 
 
 @dataclass(frozen=True)
 class Look:
-    """The colour and the dash of a line; an area has the colour."""
+    """Colour and dash of a line; an area uses only the colour."""
 
     colour: str
     dash: str = ""
@@ -26,18 +29,21 @@ class Look:
 
 
 def line_look(place: int) -> Look:
-    """The look of the so-many-th policy: no two of the first 64 are alike."""
+    """Return the look of a policy by its number; the first 64 looks differ."""
     count = len(CURVES)
     return Look(CURVES[place % count][0], CURVES[(place + place // count) % count][1])
 
 
 def area_look(place: int) -> Look:
-    """Look of a worker type or entity by number; neighbours differ for colour-blind readers too."""
+    """Return the look of a worker type or entity by its number.
+
+    Consecutive numbers differ for colour-blind readers too.
+    """
     return Look(CURVES[_AREAS[place % len(_AREAS)]][0])
 
 
 def legend(items: Iterable[tuple[str, Look]], lines: bool) -> Markup:
-    """Names with a piece of their line, or of their area."""
+    """Return a legend: names with samples of their lines or areas."""
     parts = []
     for name, look in items:
         if lines:

@@ -1,4 +1,7 @@
-"""Together: what a report shows of a plan with a background job: figures, and a lane more on each device of a timeline."""
+"""Report section on a plan with a background job.
+
+The section has tables, and the timeline has an extra lane on each device.
+"""
 
 from dataclasses import dataclass
 
@@ -14,8 +17,12 @@ class BackgroundSection:
     """A plan with a background job.
 
     Attributes:
-        title: which job. figures: alone and together. devices: what each does; about_devices: its title. notes: what else is to be said.
-        trace: of both, the background's launches in `Trace.background`.
+        title: names the background job.
+        figures: metrics without and with the background job.
+        about_devices: title of the table `devices`.
+        devices: metrics by device.
+        notes: sentences below the tables.
+        trace: trace of both jobs; the background's launches are in `Trace.background`.
     """
 
     title: str
@@ -26,7 +33,7 @@ class BackgroundSection:
     trace: Trace
 
     def events(self, window: Window) -> list[Event]:
-        """Events of a window on a lane of their own; consecutive launches are merged."""
+        """Return the events of a window, with background launches on their own lane."""
         launches = [
             Event(device, BACKGROUND, "the background's launches", Kind.LOAD, -1, 0, begin, end)
             for device, spans in sorted(self.trace.background.items())

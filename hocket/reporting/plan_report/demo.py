@@ -1,4 +1,4 @@
-"""demo_html: how the demo ends. Every strategy that was tried, prediction beside measurement, and how the loss fell."""
+"""Report of the demo: prediction and measurement of each strategy, and loss curves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class DemoRow:
     """One strategy with its prediction and measurement; nan if not measured.
 
     Attributes:
-        config: as the papers write it, such as '15-1'.
-        predicted_peak_bytes, measured_peak_bytes: of the device that holds the most.
-        samples_per_s: measured.
-        paced_iteration_s: predicted at the pace that the machine had during the run; nan where that was not measured.
-        parts: of the error; None where they are not known.
+        config: replicas of each stage in the papers' notation, such as '15-1'.
+        predicted_peak_bytes, measured_peak_bytes: peak memory of the fullest device.
+        samples_per_s: measured throughput.
+        paced_iteration_s: predicted at the machine's pace during the run; nan if the pace was not measured.
+        parts: parts of the prediction's error; None if unknown.
     """
 
     strategy: str
@@ -39,12 +39,12 @@ class DemoRow:
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured iteration time; nan where it was not measured."""
+        """(predicted - measured) / measured iteration time; nan if not measured."""
         return self._error(self.predicted_iteration_s)
 
     @property
     def paced_error(self) -> float:
-        """Relative error of the prediction at the machine's pace."""
+        """Relative error of the prediction at the machine's pace; nan if not measured."""
         return self._error(self.paced_iteration_s)
 
     def _error(self, predicted_s: float) -> float:
@@ -53,10 +53,12 @@ class DemoRow:
 
 
 def slower_by(rows: Sequence[DemoRow], paced: bool = False) -> float:
-    """Relative slowdown of the strategy predicted to be fastest against the fastest measured one; nan without any.
+    """Compute the cost of trusting the predictions; nan without measurements.
+
+    It is the relative slowdown of the strategy predicted to be fastest against the strategy measured to be fastest.
 
     Arguments:
-        paced: predicted at the machine's pace.
+        paced: True to use predictions at the machine's pace.
     """
     known = [row for row in rows if isfinite(row.measured_iteration_s)]
     if not known:
@@ -75,15 +77,17 @@ def demo_html(
     *,
     log_loss: bool = False,
 ) -> str:
-    """The page that the demo ends with.
+    """Build the demo's report.
 
     Arguments:
-        losses: by strategy, the loss of each step.
-        plan, trace, summary, measured: the best plan, what was predicted of it and what happened; without the first
-            three there are no timelines.
+        losses: loss of each step, by strategy.
+        plan: the best plan.
+        trace, summary: its prediction. Without plan, trace and summary there are no timelines.
+        measured: trace of its run.
+        log_loss: True for a logarithmic loss axis.
 
     Returns:
-        A whole HTML document: no file or address outside it is needed.
+        A self-contained HTML document.
     """
     best = min(
         (r for r in rows if isfinite(r.measured_iteration_s)), key=lambda r: r.measured_iteration_s, default=None

@@ -1,4 +1,4 @@
-"""Words and figures of a plan report: header, tiles, tables."""
+"""Texts and metrics of a plan report: header, tiles, tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from hocket.util.units import show_bytes, show_number, show_ranges, show_rate
 
 @dataclass(frozen=True)
 class Tile:
-    """One key figure: name, value and remark."""
+    """One key metric: name, value and remark."""
 
     name: str
     value: str
@@ -30,27 +30,32 @@ class Tile:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a table; columns named in `right` hold numbers."""
+    """A table.
+
+    Attributes:
+        right: indices of the columns of numbers, aligned to the right.
+        shares: length of a bar from 0 to 1 in the last column of each row; empty for no bars.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
-    shares: tuple[float, ...] = ()  # for each row, the length of a bar from 0 to 1 in the last column
+    shares: tuple[float, ...] = ()
 
 
 def configuration(plan: Plan) -> str:
-    """The plan's configuration as the papers write it, such as '15-1'."""
+    """Return the plan's configuration in the papers' notation, such as '15-1'."""
     stages = ((stage, merged(plan.strategy, len(stage.devices), plan.microbatches)) for stage in plan.stages)
     return config(tuple(StageShape(stage.devices, merged=many, wave=stage.wave) for stage, many in stages))
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
-    """'1 device', '4 devices'."""
+    """Format a count with its noun: '1 device', '4 devices'."""
     return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def sentence(plan: Plan) -> str:
-    """The plan in one sentence."""
+    """Describe the plan in one sentence."""
     used = plan.tensor * len({device for stage in plan.stages for device in stage.devices})
     again = sum(stage.recompute for stage in plan.stages)
     parts = (
@@ -65,7 +70,7 @@ def sentence(plan: Plan) -> str:
 
 
 def about_strategy(plan: Plan) -> str:
-    """First paragraph of the strategy's module, and its source."""
+    """Return the first paragraph of the strategy's docstring, and its source."""
     if plan.strategy not in members():
         return ""
     first = description(plan.strategy).replace("`", "")
@@ -73,7 +78,7 @@ def about_strategy(plan: Plan) -> str:
 
 
 def chips(plan: Plan) -> tuple[str, ...]:
-    """The cluster and the options in short pieces."""
+    """Describe the cluster and the plan's options in short texts."""
     types: dict[str, int] = {}
     for device in range(plan.cluster.devices):
         name = plan.cluster.node_of(device).device_type
@@ -97,7 +102,11 @@ def chips(plan: Plan) -> tuple[str, ...]:
 
 
 def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
-    """Seconds of an iteration in the steady half of a measured trace; None if no segment has two."""
+    """Compute the mean iteration time in the second half of a measured trace.
+
+    Returns:
+        Seconds; None if no segment has two iterations.
+    """
     gaps = inner_gaps(np.array(batch_starts(trace, microbatches)), trace.segments_s)
     if not len(gaps):
         return None
@@ -105,13 +114,13 @@ def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
 
 
 def signed(error: float) -> str:
-    """A relative difference."""
+    """Format a relative difference with its sign."""
     shown = f"{error:+.1%}"
     return "0.0%" if shown in ("+0.0%", "-0.0%") else shown
 
 
 def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, ...]:
-    """The key figures."""
+    """Build the tiles of key metrics."""
     peak_device = max(summary.peak_memory_bytes, key=lambda d: (summary.peak_memory_bytes[d], -d), default=None)
     peak = summary.peak_memory_bytes[peak_device] if peak_device is not None else 0.0
     capacity = plan.group.cluster.capacity_bytes(peak_device) if peak_device is not None else 0.0
@@ -153,14 +162,14 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
 
 
 def computing(summary: Summary) -> str:
-    """Computing shares of an iteration, such as "devices compute 95.9% to 96.4% of the time"."""
+    """Describe utilization, such as "devices compute 95.9% to 96.4% of the time"."""
     shares = [f"{share:.1%}" for share in sorted(summary.utilization.values())]
     ends = list(dict.fromkeys([*shares[:1], *shares[-1:]]))
     return f"devices compute {' to '.join(ends)} of the time"
 
 
 def stage_table(plan: Plan, summary: Summary) -> Table:
-    """Table of stages: layers, devices and memory."""
+    """Build the table of stages: devices, layers, buckets, weight versions, stashes."""
     rows = []
     for s, stage in enumerate(plan.stages):
         first, last = (stage.layers[0], stage.layers[-1]) if stage.layers else ("", "")
@@ -181,7 +190,10 @@ def stage_table(plan: Plan, summary: Summary) -> Table:
 
 
 def traffic_table(plan: Plan, summary: Summary, events: Iterable[Event], window: Window) -> Table:
-    """Table of used links, busiest first, with the share of the window that their sends take."""
+    """Build the table of used links, those with the most bytes first.
+
+    One column is the share of the window during which sends occupy the link.
+    """
     busy: dict[str, float] = {}
     for event in events:
         if event.kind is Kind.SEND and event.lane.startswith("send>"):
@@ -202,7 +214,7 @@ def traffic_table(plan: Plan, summary: Summary, events: Iterable[Event], window:
 
 
 def level_table(plan: Plan, summary: Summary) -> Table:
-    """Bytes per iteration by level of the cluster."""
+    """Build the table of bytes per iteration by level of the cluster."""
     rows = [(name, show_bytes(size)) for name, size in summary.sent_bytes.items()]
     if summary.group_bytes:
         rows.append((f"inside groups of {plan.tensor}", show_bytes(summary.group_bytes)))
@@ -212,7 +224,10 @@ def level_table(plan: Plan, summary: Summary) -> Table:
 
 
 def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
-    """Predicted beside measured: means by kind and stage, memory peaks, and the largest differences."""
+    """Build tables of prediction against measurement.
+
+    They show the parts of the error, means by kind and stage, memory peaks, and the largest differences.
+    """
     why = parts_table(found)
     parts = (
         ("Means by kind and stage", (found.update, *found.kinds), show_time),
@@ -238,7 +253,7 @@ def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
 
 
 def parts_table(found: Comparison) -> Table | None:
-    """The parts of an update's error: pace, waits for cores, model; None where they are not known."""
+    """Build the table of the error's parts: pace, waits for cores, model; None if unknown."""
     parts = found.parts
     if parts is None:
         return None
@@ -251,7 +266,7 @@ def _known(show: Callable[[float], str], value: float) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Runs of numbers in short: '0–7, 12'."""
+    """Format numbers as ranges: '0–7, 12'."""
     return show_ranges(numbers, "–")
 
 

@@ -1,6 +1,8 @@
-"""The drawing of one device's backwards and sums: with overlap, without, and measured, on one axis.
+"""Drawing of one device's backwards and gradient all-reduces.
 
-Rules of this file: MOST_OWN sums have a row each, more share rows; of more than MOST_TOLD all of one look share a path.
+It shows them with overlap, without overlap, and measured, on one axis. Up to MOST_OWN all-reduces have their own row;
+more
+share rows. With more than MOST_TOLD, all with the same look share a path.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,22 +21,22 @@ DIGIT = 6.4
 
 
 def name_of(stage: int, bucket: int, several: bool) -> str:
-    """A bucket, with its stage where the device has several."""
+    """Return the name of a bucket, with its stage if the device has several stages."""
     return f"{stage}:{bucket}" if several else str(bucket)
 
 
 def gain_word(gain_s: float) -> str:
-    """Gained or lost seconds, in words."""
+    """Return "gained" or "lost"."""
     return "gained" if gain_s > 0 else "lost"
 
 
 def _wide(one: DeviceOverlap, span_s: float) -> bool:
-    """True if the gain is wide enough to be seen."""
+    """True if the gain is wide enough to be visible."""
     return abs(one.gained_s) / span_s * (RIGHT - LEFT) > 16
 
 
 def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Markup:
-    """Backward of one device with its sums beside it, with all sums after it, and as measured."""
+    """Draw a device's backwards and all-reduces with overlap, without overlap, and measured."""
     sides = [("with overlap", one.beside), ("without overlap", one.apart)]
     sides += [("measured", real)] if real is not None else []
     span_s = max(side.seconds for _, side in sides)
@@ -56,10 +58,16 @@ def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Mark
 
 
 class Panel:
-    """One way to run backwards and sums: the compute lane, and the sums below it."""
+    """One variant of a drawing: the compute lane, and the all-reduces below it."""
 
     def __init__(self, side: SummedBackward, span_s: float, top: float, band: float) -> None:
-        """Arguments: span_s: of the drawing's axis; top: where it begins; band: room between its lanes."""
+        """Lay out the lanes and rows.
+
+        Arguments:
+            span_s: seconds of the drawing's axis.
+            top: y coordinate of the panel's top.
+            band: room between the lanes, in drawing units.
+        """
         self.side, self.scale, self.top, self.band = side, (RIGHT - LEFT) / span_s, top, band
         self.several = len({p.stage for p in side.pieces}) > 1
         self.own = len(side.sums) <= MOST_OWN
@@ -67,11 +75,11 @@ class Panel:
         self.bottom = top + COMPUTE + GAP + band + len(self.rows) * (THIN + GAP)
 
     def x(self, seconds: float) -> float:
-        """The place of a moment."""
+        """Return the x coordinate of a time."""
         return LEFT + seconds * self.scale
 
     def drawn(self, name: str) -> list[str]:
-        """Both lanes, their labels, and a line at the end."""
+        """Draw both lanes, their labels, and a line at the end."""
         side, y = self.side, self.top
         parts = [text(LEFT - 8, y + COMPUTE / 2 + 4, name, "name", "end")]
         idle = box(LEFT, y, side.seconds * self.scale, COMPUTE)
@@ -90,7 +98,7 @@ class Panel:
         return parts
 
     def gain(self, one: DeviceOverlap) -> list[str]:
-        """Time gained by overlap."""
+        """Draw the time gained or lost by overlap."""
         near, far = sorted((self.x(one.beside.seconds), self.x(one.apart.seconds)))
         y = self.top + COMPUTE + self.band / 2 + 1
         told = f"{show_time(abs(one.gained_s))} {gain_word(one.gained_s)} ({abs(one.gained_s) / one.apart.seconds:.1%})"
@@ -149,7 +157,7 @@ class Panel:
         return [*parts, *(f'<path class="{cls}" d="{"".join(d)}"/>' for cls, d in shared.items() if d), *labels]
 
     def _shares(self, s: GradientSum) -> dict[str, list[tuple[float, float]]]:
-        """Intervals of a sum with and without computation beside it."""
+        """Split an all-reduce into intervals with and without concurrent computation."""
         busy = sorted([*((p.start_s, p.end_s) for p in self.side.pieces), *self.side.others])
         hidden, bare, at = [], [], s.start_s
         for start_s, end_s in busy:
@@ -170,7 +178,7 @@ def _boxes(panel: Panel, spans: Iterable[tuple[float, float]], y: float) -> str:
 
 
 def _packed(sums: Sequence[GradientSum]) -> list[list[GradientSum]]:
-    """Sums in as few rows as they need, at most three."""
+    """Pack all-reduces into as few rows as possible, at most three."""
     rows: list[list[GradientSum]] = []
     for s in sums:
         free = next((row for row in rows if row[-1].end_s <= s.start_s + 1e-12), None)

@@ -1,7 +1,7 @@
-"""Backwards with and without overlap: a drawing and a table of each bucket's sum, for one device of every stage.
+"""Report section on the overlap of backwards and gradient all-reduces.
 
-Rules of this file: the size is bounded whatever a plan holds: MOST_DRAWN devices that look unlike, those with the most exposed
-sums, and of each a table of MOST_LISTED rows.
+Devices have a drawing, and a table with a row per gradient bucket. The size is bounded: of the devices with different
+drawings, the MOST_DRAWN with the most exposed communication are drawn. A table has at most MOST_LISTED rows.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from hocket.reporting.plan_report.overlap_panel import drawing, gain_word, name_
 from hocket.util.units import show_bytes
 
 MOST_DRAWN, MOST_LISTED, MOST_NAMED = 6, 128, 8
-HARDLY = 0.01  # of the whole: moments so near look the same
+HARDLY = 0.01  # share of the drawing's width; closer times look the same
 
 
 @dataclass(frozen=True)
 class OverlapPicture:
-    """One device: drawing, table and notes."""
+    """Drawing, table and notes of one device."""
 
     title: str
     sentence: str
@@ -35,7 +35,14 @@ class OverlapPicture:
 class OverlapSection:
     """Section on overlap.
 
-    `kinds`: names of the sums; `measured`: True if a run is drawn as well; `rest`: devices without a drawing.
+    Attributes:
+        sentence: gain by overlap in an iteration.
+        devices: table with a row per device.
+        pictures: drawings of some devices.
+        kinds: names of the gradient collectives.
+        measured: True if a run is drawn as well.
+        others: True if other computation is drawn.
+        rest: number of devices without a drawing.
     """
 
     sentence: str
@@ -48,7 +55,7 @@ class OverlapSection:
 
 
 def overlaps(found: Overlap | None, measured: Trace | None) -> OverlapSection | None:
-    """The section on overlap; None if a plan sums no gradients."""
+    """Build the section on overlap; None if the plan has no gradient all-reduces."""
     if found is None:
         return None
     groups: list[list[DeviceOverlap]] = []
@@ -81,7 +88,7 @@ def _alike(one: DeviceOverlap, other: DeviceOverlap) -> bool:
 
 
 def _moments(one: DeviceOverlap) -> list[float]:
-    """Moments in a drawing, from left to right."""
+    """Return the begin and end times of everything in a drawing."""
     sides = (one.beside, one.apart)
     found = [moment for side in sides for p in side.pieces for moment in (p.start_s, p.end_s)]
     found += [moment for side in sides for s in side.sums for moment in (s.start_s, s.end_s)]
@@ -89,7 +96,7 @@ def _moments(one: DeviceOverlap) -> list[float]:
 
 
 def gained(with_s: float, without_s: float, what: str) -> str:
-    """Gain of overlap, in a sentence."""
+    """Describe the gain by overlap, in a sentence."""
     told = f"{what} takes {show_time(with_s)} with overlap and {show_time(without_s)} without"
     if abs(without_s - with_s) < 5e-4 * without_s:
         return f"{told}: nothing is gained."
@@ -98,7 +105,7 @@ def gained(with_s: float, without_s: float, what: str) -> str:
 
 
 def _devices(found: Overlap) -> Table:
-    """A row for each device."""
+    """Build a table with a row for each device."""
     columns = ("device", "stages", "backward", "sums", "hidden", "exposed", "with overlap", "without", "gained")
     rows = []
     for one in found.devices:
@@ -124,7 +131,12 @@ def _share(one: DeviceOverlap) -> str:
 
 
 def _picture(one: DeviceOverlap, real: SummedBackward | None, alike: Sequence[DeviceOverlap]) -> OverlapPicture:
-    """Arguments: alike: other devices whose drawings look the same."""
+    """Build the drawing and table of one device.
+
+    Arguments:
+        real: the measured backward, if there is a run.
+        alike: other devices with the same drawing.
+    """
     side = one.beside
     stages = sorted({p.stage for p in side.pieces})
     title = f"Device {side.device}, {'stage' if len(stages) == 1 else 'stages'} {ranges(stages)}"

@@ -1,4 +1,4 @@
-"""report_html: one plan, what is predicted of it, and what was measured, as one HTML file that needs nothing else."""
+"""Report of one plan: prediction and measurement, as a self-contained HTML file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,13 +41,13 @@ class Drawings:
     window: Window
     timelines: tuple[Timeline, ...]
     memory: tuple[MemoryCurve, ...]
-    measured_memory: str  # what is known of it: "series", "peaks" or ""
-    utilization: tuple[tuple[str, Markup], ...]  # with their titles
-    kinds: tuple[tuple[str, str], ...]  # the legend of utilization: class and meaning
+    measured_memory: str  # "series", "peaks" or "" (not measured)
+    utilization: tuple[tuple[str, Markup], ...]  # title and drawing
+    kinds: tuple[tuple[str, str], ...]  # legend of utilization: CSS class and meaning
     events: list[Event]
     overlaps: OverlapSection | None
     staircase: Staircase | None
-    excerpt: str  # which part of the plan the predicted drawings are of; empty where it is the whole
+    excerpt: str  # description of the excerpt that the predicted drawings show; empty for the whole plan
 
 
 def report_html(
@@ -62,21 +62,23 @@ def report_html(
     largest: tuple[facts.Table, str] | None = None,
     shown: Plan | None = None,
 ) -> str:
-    """The report of one plan.
+    """Build the report of one plan.
 
     Arguments:
-        trace, summary: what is predicted, from `LoadedPlan.simulate`.
-        measured: what happened, to be laid beside it.
-        amplification: what a plan that lends devices uses of them, in words (planning/burst/amplification.py).
+        trace, summary: the prediction, from `LoadedPlan.simulate`.
+        measured: trace of a run, to compare with the prediction.
+        amplification: sentence on the device time of a plan that yields idle devices (planning/burst/amplification.py).
         together: the plan with a background job.
-        swapped: what is on hosts and on its way, of a plan that swaps.
-        largest: how deep models may be (swap_panel.py), and what a block of them is, in words.
-        courses: of one iteration of it, and of the same job launched at once or in waves (planning/waves/compare.py).
-        shown: the excerpt that `trace` is of, where the plan is too long to be drawn whole (`LoadedPlan.shown`). Everything that is drawn
-            of the prediction is labelled as an excerpt then; figures of an iteration are the plan's, from `summary`.
+        courses: use of devices over one iteration, of the plan and of the same job launched at once or in waves
+            (planning/waves/compare.py).
+        swapped: memory on hosts and in transfer, for a plan that swaps.
+        largest: table of the deepest models (swap_panel.py), and a description of one of their blocks.
+        shown: the excerpt that `trace` covers, if the plan is too long to be drawn whole (`LoadedPlan.shown`). Drawings
+            of the
+            prediction are then labelled as an excerpt. Metrics of an iteration are the whole plan's, from `summary`.
 
     Returns:
-        A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
+        A self-contained HTML document; the same input gives the same bytes.
     """
     measured = measured.by_group() if measured is not None else None
     drawn = draw(plan, trace, summary, measured, together, shown or plan)
@@ -112,10 +114,12 @@ def draw(
     together: BackgroundSection | None = None,
     shown: Plan | None = None,
 ) -> Drawings:
-    """Timelines (also measured and with a background job, on one scale), memory and utilization of one window.
+    """Draw timelines, memory and utilization of one window.
+
+    The predicted timeline, the measured timeline and the timeline with a background job have one scale.
 
     Arguments:
-        shown: the excerpt of the plan that predicted traces are of; the plan itself by default.
+        shown: the excerpt of the plan that predicted traces cover; by default the plan itself.
     """
     shown = shown or plan
     excerpt = excerpt_text(plan, shown)
@@ -157,20 +161,23 @@ def draw(
 
 
 def _capacities(plan: Plan) -> dict[int, float]:
-    """Memory capacity of every device or group."""
+    """Return the memory capacity of every device or tensor-parallel group, in bytes."""
     cluster = plan.group.cluster
     return {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
 
 
 def _known_memory(measured: DrawnTrace | None) -> str:
-    """Memory in a measured trace within the drawing: a series, peaks only, or nothing."""
+    """Return the kind of measured memory in the window: "series", "peaks" or "" for nothing."""
     if measured is None or not measured.trace.peak_memory_bytes():
         return ""
     return "series" if any(map(measured.has, measured.trace.memory)) else "peaks"
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template; whatever is not `Markup` is escaped, and control characters are shown as escapes."""
+    """Fill a template.
+
+    Values other than `Markup` are escaped. Control characters are shown as escapes.
+    """
     page = _environment().get_template(template).render(values, palette=Markup(stylesheet()), version=__version__)
     return printable(page, lines=True)
 
@@ -190,11 +197,11 @@ def _environment() -> Environment:
 
 
 def _span_of(trace: Trace, path: set[str]) -> tuple[float, float] | None:
-    """Begin and end of the instructions of a critical path; None if the trace has none of them."""
+    """Find begin and end of a critical path; None if the trace has none of its instructions."""
     if not path:
         return None
     wanted = {device_name.partition(": ")[2] for device_name in path}
-    # Names repeat over devices and only few events are on the path: ask by index first, and build few names.
+    # Few events are on the path, so filter by index first and build names only for the rest.
     indices = {int(part) for name in wanted for part in _numbers(name)}
     near = [
         k

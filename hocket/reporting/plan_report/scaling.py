@@ -1,4 +1,4 @@
-"""scaling_report_html: time to accuracy on ever more devices, as in DeepPool's Figures 1 to 3."""
+"""Report of time to accuracy by number of devices, as in DeepPool's figures 1 to 3."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,13 +19,14 @@ Line = tuple[str, Look, Sequence[tuple[float, float]]]  # name, look, points
 def scaling_report_html(
     scaling: Scaling, title: str, networks: Mapping[float, Scaling] | None = None, link: str = "links"
 ) -> str:
-    """A page with the charts and their figures.
+    """Build a page with the charts and a table.
 
     Arguments:
-        networks: the same on clusters of other links, by their bytes a second; link: which ones these are.
+        networks: results on clusters with other links, by bandwidth in bytes per second.
+        link: name of these links.
 
     Returns:
-        A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
+        A self-contained HTML document; the same input gives the same bytes.
     """
     counts = sorted({row.devices for row in scaling.rows})
     table = []
@@ -58,7 +59,7 @@ def _cell(row: Scaled, best: float) -> tuple[str, bool]:
 
 
 def _tiles(scaling: Scaling) -> list[Tile]:
-    """The most devices, in short."""
+    """Build tiles of the results on the most devices."""
     last = {way: scaling.of(way)[-1] for way in WAYS if scaling.of(way)}
     found = []
     for way, row in last.items():
@@ -68,7 +69,7 @@ def _tiles(scaling: Scaling) -> list[Tile]:
 
 
 def speedup_chart(scaling: Scaling) -> Markup:
-    """Speedup in time to accuracy by devices (Figure 1), with the line of linear speedup."""
+    """Draw speedup by devices (DeepPool, figure 1), with the line of linear speedup."""
     lines = [(way, line_look(k), [(r.devices, r.speedup) for r in scaling.of(way)]) for k, way in enumerate(WAYS)]
     first = min(row.devices for row in scaling.rows)
     last = max(row.devices for row in scaling.rows)
@@ -77,14 +78,14 @@ def speedup_chart(scaling: Scaling) -> Markup:
 
 
 def batch_chart(scaling: Scaling) -> Markup:
-    """Samples of each device in the batch that is best (Figure 2)."""
+    """Draw samples per device in the best batch (DeepPool, figure 2)."""
     points = [(row.devices, row.samples_per_device) for row in scaling.of(OPTIMAL)]
     lines = [(OPTIMAL, line_look(WAYS.index(OPTIMAL)), points)]
     return chart(lines, "Samples of a device in the best batch", "devices (log)", "samples of a device (log)")
 
 
 def network_chart(networks: Mapping[float, Scaling], link: str) -> Markup:
-    """Speedup on the most devices by the bandwidth of the links (Figure 3)."""
+    """Draw speedup on the most devices by link bandwidth (DeepPool, figure 3)."""
     lines = []
     for k, way in enumerate(WAYS):
         ends = [(rate * 8e-9, scaling.of(way)) for rate, scaling in sorted(networks.items())]
@@ -99,10 +100,12 @@ def chart(
     y_title: str,
     linear: Sequence[tuple[float, float]] = (),
 ) -> Markup:
-    """Lines with their points on logarithmic axes.
+    """Draw lines with their points on logarithmic axes.
 
     Arguments:
-        linear: a straight line to compare with.
+        label: title of the horizontal axis.
+        y_title: title of the vertical axis.
+        linear: ends of a straight line for comparison.
     """
     seen = [point for _, _, points in lines for point in (*points, *linear)]
     across = Axis(*span_of((x for x, _ in seen), log=True), LEFT, RIGHT, log=True)

@@ -1,4 +1,4 @@
-"""Swap panel: what a plan that swaps has on its hosts, and what is on its way, beside what its devices hold; and how deep models may be."""
+"""Swap panel: memory on hosts and in transfer, and the deepest possible models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,18 @@ from hocket.reporting.plan_report.facts import Table
 from hocket.simulation.swapping.host_memory import HostCourse, Series
 from hocket.util.units import show_bytes
 
-SHOWN = 8  # devices that are drawn
+SHOWN = 8  # number of devices drawn
 
 
 @dataclass(frozen=True)
 class SwapPanel:
-    """Drawings by device: of hosts, and of what moves; and how many devices are not drawn."""
+    """Drawings by device.
+
+    Attributes:
+        hosts: memory on the host.
+        moving: memory in transfer.
+        rest: number of devices that are not drawn.
+    """
 
     hosts: tuple[MemoryCurve, ...]
     moving: tuple[MemoryCurve, ...]
@@ -25,7 +31,7 @@ class SwapPanel:
 
 
 def swap_panel(plan: Plan, swapped: HostCourse | None, window: Window) -> SwapPanel | None:
-    """The curves of a window of the simulated run; None where nothing is swapped."""
+    """Draw the curves of a window of the simulated run; None if the plan does not swap."""
     if swapped is None:
         return None
     devices = tuple(sorted(swapped.host))
@@ -39,10 +45,10 @@ def swap_panel(plan: Plan, swapped: HostCourse | None, window: Window) -> SwapPa
 
 
 def largest_table(found: Sequence[MaxDepth], dtype: str) -> Table:
-    """The deepest model of each strategy.
+    """Build a table of the deepest model of each strategy.
 
     Arguments:
-        dtype: of its weights.
+        dtype: data type of the weights, such as "bfloat16".
     """
     itemsize = {"float64": 8, "float16": 2, "bfloat16": 2}.get(dtype, 4)
     most = max((one.weights_bytes for one in found), default=0.0)

@@ -1,7 +1,11 @@
-"""Usage panel: memory and compute of every device over one iteration, of a plan launched all at once beside the same in waves.
+"""Usage panel: memory and compute of every device over one iteration.
 
-Rules of this file: a row is a device, a column is a run; all columns have one scale of seconds and one of bytes. Memory is drawn above,
-the share of the device that computes below. The size is bounded: MOST rows.
+It compares a plan launched all at once with the same plan in waves. A row is a device, and a column is a run. All
+columns
+have the same scales of seconds and bytes. Memory is drawn above, and the computing share of the device below. At most
+MOST
+devices are drawn.
+
 Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6.
 """
 
@@ -19,7 +23,7 @@ from hocket.reporting.plan_report.facts import Table
 from hocket.util.units import show_bytes, show_number
 
 MOST = 8
-NEAR = 0.5  # the capacity is drawn where the highest peak comes up to this share of it
+NEAR = 0.5  # draw the capacity if the highest peak reaches this share of it
 WIDTH, _LEFT, _GAP = 1120.0, 104.0, 26.0
 _AT_ALL = "compute is the time in which a device computes at all"
 _LOOKED_AT = "; memory is that of an earlier iteration, whose operations were looked at"
@@ -30,8 +34,13 @@ _MEMORY, _COMPUTE, _BETWEEN, _ROW = 56.0, 30.0, 5.0, 112.0
 class UsagePanel:
     """Section on device use.
 
-    `titles` of the columns, `figures` of each run, `rest`: devices without a drawing; `flat`: only peaks of the
-    measured run are known; `limited`: True if the capacity is drawn.
+    Attributes:
+        titles: titles of the columns.
+        figures: table of metrics by run.
+        rest: number of devices without a drawing.
+        measured: True if a measured run is drawn.
+        flat: True if only memory peaks of the measured run are known.
+        limited: True if the capacity is drawn.
     """
 
     titles: tuple[str, ...]
@@ -51,11 +60,13 @@ def usage_panel(
     capacity_bytes: Mapping[int, float],
     excerpt: str = "",
 ) -> UsagePanel | None:
-    """The section on device use; None without a prediction.
+    """Build the section on device use; None without a prediction.
 
     Arguments:
-        measured: a run of the plan. samples: of one of its iterations. excerpt: which part of the plan the courses are of; empty where
-            it is the whole.
+        courses: predicted runs.
+        measured: trace of a run of the plan.
+        samples: samples of one iteration of the run.
+        excerpt: description of the excerpt that `courses` cover; empty for the whole plan.
     """
     if not courses:
         return None
@@ -107,7 +118,7 @@ def _peak(one: Usage, device: int, peaks: Mapping[int, float]) -> float | None:
 
 @dataclass(frozen=True)
 class _UsageFrame:
-    """The scales that all cells share."""
+    """Scales of all cells."""
 
     width: float
     span_s: float
@@ -116,7 +127,7 @@ class _UsageFrame:
     peaks: Mapping[int, float]
 
     def cell(self, one: Usage, device: int, x: float, y: float, first: bool) -> list[str]:
-        """One device in one run."""
+        """Draw one device in one run."""
         compute = y + _MEMORY + _BETWEEN
         length = one.period_s / self.span_s * self.width
         parts = [f'<path class="grid" d="M{num(x)} {num(compute + _COMPUTE)}h{num(self.width)}"/>']
@@ -153,7 +164,7 @@ class _UsageFrame:
 
 
 def _steps(shares: np.ndarray, x: float, bottom: float, length: float, height: float) -> str:
-    """A line of steps, one for each column that differs from the one before."""
+    """Return the path of a step function; equal neighbours are merged."""
     rounded = np.round(np.clip(shares, 0.0, 1.0), 3)
     parts = [f"M{num(x)} {num(bottom - float(rounded[0]) * height)}"]
     for k in np.flatnonzero(np.diff(rounded)).tolist():
@@ -162,7 +173,12 @@ def _steps(shares: np.ndarray, x: float, bottom: float, length: float, height: f
 
 
 def _figures(columns: Sequence[PlanTimeline], shown: Sequence[int], peaks: Mapping[int, float]) -> Table:
-    """Row of each run: time, memory, computing share, and time with less than half of the memory peak."""
+    """Build a table with a row per run.
+
+    Columns are samples, time, throughput, computing share, peak memory, and the share of time with less than half of
+    the
+    variable memory.
+    """
     rows = []
     for course in columns:
         one = course.usage
@@ -186,7 +202,10 @@ def _figures(columns: Sequence[PlanTimeline], shown: Sequence[int], peaks: Mappi
 
 
 def _told(held: float, most: float) -> str:
-    """The most that is drawn, and what can be held in another timing where that is more."""
+    """Format the peak memory.
+
+    If more memory can be held in another timing, both numbers are shown.
+    """
     return f"{show_bytes(most)} ({show_bytes(held)} drawn)" if most > held else show_bytes(held)
 
 
