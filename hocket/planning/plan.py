@@ -108,7 +108,7 @@ class Plan:
         tensor: tensor-parallel size. Ranks of a group are neighbours: group k is the devices from k x tensor to k x
             tensor + tensor - 1.
         slices: scatter/gather: each rank of a group sends a part of a message that all ranks hold, and the
-            receivers gather it behind the slow link (dissertation section 4.4.1).
+            receivers gather it behind the slow link (Narayanan's dissertation, section 4.4.1).
         sequence_parallel: ranks of a group each work on a slice of the sequence in layers that are not split
             (Korthikanti et al. 2022, section 4.2.2), and pass this slice on from stage to stage.
         shard: state that a stage's replicas divide among them (docs/explanation/sharding.md): "none", "optimizer"

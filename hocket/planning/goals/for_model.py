@@ -23,7 +23,7 @@ from hocket.util.units import show_count
 
 
 def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
-    """Training seconds by the dissertation's equation 4.4.
+    """Training seconds by equation 4.4 of Narayanan's dissertation.
 
     The achieved rate is that of the best plan. None if the goal has no number of samples.
     """

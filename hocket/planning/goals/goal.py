@@ -2,7 +2,7 @@
 
 Rules of this file: plain arithmetic. The number of iterations is the number of samples divided by the batch size,
 rounded up. All devices of the sub-cluster that a plan is made for are paid by the hour, as long as the plan runs.
-Source: dissertation sections 4.4.3 (equation 4.4) and 6.3 (throughput for a dollar).
+Source: Narayanan's dissertation, sections 4.4.3 (equation 4.4) and 6.3 (throughput for a dollar).
 """
 
 from dataclasses import dataclass

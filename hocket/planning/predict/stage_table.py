@@ -4,7 +4,7 @@ A row has the least seconds of a stage with 0, 1, ... blocks, with as little rec
 The table also determines the number of blocks of each stage.
 
 Rules of this file: a row is one stage, whatever the layout. At most two recomputation modes are mixed.
-Source: dissertation sections 3.3.1 (recomputation) and 4.3.5 (number of recomputed blocks).
+Source: Narayanan's dissertation, sections 3.3.1 (recomputation) and 4.3.5 (number of recomputed blocks).
 """
 
 from collections.abc import Sequence

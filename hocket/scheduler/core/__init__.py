@@ -1,1 +1,1 @@
-"""The scheduler core: a state machine of events and commands, without clock or I/O."""
+"""Scheduler core: a state machine of events and commands, without clock and I/O."""

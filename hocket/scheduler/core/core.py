@@ -11,7 +11,7 @@ The driver reports events in time order and carries out each command before it r
 with RoundEnded. The core first selects the round's jobs (priorities.py) and places them (placement.py). Only then
 does it end, renew and grant leases (lease_table.py), so no job is preempted for a job that does not start. Jobs that
 arrive during a round wait for the next round; if no round is running, the core requests one with WakeAt.
-Source: sections 5.3 and 5.5.
+Source: Narayanan's dissertation, sections 5.3 and 5.5.
 """
 
 from collections.abc import Callable, Sequence

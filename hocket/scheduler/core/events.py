@@ -4,7 +4,7 @@ Rules of this file: an event is a fact, reported once, in time order. A command 
 (a simulator or a live service) carries it out before it reports the next event. Events and commands are plain and
 immutable, so they can be compared, sent and journaled. Commands are named tuples, like leases, because each move
 creates several. The time of an event is not a field; it is passed next to the event.
-Sources: sections 5.3 (reset events), 5.5 (rounds) and 5.6 (leases).
+Sources: Narayanan's dissertation, sections 5.3 (reset events), 5.5 (rounds) and 5.6 (leases).
 """
 
 from dataclasses import dataclass

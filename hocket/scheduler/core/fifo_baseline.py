@@ -3,7 +3,7 @@
 A job starts on the first worker type, in the order of types, with enough free workers. The first job that does not
 fit blocks all later jobs. The policy ignores throughputs; the order of types is its only preference. It remembers
 placements, so each run needs its own object. A job measured to make no progress on its type is placed elsewhere.
-Source: the baseline FIFO of section 5.7.3.
+Source: baseline FIFO in Narayanan's dissertation, section 5.7.3.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Heterogeneity-agnostic policies: snapshots with equal speed on all types.
 
 An agnostic policy treats all workers as equally fast. It is the original policy applied to such a snapshot.
-Source: the baselines of section 5.7.3.
+Source: baselines in Narayanan's dissertation, section 5.7.3.
 """
 
 from dataclasses import replace

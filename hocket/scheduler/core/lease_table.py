@@ -2,7 +2,7 @@
 
 Rules of this file: a worker is in at most one lease, and so is a job. All leases change together when a round begins,
 after every selected job has its workers. During a round, leases only end.
-Source: sections 5.5 and 5.6.
+Source: Narayanan's dissertation, sections 5.5 and 5.6.
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
 Time is counted per entry while an allocation is valid. When a new allocation arrives, owed time returns to the jobs,
 column by column, and is split over their new entries in proportion to the fractions. A waiting job therefore keeps
 its claim when the allocation or its pair partner changes.
-Source: section 5.5; carrying claims over is ours.
+Source: Narayanan's dissertation, section 5.5; carrying claims over is ours.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Policies by name, with heterogeneity-agnostic and published variants.
 
 Each policy object has its own memory between snapshots.
-Source: the baselines of section 5.7.3.
+Source: baselines in Narayanan's dissertation, section 5.7.3.
 """
 
 from dataclasses import replace

@@ -3,7 +3,7 @@
 The policy is called in the first round after a change, or in every round, as settings say. A minimum time between
 calls applies, except when workers joined or were lost, because no allocation stays valid then. If the solver fails,
 or the policy rejects the snapshot (for example, all prices became 0), the last allocation stays valid.
-Source: sections 5.3 and 5.5.
+Source: Narayanan's dissertation, sections 5.3 and 5.5.
 """
 
 from collections.abc import Callable

@@ -16,12 +16,12 @@ class Settings:
     """Settings for rounds, queues and failures.
 
     Attributes:
-        round_s: length of a round, in seconds; six minutes in section 5.7.
+        round_s: length of a round, in seconds; six minutes in section 5.7 of Narayanan's dissertation.
         recompute: when allocations are recomputed: "events", in the first round after a change, or "rounds", in every
             round.
         recompute_after_s: minimum seconds between two allocations; finished jobs are dropped meanwhile.
-        order: job priority: "ratio", X / f since the last allocation (section 5.5), or "deficit", the seconds granted
-            to the job and not delivered since its arrival, over all allocations.
+        order: job priority: "ratio", X / f since the last allocation (Narayanan's dissertation, section 5.5), or
+            "deficit", the seconds granted to the job and not delivered since its arrival, over all allocations.
         queue: "global", one queue for all types, as in Algorithm 2, or "types", one queue per type, served in the
             order of types, as in the public implementation.
         shuffle: True to draw the order of types from `seed` in every round; the public implementation does so for

@@ -1,1 +1,1 @@
-"""Throughput estimates for jobs that were not profiled: fingerprints, matrix completion."""
+"""Throughput estimates for unprofiled jobs: fingerprints, matrix completion."""

@@ -4,9 +4,9 @@ A new kind of job is measured briefly beside some reference jobs. Low-rank matri
 and the throughputs alone into a fingerprint: the share of throughput kept beside every reference job, and the share
 that they keep. The nearest reference job, with all pairs measured, is the prior. An estimate lies between the two and
 is replaced by measurements from rounds.
-Source: section 5.6 and Figure 5.8. There, the estimate is the nearest reference job; halfway to the completed
-fingerprint was closer to the held-out truth (bench/bench_estimator.py). New jobs can share workers if they have a
-scale factor of the sharing reference jobs, which is 1 in all published data.
+Source: Narayanan's dissertation, section 5.6 and Figure 5.8. There, the estimate is the nearest reference job;
+halfway to the completed fingerprint was closer to the held-out truth (bench/bench_estimator.py). New jobs can share
+workers if they have a scale factor of the sharing reference jobs, which is 1 in all published data.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 A fingerprint is one row: the shares of throughput kept beside every reference job, the shares that they keep, and the
 throughputs alone. The reference is processed once and serves any number of new jobs.
-Source: section 5.6 and Figure 5.8.
+Source: Narayanan's dissertation, section 5.6 and Figure 5.8.
 """
 
 from collections.abc import Mapping

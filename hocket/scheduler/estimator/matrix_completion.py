@@ -3,7 +3,7 @@
 Given a table with some known entries, find low-rank row factors U and column factors V with products near the known
 entries. With one side fixed, the other is a small linear problem per row (or column). A new row is estimated from its
 few known entries with fixed column factors, so a new job costs one small solve.
-Source: section 5.6 (matrix completion, after Quasar).
+Source: Narayanan's dissertation, section 5.6 (matrix completion, after Quasar).
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 Some kinds of jobs were profiled beside each other earlier. For every other kind, a few pairs are measured on separate
 workers when it arrives; the estimator fills in the rest. Policies see estimates, while jobs run at true throughputs.
 A pair that runs in a round is measured; its value is then known, and all affected estimates are recomputed.
-Source: section 5.6 and Figure 5.8; the effect on job completion times is Figure 5.16.
+Source: Narayanan's dissertation, section 5.6 and Figure 5.8; the effect on job completion times is Figure 5.16.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,1 +1,1 @@
-"""Types of the scheduler: job, worker type, throughputs, snapshot, allocation, lease."""
+"""Scheduler types: job, worker type, throughputs, snapshot, allocation, lease."""

@@ -1,6 +1,6 @@
 """Job: one training job that is submitted to the cluster.
 
-Source: section 5.3.1 (scale factor), 5.4.1 (weights), 5.4.3 (entities), 6.4.3 (SLOs).
+Source: Narayanan's dissertation, sections 5.3.1 (scale factor), 5.4.1 (weights), 5.4.3 (entities), 6.4.3 (SLOs).
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 Rules of this file: a lease never changes. Renewal moves only the end of the round, which all leases share; a job that
 stays on its workers keeps its lease and number. Numbers only increase, so of two leases the larger number is later. A
 write (checkpoint, result) for an outdated lease can therefore be rejected.
-Source: section 5.6 (lease renewal).
+Source: Narayanan's dissertation, section 5.6 (lease renewal).
 """
 
 from typing import NamedTuple

@@ -3,7 +3,7 @@
 Rules of this file: values of all jobs are arrays in the order of `jobs`, so a policy is array arithmetic. A snapshot
 is immutable. Per-job values used by the fastest policies are computed at creation, in the same pass as validation;
 other values are computed on first access. Throughputs are of a whole job on all its workers.
-Source: sections 5.3.1 and 5.4.
+Source: Narayanan's dissertation, sections 5.3.1 and 5.4.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 A kind is a job type and a scale factor. A place is a worker type, consolidated or spread; consolidated workers of a
 job use as few servers as possible, and a single-worker job is always consolidated. The table holds throughputs alone
 and beside another job. Throughputs are of a whole job on all its workers.
-Source: T of section 5.3.1; measured by the authors of Gavel (see data/README.md).
+Source: T in Narayanan's dissertation, section 5.3.1; measured by the authors of Gavel (see data/README.md).
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,7 +2,7 @@
 
 A multi-worker job runs slower if its workers are on different servers. To let a policy choose, a type may have two
 columns, consolidated and spread, which share the same workers.
-Source: section 5.3.1 (placement sensitivity).
+Source: Narayanan's dissertation, section 5.3.1 (placement sensitivity).
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """Availability of instances, preemptions and preemption notices.
 
-Source: section 6.3.2 (Figure 6.2: times granted and preempted) and 6.5 (time to preemption).
+Source: Narayanan's dissertation, sections 6.3.2 (Figure 6.2: times granted and preempted) and 6.5 (time to
+preemption).
 """
 
 from bisect import bisect_right

@@ -1,8 +1,8 @@
 """Market: offers of accelerator instances by cloud, region, zone and type.
 
 Prices are dollars per hour of a whole instance. A worker is one accelerator and pays its share.
-Source: section 6.3.2 (prices vary by place and time; instances with several accelerators may be cheaper per
-accelerator).
+Source: Narayanan's dissertation, section 6.3.2 (prices vary by place and time; instances with several accelerators
+may be cheaper per accelerator).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

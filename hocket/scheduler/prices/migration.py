@@ -2,7 +2,7 @@
 
 The job uses one accelerator (on a larger instance, other jobs use the rest) and takes the lowest price per training
 step. Without moves it stays where it started.
-Source: section 6.3.2, "End-to-End Cost Reduction".
+Source: Narayanan's dissertation, section 6.3.2, "End-to-End Cost Reduction".
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ class Moving:
     """Settings for moves of a job.
 
     Attributes:
-        every_s: seconds between checks for a better place; inf to stay (section 6.3.2: once a day is enough).
+        every_s: seconds between checks for a better place; inf to stay (Narayanan's dissertation, section 6.3.2: once
+            a day is enough).
         checkpoint_bytes: bytes to transfer per move.
         restart_s: paid seconds without training after each move.
     """

@@ -3,8 +3,9 @@
     maximize sum of w_e S_e   subject to   at most one entry per job, enough workers of each type,  S_e 0 or 1
 
 For single-worker jobs that run alone, the relaxation is already integral. Scale factors make this a multiple-choice
-knapsack (section 5.5), and pairs make it a matching. The program is small, because only entries with a fraction
-count, and the search stops at the first selection that reaches the target. Nothing depends on a clock.
+knapsack (Narayanan's dissertation, section 5.5), and pairs make it a matching. The program is small, because only
+entries with a fraction count, and the search stops at the first selection that reaches the target. Nothing depends on
+a clock.
 """
 
 import numpy as np

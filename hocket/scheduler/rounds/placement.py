@@ -3,7 +3,7 @@
 Larger jobs go first, each on as few servers as possible, preferring the server with the least space left over. A job
 stays on its workers if possible. Because sizes descend, jobs with sizes that divide each other and the server size
 are never fragmented by the order. Spread jobs come last, with one worker on each of as many servers as possible.
-Source: section 5.5, last paragraph; consolidated and spread: section 5.3.1.
+Source: Narayanan's dissertation, section 5.5, last paragraph; consolidated and spread: section 5.3.1.
 """
 
 from collections.abc import Iterable, Sequence

@@ -4,7 +4,7 @@ The order of the settings comes first. If some entry lags too far behind and the
 allocation, owed time decides instead. If that is not enough either, a search follows. A failed search shows that no
 sequence of rounds can keep the allocation; then all entries get an equal part of their fractions, and the next search
 waits twice as long, so the cost stays small.
-Source: section 5.5 and priorities.py.
+Source: Narayanan's dissertation, section 5.5 and priorities.py.
 """
 
 import random

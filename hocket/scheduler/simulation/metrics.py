@@ -5,7 +5,8 @@
     queueing    seconds from a job's arrival to its first start
     makespan    seconds from the first arrival to the last step of all jobs
 
-Source: sections 5.4.2 (finish-time fairness) and 5.7.3; Jain's index: Jain, Chiu and Hawe 1984.
+Source: Narayanan's dissertation, sections 5.4.2 (finish-time fairness) and 5.7.3; Jain's index: Jain, Chiu and Hawe
+1984.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,8 @@
 
 The simulator sends the core the events of a real service (arrivals, progress, completions, ends of rounds). It
 carries out the core's commands on simulated workers, where jobs run at the throughputs of a table.
-Source: sections 5.5 and 5.7.1; simulator_options.py lists the choices that these sections leave open.
+Source: Narayanan's dissertation, sections 5.5 and 5.7.1; simulator_options.py lists the choices that these sections
+leave open.
 """
 
 from collections.abc import Callable, Sequence

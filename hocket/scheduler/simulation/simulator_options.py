@@ -12,7 +12,7 @@ its behavior:
     where an objective is indifferent, the policies' solver ends at an interior point (interior_allocation.py, and
         `rest` of policy_by_name.py);
     moving a job costs nothing.
-Source: sections 5.5 and 5.7.1.
+Source: Narayanan's dissertation, sections 5.5 and 5.7.1.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,6 @@
 """Sustained load: arrival rate of two policies at equal average JCT.
 
-Source: section 5.7.3, which reports the increase in load at equal average JCT.
+Source: Narayanan's dissertation, section 5.7.3, which reports the increase in load at equal average JCT.
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
 Identical jobs, in all that a policy considers, get identical shares: they form one group, and its variables are sums
 over its jobs. This is exact, because averaging an allocation over identical jobs keeps the objective. A variable is
 the time that a group, or two groups side by side, spends on a column, summed over its jobs.
-Source: equations 5.1 to 5.3; space sharing in section 5.3.1.
+Source: Narayanan's dissertation, equations 5.1 to 5.3, and section 5.3.1 for space sharing.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ instead of jobs times jobs.
 A role enters the program when its duals show a gain. A balance row without roles has no price; it gets the price at
 which the best roles of both sides gain equally, so a role enters only together with a partner. With these prices, and
 with each job's time price raised by the gain of its best missing role, the duals bound all solutions with any roles.
-Source: section 5.3.1; column generation (Dantzig and Wolfe 1960).
+Source: Narayanan's dissertation, section 5.3.1; column generation (Dantzig and Wolfe 1960).
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,8 @@ program is needed: each round fixes at least one group, and there are as many ro
 
 One solver is kept for all rounds; only bounds and rates change in between. Pairs enter when prices show a gain; each
 solution is verified against the program with all pairs.
-Source: section 5.4.3 (which finds bottlenecks with binary variables); complementary slackness.
+Source: Narayanan's dissertation, section 5.4.3 (which finds bottlenecks with binary variables); complementary
+slackness.
 """
 
 from dataclasses import dataclass
