@@ -1,8 +1,9 @@
-"""The smallest bottleneck of any pipeline on several parts of a cluster, by asking whether there is one below a limit.
+"""Bisection for the smallest bottleneck of a pipeline on parts of a cluster.
 
-Limits rise from a lower bound until one is found, because a sweep that finds nothing costs the less the lower its limit
-is; then bisection, each time stepping down to the bottleneck of the pipeline that was found. It ends with sweeps just
-below the answer that find none.
+A sweep says whether there is a pipeline with a bottleneck below a limit. Limits rise from a lower bound until a sweep
+finds a pipeline, because a sweep that finds none is the cheaper the lower its limit is. Bisection follows. Each step
+goes down to the bottleneck of the pipeline that was found. The search ends with sweeps just below the answer that
+find none.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,17 @@ from math import inf
 
 from hocket.strategies.pipedream_partition.level import LevelTask
 
-GAP = 1e-9  # relative: how far below the answer nothing better exists
-FIRST_STEP = 1.5  # from the lower bound to the first limit above it; the next steps are its square, and so on
+GAP = 1e-9  # relative accuracy of the answer
+FIRST_STEP = 1.5  # factor from the lower bound to the first limit; each next factor is the square of the one before
 
 
 @dataclass(frozen=True)
 class BisectionResult:
-    """A bottleneck that a pipeline of so many stages on one part has; it was found under a limit."""
+    """Result of a sweep: bottleneck, part and number of stages of a pipeline.
+
+    Attributes:
+        limit_s: the limit of the sweep that found it.
+    """
 
     bottleneck_s: float
     task: LevelTask
@@ -26,11 +31,16 @@ class BisectionResult:
 
 
 def smallest(tasks: Sequence[LevelTask], low_s: float, high_s: float, tight: bool) -> BisectionResult | None:
-    """Smallest bottleneck at or below high_s, if any; among equal ones the first.
+    """Find the smallest bottleneck at or below `high_s`; None if there is none.
+
+    Among equal bottlenecks the first part wins.
 
     Arguments:
-        tasks: the largest part first. The others are asked before it, as that is cheap.
-        low_s: no pipeline is faster; tight says that one may well be as fast.
+        tasks: one for each part of the cluster, the largest part first. Smaller parts are swept first, which is
+            cheap.
+        low_s: lower bound of all bottlenecks.
+        high_s: upper limit; infinite for none.
+        tight: True if a pipeline is likely to be as fast as `low_s`.
     """
     low = max(low_s, min(task.least_s for task in tasks) * (1 - GAP))
     high = high_s if high_s < inf else max(task.most_s for task in tasks)
@@ -50,7 +60,7 @@ def smallest(tasks: Sequence[LevelTask], low_s: float, high_s: float, tight: boo
             limit = below if probe else 0.5 * (low + below)
         found = _ask(tasks, limit, best if probe else None, failed_s)
         if found is not None:
-            # What was found may well be the answer: ask for anything better at all; if there is, go half way next.
+            # This may already be the answer, so next probe just below it. If a pipeline is found there, bisect.
             best, probe = found, not probe
         elif best is None and limit < high:
             low = limit
@@ -63,9 +73,12 @@ def smallest(tasks: Sequence[LevelTask], low_s: float, high_s: float, tight: boo
 def _ask(
     tasks: Sequence[LevelTask], limit_s: float, best: BisectionResult | None, failed_s: list[float]
 ) -> BisectionResult | None:
-    """A pipeline with no term above the limit, or one as good as the best on a part that stands before it.
+    """Sweep the parts under a limit, the smallest first; None if no pipeline is found.
 
-    failed_s: of each part, the highest limit below which there was none.
+    On a part before the best one's, a pipeline as good as the best is enough.
+
+    Arguments:
+        failed_s: for each part, the highest limit without a pipeline; updated here.
     """
     before = tasks.index(best.task) if best is not None else 0
     for k in range(len(tasks) - 1, -1, -1):

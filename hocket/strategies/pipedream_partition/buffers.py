@@ -1,8 +1,8 @@
-"""Execution of the search's sweeps: plain Python or compiled, in memory that is kept between sweeps.
+"""Buffers and execution of the search's sweeps, in plain Python or compiled.
 
-Compiled loops are fifty to a hundred times faster, but numba takes 0.3 s to load them, and 5 to 20 s to compile them
-once on a machine. So a process begins with plain ones, and goes over to compiled ones when it has done what would have paid for
-them. Both are the same functions, and give the same answer to the last bit.
+Buffers are kept between sweeps. Compiled loops are fifty to a hundred times faster, but numba takes 0.3 s to load
+them, and 5 to 20 s to compile them once on a machine. So a process begins with plain loops. It changes to compiled
+loops when its work would have paid for them. Both are the same functions, and give the same answer to the last bit.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,19 @@ import numpy as np
 from hocket.strategies.pipedream_partition import kernel
 
 PLAIN_WORK = 1_000_000  # pairs of cuts times positions in all sweeps of a process: about 0.4 s of plain Python
-SWEEPS = 40  # that whoever asks for one is taken to ask for
-FEW_STATES = 2048  # room for so many more than one stage from one state can reach
+SWEEPS = 40  # expected number of sweeps of a search
+FEW_STATES = 2048  # room for states, beyond those that one stage can reach from one state
 _worked = 0
 
 
 class Loops:
-    """The sweeps of one search over a graph of so many cuts on so many devices."""
+    """Sweeps of one search, with their buffers.
+
+    Arguments:
+        cuts: number of cuts of the graph.
+        devices: number of devices of the cluster.
+        levels: number of levels of the cluster.
+    """
 
     def __init__(self, cuts: int, devices: int, levels: int) -> None:
         self._pairs = cuts * (cuts - 1) // 2
@@ -31,21 +37,25 @@ class Loops:
         self._found: tuple[Any, ...] = ()
         whole = [self._room(size, int) for size in (cuts, cuts, cuts, levels, levels)]
         self._small = (*whole[:3], self._room(4 * cuts, float), self._room(levels, float), *whole[3:])
-        self._table: tuple[Any, ...] = ()  # all of these, as the loops take them
+        self._table: tuple[Any, ...] = ()  # all buffers, in the order of the loops' arguments
 
     def told(self, figures: np.ndarray) -> Any:
-        """A table of one dimension as the loops read it."""
+        """A one-dimensional table as the loops read it: an array if compiled, else a list."""
         return figures if self.compiled else figures.tolist()
 
     def sweep(
         self, limit_s: float, figures: tuple[Any, ...], wishes: tuple[Any, ...], cells: int, own: int, few: int
     ) -> tuple[int, float, int]:
-        """`_partition_kernel.sweep`.
+        """Run `kernel.sweep`, and enlarge the buffers until they suffice.
 
         Arguments:
+            limit_s: maximum of every term of the pipeline, in seconds.
             figures: graph, topology (the number of positions first), memory.
-            cells, own: pairs of a cut and a position, where stages are counted once for each number; states in each.
-            few: how many states may be reached from one.
+            wishes: options of the sweep.
+            cells: pairs of a cut and a position; if states are separated by the number of stages, pairs for each
+                number.
+            own: states of each pair.
+            few: number of states that can be reached from one state.
         """
         global _worked
         if not self.compiled:
@@ -58,7 +68,7 @@ class Loops:
             self._grow(cells, cells * own, 2 * self._few)
 
     def trail(self, row: int) -> tuple[int, int, int]:
-        """(state, row before, replicas) in a row of the last sweep's trail."""
+        """State, row before it and replicas, from a row of the last sweep's trail."""
         state, before, replicas = self._found[1][row : row + 3]
         return int(state), int(before), int(replicas)
 
@@ -71,7 +81,7 @@ class Loops:
         return sweep
 
     def _grow(self, cells: int, states: int, few: int) -> None:
-        """Make room for more, where there is not enough."""
+        """Enlarge the buffers that are too small."""
         if cells > self._cells or states > self._states:
             self._cells, self._states = max(cells, self._cells), max(states, self._states)
             self._reached = tuple(self._room(size, int) for size in (self._states, self._cells, self._cells))
@@ -83,5 +93,5 @@ class Loops:
         self._table = *self._reached, *self._found, *self._small
 
     def _room(self, size: int, kind: type) -> Any:
-        """Zeros; whole numbers are never below zero, and the compiler makes use of it."""
+        """A buffer of zeros; integers are unsigned, which makes compiled code faster."""
         return np.zeros(size, dtype=np.uint32 if kind is int else float) if self.compiled else [kind()] * size

@@ -1,28 +1,32 @@
-"""The one cost model of section 2.4.1, for any placement of stages on devices.
+"""PipeDream's cost model, for any placement of stages on devices.
 
-The paper states it as a recursion over levels: a stage on m components of level k-1 takes
-`T^k = (1/m) max(A^(k-1), 2 (m-1) sum|w| / B_k)`, a border `2 a_s / B_k`, and the pipeline the maximum over all of them.
-Unrolled, for a stage with weights w and compute time c (forward and backward) on a set D of r devices:
+Source: Narayanan's dissertation, section 2.4.1 ("the paper"). The paper states the model as a recursion over levels.
+A stage on m components of level k-1 takes `T^k = (1/m) max(A^(k-1), 2 (m-1) sum|w| / B_k)`. A stage boundary takes
+`2 a_s / B_k`. The bottleneck of the pipeline is the maximum over all of them. Unrolled, for a stage with weights w and
+compute time c (forward and backward) on a set D of r devices:
 
     compute     c / r
-    all-reduce  at each level k: 2 (n_k - 1) w / (B_k N_k), where N_k is how many components of level k-1 hold a
-                device of D, and n_k the most that stand in one component of level k.
+    all-reduce  at each level k: 2 (n_k - 1) w / (B_k N_k), where N_k is the number of components of level k-1 with a
+                device of D, and n_k the maximum number of them in one component of level k.
 
 Proof for a stage that owns m whole components of level 2, each of m_1 devices: the paper gives
 `(1/m) max((1/m_1) max(c, 2 (m_1 - 1) w / B_1), 2 (m - 1) w / B_2)`, and here r = N_1 = m m_1, n_1 = m_1 and
 N_2 = n_2 = m: the same three numbers; by induction for more levels. On one level it is
-`(1/r) max(c, 2 (r - 1) w / B)`. The paper counts one synchronisation an *input*, though its text (each worker sends
-(m-1)/m |w|, once every m inputs) gives 1/m of that: `sync="ring"` is the text's reading, all-reduce
-2 (n_k - 1)/n_k w / B_k once in r inputs; `sync="paper"` the formula's.
+`(1/r) max(c, 2 (r - 1) w / B)`.
 
-When several stages synchronise over the link of one component (a server's network card), the paper's sum over all
-weights below T^k adds them up; so do we, on levels that are `shared`.
+Synchronisation has two readings. The paper's formula counts one synchronisation an *input* (`sync="paper"`). Its text
+(each worker sends (m-1)/m |w|, once every m inputs) gives 1/m of that: an all-reduce of 2 (n_k - 1)/n_k w / B_k once
+in r inputs (`sync="ring"`).
 
-A border moves 2 a_s bytes an input over the innermost level at which the two stages' replicas can be paired, that is,
-whose every component holds the same share of both; N such components work at once: 2 a_s / (B N). For stages that
-own components this is the paper's term, for a pipeline that is replicated as a whole too (its 1/m). Tensors that skip
-stages are passed on through each border between; a tensor without gradient counts once. The paper divides by no
-replication, so neither do we. Latency and the batch's own input are not in the model.
+If several stages synchronise over the link of one component (a server's network card), the paper's sum over all
+weights below T^k adds them up. This model does the same on levels that are `shared`.
+
+A stage boundary moves 2 a_s bytes an input. They go over the innermost level at which the replicas of the two stages
+can be paired: every component of the level holds the same share of both stages. N such components work at once:
+2 a_s / (B N). For stages that own components this is the paper's term, and also for a pipeline that is replicated as
+a whole (its 1/m). Tensors that skip stages are passed on over each boundary between. A tensor without a gradient
+counts once. The paper does not divide by the replication, and neither does this model. Latency and the batch's own
+input are not in the model.
 """
 
 from collections import defaultdict
@@ -41,7 +45,13 @@ Sync = Literal["paper", "ring"]
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Seconds of one stage for an input: compute, the busiest all-reduce link, and the border after it."""
+    """Seconds of one stage for an input.
+
+    Attributes:
+        compute_s: forward and backward on one replica's share.
+        all_reduce_s: the busiest all-reduce link.
+        border_s: the stage boundary after it.
+    """
 
     compute_s: float
     all_reduce_s: float
@@ -50,7 +60,7 @@ class StageCosts:
 
 @dataclass(frozen=True)
 class PipelineCosts:
-    """Costs of a placement: by stage, and the bottleneck (time between two inputs)."""
+    """Costs of a placement by stage, and the bottleneck: seconds between two inputs."""
 
     stages: tuple[StageCosts, ...]
     bottleneck_s: float
@@ -59,15 +69,15 @@ class PipelineCosts:
 def evaluate(
     profile: ModelProfile, cluster: Cluster, microbatch_size: float, stages: Stages, *, sync: Sync = "paper"
 ) -> PipelineCosts:
-    """Cost of a placement under section 2.4.1.
+    """Compute the cost of a placement.
 
     Arguments:
         stages: (layers, devices) from input to output: every layer once, every device at most once.
-        sync: how often a replicated stage synchronises, see above.
+        sync: reading of the paper's synchronisation cost, see the module.
 
     Raises:
-        InputError: a layer that is missing or twice, a device that is twice or unknown, a stage without either, a
-            tensor that would flow backwards.
+        InputError: a layer is missing or duplicate, a device is duplicate or unknown, a stage has no layers or
+            devices, or a tensor would flow backwards.
     """
     stage_of = _owners(profile, cluster, stages)
     compute = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
@@ -110,7 +120,7 @@ def evaluate(
 
 
 def level_spans(levels: Sequence[Level]) -> list[int]:
-    """Devices in one component below each level: 1 for the innermost, then its width, and so on."""
+    """Number of devices in one component below each level: 1 for the innermost level."""
     spans = [1]
     for level in levels[:-1]:
         spans.append(spans[-1] * level.width)
@@ -118,12 +128,20 @@ def level_spans(levels: Sequence[Level]) -> list[int]:
 
 
 def all_reduce_bandwidth(level: Level) -> float:
-    """Bytes a second of an all-reduce's steps among the components of a level."""
+    """Bandwidth of an all-reduce among the components of a level, in bytes a second."""
     return (level.all_reduce or level).bandwidth_bytes_per_s
 
 
 def sync_seconds_per_byte(level: Level, most: int, units: int, replicas: int, sync: Sync) -> float:
-    """All-reduce seconds per input and byte of weights on each component's link at one level."""
+    """Seconds of a stage's all-reduce on a component's link at one level.
+
+    The result is for one input and one byte of weights.
+
+    Arguments:
+        most: maximum number of the stage's components inside one component of the level.
+        units: number of the stage's components below the level.
+        replicas: number of the stage's devices.
+    """
     bandwidth = all_reduce_bandwidth(level)
     if sync == "ring":
         return 2 * (most - 1) / (most * bandwidth * replicas)
@@ -133,7 +151,10 @@ def sync_seconds_per_byte(level: Level, most: int, units: int, replicas: int, sy
 def border_seconds_per_byte(
     levels: Sequence[Level], spans: Sequence[int], before: Iterable[int], after: Iterable[int]
 ) -> float:
-    """Seconds a byte between two stages: over the innermost level at which their replicas pair up."""
+    """Seconds a byte of a stage boundary.
+
+    Bytes go over the innermost level at which the replicas of both stages can be paired.
+    """
     before, after = list(before), list(after)
     for level, span in zip(levels, spans, strict=True):
         ours = _counts(device // (span * level.width) for device in before)
@@ -144,7 +165,11 @@ def border_seconds_per_byte(
 
 
 def journeys(profile: ModelProfile, stage_of: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield tensors read in other stages: (index, stage of the source, last stage with a reader)."""
+    """Yield the tensors that cross stage boundaries.
+
+    Yields:
+        Index of the tensor, stage of its source, last stage with a reader.
+    """
     for index, tensor in enumerate(profile.tensors):
         if tensor.source >= 0:
             source = stage_of[tensor.source]
@@ -155,7 +180,7 @@ def journeys(profile: ModelProfile, stage_of: Sequence[int]) -> Iterator[tuple[i
 
 
 def owners(stages: Stages, layers: int) -> list[int]:
-    """The stage of every layer; -1 without one."""
+    """Stage of every layer; -1 for a layer without a stage."""
     found = [-1] * layers
     for s, (own, _) in enumerate(stages):
         for layer in own:
@@ -164,7 +189,11 @@ def owners(stages: Stages, layers: int) -> list[int]:
 
 
 def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int]:
-    """Stage of each layer, for a placement that can be priced."""
+    """Stage of each layer of a valid placement.
+
+    Raises:
+        InputError: the placement is invalid.
+    """
     count = len(profile.layers)
     placed = [layer for layers, _ in stages for layer in layers]
     if sorted(placed) != list(range(count)):
@@ -180,7 +209,7 @@ def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int
 
 
 def _counts(values: Iterable[int]) -> dict[int, int]:
-    """Counts of the values; faster than `collections.Counter` for few values."""
+    """Count equal values; faster than `collections.Counter` for few values."""
     found: dict[int, int] = {}
     for value in values:
         found[value] = found.get(value, 0) + 1

@@ -1,11 +1,12 @@
-"""Where a graph of layers can be cut: downsets (sets closed under predecessors), whose frontiers are antichains.
+"""Possible cuts of a layer graph.
 
-A stage is the difference of two downsets, one inside the other; a chain of n layers has n + 1 of them. Every figure of
-a stage (time, weights, stash) is the difference of two sums over downsets, so a cut is a row of numbers.
+A cut is a downset of the graph: a set of layers that is closed under predecessors. A stage is the difference of two
+nested downsets. The frontier of a downset is an antichain. A chain of n layers has n + 1 downsets. Every number of a
+stage (time, weights, stash) is the difference of two sums over downsets, so a cut is a row of numbers.
 
-Layers that cost nothing are first tied to a neighbour where that can never lengthen a border (exact). When more than
-`limit` downsets remain, the cuts are the prefixes of three orders of the layers (branch after branch, branches side by
-side, the order that keeps what crosses smallest): a stated rule, no longer every cut, so `Cuts.exact` is False.
+Layers without cost are first joined to a neighbour if that never adds bytes to a stage boundary (exact). If more than
+`limit` downsets remain, the cuts are the prefixes of three orders of the layers: branch after branch, branches side
+by side, and the order with the fewest bytes over the cuts. These are not all cuts, so `Cuts.exact` is False.
 """
 
 from collections.abc import Sequence
@@ -19,26 +20,31 @@ from hocket.profiling.profile import ModelProfile
 from hocket.strategies.pipedream_partition.graph import GraphMasks, bits, downsets, prefixes, tied_to_neighbours
 
 DEFAULT_LIMIT = 1024
-ROWS = 64  # of a table over pairs of cuts that are made at once, so that they stay in the processor's cache
-_MAX_UNITS = 2.0**61  # of time in all layers together, so that sums stay whole numbers of 64 bits
+ROWS = 64  # rows of a table over pairs of cuts that are computed at once, to stay in the processor's cache
+_MAX_UNITS = 2.0**61  # time units of all layers together, so that sums stay 64-bit integers
 
 
 @dataclass(frozen=True)
 class Cuts:
     """Cuts in ascending order of time, each after all cuts inside it.
 
-    The first is empty, the last is the whole graph.
+    The first cut is empty, the last is the whole graph.
 
     Attributes:
-        masks: each cut's downset as bits over layers.
+        masks: downset of each cut, as bits over layers.
         words: the same bits in 64-bit words; shape (cuts, words).
-        seconds, weights_bytes, stash_bytes, fixed_bytes: sums over each downset; stash with the batch's own tensors,
-            fixed is gradients, optimizer state and buffers.
-        crossing_bytes: over each cut, forward and back; activation_bytes: forward only.
-        tied_bytes: weights of a layer whose parameters an earlier layer shares, which count once in one stage;
-        tied_inside: for each such pair and cut, 1 if the earlier layer is inside, plus 2 if the later one is.
-        longest_s: of the layer that takes longest.
-        exact: whether every useful cut is there.
+        seconds: sum of forward and backward over each downset.
+        weights_bytes: sum over each downset.
+        stash_bytes: sum over each downset, with the batch's own tensors.
+        fixed_bytes: gradients, optimizer state and buffers; sum over each downset.
+        crossing_bytes: bytes over each cut, forward and backward.
+        activation_bytes: bytes over each cut, forward only.
+        tied_bytes: weights of each layer that shares all its parameters with earlier layers; they count once in a
+            stage.
+        tied_inside: for each such layer and cut, 1 if the earlier layer is inside, plus 2 if the later layer is;
+            shape (pairs, cuts).
+        longest_s: seconds of the slowest layer.
+        exact: True if every useful cut is included.
     """
 
     masks: tuple[int, ...]
@@ -56,7 +62,7 @@ class Cuts:
 
     @cached_property
     def predecessors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Cuts inside each cut, nearest first, as (start, list)."""
+        """Cuts inside each cut, nearest first, as (start, list); see `_predecessors`."""
         return _predecessors(self.words)
 
     def layers(self, inner: int, outer: int) -> tuple[int, ...]:
@@ -65,7 +71,11 @@ class Cuts:
 
 
 def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIMIT) -> Cuts:
-    """All cuts of a profile's graph; at most about three for each layer if there are more than `limit`."""
+    """Find the cuts of a profile's graph.
+
+    Arguments:
+        limit: maximum number of cuts to enumerate; a graph with more gets about three for each layer.
+    """
     n = len(profile.layers)
     seconds = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
     stash = profile.column("stash_bytes", microbatch_size)
@@ -84,8 +94,8 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
     masks = found if found is not None else prefixes(graph, blocks, before)
     words = _words(masks, n)
     inside = np.unpackbits(words.view(np.uint8), axis=1, count=n, bitorder="little").astype(float)
-    # Ascending time, smaller first: in whole femtoseconds (larger units for hours), so that rounding never puts a set before
-    # its subset.
+    # Sort by time, then by size. Times are integers, in femtoseconds (larger units for hours), so that rounding never
+    # puts a set before its subset.
     units_a_second = min(1e15, _MAX_UNITS / max(float(seconds.sum()), 1.0))
     whole = inside.astype(np.int64) @ np.rint(seconds * units_a_second).astype(np.int64)
     order = np.lexsort((inside.sum(axis=1), whole))
@@ -111,7 +121,11 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
 
 
 def _tied(layers: Sequence[Layer]) -> list[tuple[int, int]]:
-    """Layers whose parameters earlier layers share, ascending, each with the last of those."""
+    """Layers that share all their parameters with earlier layers, ascending.
+
+    Returns:
+        Each layer with the last of the earlier layers.
+    """
     names = [name for layer in layers for name in layer.parameters]
     if len(set(names)) == len(names):
         return []
@@ -125,9 +139,13 @@ def _tied(layers: Sequence[Layer]) -> list[tuple[int, int]]:
 
 
 def _predecessors(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts inside each cut, nearest first: those of cut j are list[start[j] : start[j + 1]]."""
+    """Cuts inside each cut, nearest first.
+
+    Returns:
+        Arrays start and list: the cuts inside cut j are list[start[j] : start[j + 1]].
+    """
     count = len(words)
-    inside = np.tri(count, k=-1, dtype=bool)  # [j, i]: cut i is inside cut j; those after it are not
+    inside = np.tri(count, k=-1, dtype=bool)  # [j, i]: cut i is inside cut j; later cuts never are
     for begin in range(0, count, ROWS):
         end = min(begin + ROWS, count)
         for word in words.T:

@@ -1,4 +1,4 @@
-"""A profile's graph of layers as bit masks, and its downsets: which layers are never cut apart, and where cuts can lie."""
+"""Layer graph of a profile as bit masks, and its downsets."""
 
 from itertools import accumulate, chain
 
@@ -8,7 +8,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 def bits(mask: int) -> tuple[int, ...]:
-    """Positions of the ones."""
+    """Positions of the set bits, ascending."""
     if mask & (mask - 1) == 0:  # mostly there is one
         return (mask.bit_length() - 1,) if mask else ()
     found = []
@@ -38,15 +38,16 @@ class GraphMasks:
             self.tensors.append((tensor.source, tensor.targets, size, tensor.gradient))
 
     def crossing(self, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes over every cut.
+        """Bytes over every cut: in both directions, and forward only.
 
-        Both directions, and forward only; `inside` is of shape (cuts, layers), zeros and ones.
+        Arguments:
+            inside: zeros and ones; shape (cuts, layers).
         """
         if not self.tensors:
             return np.zeros(len(inside)), np.zeros(len(inside))
         sources, readers, sizes, gradients = zip(*self.tensors, strict=True)
         starts = list(accumulate(map(len, readers[:-1]), initial=0))
-        held = np.ascontiguousarray(inside.T)  # sums over its first axis are taken in the order of the tensors
+        held = np.ascontiguousarray(inside.T)  # sums over the first axis then follow the order of the tensors
         every_reader = np.minimum.reduceat(held[list(chain.from_iterable(readers))], starts, axis=0)
         over = held[list(sources)] * (1 - every_reader)
         over *= np.array(sizes)[:, None]
@@ -56,18 +57,24 @@ class GraphMasks:
 
 
 def tied_to_neighbours(graph: GraphMasks, free: list[bool]) -> tuple[list[int], list[int]]:
-    """Group layers into blocks that no useful cut divides: masks of the layers, and of the blocks before each.
+    """Group layers into blocks that no useful cut divides.
 
-    A layer that costs nothing joins its first reader, when that one precedes all other readers and moving the layer
-    there replaces its output by inputs that are no larger. Otherwise it joins its only source, when it is that
-    source's only reader and its output is no larger. Neither can lengthen a border at any cut.
+    A layer without cost joins its first reader if this reader precedes all other readers and the layer's inputs
+    together are no larger than its output. Otherwise it joins its only source if the layer is the source's only
+    reader and its output is no larger than the source's. Neither adds bytes to any cut.
+
+    Arguments:
+        free: True for each layer without cost.
+
+    Returns:
+        Masks of each block's layers, and masks of the blocks before each block.
     """
     n = graph.n
     owner = list(range(n))
     out = [0.0] * n
     for source, _, size, _ in graph.tensors:
         out[source] += size
-    above = [0] * n  # all successors, asked for where a free layer has several readers
+    above = [0] * n  # all successors; needed if a layer without cost has several readers
     if any(alone and readers & (readers - 1) for alone, readers in zip(free, graph.after, strict=True)):
         for i in range(n - 1, -1, -1):
             for j in bits(graph.after[i]):
@@ -103,7 +110,7 @@ def _root(owner: list[int], i: int) -> int:
 
 
 def downsets(blocks: list[int], before: list[int], limit: int) -> list[int] | None:
-    """Every downset as a mask of layers, ascending by size; None when there are more than `limit`."""
+    """All downsets as masks of layers, by ascending size; None if more than `limit`."""
     count = len(blocks)
     after: list[list[int]] = [[] for _ in range(count)]
     ready = 0
@@ -134,7 +141,7 @@ def downsets(blocks: list[int], before: list[int], limit: int) -> list[int] | No
 
 
 def prefixes(graph: GraphMasks, blocks: list[int], before: list[int]) -> list[int]:
-    """Prefixes of three orders of the blocks, as masks of layers, ascending by size."""
+    """Prefixes of three orders of the blocks, as masks of layers, by ascending size."""
     count = len(blocks)
     after: list[list[int]] = [[] for _ in range(count)]
     for b in range(count):

@@ -1,37 +1,48 @@
-"""The inner loops of the partitioner: is there a pipeline with no term above T?
+"""Inner loops of the partitioner: find a pipeline with no term above a limit T.
 
-A state is (cut, x, u, p): the layers outside the cut's downset stand on devices counted from the pipeline's end,
-x positions are passed, u devices are used (only counted under a memory limit), and p is the innermost level that
-contains both position x and the start of the stage placed last. Of all ways to reach a state the one with the least
-load on the links of the components that contain x is kept: with two levels that is one number, so nothing is lost.
-From a state one stage more is placed on the run [x, x + r), or devices are left idle: up to the start of the next
-component, or, where the outer level has more than half the inner one's bandwidth or devices differ, any number.
+A state is (cut, x, u, p):
 
-For a given T each pair of cuts needs a least number of replicas, which makes a sweep cheap. So does leaving out what
-no pipeline below T contains: a cut whose border takes longer on every level, a stage that no device can hold.
+- cut: the layers outside its downset are placed already, on devices counted from the pipeline's end.
+- x: number of passed positions.
+- u: number of used positions; counted only under a memory limit.
+- p: innermost level that contains both position x and the start of the stage that was placed last.
 
-These functions run as they stand, on lists, and compiled, on arrays (`_partition_compiled`): the answer is the same
-to the last bit. Hence flat sequences, and no call that only one of the two knows.
+Of all paths to a state, the loops keep the path with the least load on the links of the components that contain x.
+With two levels the load is one number, so this is exact. From a state, the next stage is placed on the run
+[x, x + r), or devices are left idle. Idle devices reach to the start of the next component. If an outer level has more
+than half the bandwidth of an inner level, or devices differ, any number may be idle.
+
+For a given T each pair of cuts needs a minimum number of replicas, which makes a sweep cheap. A sweep also skips cuts
+with a boundary that takes longer than T on every level, and stages that no device can hold.
+
+These functions run as plain Python on lists, and compiled by numba on arrays (kernel_numba.py), with the same answer
+to the last bit. They therefore use flat sequences, and only calls that both know.
 """
 
 from math import ceil, inf
 from typing import Any
 
-SLACK = 1e-12  # relative: a term equal to T passes whatever its last bit
+SLACK = 1e-12  # relative: a term that differs from T only by rounding passes
 
 
 def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, table: Any) -> tuple[int, float, int]:
-    """One sweep: (stages, bottleneck_s, end) of a pipeline with no term above limit_s; stages is 0 without one.
+    """Search once for a pipeline with no term above `limit_s`.
 
-    Of those that it has, it returns the one of least bottleneck, or else the one of fewest stages and then fewest
-    devices. With layers_of_stages > 0 the states are separated by the number of stages, at most that many, and the
-    fewest are returned.
+    Of the pipelines that the sweep reaches, it returns the one with the smallest bottleneck (`cheapest`), or the one
+    with the fewest stages and then the fewest devices. With layers_of_stages > 0, states are separated by the number
+    of stages, up to this number, and a pipeline with the fewest stages is returned.
 
-    Few states are ever reached. Each has a row in `found` (bottleneck, stages, load by level) and in `trail` (state, row
-    before, replicas; 0 for idle devices), in the order in which they are; the pipeline's last is the row `end`. `rows`
-    says where the row of a state begins; `first` and `last` say of which states at one cut and position that is asked at
-    all. Where there are none, rows and last are 0: before the sweep, and after it, everywhere. When the table may be too
-    short, stages is -1.
+    A sweep reaches few states. Each reached state has a row in two buffers, in the order in which states are reached:
+
+    - `found`: bottleneck, stages, load by level.
+    - `trail`: state, row before, replicas (0 for idle devices).
+
+    `rows` has the start of each state's row. `first` and `last` have the range of reached states at each cut and
+    position. `rows` and `last` are 0 where no state is reached, and everywhere before and after a sweep.
+
+    Returns:
+        Number of stages, bottleneck in seconds, and row of the pipeline's last state. The number of stages is 0 if no
+        pipeline is found, and -1 if the buffers may be too short.
     """
     seconds, _, crossing, _, _, _, _ = graph
     devices, period, spans, unit, sync, together, border, lowest, shared, every_place = topology
@@ -43,14 +54,14 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
         return 0, inf, 0
     cuts, levels, places = len(seconds), len(spans), devices + 1
     used_count = places if counted else 1
-    own, width = used_count * levels, levels + 2  # states at one cut and position; what is found of each
+    own, width = used_count * levels, levels + 2  # states at one cut and position; length of a row
     layered = layers_of_stages > 0
     prune = not every_place and not all_devices
-    for i in range(cuts):  # positions that what a cut holds needs at least
+    for i in range(cuts):  # minimum number of positions for the layers inside a cut
         above = seconds[i] > limit * devices
         behind[i] = devices + 1 if above else ceil(seconds[i] / limit * (1 - SLACK))
     at = (cuts - 1) * places
-    free, end = 2 * width, 0  # where the next row begins; none begins at 0
+    free, end = 2 * width, 0  # start of the next row; no row starts at 0
     rows[at * own], first[at], last[at] = width, at * own, at * own
     for k in range(width):
         found[width + k] = 0.0
@@ -60,7 +71,7 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
         s_next = s + 1 if layered else 0
         for j in range(cuts - 1, 0, -1):
             pairs, component = -1, -1
-            for k in range(levels):  # by p: the state before in this component, that with the least load
+            for k in range(levels):  # by p: row of an earlier state in this component
                 ahead[k] = 0
             for x in range(devices):
                 at = (s * cuts + j) * places + x
@@ -85,7 +96,7 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
                     if free + (pairs * max_replicas + 1) * width > len(found):
                         _forget(rows, last, trail, free, own, width)
                         return -1, inf, 0
-                    if levels > 1 and not all_devices:  # leave devices idle: one, or all up to the next component
+                    if levels > 1 and not all_devices:  # leave idle one position, or all up to the next component
                         step = 1 if every_place else min(spans[1] - x % spans[1], room)
                         for k in range(1, levels):
                             same = unit[k * places + x + step] == unit[k * places + x]
@@ -109,7 +120,8 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
                         most = min(most, room - behind[i])
                         own_bytes = size_w, own_of[4 * pair + 2], own_of[4 * pair + 3], activation[i]
                         if use_memory and fewest <= most:
-                            # More replicas have fewer inputs in flight each: the least number that fits, by bisection.
+                            # With more replicas, each has fewer inputs in flight. Bisect for the least number that
+                            # fits.
                             if _need(own_bytes, flight[placed + most], max_versions, recompute) > roomiest:
                                 continue
                             need = _need(own_bytes, flight[placed + fewest], max_versions, recompute)
@@ -125,7 +137,7 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
                             if j < cuts - 1:
                                 over = crossing[j] * border[max(p, together[xm * (places + 1) + r])]
                                 if over > limit:
-                                    break  # a longer run spans no less
+                                    break  # a longer run crosses at least the same level
                                 worst = max(worst, over)
                             if r > 1 or sync[((levels - 1) * period + xm) * places + r] > 0:
                                 term = sync[xm * places + r] * size_w
@@ -164,7 +176,7 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
                                 continue
                             p_next = min(together[xm * (places + 1) + r + 1], levels - 1)
                             if i > 0 and crossing[i] * lowest[p_next] > limit:
-                                break  # nothing can follow, nor after a longer run
+                                break  # no stage can follow this run or a longer one
                             at_next = (s_next * cuts + i) * places + x + r
                             state = at_next * own + (u + r if counted else 0) * levels + p_next
                             there = rows[state]
@@ -175,7 +187,7 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
                                 _keep(carried, found[here + 1] + 1, worst, there, found, levels)
                                 trail[there], trail[there + 1], trail[there + 2] = state, here, r
                             if not every_count:
-                                break  # more replicas only move on, and idling does that too
+                                break  # more replicas only pass more positions, as idle devices do
         end = _finished(s_next * cuts * places, places, rows, first, last, found, cheapest)
         if end > 0:
             break
@@ -188,9 +200,10 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
 def _stages(
     j: int, limit: float, later: int, graph: Any, topology: Any, memory: Any, max_replicas: int, table: Any
 ) -> int:
-    """Number of possible stages that end at cut j.
+    """Enumerate the possible stages that end at cut j; return their number.
 
-    The table gets the begin of each (nearest first), its least replicas and its figures.
+    The table receives the start cut of each stage (nearest first), its minimum number of replicas, and its time and
+    bytes.
     """
     seconds, weights, crossing, start, listed, tied, tied_inside = graph
     _, _, _, _, _, _, _, lowest, _, _ = topology
@@ -213,14 +226,17 @@ def _stages(
             own_of[4 * pairs + 2], own_of[4 * pairs + 3] = fixed[j] - fixed[i], stash[j] - stash[i]
             own_bytes = size_w, own_of[4 * pairs + 2], own_of[4 * pairs + 3], activation[i]
             if _need(own_bytes, 1 if j == cuts - 1 else 2, max_versions, recompute) > roomiest:
-                continue  # not even with the fewest inputs in flight
+                continue  # does not fit even with the fewest inputs in flight
         inner[pairs], fewest_of[pairs] = i, 1 if time <= limit else ceil(time / limit)
         pairs += 1
     return pairs
 
 
 def _need(own_bytes: Any, flight: int, max_versions: int, recompute: bool) -> float:
-    """Bytes on one device of a stage with `flight` inputs in flight, as `memory.pipeline_bytes`."""
+    """Bytes on one device of a stage with `flight` inputs in flight.
+
+    The same as `memory.pipeline_bytes`.
+    """
     weights, fixed, stash, received = own_bytes
     kept = stash if recompute else stash * flight
     needed: float = weights * min(flight, max_versions) + fixed + kept + received * flight
@@ -228,28 +244,28 @@ def _need(own_bytes: Any, flight: int, max_versions: int, recompute: bool) -> fl
 
 
 def _enter(state: int, row: int, at: int, rows: Any, first: Any, last: Any) -> None:
-    """A state has a row from now on."""
+    """Give a row to a newly reached state."""
     rows[state] = row
     first[at] = state if last[at] == 0 else min(first[at], state)
     last[at] = max(last[at], state)
 
 
 def _keep(carried: Any, stages: float, cost: float, there: int, found: Any, levels: int) -> None:
-    """The way to a state that is kept."""
+    """Store the best path to a state in its row."""
     found[there], found[there + 1] = cost, stages
     for k in range(1, levels):
         found[there + 2 + k] = carried[k]
 
 
 def _forget(rows: Any, last: Any, trail: Any, free: int, own: int, width: int) -> None:
-    """No state has a row any more."""
+    """Clear the rows of all states."""
     for row in range(width, free, width):
         rows[trail[row]] = 0
         last[trail[row] // own] = 0
 
 
 def _dominated(ahead: Any, ahead_used: Any, p: int, u: int, found: Any, here: int, levels: int) -> bool:
-    """True if an earlier state in the same component needs no more of any resource."""
+    """True if an earlier state in the same component uses no more of any resource."""
     for q in range(p + 1):
         other = ahead[q]
         if other > 0 and ahead_used[q] <= u:
@@ -264,7 +280,10 @@ def _dominated(ahead: Any, ahead_used: Any, p: int, u: int, found: Any, here: in
 
 
 def _better(carried: Any, stages: float, cost: float, there: int, found: Any, levels: int) -> bool:
-    """True if a path to a state beats the kept one: less load (outermost link first), less cost, fewer stages."""
+    """True if a path to a state is better than the stored path.
+
+    Paths are compared by load (outermost link first), then by cost, then by number of stages.
+    """
     for k in range(levels - 1, 0, -1):
         if carried[k] != found[there + 2 + k]:
             return bool(carried[k] < found[there + 2 + k])
@@ -274,7 +293,10 @@ def _better(carried: Any, stages: float, cost: float, there: int, found: Any, le
 
 
 def _finished(start: int, places: int, rows: Any, first: Any, last: Any, found: Any, cheapest: bool) -> int:
-    """Best state of the empty cut: least cost, or fewest stages and then fewest devices; 0 without any."""
+    """Row of the best state at the empty cut; 0 without any.
+
+    The best state has the least cost (`cheapest`), or the fewest stages and then the fewest devices.
+    """
     best, key = 0, 0 if cheapest else 1
     for at in range(start, start + places):
         if last[at] == 0:

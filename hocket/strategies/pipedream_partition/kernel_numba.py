@@ -1,6 +1,7 @@
-"""The loops of `_partition_kernel`, compiled by numba: the same answers, fifty to a hundred times faster.
+"""The loops of kernel.py, compiled by numba.
 
-Loading numba takes longer than a small search, so this file is imported only where there is more to do.
+They give the same answers, fifty to a hundred times faster. Loading numba takes longer than a small search, so this
+module is imported only for larger searches.
 """
 
 import numba

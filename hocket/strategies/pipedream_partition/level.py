@@ -1,7 +1,7 @@
-"""One part of a cluster: how fast a pipeline on it can be, and the pipeline that is.
+"""Search for the fastest pipeline on one part of a cluster.
 
-A part is a number of equal copies of a run of devices; a pipeline on one is replicated as a whole on all of them. The
-sweeps of `_partition_kernel` are asked here, and what they find is turned into layers and devices.
+A part consists of equal copies of a run of devices. A pipeline on one copy is replicated as a whole on all copies.
+This module calls the sweeps (kernel.py) and turns their results into layers and devices.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from hocket.strategies.pipedream_partition.cuts import Cuts
 from hocket.strategies.pipedream_partition.memory import MemoryRule, kernel_memory
 from hocket.strategies.pipedream_partition.topology import MAX_POSITIONS, Topology, groups, joined_levels, topology
 
-MAX_TIE_STATES = 20_000_000  # above this a tie goes to few stages, not always to the fewest
+MAX_TIE_STATES = 20_000_000  # above this, a tie goes to a pipeline of few stages, not always of the fewest
 
 Placed = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """Options of a pipeline, as in `_partition.partition`; max_stages is 0 for any number."""
+    """Options of `partition.partition`; max_stages is 0 for any number."""
 
     rule: MemoryRule | None
     replicate: bool
@@ -41,7 +41,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True)
 class LevelPart:
-    """`positions` groups of `group` devices in each of `copies` equal parts of a cluster."""
+    """Part of a cluster: equal copies of `positions` groups of `group` devices."""
 
     copies: int
     group: int
@@ -49,9 +49,9 @@ class LevelPart:
 
 
 def parts(cluster: Cluster, options: PartitionOptions, count: int) -> list[LevelPart]:
-    """The parts to search for a graph of `count` cuts, the largest first."""
+    """Parts of a cluster to search for a graph of `count` cuts, the largest first."""
     if not options.replicate:
-        # A straight pipeline leaves nothing idle between its stages, so it ends within as many devices as cuts.
+        # A straight pipeline has no idle devices between its stages, so it needs at most as many devices as cuts.
         few = min(cluster.devices, count) if options.uniform and not options.exact_devices else cluster.devices
         return [LevelPart(1, 1, few)]
     found = []
@@ -63,7 +63,7 @@ def parts(cluster: Cluster, options: PartitionOptions, count: int) -> list[Level
 
 
 def _copies(cluster: Cluster, rule: MemoryRule | None) -> list[int]:
-    """Into how many equal parts of the outermost level the pipeline may be replicated as a whole."""
+    """Possible numbers of copies of a pipeline on equal parts of the cluster."""
     levels = joined_levels(cluster)
     if len(levels) < 2:
         return [1]
@@ -76,7 +76,7 @@ def _copies(cluster: Cluster, rule: MemoryRule | None) -> list[int]:
 
 @dataclass(frozen=True)
 class LevelTask:
-    """The pipelines on one part; the loops are shared with the search's other parts."""
+    """Search on one part; the loops are shared with the search's other parts."""
 
     places: Cuts
     cluster: Cluster
@@ -86,27 +86,39 @@ class LevelTask:
 
     @cached_property
     def least_s(self) -> float:
-        """Lower bound of the bottleneck: work shared by all devices, or the longest layer on its maximum of devices."""
+        """Lower bound of the bottleneck, in seconds.
+
+        It is the work divided among all devices; or, without replication, at least the longest layer.
+        """
         alone = 0.0 if self.options.replicate else self.places.longest_s
         return max(float(self._seconds[-1]) / self.part.positions, alone)
 
     @cached_property
     def most_s(self) -> float:
-        """The best bottleneck is not above this, whatever the stages, if there is one at all."""
+        """Upper bound of the best bottleneck for any stages, in seconds."""
         border, weights, crossing = self._table.border, self.places.weights_bytes, self.places.crossing_bytes
         slowest = float(max(border.max(), 1 / min(level.bandwidth_bytes_per_s for level in self.cluster.levels)))
         return float(self._seconds[-1] + crossing.max() * slowest + 2 * weights[-1] * slowest) * 2
 
     def sweep(self, limit_s: float) -> tuple[int, float]:
-        """Stages and bottleneck of a pipeline with no term above the limit; 0 stages when there is none."""
+        """Number of stages and bottleneck of a pipeline with no term above the limit.
+
+        The number is 0 if there is no such pipeline.
+        """
         found, cost_s, _ = self._sweep(limit_s, self.options.max_stages, True)
         return found, cost_s
 
     def trace(self, best_s: float, stages: int, limit_s: float) -> Placed:
-        """The pipeline of the fewest stages, on the fewest devices, with this bottleneck.
+        """Find the pipeline with a bottleneck, with the fewest stages and then devices.
 
-        One of `stages` has it, which a sweep with limit_s has found. On more than two levels one with a lower limit may
-        find none: then it is that one.
+        Arguments:
+            best_s: the bottleneck.
+            stages: number of stages of the pipeline that a sweep has found.
+            limit_s: limit of that sweep. On more than two levels a sweep with the limit `best_s` may find no
+                pipeline; the sweep with `limit_s` is then repeated.
+
+        Returns:
+            Layers and devices of each stage, from input to output.
         """
         cells, own = self._states
         separate = cells * own * (stages + 1) <= MAX_TIE_STATES
@@ -115,7 +127,8 @@ class LevelTask:
             _, _, end = self._sweep(limit_s, self.options.max_stages, True)
         runs = self._runs(end)
         inside, group = self.cluster.devices // self.part.copies, self.part.group
-        # It ends at the last device of its part; idle devices come first, or last where whole components are idle.
+        # The pipeline ends at the last device of its part. Idle devices come first, or last if whole components are
+        # idle.
         end = inside
         if self.options.uniform and self.part.copies == 1:
             passed = max(first + count for _, _, first, count in runs) * group
@@ -133,7 +146,11 @@ class LevelTask:
         )
 
     def _runs(self, end: int) -> list[tuple[int, int, int, int]]:
-        """Stages of the last sweep from input to output, as (inner cut, outer cut, first position, replicas)."""
+        """Stages of the last sweep, from input to output.
+
+        Returns:
+            Inner cut, outer cut, first position and replicas of each stage.
+        """
         cuts, places, own = len(self.places.masks), self.part.positions + 1, self._states[1]
         runs = []
         state, before, replicas = self.loops.trail(end)
@@ -146,7 +163,7 @@ class LevelTask:
         return runs
 
     def _sweep(self, limit_s: float, max_stages: int, cheapest: bool) -> tuple[int, float, int]:
-        """`_partition_kernel.sweep`."""
+        """Run `kernel.sweep` with the part's tables."""
         options, (cells, own) = self.options, self._states
         most = self.part.positions if options.replicate else 1
         every_count = options.exact_devices or options.sync == "ring"
@@ -156,14 +173,14 @@ class LevelTask:
 
     @cached_property
     def _states(self) -> tuple[int, int]:
-        """Pairs of cut and position, and states in each."""
+        """Number of pairs of a cut and a position, and number of states of each pair."""
         positions, (_, _, (_, counted, *_)) = self.part.positions, self._figures
         own = (positions + 1 if counted else 1) * len(self._table.spans)
         return len(self.places.masks) * (positions + 1), own
 
     @cached_property
     def _seconds(self) -> np.ndarray:
-        """Seconds of the layers inside each cut on one position."""
+        """Seconds of the layers inside each cut, on one position."""
         return self.places.seconds / (self.part.copies * self.part.group)
 
     @cached_property
@@ -189,7 +206,10 @@ class LevelTask:
 
 
 def _shift(idle: int, passed: int, spans: list[int]) -> int:
-    """Shift of a pipeline that ends at the last device towards the first without changing its spans."""
+    """Devices by which to move a pipeline towards the first device.
+
+    The pipeline ends at the last device. The shift does not change the components that its stages span.
+    """
     shift = 0
     for span in reversed(spans):
         shift += (idle - shift) // span * span

@@ -1,10 +1,12 @@
-"""Memory of one pipeline stage on each of its devices, as the partitioner counts it.
+"""Memory of a pipeline stage on each of its devices, in the partitioner's model.
 
-A stage with F inputs in flight on each replica keeps F weight versions (fewer where a strategy keeps fewer), one
-gradient, the optimizer's state, and F stashes: what backward needs of its own layers and the input that it received.
-With recomputation it keeps F inputs and the stash of the one input that is being recomputed.
-In the steady state of 1F1B-RR (section 2.4.2) F = ceil(devices from this stage to the last / replicas of this stage),
-which for the input stage is NOAM. Working memory inside operators is not counted: leave headroom.
+A stage with F inputs in flight on each replica keeps F weight versions (fewer if the strategy keeps fewer), one
+gradient, the optimizer state, and F stashes. A stash is the saved activations of its own layers and the input that it
+received. With recomputation the stage keeps F inputs and one stash, of the input that is being recomputed.
+
+In the steady state of 1F1B-RR, F = ceil(devices from this stage to the last / replicas of this stage), which for the
+input stage is NOAM (Narayanan's dissertation, section 2.4.2). Working memory inside operators is not counted: leave
+headroom.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,13 @@ MAX_COUNTED_DEVICES = 32
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """Memory rule of a strategy: at most `weight_versions` versions (None: one for each input in flight)."""
+    """Memory rule of a strategy.
+
+    Attributes:
+        capacity_bytes: memory of each device.
+        recompute: True if stages recompute saved activations.
+        weight_versions: maximum number of weight versions; None for one for each input in flight.
+    """
 
     capacity_bytes: tuple[float, ...]
     recompute: bool = False
@@ -29,7 +37,7 @@ class MemoryRule:
 
 
 def in_flight(replicas: Sequence[int]) -> tuple[int, ...]:
-    """Inputs in flight on each replica of each stage, stages from input to output."""
+    """Inputs in flight on each replica, by stage from input to output."""
     return tuple(-(-sum(replicas[s:]) // replicas[s]) for s in range(len(replicas)))
 
 
@@ -41,7 +49,13 @@ def pipeline_bytes(
     recompute: bool = False,
     weight_versions: int | None = None,
 ) -> tuple[float, ...]:
-    """Bytes on each device of each stage of a pipeline, given as (layers, devices) from input to output."""
+    """Bytes on each device, by stage.
+
+    Arguments:
+        stages: (layers, devices) from input to output.
+        recompute: True if stages recompute saved activations.
+        weight_versions: maximum number of weight versions; None for one for each input in flight.
+    """
     stash = profile.column("stash_bytes", microbatch_size)
     sizes = profile.tensor_bytes(microbatch_size).tolist()
     for tensor, size in zip(profile.tensors, sizes, strict=True):
@@ -49,7 +63,7 @@ def pipeline_bytes(
             stash[tensor.targets[0]] += size
     received = [0.0] * len(stages)
     for index, source, last in journeys(profile, owners(stages, len(profile.layers))):
-        # One that skips a stage is passed on, and waits there like one that it reads.
+        # A tensor that skips a stage is passed on there, and waits like a tensor that the stage reads.
         for s in range(source + 1, last + 1):
             received[s] += sizes[index]
     found = []
@@ -66,13 +80,17 @@ def pipeline_bytes(
 def kernel_memory(
     rule: MemoryRule | None, positions: int, group: int, copies: int
 ) -> tuple[bool, np.ndarray, np.ndarray, int, bool]:
-    """The memory rule as the sweep reads it.
+    """The memory rule as arguments of a sweep.
 
-    (Whether devices in use are counted, capacity by position from the pipeline's end, inputs in flight, weight
-    versions, recompute.)
+    A position holds `group` devices. On many positions, used positions are not counted one by one, and idle positions
+    count as used. The number of inputs in flight is then too large, never too small.
 
-    A position holds `group` devices. On many positions those in use are not counted one by one: idle ones among them
-    count as used, so that more inputs in flight are reckoned with than there are, never fewer.
+    Returns:
+        - True if used positions are counted.
+        - Capacity by position, from the pipeline's end.
+        - Inputs in flight by used positions and replicas.
+        - Maximum number of weight versions.
+        - True if stages recompute.
     """
     if rule is None:
         return False, np.zeros(1), _flights(0), 1, False
@@ -84,6 +102,9 @@ def kernel_memory(
 
 @lru_cache(maxsize=8)
 def _flights(devices: int) -> np.ndarray:
-    """Inputs in flight on each of r replicas, behind which `placed` devices are in use; [placed, r]."""
+    """Inputs in flight on each replica; shape (placed, replicas).
+
+    `placed` is the number of devices in use after the stage.
+    """
     placed, replicas = np.arange(devices + 1)[:, None], np.maximum(np.arange(devices + 1), 1)
     return ((placed + 2 * replicas - 1) // replicas).astype(np.uint32)

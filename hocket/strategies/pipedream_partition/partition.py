@@ -1,14 +1,18 @@
-"""PipeDream's partitioner: which layers form a stage, how often it is replicated, on which devices (section 2.4.1).
+"""PipeDream's partitioner: the layers, replicas and devices of each stage.
 
-What is searched: pipelines whose stages are differences of downsets of the graph and stand on consecutive runs of
-devices, idle devices between them allowed, over the real hierarchy: a stage may fill part of a server, several
-servers, or end in the middle of one. This contains the paper's stages that own whole components, and every flat
-placement. Where it can help (a memory limit, or an outer level that is faster than an inner one or not shared) so
-are pipelines that are replicated as a whole over equal parts of the outermost level; elsewhere a plain replicated
-stage on the same devices is never worse: its compute is balanced perfectly, its outer synchronisation is the same sum.
+Source: Narayanan's dissertation, section 2.4.1.
 
-The answer has the smallest bottleneck under `_pipedream_cost.evaluate` of all that are searched. Ties go to fewer
-stages, then to fewer devices; plain data parallelism is taken when it is within 1 %.
+Search space: a stage is the difference of two downsets of the layer graph, on a run of consecutive devices of the
+real hierarchy. Devices between stages may be idle. A stage may fill part of a server or several servers, or end in
+the middle of a server. This contains the paper's stages, which own whole components, and every flat placement.
+
+Pipelines that are replicated as a whole over equal parts of the outermost level are searched where they can help:
+under a memory limit, or if an outer level is not shared or is faster than an inner level. Elsewhere a plain
+replicated stage on the same devices is never worse: its compute is balanced perfectly, and its outer synchronisation
+is the same sum.
+
+The result has the smallest bottleneck in the search space under the cost model (`cost.evaluate`). Ties go to fewer
+stages, then to fewer devices. Plain data parallelism is preferred if it is within 1 %.
 """
 
 from collections.abc import Sequence
@@ -37,10 +41,10 @@ class Partition:
     Attributes:
         stages: (layers, devices) from input to output, both ascending.
         bottleneck_s: seconds between two inputs under the cost model.
-        costs: each stage's terms.
-        memory_bytes: on each device of each stage, by `_partition_memory`.
-        cuts: how many places to cut were considered.
-        exact: whether nothing of what the module says was left out: False on graphs with too many cuts, more than
+        costs: costs of each stage.
+        memory_bytes: bytes on each device of each stage (memory.py).
+        cuts: number of possible cuts of the graph that were considered.
+        exact: True if the whole search space was searched; False on graphs with too many cuts, more than
             `MAX_POSITIONS` devices, or more than two levels.
     """
 
@@ -58,7 +62,7 @@ class Partition:
 
     @property
     def config(self) -> str:
-        """Notation of Table 2.2: replicas from input to output, such as '15-1'."""
+        """Replicas from input to output, such as '15-1' (dissertation, table 2.2)."""
         return "-".join(map(str, self.replicas))
 
 
@@ -77,21 +81,23 @@ def partition(
     data_parallel_within: float = 0.01,
     places: Cuts | None = None,
 ) -> Partition:
-    """The partition with the smallest bottleneck.
+    """Find the partition with the smallest bottleneck.
 
     Arguments:
-        replicate: False gives the straight pipeline, one device a stage.
-        memory_bytes: of each device, or one number for all; None for no limit.
-        recompute, weight_versions: how the strategy keeps memory, see `_partition_memory`.
-        exact_devices: use every device; otherwise devices that do not help stay idle.
-        max_stages: at most so many.
-        sync: see `_pipedream_cost`.
-        data_parallel_within: how much slower plain data parallelism may be and is still taken.
-        places: the profile's cuts at this size, where they are known already.
+        microbatch_size: samples of one input.
+        replicate: False for a straight pipeline, with one device a stage.
+        memory_bytes: memory of each device, or one number for all; None for no limit.
+        recompute: True if stages recompute saved activations (memory.py).
+        weight_versions: maximum number of weight versions; None for one for each input in flight (memory.py).
+        exact_devices: True to use every device; otherwise devices that do not help stay idle.
+        max_stages: maximum number of stages; None for any number.
+        sync: reading of the paper's synchronisation cost (cost.py).
+        data_parallel_within: plain data parallelism is preferred if it is slower by at most this fraction.
+        places: the profile's cuts at this size, if already known.
 
     Raises:
-        InputError: an argument that makes no sense.
-        RefusedError: nothing fits the memory, or nothing uses exactly the devices asked for.
+        InputError: an argument is out of range or has the wrong length.
+        RefusedError: no pipeline fits the memory, or no pipeline uses every device.
     """
     rule = _rule(cluster, memory_bytes, recompute, weight_versions)
     if max_stages is not None and max_stages < 1:
@@ -109,7 +115,8 @@ def partition(
 
     memory = held()
     if rule is not None and not _fits(stages, memory, rule):
-        # What is best without a limit and fits is best under it; what does not fit still bounds the answer from below.
+        # The best pipeline without a limit is also the best under the limit if it fits. Otherwise it is a lower
+        # bound.
         _, stages = _search(places, cluster, options, loops, low_s)
         memory = held()
     costs = evaluate(profile, cluster, microbatch_size, stages, sync=sync)
@@ -134,11 +141,14 @@ def _rule(
 def _search(
     places: Cuts, cluster: Cluster, options: PartitionOptions, loops: Loops, low_s: float
 ) -> tuple[float, Placed]:
-    """Best stages (none if nothing fits), and a lower bound of seconds for all pipelines, at least low_s."""
+    """Lower bound of the seconds of all pipelines, and the best stages.
+
+    The bound is at least `low_s`. There are no stages if no pipeline fits.
+    """
     plain_s, plain = _data_parallel(places, cluster, options)
     margin = options.margin if options.replicate else 0.0
     best_s, stages = plain_s / (1 + margin), plain
-    # What does not beat plain data parallelism by its margin is not looked for.
+    # Pipelines must beat plain data parallelism by the margin.
     tasks = [LevelTask(places, cluster, part, options, loops) for part in parts(cluster, options, len(places.masks))]
     found = smallest(tasks, low_s, best_s * (1 - GAP), low_s > 0 or not options.replicate)
     if found is not None:
@@ -154,7 +164,10 @@ def _fits(stages: Placed, memory_bytes: tuple[float, ...], rule: MemoryRule) -> 
 
 
 def _data_parallel(places: Cuts, cluster: Cluster, options: PartitionOptions) -> tuple[float, Placed]:
-    """Best single stage: its bottleneck, and its placement on the first devices (empty if it does not fit)."""
+    """Bottleneck and placement of the best single stage, on the first devices.
+
+    The bottleneck is infinite and the placement empty if the model does not fit.
+    """
     rule, most = options.rule, cluster.devices if options.replicate else 1
     weights = float(places.weights_bytes[-1] - places.tied_bytes.sum())
     if rule is not None:

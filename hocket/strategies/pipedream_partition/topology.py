@@ -1,9 +1,10 @@
-"""A cluster as the partitioner sees it: what each run of consecutive devices costs for synchronising and for borders.
+"""A cluster as the partitioner sees it: communication costs of runs of devices.
 
-Devices are filled in order, so a replicated stage is a run [x, x + r). What it costs depends on x only through the
-position inside the outermost level's components, so the tables are small. On more than MAX_POSITIONS devices, groups of
-consecutive devices that divide or make up whole components act as one, so that a position holds `group` devices and
-replicas come in multiples of it.
+Devices are filled in order, so a replicated stage is a run [x, x + r) of consecutive devices. Its costs of
+synchronisation and boundaries depend on x only through the position inside the components below the outermost level,
+so the tables are small. On more than MAX_POSITIONS devices, consecutive devices act as one group. Groups divide
+components or consist of whole components. A position then holds `group` devices, and numbers of replicas are
+multiples of it.
 """
 
 from dataclasses import dataclass
@@ -20,19 +21,24 @@ MAX_POSITIONS = 64
 
 @dataclass(frozen=True)
 class Topology:
-    """Tables over runs of positions in one of `copies` equal parts of the cluster, all used alike.
+    """Tables over runs of positions in one of `copies` equal parts of the cluster.
+
+    All copies are used alike. A run is given by its first position within the period, and its length.
 
     Attributes:
-        positions: in one copy, each of `group` devices.
+        positions: number of positions in one copy.
+        group: number of devices of a position.
         period: positions in one component below the outermost level.
-        spans: positions in one component below each level; unit: which of those holds a position, per level.
-        sync: seconds a byte of weights on each component's link; shape (levels, period, positions + 1), by run.
+        spans: positions in one component below each level.
+        sync: seconds a byte of weights on each component's link; shape (levels, period, positions + 1).
         together: innermost level that contains a run; shape (period, positions + 2).
-        border: seconds a byte over each level; lowest: the least of them from each level on.
-        shared: whether the loads of a component's link add up.
-        steep: whether each level has at most half the bandwidth of the one inside it. Then it never pays to start a
-            run later inside a component: spreading it evenly saves at most 2 w / (r B_inner) inside, and crossing
-            costs at least w / B_outer already.
+        border: seconds a byte over each level.
+        lowest: minimum of `border` from each level on.
+        shared: True if the loads of a component's link add up, for each level.
+        unit: component below each level that holds a position; shape (levels, positions + 1).
+        steep: True if each level has at most half the bandwidth of the level inside it. Then it never pays to start a
+            run later inside a component: spreading the run evenly saves at most 2 w / (r B_inner) inside, and
+            crossing costs at least w / B_outer already.
     """
 
     positions: int
@@ -50,19 +56,25 @@ class Topology:
 
     @cached_property
     def flat(self) -> tuple[np.ndarray, ...]:
-        """The tables in the order of the kernel's arguments, one-dimensional, without negative integers."""
+        """One-dimensional tables in the order of the kernel's arguments.
+
+        Integers are unsigned.
+        """
         spans, unit, together = (table.astype(np.uint32) for table in (self.spans, self.unit, self.together))
         tables = (spans, unit, self.sync, together, self.border, self.lowest, self.shared)
         return tuple(table.reshape(-1) for table in tables)
 
 
 def joined_levels(cluster: Cluster) -> tuple[Level, ...]:
-    """The levels that join anything: those of width 1 are left out."""
+    """Levels with a width above 1; the innermost level if there are none."""
     return tuple(level for level in cluster.levels if level.width > 1) or cluster.levels[:1]
 
 
 def groups(cluster: Cluster, copies: int) -> list[int]:
-    """Group sizes to try, ascending: each with the first MAX_POSITIONS groups of a copy, the last with all of it."""
+    """Group sizes to try, ascending.
+
+    Each size is used with the first MAX_POSITIONS groups of a copy. The last size covers the whole copy.
+    """
     spans = level_spans(joined_levels(cluster))
     devices = cluster.devices // copies
     sizes = [1]
@@ -81,10 +93,13 @@ def groups(cluster: Cluster, copies: int) -> list[int]:
 
 @lru_cache(maxsize=32)
 def topology(levels: tuple[Level, ...], copies: int, sync: Sync, group: int, positions: int) -> Topology:
-    """Tables for the first `positions` groups of `group` devices in each of `copies` equal parts of a cluster."""
+    """Compute the tables of a part of a cluster.
+
+    The part is the first `positions` groups of `group` devices in each of `copies` equal parts.
+    """
     coarse = [max(span // group, 1) for span in level_spans(levels)]
     bandwidths = [all_reduce_bandwidth(level) for level in levels]
-    # On the outermost level all copies use one component's link; inside it each has its own.
+    # On the outermost level all copies share one component. On inner levels each copy has its own components.
     parallel = [copies] * (len(levels) - 1) + [1]
     border = [1 / (level.bandwidth_bytes_per_s * own) for level, own in zip(levels, parallel, strict=True)]
     units, most, together = _runs(levels, group)
@@ -113,10 +128,12 @@ def topology(levels: tuple[Level, ...], copies: int, sync: Sync, group: int, pos
 
 @lru_cache(maxsize=8)
 def _runs(levels: tuple[Level, ...], group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Contents of runs of 1, 2, ... groups by level and first group.
+    """Components of runs of 1, 2, ... groups, by level and first group.
 
-    Components below the level, and the most of them in one component; and the innermost level that contains the run,
-    by first group.
+    Returns:
+        - Number of components below the level.
+        - Maximum number of them in one component of the level.
+        - Innermost level that contains the run, by first group.
     """
     width = np.array([level.width for level in levels])[:, None, None]
     span = np.array(level_spans(levels))[:, None, None]
@@ -127,7 +144,8 @@ def _runs(levels: tuple[Level, ...], group: int) -> tuple[np.ndarray, np.ndarray
     for k in range(1, len(levels)):
         together[:, 1:][first_unit[k] != last_unit[k]] = k
     units = last_unit - first_unit + 1
-    # In one component all of them, in two neighbours those of the fuller one, else some component is full.
+    # A run inside one component has all of them there. A run over two neighbours has the fuller one. A longer run
+    # fills a whole component.
     ends = np.minimum(np.maximum(width - first_unit % width, last_unit % width + 1), units)
     most = np.where(last_unit // width - first_unit // width > 1, width, ends)
     most[-1] = units[-1]
