@@ -1,5 +1,7 @@
 """Cluster scheduler (Gavel): many jobs on heterogeneous workers.
 
+Gavel is chapter 5 of Narayanan's dissertation; chapter 6 adds costs.
+
 A policy maps a Snapshot (model/snapshot.py) to an Allocation (model/allocation.py): the fraction of time for each
 job, or pair of jobs, on each worker type. Rounds turn fractions into leases (rounds/priorities.py,
 rounds/placement.py). The core is one function from a state and an event to commands (core/core.py); the simulator or

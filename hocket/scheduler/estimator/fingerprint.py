@@ -25,8 +25,8 @@ class Fitting:
     Attributes:
         rank, ridge, rounds: parameters of the matrix completion.
         alone_weight: weight of a factor of e in throughput alone, relative to a share of throughput of 1.
-        nearest_share: weight of the nearest reference job in an estimate; 1 is the paper's, 0 is the completion
-            alone.
+        nearest_share: weight of the nearest reference job in an estimate; 1 as in the dissertation; 0 for the
+            completion alone.
     """
 
     rank: int = 12

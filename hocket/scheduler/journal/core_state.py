@@ -4,7 +4,8 @@ The state contains everything that determines the core's future commands. It is 
 and its parts, so new attributes are included automatically. Only the derived caches in `_CACHES` are omitted. The
 state includes the memory of a policy: all attributes of a policy object, such as the objects of policy_by_name.py. A
 policy that is a plain function has no memory and must depend on its snapshot alone. The qualified name of a policy's
-function or class is part of the state, so cores with different policies differ. Two lambdas of one scope are indistinguishable.
+function or class is part of the state, so cores with different policies differ. Two lambdas of one scope are
+indistinguishable.
 """
 
 import random

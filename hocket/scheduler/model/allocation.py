@@ -1,8 +1,8 @@
 """Allocation: fraction of time for each job or pair of jobs on each column.
 
 Policies return an Allocation.
-Source: Narayanan's dissertation, section 5.3.1: the matrix X, with rows for pairs in space sharing (equations 5.1 to
-5.3).
+Source: the matrix X in Narayanan's dissertation, section 5.3.1, with rows for pairs in space sharing (equations 5.1
+to 5.3).
 """
 
 from collections.abc import Callable, Sequence

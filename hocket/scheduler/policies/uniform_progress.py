@@ -6,9 +6,9 @@ move in seconds.
 
 - uniform progress: an idle job that is behind moves to on-demand workers if no spot workers are available;
 - taking risks: an idle job moves to available spot workers, ahead or behind, and stays until they are reclaimed;
-- hysteresis: a job on on-demand workers moves to spot workers only when its progress has reached the amount due in 2 d. It stays
-  while there are no spot workers: the authors' program does not return it to waiting, which would cost one more move.
-  If moves are free (d = 0), it moves as soon as spot workers are available;
+- hysteresis: a job on on-demand workers moves to spot workers only when its progress has reached the amount due in
+  2 d. It stays while there are no spot workers: the authors' program does not return it to waiting, which would cost
+  one more move. If moves are free (d = 0), it moves as soon as spot workers are available;
 - safety net: with R < C + 2 d, an idle job runs on demand until it completes.
 
 Our additions: decisions are made when rounds begin, so the safety net is one round longer. A lost spot worker loses

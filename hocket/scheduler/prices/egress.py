@@ -1,7 +1,7 @@
 """Egress costs: transfers out of a cloud, between regions and between zones.
 
 Transfers into a cloud are free. Tariffs are list prices of early 2020 for North America and Europe, as recorded by
-the authors of chapter 6 (stanford-futuredata/training_on_a_dime, commit 8b71dc4). The tariff between Google's zones
+the authors of the analysis (stanford-futuredata/training_on_a_dime, commit 8b71dc4). The tariff between Google's zones
 is Google's of that time. For other places and times, create a Tariff.
 Source: Narayanan's dissertation, section 6.3.2 and Table 6.2.
 """

@@ -2,9 +2,9 @@
 
 An allocation gives the fraction of time of each job, or pair, on each column. In a round, an entry either runs or
 does not. Its priority is X / f, granted over received time (Narayanan's dissertation, section 5.5). The highest
-priority that fits goes first and excludes entries that share a job with it (Algorithm 2). f is the received time over
-the elapsed time. Within a type, the published denominator, the time received by all, is equal for all entries, so the
-order is the published one.
+priority that fits goes first and excludes entries that share a job with it (Algorithm 2 there). f is the received
+time over the elapsed time. Within a type, the published denominator, the time received by all, is equal for all
+entries, so the order is the published one.
 
 Bound on the error of the greedy selection. Let d be the owed time: X times the elapsed time, minus the received time.
 Each round adds X - S to d, in rounds, with S = 1 for running entries. The number of selections S is finite. Therefore

@@ -113,8 +113,8 @@ def summary(run: ClusterRun, first: int = 0, last: int | None = None) -> Cluster
     """Compute all metrics.
 
     Arguments:
-        first, last: range of record indices to count; steady state, for example, is jobs 4000 to 5000 in section
-            5.7.1.
+        first, last: range of record indices to count; steady state, for example, is jobs 4000 to 5000 in
+            section 5.7.1 of Narayanan's dissertation.
     """
     chosen = run.records[first:last]
     jct, rho = jct_s(chosen), rhos(run, first, last)
@@ -238,7 +238,7 @@ def _reach(times: np.ndarray, rate: np.ndarray, total: np.ndarray, start_s: floa
 def held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
     """Worker-seconds that each job held between consecutive edges.
 
-    Each job of a pair counts half. For figures such as 5.12 and 5.13.
+    Each job of a pair counts half. For figures such as 5.12 and 5.13 of Narayanan's dissertation.
 
     Returns:
         Shape (edges - 1, records, types).

@@ -1,6 +1,6 @@
 """Simulator options, and the options of the public simulator.
 
-Where the paper does not specify a behavior, an option here or in settings.py selects it. PUBLIC and `public`
+Where the dissertation does not specify a behavior, an option here or in settings.py selects it. PUBLIC and `public`
 reproduce the public simulator (stanford-futuredata/gavel, simulate() at commit c4fa400), as observed from
 its behavior:
     a round of 360 s ends as soon as no job of the round runs any more; workers of a completed job wait for that end;

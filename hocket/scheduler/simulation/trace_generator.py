@@ -1,10 +1,10 @@
-"""Trace generator: continuous and static traces of the paper's simulations.
+"""Trace generator: continuous and static traces of Gavel's simulations.
 
 Job types are drawn uniformly from the table. A job takes 10^x minutes on one worker of the reference type (or on as
 many as its scale factor). x is uniform in [1.5, 3] with probability 80 % and in [3, 4] with 20 %; steps follow from
 throughputs. With `multiple`, 70 % of the jobs need one worker, 25 % need 2 to 4, and 5 % need 8. Arrivals are a
 Poisson process. Draws follow the order of the authors' generators, so a seed gives the same trace as theirs. The
-paper does not divide the 25 %; as in the authors' generators, 10 % of all jobs need 2 workers and 15 % need 4.
+dissertation does not divide the 25 %; as in the authors' generators, 10 % of all jobs need 2 workers and 15 % need 4.
 Source: Narayanan's dissertation, section 5.7.1; SLOs and priorities from section 5.7.3.
 """
 

@@ -1,1 +1,1 @@
-"""Price analysis of chapter 6: figures, reductions, rows."""
+"""Price analysis in chapter 6 of Narayanan's dissertation."""

@@ -1,7 +1,7 @@
-"""Price figures: Tables 6.1 to 6.3 and Figures 6.2 to 6.4 of chapter 6.
+"""Price figures.
 
-The figures are recomputed from a market. Each function returns rows; docs/explanation/prices.md explains the differences from the
-published figures.
+These are Tables 6.1 to 6.3 and Figures 6.2 to 6.4 of Narayanan's dissertation. They are recomputed from a market.
+Each function returns rows; docs/explanation/prices.md explains the differences from the published figures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,9 @@
-"""Savings of dynamic pricing: Figures 6.5 and 6.6 of chapter 6.
+"""Savings of dynamic pricing.
 
-The analysis is for one job with one accelerator. Job lengths are in days on a V100. Sources of variation are added
-cumulatively: accelerator type, multi-accelerator instances, (beyond the paper) regions, clouds, and moving once a
-day. Costs are means over possible start days. Reductions are relative to the cost of the first stage.
+These are Figures 6.5 and 6.6 of Narayanan's dissertation. The analysis is for one job with one accelerator. Job
+lengths are in days on a V100. Sources of variation are added cumulatively: accelerator type, multi-accelerator
+instances, (beyond the dissertation) regions, clouds, and moving once a day. Costs are means over possible start days.
+Reductions are relative to the cost of the first stage.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +55,7 @@ PAPER = (
     VariationSource("+ multi-cloud", lambda o: _aws(o) or o.key.cloud == "azure"),
     VariationSource("+ dynamic", lambda o: _aws(o) or o.key.cloud == "azure", ONCE_A_DAY),
 )
-# Beyond the paper: zones and regions as separate sources, all of the US, and Google, where prices are constant.
+# Beyond the dissertation: zones and regions as separate sources, all of the US, and Google, where prices are constant.
 WIDE = (
     VariationSource(
         "1 v100 in us-east-1d", lambda o: o.key.zone == "us-east-1d" and (o.accelerator, o.accelerators) == ("v100", 1)

@@ -1,4 +1,4 @@
-"""Rows of the price analysis: recomputed and published figures of chapter 6."""
+"""Rows of the price analysis: recomputed and published figures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class PriceFigure:
     """Recomputed figure, with the published one if known.
 
     Attributes:
-        source: table or figure of chapter 6.
+        source: table or figure in chapter 6 of Narayanan's dissertation.
         what: labels of the figure, such as ("aws", "us-east-1", "v100").
         value: recomputed value.
         published: value in the dissertation, or in the public analysis where `note` says so; None if only a plot

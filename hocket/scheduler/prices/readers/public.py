@@ -1,6 +1,6 @@
-"""Folder with the layout of the published data of chapter 6.
+"""Folder with the layout of published price and availability data.
 
-The published data are stanford-futuredata/training_on_a_dime, logs/:
+The data of chapter 6 of Narayanan's dissertation are stanford-futuredata/training_on_a_dime, logs/:
 
     aws/cost/REGION/*.json    aws/availability/*.out    azure/cost/*.csv    azure/instance_mapping.csv
     gcp/spin_up_and_shut_down/*.out                     gcp/availability/*.out

@@ -1,4 +1,6 @@
-"""Throughputs of models by accelerator type, as published with chapter 6.
+"""Throughputs of models by accelerator type.
+
+The format is that of the data published with chapter 6 of Narayanan's dissertation:
 
     {"v100": {"ResNet-50 (batch size 16)": {"null": 17.4, "A3C": [...], ...}, ...}, ...}
 

@@ -11,7 +11,7 @@ largest:
 The center is unique, so identical jobs with equal demands get equal shares. A group of jobs, or two groups side by
 side, is therefore one variable. Its logarithm is weighted by the number of jobs or pairs, and the limits of jobs by
 the number of jobs.
-Source: Boyd and Vandenberghe 2004, section 8.5.3; groups: equations 5.1 to 5.3.
+Source: Boyd and Vandenberghe 2004, section 8.5.3; for groups, Narayanan's dissertation, equations 5.1 to 5.3.
 """
 
 from dataclasses import replace
