@@ -1,4 +1,7 @@
-"""Models, data and jobs for tests, examples and benchmarks; written for this project from the papers."""
+"""Models, data and jobs for tests, examples and benchmarks.
+
+The models are written from their papers.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -58,7 +61,7 @@ _JOBS: dict[str, Callable[..., Made]] = {
     "resnet": _images(ResNet, 224),
     "xception": _images(Xception, 299),
 }
-# Options under which each model is small enough for a test of a second.
+# Options that make each model small enough for a test of one second.
 SMALL: dict[str, dict[str, Any]] = {
     "gpt": {"n_layer": 2, "d_model": 32, "n_head": 2, "seq": 16},
     "lstm": {"width": 16, "layers": 3, "seq": 6, "vocab": 20},
@@ -70,7 +73,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def sgd(parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    """Momentum SGD, the usual optimizer of the zoo."""
+    """SGD with momentum, the default optimizer of these jobs."""
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
@@ -87,13 +90,13 @@ def job(
     precision: str | None = None,
     **options: Any,
 ) -> Job:
-    """A job of the zoo: "gpt", "lstm", "vgg", "inception", "resnet" or "xception".
+    """Build a job: "gpt", "lstm", "vgg", "inception", "resnet" or "xception".
 
     Arguments:
-        samples: how many samples the data has.
-        small: begin with the options of `SMALL`.
-        clip_grad_norm, precision: of the job.
-        options: of the model, and `seq`, `text`, `vocab`, `image`, `classes` of the data.
+        samples: number of samples of the data.
+        small: True to start from the options of `SMALL`.
+        clip_grad_norm, precision: see `Job`.
+        options: options of the model, and `seq`, `text`, `vocab`, `image`, `classes` of the data.
     """
     if name not in _JOBS:
         raise InputError("zoo job", repr(name), f"one of {', '.join(_JOBS)}", nearest(name, _JOBS))

@@ -1,11 +1,14 @@
-"""Synthetic data that can be learned: images of noisy class patterns, and a made-up translation task."""
+"""Synthetic data that models can learn: class patterns and translation pairs."""
 
 import torch
 from torch import Tensor
 
 
 class Images:
-    """Random images: sample i is an image (3, image, image) and its class, a fixed pattern under noise."""
+    """Random images: a class pattern under noise, and the class.
+
+    Sample i is an image (3, image, image) and its class.
+    """
 
     def __init__(
         self, samples: int, image: int, classes: int, seed: int = 0, dtype: torch.dtype = torch.float32
@@ -27,9 +30,10 @@ class Images:
 
 
 class TranslationPairs:
-    """Translation pairs: the target is the source in reverse, each token shifted by one.
+    """Translation pairs: the target is the source in reverse, with shifted tokens.
 
-    Sample i is the source (seq,), the decoder's input (seq,), which starts with token 0, and the target (seq,).
+    Each token is shifted by one. Sample i is the source (seq,), the decoder's input (seq,), which starts with token
+    0, and the target (seq,).
     """
 
     def __init__(self, samples: int, seq: int, vocab: int, seed: int = 0) -> None:

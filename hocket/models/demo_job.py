@@ -1,6 +1,7 @@
-"""The job of `hocket demo`: a small GPT on real text, the source files of Python's standard library.
+"""Job of `hocket demo`: a small GPT on source files of Python's library.
 
-It is written as a user's job file would be: it defines `make_job()`. HOCKET_DEMO_TEXT names another text.
+It is written like a user's job file: it defines `make_job()`. The environment variable HOCKET_DEMO_TEXT names another
+text.
 """
 
 import os
@@ -16,7 +17,7 @@ SEQ = 128
 
 
 def make_job() -> Job:
-    """A GPT of 4 blocks, 128 wide, over bytes; the same weights in every process."""
+    """Return a GPT with 4 blocks of width 128 over bytes, equal in every process."""
     torch.manual_seed(0)
     model = GPT(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB, dropout=0.0, tied=False)
     data = Text(SEQ, os.environ.get("HOCKET_DEMO_TEXT") or None)

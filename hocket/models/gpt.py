@@ -13,7 +13,7 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Causal self-attention; (samples, seq, d_model) to the same."""
+    """Causal self-attention: (samples, seq, d_model) to the same shape."""
 
     def __init__(self, d_model: int, n_head: int, dropout: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU, four times as wide inside."""
+    """Two linear layers with a GELU between them, four times as wide inside."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -44,7 +44,10 @@ class MLP(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Transformer block: attention and MLP, each after a normalization and with a residual connection."""
+    """Transformer block: attention and MLP, each normalized and residual.
+
+    Each has a layer normalization before it and a residual connection around it.
+    """
 
     def __init__(self, d_model: int, n_head: int, dropout: float) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ class TransformerBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens (samples, seq) to logits (samples, seq, vocab)."""
+    """GPT language model: tokens (samples, seq) to logits (samples, seq, vocab)."""
 
     def __init__(
         self,
@@ -95,5 +98,10 @@ class GPT(nn.Module):
 
 
 def language_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over samples and positions; logits (samples, seq, vocab), targets (samples, seq)."""
+    """Mean cross-entropy over samples and positions.
+
+    Arguments:
+        logits: (samples, seq, vocab).
+        targets: (samples, seq).
+    """
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

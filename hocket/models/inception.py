@@ -25,7 +25,7 @@ class Conv(nn.Sequential):
 
 
 class Branches(nn.Module):
-    """Branches that read the same input; their results are concatenated along the channels."""
+    """Parallel branches; their results are concatenated along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def _block_d(channels: int, w: float) -> tuple[nn.Module, int]:
 
 
 def _block_e(channels: int, w: float) -> tuple[nn.Module, int]:
-    """Figure 7: the filter bank is widened by 1x3 beside 3x1."""
+    """Figure 7: the filter bank is widened by parallel 1x3 and 3x1 convolutions."""
     a, b, c, p = (max(1, int(n * w)) for n in (320, 384, 448, 192))
 
     def fork() -> nn.Module:
@@ -119,9 +119,10 @@ class InceptionV3(nn.Module):
 
     Arguments:
         width: share of the paper's channels.
-        blocks: how many blocks of figures 5, 6 and 7 there are; (3, 4, 2) in the paper.
-        dropout: before the last layer.
-        small: a stem of one convolution for images of 32 pixels and more, instead of the paper's for 299.
+        blocks: numbers of blocks of figures 5, 6 and 7; (3, 4, 2) in the paper.
+        dropout: probability before the last layer.
+        small: True for a stem of one convolution, for images of 32 pixels and more, instead of the paper's stem for
+            299.
     """
 
     def __init__(

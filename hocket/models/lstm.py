@@ -1,4 +1,4 @@
-"""LSTM translator: encoder, decoder with attention over the encoder's states, stacks of LSTM layers.
+"""LSTM translator: an encoder and a decoder with attention, stacks of LSTM layers.
 
 Source: Wu et al., "Google's Neural Machine Translation System", 2016, sections 3.1 and 3.2 (a bidirectional first
 encoder layer, residual connections from the third layer on, attention from the first decoder layer given to all decoder
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 
 class Encoder(nn.Module):
-    """Source tokens (samples, source) to states (samples, source, width)."""
+    """Encoder: source tokens (samples, source) to states (samples, source, width)."""
 
     def __init__(self, vocab: int, width: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -31,7 +31,10 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Target tokens (samples, target) and encoder states to logits (samples, target, vocab)."""
+    """Decoder with attention over the encoder's states.
+
+    Target tokens (samples, target) and states (samples, source, width) to logits (samples, target, vocab).
+    """
 
     def __init__(self, vocab: int, width: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -53,7 +56,10 @@ class Decoder(nn.Module):
 
 
 class Translator(nn.Module):
-    """Translator: source and target tokens (samples, length) to logits (samples, target, vocab)."""
+    """Translator: source and target tokens to logits (samples, target, vocab).
+
+    Tokens have the shape (samples, length).
+    """
 
     def __init__(self, vocab: int = 256, width: int = 128, layers: int = 4, dropout: float = 0.0) -> None:
         super().__init__()
@@ -65,5 +71,10 @@ class Translator(nn.Module):
 
 
 def translation_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over samples and positions; logits (samples, target, vocab), targets (samples, target)."""
+    """Mean cross-entropy over samples and positions.
+
+    Arguments:
+        logits: (samples, target, vocab).
+        targets: (samples, target).
+    """
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

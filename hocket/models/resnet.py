@@ -8,12 +8,15 @@ from typing import cast
 
 from torch import Tensor, nn
 
-# Table 1: blocks in each of the four groups, and whether they are bottlenecks.
+# Table 1: blocks in each of the four groups, and True for bottlenecks.
 _DEPTHS = {18: ((2, 2, 2, 2), False), 50: ((3, 4, 6, 3), True), 152: ((3, 8, 36, 3), True)}
 
 
 class ResidualBlock(nn.Module):
-    """A residual block (figure 5, left, or right with `bottleneck`): `wide` channels inside."""
+    """Residual block of figure 5: left, or right (a bottleneck).
+
+    It has `wide` channels inside.
+    """
 
     def __init__(self, channels: int, wide: int, stride: int, bottleneck: bool) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Real text without a download: the standard library's own source files, as bytes.
 
-Every Python installation has them; the order is alphabetical and the amount bounded, so that two machines with the
+Every Python installation has them. The order is alphabetical and the amount bounded, so that two machines with the
 same Python train on the same text.
 """
 
@@ -17,7 +17,10 @@ VOCAB = 256
 
 
 def text_bytes(path: str | Path | None = None, limit_bytes: int = 2**21) -> bytes:
-    """Text of at most `limit_bytes`: of a file, or of the standard library's modules in alphabetical order."""
+    """Read at most `limit_bytes` of a text.
+
+    The text is a file, or the modules of the standard library in alphabetical order.
+    """
     if path is not None:
         return read_bytes(Path(path))[:limit_bytes]
     parts, total = [], 0
@@ -30,7 +33,10 @@ def text_bytes(path: str | Path | None = None, limit_bytes: int = 2**21) -> byte
 
 
 class Text:
-    """Byte-level language modelling: sample i is `seq` tokens, and the next token of each."""
+    """Data for byte-level language modelling.
+
+    Sample i is `seq` tokens, and the token after each of them.
+    """
 
     def __init__(self, seq: int, path: str | Path | None = None, limit_bytes: int = 2**21) -> None:
         raw = text_bytes(path, limit_bytes)

@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-# Column D of table 1: output channels of the convolutions; 0 is a max-pooling.
+# Column D of table 1: output channels of the convolutions; 0 is a max-pooling layer.
 _COLUMN_D = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 
 
@@ -17,8 +17,8 @@ class VGG16(nn.Module):
 
     Arguments:
         width: share of the paper's channels and hidden units, 1 for the paper's model.
-        image: height and width, a multiple of 32; 224 in the paper.
-        batch_norm: normalise after each convolution (not in the paper).
+        image: height and width in pixels, a multiple of 32; 224 in the paper.
+        batch_norm: True for batch normalisation after each convolution (not in the paper).
     """
 
     def __init__(

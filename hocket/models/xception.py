@@ -1,7 +1,9 @@
-"""Xception: separable convolutions in residual blocks, an entry, a middle and an exit flow.
+"""Xception: separable convolutions in residual blocks.
 
-Source: Chollet, "Xception: Deep Learning with Depthwise Separable Convolutions", 2017, figure 5, with batch normalisation
-after every convolution.
+The model has an entry, a middle and an exit flow.
+
+Source: Chollet, "Xception: Deep Learning with Depthwise Separable Convolutions", 2017, figure 5, with batch
+normalisation after every convolution and separable convolution.
 """
 
 from typing import cast
@@ -10,7 +12,10 @@ from torch import Tensor, nn
 
 
 class Separable(nn.Sequential):
-    """A 3x3 convolution of each channel by itself, a 1x1 convolution of all, batch normalisation."""
+    """Separable convolution with batch normalisation.
+
+    A 3x3 convolution of each channel separately is followed by a 1x1 convolution of all channels.
+    """
 
     def __init__(self, channels: int, wide: int) -> None:
         super().__init__(
@@ -21,12 +26,12 @@ class Separable(nn.Sequential):
 
 
 class SeparableBlock(nn.Module):
-    """Separable convolutions beside a shortcut.
+    """Residual block of separable convolutions with a shortcut.
 
     Arguments:
-        wides: channels behind each of them.
-        halves: pool at the end, beside a shortcut of stride 2; else the shortcut is the input.
-        first: begin with a ReLU.
+        wides: output channels of each separable convolution.
+        halves: True for pooling at the end and a shortcut of stride 2; otherwise the shortcut is the input.
+        first: True to begin with a ReLU.
     """
 
     def __init__(self, channels: int, wides: tuple[int, ...], halves: bool, first: bool = True) -> None:
@@ -34,7 +39,7 @@ class SeparableBlock(nn.Module):
         layers: list[nn.Module] = []
         before = channels
         for k, wide in enumerate(wides):
-            # Out of place: the shortcut reads the same input.
+            # The first ReLU is out of place: the shortcut reads the same input.
             layers += [nn.ReLU(inplace=k > 0)] if k > 0 or first else []
             layers.append(Separable(before, wide))
             before = wide
@@ -54,7 +59,8 @@ class Xception(nn.Module):
     """Images (samples, 3, image, image) to logits (samples, classes).
 
     Arguments:
-        width: share of the paper's channels. middle: blocks of the middle flow, 8 in the paper.
+        width: share of the paper's channels.
+        middle: blocks of the middle flow, 8 in the paper.
     """
 
     def __init__(self, width: float = 1.0, classes: int = 1000, middle: int = 8) -> None:

@@ -11,7 +11,10 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class LayerOperators:
-    """Operators of one layer for one microbatch, in order; the backward includes gradient accumulation."""
+    """Operators of one layer for one microbatch, in order.
+
+    The backward includes gradient accumulation.
+    """
 
     forward: tuple[Operator, ...]
     backward: tuple[Operator, ...]

@@ -7,7 +7,7 @@ Rules of this file:
 - Every tensor goes from an earlier layer to a later layer.
 - Nothing here depends on how a profile was made.
 
-Source: section 2.4.1 of the dissertation (T_l, a_l, w_l), with memory, noise and the graph added.
+Source: Narayanan's dissertation, section 2.4.1 (T_l, a_l, w_l), with memory, noise and the graph added.
 """
 
 import json

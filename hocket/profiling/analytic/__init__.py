@@ -1,1 +1,1 @@
-"""Profiles without measuring: from transformer sizes, or from a model on fake tensors."""
+"""Profiles without measurement: from transformer sizes or from fake tensors."""

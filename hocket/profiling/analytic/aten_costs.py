@@ -1,7 +1,8 @@
-"""Aten: what one of torch's own operations asks of a device, from the sizes of its tensors.
+"""Costs of torch's operations, from the sizes of their tensors.
 
-Rules of this file: an operation without an entry is a pass over all that it reads and writes; one that makes a view of what
-is there, or memory without content, asks for nothing. Products are counted as torch's FlopCounterMode counts them.
+Rules of this file: an operation without an entry is a pass over all tensors that it reads and writes. An operation
+that returns a view, or memory without content, costs nothing. Products are counted as torch's FlopCounterMode counts
+them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,15 +18,15 @@ from torch.utils.flop_counter import flop_registry
 
 from hocket.profiling.analytic.operators import MemoryPass, Operator, Product
 
-# What makes memory without content, or asks about a tensor.
+# Operations that return memory without content.
 _NOTHING = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"])
-# What writes without reading what was there.
+# Operations that overwrite a tensor without reading it.
 _WRITERS = frozenset(["copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_"])
-# What reads as much of its first tensor as it writes.
+# Operations that read as much of their first tensor as they write.
 _GATHERERS = frozenset(["embedding", "gather", "index_select", "index", "take", "_unsafe_index"])
 
 _aten = torch.ops.aten
-# What torch has no formula for, though it has one for its like.
+# Operations without a formula in torch, with the formulas of similar operations.
 _FORMULAS: dict[Any, Any] = {
     getattr(_aten, f"_scaled_dot_product_flash_attention_for_cpu{way}"): flop_registry[
         getattr(_aten, f"_scaled_dot_product_flash_attention{way}")
@@ -35,16 +36,19 @@ _FORMULAS: dict[Any, Any] = {
 
 
 def flops_of_call(func: Any, args: Any, kwargs: Any, out: Any) -> float:
-    """Floating point operations by torch's own formulas; 0 where it has none."""
+    """Return the floating point operations of a call by torch's own formulas.
+
+    0 for an operation without a formula.
+    """
     formula = flop_registry.get(func._overloadpacket) or _FORMULAS.get(func._overloadpacket)
     return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
 
 
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes as operators what is done inside it.
+    """Mode that records the operations inside it as operators.
 
     Attributes:
-        found: in order.
+        found: operators in order.
     """
 
     def __init__(self) -> None:
@@ -59,13 +63,13 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def taken(self) -> tuple[Operator, ...]:
-        """Operators found since the last call."""
+        """Return the operators found since the last call of this method."""
         found, self.found = tuple(self.found), []
         return found
 
 
 def operators_of_call(func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Operator]:
-    """Operators of one call of an operation."""
+    """Return the operators of one call of an operation."""
     name = func._schema.name.partition("::")[2]
     if name in _NOTHING or func.is_view:
         return ()
@@ -95,7 +99,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> float:
-    """Bytes of some tensors; what is repeated by a stride of 0 once."""
+    """Return the bytes of some tensors; dimensions with a stride of 0 count once."""
     each = (
         prod(n for n, step in zip(t.shape, t.stride(), strict=True) if step) * t.element_size()
         for t in tensors
@@ -105,7 +109,10 @@ def _bytes(tensors: Iterable[Tensor]) -> float:
 
 
 def _dtype_of(tensor: Tensor, convolution: bool = False) -> str:
-    """Compute dtype of a product; 32-bit numbers count as 19-bit (TF32) if torch may use it."""
+    """Return the compute dtype of a product.
+
+    float32 counts as TF32 if torch may use it.
+    """
     if tensor.dtype is torch.float32:
         short = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
         return "tfloat32" if short else "float32"
@@ -132,7 +139,7 @@ def _convolved(
 
 def _convolution(given: dict[str, Any], out: Tensor) -> Sequence[Operator]:
     x, weight, groups = given["input"], given["weight"], given["groups"]
-    # Transposed, what is laid out along the positions is the input.
+    # For a transposed convolution, the positions of the product are those of the input.
     side = x if given.get("transposed") else out
     positions = side.shape[0] * prod(side.shape[2:])
     touched = [x, weight, out]
@@ -181,12 +188,15 @@ def _attention_products(given: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) 
 
 
 def _inside(products: Sequence[Product], touched_bytes: float) -> Sequence[Operator]:
-    """The products of one kernel, which share what it reads and writes."""
+    """Return the products of one kernel; they share the bytes of its tensors."""
     return tuple(replace(one, touched_bytes=touched_bytes / len(products)) for one in products)
 
 
 def _recurrence(given: dict[str, Any], out: Any) -> Sequence[Operator]:
-    """One layer of a recurrent network: the input product of all positions, then one position after the other."""
+    """Operators of one layer of a recurrent network.
+
+    The input product of all positions comes first, then one product for each position.
+    """
     x, into, across = given["input"], given["weight0"], given["weight1"]
     return _steps(x, into.shape[0], across.shape[1])
 
@@ -208,7 +218,7 @@ def _picked(given: dict[str, Any], out: Any) -> Sequence[Operator]:
 
 
 def _spread(given: dict[str, Any], out: Any) -> Sequence[Operator]:
-    """A gradient that is zero but where something was picked."""
+    """Write a gradient that is zero except at the selected entries."""
     grad = given["grad_output"]
     return (MemoryPass(_bytes(_tensors(out)) + 2 * _bytes([grad])),)
 

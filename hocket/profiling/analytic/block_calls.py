@@ -1,7 +1,7 @@
-"""The repeated blocks of a model, and the arguments of one call of each.
+"""Repeated blocks of a model, and the arguments of one call of each.
 
-Rules of this file: blocks are found in the module tree and in one run, never by the names of classes; the model is left as
-it was.
+Rules of this file: blocks are found in the module tree and in one run, never by the names of classes. The model is
+unchanged.
 """
 
 import copy
@@ -19,11 +19,11 @@ from hocket.profiling.capture.recorded_graph import flatten
 
 @dataclass
 class BlockCall:
-    """The arguments of one call of a block, and what else the model does with it.
+    """Arguments of one call of a block, and the use of its results.
 
     Attributes:
-        needs: for each leaf of the arguments, whether it is a tensor that needs a gradient.
-        used: which leaves of what the block returns a gradient comes back to.
+        needs: for each leaf of the arguments, True if it is a tensor that needs a gradient.
+        used: numbers of the result leaves that receive a gradient.
     """
 
     args: tuple[Any, ...]
@@ -34,10 +34,13 @@ class BlockCall:
     def fresh(
         self, all_leaves: bool = False, cut: Callable[[int, Tensor], Tensor] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """Arguments for one run on the CPU in float64, with the leaves that need gradients (or all of them).
+        """Return copies of the arguments on the CPU in float64, and leaves.
+
+        The leaves are the tensors that need gradients (or all floating-point tensors).
 
         Arguments:
-            cut: what is taken of a tensor, by its number among the leaves of all arguments.
+            all_leaves: True to return all floating-point tensors as leaves.
+            cut: function from a leaf's number among all arguments and its tensor to the tensor to use.
         """
         leaves: list[Tensor] = []
         needs = iter(enumerate(self.needs))
@@ -59,7 +62,7 @@ class BlockCall:
 
 
 def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
-    """The first call of each block, by path."""
+    """Return the first call of each block, by path."""
     calls: dict[str, BlockCall] = {}
     made: dict[str, dict[Any, int]] = {}
     candidates = {path: model.get_submodule(path) for path in _candidates(model)}
@@ -83,7 +86,7 @@ def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, Block
             handles.append(
                 module.register_forward_pre_hook(lambda _, a, k, path=path: keep(path, a, k), with_kwargs=True)
             )
-        with torch.no_grad(), torch.random.fork_rng():  # tensors with a history cannot be copied
+        with torch.no_grad(), torch.random.fork_rng():  # tensors with a gradient graph cannot be copied
             model(*args, **kwargs)
         while handles:
             handles.pop().remove()
@@ -101,14 +104,17 @@ def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, Block
         for module, mode in modes:
             module.training = mode
     for path, nodes in made.items():
-        # Attention weights that are returned and not used have a history, and nobody's gradient.
+        # Attention weights that are returned and not used have a gradient graph, but no gradient.
         used = nearest_nodes(results, nodes) if len(nodes) > 1 else nodes
         calls[path].used = frozenset(nodes[node] for node in used)
     return calls
 
 
 def nearest_nodes(starts: Iterable[Any], wanted: Container[Any]) -> set[Any]:
-    """Wanted operations that these nodes depend on directly, with none of the others between."""
+    """Return the wanted autograd nodes that these nodes depend on directly.
+
+    No other wanted node lies between.
+    """
     found, done, stack = set(), set(), list(starts)
     while stack:
         node = stack.pop()
@@ -137,7 +143,10 @@ def _candidates(model: nn.Module) -> list[str]:
 
 
 def has_matrix(module: nn.Module) -> bool:
-    """True if a module computes with one matrix, and perhaps a bias: it may be a linear layer."""
+    """True if a module holds one matrix, perhaps with a bias.
+
+    It may be a linear layer.
+    """
     if next(module.children(), None) is not None or not set(module._parameters) <= {"weight", "bias"}:
         return False
     weight = module._parameters.get("weight")
@@ -145,7 +154,10 @@ def has_matrix(module: nn.Module) -> bool:
 
 
 def alike(model: nn.Module, one: str, other: str) -> bool:
-    """True if two blocks may be divided in the same way: equal except for their values."""
+    """True if two blocks are equal except for their values.
+
+    They can then be divided in the same way.
+    """
 
     def shapes(path: str) -> Any:
         block = model.get_submodule(path)
@@ -165,7 +177,7 @@ def alike(model: nn.Module, one: str, other: str) -> bool:
 
 
 def numbers(module: nn.Module) -> Iterator[tuple[str, int]]:
-    """The whole numbers among a module's attributes."""
+    """Yield the integer attributes of a module."""
     for name, value in vars(module).items():
         if type(value) is int:
             yield name, value

@@ -1,8 +1,10 @@
-"""Fake tensors: sizes, strides and types without numbers, so that a model can be looked at that no memory holds.
+"""Fake tensors: sizes, strides and types without numbers or memory.
 
-Rules of this file: inside `faked` every operation takes and gives fake tensors on the CPU; what could not be decided without
-numbers is refused by torch by name. The kernels are those that a CPU would choose, so that what autograd keeps is what it
-keeps there.
+They show a model that no memory holds.
+
+Rules of this file: inside `faked` every operation reads and returns fake tensors on the CPU. torch refuses an
+operation that needs numbers, by name. Kernels are the ones that a CPU would choose, so that autograd keeps the same
+tensors.
 """
 
 import copy
@@ -22,9 +24,10 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class _Sizes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors, with the working memory of recurrent kernels, which torch knows only when it computes.
+    """Fake tensor mode with the workspace of recurrent kernels.
 
-    So one layer of zeros is computed for each size of such layers; nothing else is.
+    torch knows the size of this workspace only after computing. So one layer of zeros is computed for each size of
+    such layers, and nothing else.
     """
 
     def __init__(self) -> None:
@@ -32,7 +35,7 @@ class _Sizes(FakeTensorMode):  # type: ignore[no-untyped-call]
         self._workspaces: dict[Any, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE and not self.in_kernel_invocation:  # asked for by autograd, again and again
+        if func is _DEVICE and not self.in_kernel_invocation:  # autograd asks for it repeatedly
             return args[0].fake_device  # type: ignore[index]
         out: Any = super().__torch_dispatch__(func, types, args, kwargs)
         if func is not torch.ops.aten.mkldnn_rnn_layer.default or out is NotImplemented:
@@ -47,9 +50,12 @@ class _Sizes(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def faked() -> Iterator[FakeTensorMode]:
-    """Context in which nothing is computed or allocated; tensors from outside count as fake."""
+    """Context in which nothing is computed or allocated.
+
+    Tensors from outside count as fake.
+    """
     plain = nn.Module._apply
-    # torch exchanges the parameters of a module that is sent to another type for new ones, which fake ones refuse.
+    # A module that is cast to another type gets new parameters from torch. Fake parameters refuse that.
     nn.Module._apply = _apply  # type: ignore[method-assign]
     try:
         with _Sizes() as mode:
@@ -59,7 +65,10 @@ def faked() -> Iterator[FakeTensorMode]:
 
 
 def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """`nn.Module._apply`, what `to` and `half` are made of: tied parameters stay tied."""
+    """Replacement of `nn.Module._apply` that keeps tied weights tied.
+
+    `to` and `half` call it.
+    """
     for child in module.children() if recurse else ():
         child._apply(change)  # type: ignore[no-untyped-call]
     with torch.no_grad():
@@ -78,10 +87,13 @@ def is_fake() -> bool:
 
 
 def fake_copy(module: Any, mode: FakeTensorMode) -> Any:
-    """Copy of a module with fake parameters and buffers on the CPU, also for modules on `meta`."""
+    """Return a copy of a module with fake parameters and buffers on the CPU.
+
+    The module may be on `meta`.
+    """
     with FakeCopyMode(mode):
         copied = copy.deepcopy(module)
-    # Tied ones stay tied. What was there is kept as well, or its number would be used again.
+    # Tied tensors stay tied. The old tensors are kept alive, because their ids could be used again.
     made: dict[int, tuple[Tensor, Tensor]] = {}
     for own in copied.modules() if isinstance(copied, nn.Module) else ():
         places: tuple[dict[str, Any], dict[str, Any]] = (own._parameters, own._buffers)
@@ -101,7 +113,10 @@ def _on_cpu(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
 
 
 def draws(func: Any, args: Any, kwargs: Any) -> bool:
-    """True if an operation draws random numbers. Attention without dropout could, but does not."""
+    """True if an operation draws random numbers.
+
+    Attention with a dropout probability of 0 does not.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     given = _by_name(func, args, kwargs)
@@ -109,7 +124,7 @@ def draws(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def changed_unsaid(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Tensors that an operation changes without a new version."""
+    """Return the tensors that an operation changes without a new version."""
     if func._schema.name.removeprefix("aten::") not in _UNSAID:
         return []
     given = _by_name(func, args, kwargs)

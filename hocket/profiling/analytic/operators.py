@@ -1,16 +1,16 @@
-"""Operators: what a layer asks of a device, without saying how long it takes.
+"""Operators: the work of a layer on any device, without seconds.
 
-Rules of this file: an operator is one kernel, or one that stands for a few in a row. Matrix multiplications are known by their
-sizes, because these decide how well a device is used; all else by the bytes that it reads and writes. `cost/kernels.py` says
-what they take.
-Source: dissertation section 4.5.1 (a product of m x k and k x n takes 2 m n k operations).
+Rules of this file: an operator is one kernel, or stands for a few consecutive kernels. Matrix multiplications are
+described by their sizes, because these decide how well a device is used; all other operators by the bytes that they
+read and write. `cost/kernels.py` computes their seconds.
+Source: Narayanan's dissertation, section 4.5.1 (a product of m x k and k x n has 2 m n k operations).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 KINDS = ("product", "convolution", "attention", "recurrence", "pass")
-"""What operators are told apart by when they are compared with measured ones."""
+"""Kinds of operators in comparisons with measured ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,11 @@ class Product:
 
     Attributes:
         kind: one of `KINDS`.
-        done: part of the operations that the kernel does: half, where attention looks at nothing ahead. All count.
-        touched_bytes: read and written, where that is not each factor and the result once: a convolution's factors repeat
-            its input, attention's results stay inside. Negative for what the sizes say.
-        dtype: type of the numbers as it is computed with; empty for the model's own.
+        done: share of the operations that the kernel computes: half for causal attention. `flops` counts all of them.
+        touched_bytes: bytes read and written, if these are not the bytes of both factors and the result: a
+            convolution's factors repeat its input, and attention's scores stay inside the kernel. Negative for the
+            bytes of factors and result.
+        dtype: compute type; empty for the model's own type.
     """
 
     rows: float
@@ -39,12 +40,12 @@ class Product:
 
     @property
     def flops(self) -> float:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         return 2 * self.rows * self.inner * self.columns * self.batch
 
     @property
     def moved_bytes(self) -> float:
-        """Read and written."""
+        """Bytes read and written."""
         if self.touched_bytes >= 0:
             return self.touched_bytes
         elements = self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
@@ -61,7 +62,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPass:
-    """A pass over memory: normalisations, activations, dropout, additions, softmax, copies."""
+    """A pass over memory, such as a normalisation, activation, dropout or copy."""
 
     moved_bytes: float
     flops: float = 0.0
@@ -76,5 +77,5 @@ Operator = Product | MemoryPass
 
 
 def flops_of(operators: Iterable[Operator]) -> float:
-    """Operations of products alone: what the field counts."""
+    """Return the operations of products alone, as the field counts them."""
     return sum(one.flops for one in operators if isinstance(one, Product))

@@ -1,7 +1,9 @@
-"""Lengthened: a profile with its repeated block more often or less often than the model has it, as if a deeper model had been measured.
+"""Depth scaling: a profile with more or fewer repetitions of its repeated block.
 
-Rules of this file: the block is found from layers alone: kinds, parameters and bytes that come again. Blocks between the first and the
-last are copies of the second: what it reads and makes, seconds and bytes. Nothing else changes.
+The result stands for the profile of a deeper (or shallower) model.
+
+Rules of this file: the block is found from layers alone, by kinds, parameters and bytes that repeat. Blocks between
+the first and the last are copies of the second: inputs, outputs, seconds and bytes. Nothing else changes.
 """
 
 import math
@@ -11,12 +13,12 @@ from dataclasses import dataclass, replace
 from hocket.profiling.layer import Layer, Tensor
 from hocket.profiling.profile import ModelProfile
 
-LEAST = 3  # blocks: a first, one that is copied, a last
+LEAST = 3  # blocks: a first one, a copied one, a last one
 
 
 @dataclass(frozen=True)
 class RepeatedBlock:
-    """Layers that come again: from `first` on `times` times `size` of them."""
+    """A repeated block: `times` repetitions of `size` layers, from layer `first` on."""
 
     first: int
     size: int
@@ -24,7 +26,10 @@ class RepeatedBlock:
 
 
 def repeated_block(profile: ModelProfile) -> RepeatedBlock | None:
-    """The block with most parameters in all its repetitions; None where nothing comes LEAST times."""
+    """Find the block with the most parameters in all its repetitions.
+
+    None if no block repeats LEAST times.
+    """
     seen = [(one.kind, one.weights_bytes, len(one.parameters), one.optimizer_bytes) for one in profile.layers]
     best: tuple[float, int, RepeatedBlock] | None = None
     for size in range(1, len(seen) // LEAST + 1):
@@ -42,13 +47,13 @@ def repeated_block(profile: ModelProfile) -> RepeatedBlock | None:
 
 
 def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> ModelProfile:
-    """The profile with so many repetitions of its block, LEAST at least."""
+    """Return the profile with this number of repetitions of its block, at least LEAST."""
     place = _Places(block, max(times, LEAST), len(profile.layers))
     layers: list[Layer] = []
     for k, layer in enumerate(profile.layers):
         if k < place.second or k >= place.last:
             layers.append(layer)
-        elif k == place.second:  # all copies of the second block, one behind the other
+        elif k == place.second:  # all copies of the second block, one after the other
             for copy in range(place.copies):
                 layers += [_copied(one, copy) for one in profile.layers[k : k + block.size]]
     made = (one for tensor in profile.tensors for one in _tensors(tensor, place))
@@ -74,12 +79,15 @@ def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> Model
 
 
 def _summed(rows: Iterable[tuple[float, ...]]) -> list[float]:
-    """Seconds of all layers, by microbatch size."""
+    """Return the seconds of all layers, by microbatch size."""
     return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _longer(deviations_s: tuple[float, ...], before: list[float], after: list[float]) -> tuple[float, ...]:
-    """Standard deviations for a model of other seconds: layers vary independently, so variances grow with seconds."""
+    """Scale standard deviations to a model with other seconds.
+
+    Layers vary independently, so variances grow in proportion to seconds.
+    """
     if not deviations_s:
         return ()
     rows = zip(deviations_s, before, after, strict=True)
@@ -88,7 +96,7 @@ def _longer(deviations_s: tuple[float, ...], before: list[float], after: list[fl
 
 @dataclass(frozen=True)
 class _Places:
-    """Destination of each layer."""
+    """New place of each layer."""
 
     block: RepeatedBlock
     times: int
@@ -100,7 +108,7 @@ class _Places:
 
     @property
     def second(self) -> int:
-        """The layer at which the second block begins, which is copied."""
+        """First layer of the second block, which is copied."""
         return self.block.first + self.block.size
 
     @property
@@ -109,7 +117,7 @@ class _Places:
 
     @property
     def last(self) -> int:
-        """The layer at which the last block begins."""
+        """First layer of the last block."""
         return self.block.first + (self.block.times - 1) * self.block.size
 
     def inside(self, layer: int) -> bool:
@@ -117,11 +125,14 @@ class _Places:
         return self.second <= layer < self.last
 
     def outside(self, layer: int) -> int:
-        """The new place of a layer that stays as it is."""
+        """Return the new place of a layer that stays as it is."""
         return layer if layer < self.second else layer + (self.times - self.block.times) * self.block.size
 
     def of(self, layer: int, copy: int) -> int:
-        """The new place of a layer of the second block's copy; counted on, it is one of the block behind it."""
+        """Return the new place of a layer of the second block, in one of its copies.
+
+        For a layer of the third block, the result is a layer of the next copy.
+        """
         return layer + copy * self.block.size
 
 
@@ -133,10 +144,10 @@ def _copied(layer: Layer, copy: int) -> Layer:
 
 
 def _tensors(tensor: Tensor, place: _Places) -> Iterable[Tensor]:
-    """Copies of a tensor in the new model."""
+    """Yield the copies of a tensor in the new model."""
     if place.second <= tensor.source < place.third:
         for copy in range(place.copies):
-            # What the next block reads is read by the next copy, or by the last block.
+            # An input of the next block is read by the next copy, or by the last block.
             beyond = copy == place.copies - 1
 
             def moved(layers: tuple[int, ...], copy: int = copy, beyond: bool = beyond) -> tuple[int, ...]:
@@ -157,7 +168,7 @@ def _tensors(tensor: Tensor, place: _Places) -> Iterable[Tensor]:
             )
         return
     if place.inside(tensor.source):
-        return  # of a block that is left out, for which a copy stands
+        return  # a tensor of a block that copies replace
     if tensor.source >= place.last:
         shift = place.outside
         until = shift(tensor.gradient_until) if tensor.gradient_until >= place.last else -1
@@ -166,7 +177,7 @@ def _tensors(tensor: Tensor, place: _Places) -> Iterable[Tensor]:
             tensor, source=shift(tensor.source), targets=moved_to[0], kept_by=moved_to[1], gradient_until=until
         )
         return
-    # From in front of the second block: what the third reads as well is read by all copies.
+    # From before the second block: if later blocks read it too, all copies read it.
     everywhere = any(place.third <= k < place.last or k >= place.last for k in tensor.targets)
 
     def read(layers: tuple[int, ...]) -> tuple[int, ...]:

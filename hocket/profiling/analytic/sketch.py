@@ -1,6 +1,8 @@
-"""Sketching a job: its layers, bytes and operators on fake tensors, whatever its size; nothing is computed or allocated.
+"""Sketch of a job: layers, bytes and operators on fake tensors.
 
-Rules of this file: what counts bytes on real tensors (memory.py) counts them here, so that both find the same.
+A job of any size is sketched without computing or allocating.
+
+Rules of this file: memory.py counts bytes here as on real tensors, so that both give the same result.
 """
 
 import dataclasses
@@ -41,16 +43,17 @@ def sketch(
     progress: Progress | None = None,
     foreach: bool = False,
 ) -> Sketch:
-    """Look at a job, or at the job of a job file, without computing anything.
+    """Sketch a job, or the job of a job file, without computing anything.
 
     Arguments:
         microbatch_sizes: numbers of samples; by default the powers of two up to the job's batch, at most four.
         progress: called with (done, total, what), in steps.
-        foreach: torch's optimizers that can step all weights at once do so where nobody says otherwise, as they do on a GPU.
+        foreach: True to step all weights at once in torch's optimizers that can do so and leave it open, as on a GPU.
 
     Raises:
-        CaptureError: the model cannot be cut into layers, or its course depends on numbers.
-        InputError: a microbatch size beyond the job's batch; nothing to train; a job file that does not run.
+        CaptureError: the model cannot be cut into layers, or its operations depend on numbers.
+        InputError: a microbatch size exceeds the job's batch size, there is nothing to train, or the job file does
+            not run.
     """
     with faked() as mode:
         known = _faked(job, mode) if isinstance(job, Job) else _loaded(job, mode)
@@ -58,9 +61,12 @@ def sketch(
 
 
 def _loaded(path: str | Path, mode: FakeTensorMode) -> Job:
-    """Job of a file on fake tensors; a job that needs values when it is made is made of real tensors first."""
+    """Load the job of a file on fake tensors.
+
+    A job that needs values during construction is built from real tensors first.
+    """
     try:
-        # What lies on the file's way to its model may have been made outside: buffers of numpy's, for one.
+        # Other objects of the job file may come from outside, such as numpy buffers.
         return _faked(load_job(path), mode)
     except InputError as error:
         if not isinstance(error.__cause__, _NEEDS_NUMBERS):
@@ -104,7 +110,7 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
 
 
 def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[LayerOperators, ...]:
-    """Every layer's operators in one forward and backward, as a worker has them."""
+    """Return every layer's operators in one forward and backward of a worker."""
     made, boxes = dict(batch), []
     forward: list[tuple[Operator, ...]] = []
     backward: list[tuple[Operator, ...]] = []
@@ -138,7 +144,7 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
 
 
 def _step(captured: Captured, foreach: bool) -> tuple[MeasuredStep, tuple[Operator, ...], int]:
-    """The optimizer's bytes, and what a step of a warm one asks for."""
+    """Return the bytes and operators of a warm optimizer step, and the number of weights."""
     stage = Stage(captured, range(len(captured.layers)), share=True)
     trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
     apart = captured.masters(trained, stage.device)
@@ -152,7 +158,7 @@ def _step(captured: Captured, foreach: bool) -> tuple[MeasuredStep, tuple[Operat
     with OperatorLog() as log:
         optimizer.step()
     for group in optimizer.param_groups if foreach else ():
-        # Bytes alone: operators stay those of single weights, of which a rate is known.
+        # This changes bytes only: operators stay those of single weights, because their rates are known.
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
     peaks, together = step_peaks(optimizer, weights, [layer.parameters for layer in captured.layers])

@@ -1,7 +1,9 @@
-"""Profiles made up from numbers: chains, branching graphs and NASNet-like cells, for tests, benchmarks and study.
+"""Synthetic profiles: chains, branching graphs and NASNet-like cells.
 
-Rules of this file: every figure given is for a microbatch of one sample and grows in proportion to the microbatch
-size, so that expected results can be worked out by hand; randomness comes from a seed.
+They serve tests, benchmarks and studies.
+
+Rules of this file: every figure is for a microbatch of one sample and grows in proportion to the microbatch size, so
+that expected results can be computed by hand. Randomness comes from a seed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,14 +32,15 @@ def chain(
     device_type: str = DEVICE_TYPE,
     name: str = "chain",
 ) -> ModelProfile:
-    """A chain of n layers, optionally with skip connections.
+    """Return a chain of n layers, optionally with skip connections.
 
     Arguments:
-        forward_s, backward_s, activation_bytes, stash_bytes: for one sample; one number for all layers or one a layer.
-        activation_bytes: each layer's output; the first entry is also the size of the batch's input tensor.
-        weights_bytes: each layer's weights; its gradient has the same size.
-        stash_bytes: what backward needs; the output's size when not given.
-        optimizer_bytes: one copy of the weights (momentum) when not given.
+        forward_s, backward_s, activation_bytes, stash_bytes: figures for one sample; one number for all layers, or
+        one for each layer.
+        activation_bytes: bytes of each layer's output; the first entry is also the size of the batch's input tensor.
+        weights_bytes: bytes of each layer's weights; its gradients have the same size.
+        stash_bytes: bytes that the backward needs; by default the bytes of the output.
+        optimizer_bytes: bytes of optimizer state; by default one copy of the weights (momentum).
         skips: pairs (source, target) of layers: the source's output is also read by the target.
     """
     out = _each(activation_bytes, n, "activation_bytes")
@@ -61,7 +64,9 @@ def chain(
 
 
 def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[int, ...] = (1,)) -> ModelProfile:
-    """Random graph of n layers: each pair (i, j), i < j, is joined with probability `edges`; figures are random.
+    """Return a random graph of n layers with random figures.
+
+    Each pair (i, j), i < j, is joined with probability `edges`.
 
     A layer without predecessors reads the batch's input.
     """
@@ -76,14 +81,16 @@ def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[
 def cells(
     count: int = 18, *, blocks: int = 5, seed: int = 0, microbatch_sizes: tuple[int, ...] = (32,)
 ) -> ModelProfile:
-    """NASNet-like graph: `count` cells, each of `blocks` pairs of operators joined by additions and a concatenation.
+    """Return a NASNet-like graph of `count` cells.
 
-    Every cell reads the outputs of the two cells before it; each block adds two operators whose inputs are among the
+    A cell has `blocks` pairs of operators, joined by additions and a concatenation.
+
+    Every cell reads the outputs of the two cells before it. Each block adds two operators; their inputs are among the
     cell's inputs and its earlier blocks. Such graphs have far too many antichains to list.
     """
     rng = np.random.default_rng(seed)
     targets: list[list[int]] = [[]]
-    figures: list[tuple[float, float, float]] = [(1e-4, 1e6, 1e4)]  # seconds forward, bytes out, bytes of weights
+    figures: list[tuple[float, float, float]] = [(1e-4, 1e6, 1e4)]  # forward seconds, output bytes, weight bytes
 
     def add(sources: Iterable[int], forward_s: float, size: float, weights: float) -> int:
         targets.append([])

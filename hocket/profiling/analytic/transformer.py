@@ -1,9 +1,10 @@
-"""Analytic transformer: sizes of a GPT, BERT or Llama model, and the operations and bytes of each layer.
+"""Analytic model of a transformer (GPT, BERT, Llama): sizes and operations.
 
-Rules of this file: no device, no seconds, and nothing is allocated. With a tensor-parallel width of t every figure is that of
-one of t devices, after sections 4.2.3 and 4.3.2: heads and feed-forward columns are divided, what lies between (normalisations,
-dropout, additions) is done by all, or divided along the sequence where `sequence_parallel` says so.
-Source: dissertation sections 4.2.3, 4.3.5, 4.5.1 (equations 4.2 and 4.3).
+Rules of this file: no device, no seconds, and nothing is allocated. With a tensor-parallel size of t, every figure is
+for one of t devices, after sections 4.2.3 and 4.3.2 of the dissertation: heads and feed-forward columns are divided.
+Normalisations, dropout and additions are done by every device, or divided along the sequence with
+`sequence_parallel`.
+Source: Narayanan's dissertation, sections 4.2.3, 4.3.5, 4.5.1 (equations 4.2 and 4.3).
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 
 from hocket.errors import InputError
 
-# What no model has, and beyond which nothing is worked out.
+# Upper bounds of sizes; no model reaches them.
 _MOST = {
     "layers": 2**13,
     "hidden": 2**20,
@@ -28,21 +29,24 @@ class Transformer:
     """Sizes of a model.
 
     Attributes:
-        layers, hidden, heads, vocabulary, sequence: l, h, a, V and s of section 4.5.1.
-        kv_heads: heads of keys and values, fewer than `heads` where several share them; 0 for as many.
+        layers, hidden, heads, vocabulary, sequence: l, h, a, V and s of section 4.5.1 of the dissertation.
+        kv_heads: heads of keys and values, fewer than `heads` if several query heads share them; 0 for `heads`.
         feed_forward: columns of the feed-forward network; 0 for 4 h.
-        gated: whether it has two matrices in and one out (Llama), instead of one each.
-        biases, learned_positions, dropout: whether the model has them.
-        positions: rows of the table of learned positions; 0 for as many as the sequence.
-        query_biases: whether queries, keys and values have biases, though nothing else has (Qwen2).
-        token_types: rows of the table that tells parts of a sample apart (BERT); 0 for none.
-        embedding_norm, last_norm: whether there is a normalisation behind the embedding, and before the output layer.
-        head_transform: whether the output layer has a square matrix with its normalisation before it, and biases (BERT).
-        tied: whether the output layer uses the embedding's weights.
-        causal: whether a position sees those before it alone.
-        fused_attention: whether scores stay inside of one kernel, which makes them again in the backward.
-        fused_passes: whether passes over memory that follow one another are one (section 4.4.2).
-        source: where the sizes were published, for a person.
+        gated: True if the feed-forward network has two input matrices and one output matrix (Llama), instead of one
+            each.
+        biases, learned_positions, dropout: True if the model has them.
+        positions: rows of the table of learned positions; 0 for the length of the sequence.
+        query_biases: True if queries, keys and values have biases in a model without other biases (Qwen2).
+        token_types: rows of the table of token types, which distinguish parts of a sample (BERT); 0 for none.
+        embedding_norm, last_norm: True if there is a normalisation after the embedding, and before the output layer.
+        head_transform: True if a square matrix with a normalisation precedes the output layer, which then has biases
+            (BERT).
+        tied: True if the output layer uses the embedding's weights.
+        causal: True if a position attends to earlier positions and itself only.
+        fused_attention: True if attention is one kernel, which keeps the scores inside and recomputes them in the
+            backward.
+        fused_passes: True if consecutive passes over memory are fused (section 4.4.2 of the dissertation).
+        source: publication of the sizes, as text.
     """
 
     name: str
@@ -112,7 +116,10 @@ class Transformer:
         return divided + own / tensor + 2 * self.hidden + norms
 
     def embedding_parameters(self, tensor: int = 1) -> float:
-        """Parameters of the embeddings on one rank: tokens are sharded, positions and others replicated."""
+        """Parameters of the embeddings on one tensor-parallel rank.
+
+        The token table is divided; positions, token types and the normalisation are replicated.
+        """
         rows = (self.positions or self.sequence) if self.learned_positions else 0
         whole = (rows + self.token_types) * self.hidden + self.norm_parameters * self.embedding_norm
         return self.vocabulary * self.hidden / tensor + whole
@@ -130,18 +137,24 @@ class Transformer:
 
     @property
     def parameters(self) -> float:
-        """Parameters of the model (equation 4.3, plus the last normalization, which the equation leaves out)."""
+        """Parameters of the model.
+
+        Equation 4.3 of the dissertation, plus the last normalization, which the equation leaves out.
+        """
         return self.layers * self.block_parameters() + self.embedding_parameters() + self.head_parameters()
 
     def model_flops(self, samples: float, recomputed: bool = True) -> float:
-        """Operations of one update of `samples` samples, with or without recomputation (equation 4.2)."""
+        """Floating-point operations of one update of `samples` samples.
+
+        Equation 4.2 of the dissertation, with or without recomputation.
+        """
         s, h, layers = self.sequence, self.hidden, self.layers
         whole = 96 * samples * s * layers * h * h * (1 + s / (6 * h) + self.vocabulary / (16 * layers * h))
         logits = 6 * samples * s * h * self.vocabulary
         return whole if recomputed else (whole - logits) * 0.75 + logits
 
     def check_tensor(self, tensor: int) -> None:
-        """Refuse widths that divide heads or columns unevenly."""
+        """Refuse tensor-parallel sizes that divide heads or columns unevenly."""
         for key, value in (("heads", self.heads), ("kv_heads", self.key_heads), ("feed_forward", self.inner)):
             if tensor < 1 or value % tensor:
                 raise InputError("tensor", str(tensor), f"a divisor of {key}, {value}")

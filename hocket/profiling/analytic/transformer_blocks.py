@@ -1,11 +1,13 @@
-"""Blocks: a transformer's layers as operators and bytes, for one microbatch on one of its tensor-parallel devices.
+"""A transformer's layers as operators and bytes, on one tensor-parallel rank.
 
-Rules of this file: layers are the embedding, the model's blocks, and the output with the loss; with sequence parallelism blocks
-work on slices, the others on the whole, and what goes between layers is slices. Activations have two bytes an
-element, the scores of the loss four, masks of dropout one. A backward has two products for each of the forward's, and reads and
-writes what each pass needs again.
-Source: dissertation sections 4.2.3 (what is divided, what is reduced), 4.4.2 (fused passes), 4.5.1 (operations). What the backward
-needs: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) bytes a block, s b h (34 + 5 a s / h) / t on slices.
+Rules of this file: figures are for one microbatch. Layers are the embedding, the model's blocks, and the output with
+the loss. With sequence parallelism, blocks work on slices, the other layers on the whole sequence, and tensors
+between layers are slices. Activations have two bytes for each element, the scores of the loss four, dropout masks
+one. A backward has two products for each one of the forward, and reads and writes the inputs that each pass needs
+again.
+Source: Narayanan's dissertation, sections 4.2.3 (division and reductions), 4.4.2 (fused passes), 4.5.1 (operations).
+Saved activations: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) bytes a block,
+s b h (34 + 5 a s / h) / t on slices.
 """
 
 from collections.abc import Sequence
@@ -22,12 +24,16 @@ class BlockCost:
     """Cost of one layer on one tensor-parallel rank for one microbatch.
 
     Attributes:
-        parameters: number of them.
-        stash_bytes: kept for the backward: its output among it, its input not (profiling/layer.py, `kept_by`).
-        working_bytes: above that, while the backward runs.
-        again: what selective recomputation runs before the backward, instead of keeping `again_bytes` of the stash.
-        reductions: all-reduces among the tensor-parallel devices, forward and backward, of `reduced_bytes` each.
-        gathers: gathers and reduce-scatters among them, likewise, of `gathered_bytes` each.
+        parameters: number of parameters.
+        stash_bytes: bytes kept for the backward, with the layer's output and without its input (profiling/layer.py,
+            `kept_by`).
+        working_bytes: additional bytes while the backward runs.
+        again: operators that selective recomputation runs before the backward.
+        again_bytes: part of the stash that selective recomputation does not keep.
+        reductions: number of all-reduces in the tensor-parallel group, in forward and backward, of `reduced_bytes`
+            each.
+        gathers: number of all-gathers and reduce-scatters in the group, in forward and backward, of `gathered_bytes`
+            each.
     """
 
     kind: str
@@ -48,10 +54,10 @@ class BlockCost:
 def blocks_of(
     model: Transformer, samples: int, tensor: int = 1, sequence_parallel: bool = False
 ) -> tuple[BlockCost, ...]:
-    """A model's layers in order; its blocks are one and the same.
+    """Return a model's layers in order; all of its blocks are the same object.
 
     Raises:
-        InputError: the width does not divide the model.
+        InputError: the tensor-parallel size does not divide the model.
     """
     model.check_tensor(tensor)
     sizes = _BlockSizes(model, samples, tensor, sequence_parallel)
@@ -60,7 +66,7 @@ def blocks_of(
 
 @dataclass(frozen=True)
 class _BlockSizes:
-    """Elements of a microbatch's tensors on one rank: hidden states, replicated parts, and sharded parts."""
+    """Numbers of elements of a microbatch's tensors on one tensor-parallel rank."""
 
     model: Transformer
     samples: int
@@ -98,10 +104,12 @@ class _BlockSizes:
 
 
 def _passes(of: Transformer, elements: float, *each: Sequence[float]) -> tuple[MemoryPass, ...]:
-    """Passes over so many elements, each of them given by the bytes an element that it reads and writes.
+    """Return passes over a number of elements.
 
-    Where passes are fused, what one writes for the next to read is not moved: each but the first is given without what it
-    reads from the one before, each but the last without what it writes for the next.
+    Each pass is given by the bytes that it reads and writes for each element.
+
+    Two fused passes leave out one write and one read of an activation: the result of the first pass
+    is not written to memory and read by the second one.
     """
     if of.fused_passes:
         return (MemoryPass(elements * (sum(map(sum, each)) - 2 * _ELEMENT * (len(each) - 1))),)
@@ -117,7 +125,7 @@ def _block(of: _BlockSizes) -> BlockCost:
     out = Product(rows, model.inner / t, h)
     inside, inside_backward, again, kept = _attention(of)
     norm, norm_backward = MemoryPass(2 * e * of.outside), MemoryPass(3 * e * of.outside)
-    # Bias, dropout and the sum with what went past.
+    # Bias, dropout and the sum with the residual.
     dropping: tuple[Sequence[float], ...] = ((e, e, _MASK),) if model.dropout else ()
     biasing: tuple[Sequence[float], ...] = ((e, e),) if model.biases else ()
     end = _passes(model, of.outside, *biasing, *dropping, (e, e, e))
@@ -128,13 +136,13 @@ def _block(of: _BlockSizes) -> BlockCost:
     backward = (
         *(end_backward, *out.backward, act_backward, *into.backward, norm_backward),
         *(end_backward, *back.backward, *inside_backward, *query.backward, norm_backward),
-        *(MemoryPass(3 * e * of.outside),) * 2,  # the sums of gradients where something went past
+        *(MemoryPass(3 * e * of.outside),) * 2,  # sums of gradients at the two residual connections
     )
     stash = (
-        of.outside * e * 2  # what the second normalisation reads, and the output
-        + of.outside * e * 2  # what the two normalisations make
+        of.outside * e * 2  # input of the second normalisation, and the output
+        + of.outside * e * 2  # outputs of the two normalisations
         + of.outside * _MASK * 2 * model.dropout
-        + of.hidden / t * e * 2  # queries, and what the last product of attention reads
+        + of.hidden / t * e * 2  # queries, and the input of the output projection
         + of.keys * e * 2
         + kept
         + of.inner * e * (3 if model.gated else 2)
@@ -146,11 +154,12 @@ def _block(of: _BlockSizes) -> BlockCost:
         model.block_parameters(t),
         of.outside * e,
         stash,
-        # On slices the whole that columns read is there for as long as they do.
+        # With slices, the gathered input of columns exists while they read it.
         working_bytes=of.hidden * e * (2 if of.along else 1) + of.inner * e * 2,
         again=again,
         again_bytes=kept if again else 0.0,
-        # On slices: before columns and behind rows, forward and backward, and what columns read once more in the backward.
+        # With slices: before columns and after rows, in forward and backward, and the input of columns again in the
+        # backward.
         reductions=(0, 2) if of.along else (2, 2) if t > 1 else (0, 0),
         reduced_bytes=model.norm_parameters * e if of.along else of.hidden * e,
         gathers=(4, 6) if of.along else (0, 0),
@@ -159,16 +168,20 @@ def _block(of: _BlockSizes) -> BlockCost:
 
 
 def _attention(of: _BlockSizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], tuple[Operator, ...], float]:
-    """Attention from queries, keys and values: forward, backward, recomputed operators, kept bytes."""
+    """Return the operators of attention, without its linear layers.
+
+    Returns:
+        Operators of the forward, the backward and selective recomputation, and the bytes kept for the backward.
+    """
     model, s, head, e = of.model, of.model.sequence, of.model.head, _ELEMENT
     batch = of.samples * model.heads / of.tensor
     if model.fused_attention:
-        # Nothing of the scores leaves the kernel; half of them are left out where no position looks ahead.
+        # The scores stay inside the kernel. Causal attention computes half of them.
         seen = s / 2 if model.causal else s
         score, value = Product(s, head, seen, batch, kind="attention"), Product(s, seen, head, batch, kind="attention")
         return (score, value), (score, *score.backward, *value.backward), (), batch * s * _EXACT
     score, value = Product(s, head, s, batch), Product(s, s, head, batch)
-    # Unfused: scaled, masked, made exact, softmax, made short again.
+    # Unfused: scale, mask, cast to float32, softmax, cast back.
     softening: list[Sequence[float]] = [(e, e)] if model.fused_passes else [(e, e), (e, e), (e, 4), (4, 4), (4, e)]
     soft = tuple(MemoryPass(of.scores * sum(one)) for one in softening)
     drop = (MemoryPass(of.scores * (2 * e + _MASK)),) if model.dropout else ()
@@ -204,11 +217,11 @@ def _output(of: _BlockSizes) -> BlockCost:
     product = Product(of.rows, model.hidden, model.vocabulary / of.tensor)
     norms = (MemoryPass(2 * e * of.hidden),) * (model.last_norm + model.head_transform)
     norms_backward = (MemoryPass(3 * e * of.hidden),) * len(norms)
-    # Every device of a group has the square matrix whole; its activation is a pass.
+    # Every device of a group has the whole square matrix. Its activation is a pass.
     square = Product(of.rows, model.hidden, model.hidden)
     transform: tuple[Operator, ...] = (square, MemoryPass(2 * e * of.hidden)) * model.head_transform
     transform_backward: tuple[Operator, ...] = (*square.backward, MemoryPass(3 * e * of.hidden)) * model.head_transform
-    # Made exact, the greatest found and taken off, exponents, their sum, quotients; back again once.
+    # Cast to float32, maximum and its subtraction, exponentials, their sum, quotients; one pass in the backward.
     loss = MemoryPass(words * (e + _EXACT * 7))
     loss_backward = MemoryPass(words * (2 * _EXACT + e))
     return BlockCost(

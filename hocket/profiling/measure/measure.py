@@ -3,7 +3,7 @@
 Rules of this file: layers are timed one after the other inside a whole forward and backward on one device, so that
 caches are as in training. The layers' times are scaled to the mean of the undivided model, which runs as a worker
 runs its stage. The clock is an argument. The user's model is not changed.
-Source: the profiling step of section 2.3 of the dissertation, with spread, memory and the scaling added.
+Source: the profiling step of Narayanan's dissertation, section 2.3, with spread, memory and the scaling added.
 """
 
 import gc

@@ -115,7 +115,7 @@ def _prep_weights(p: dict[str, Any], place: str) -> int:
 
 
 def _attention_weights(p: dict[str, Any], place: str) -> int:
-    """Number of weights of queries, keys, values and output, without biases; of a norm."""
+    """Number of weights of queries, keys, values, output (no biases) and a norm."""
     dim, heads = _whole(p, "dim", place), _whole(p, "heads", place)
     inner = heads * (dim // heads if p.get("dim_head") is None else _whole(p, "dim_head", place))
     return 4 * dim * inner + 2 * dim

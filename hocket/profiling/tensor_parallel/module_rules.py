@@ -29,7 +29,7 @@ from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 
 class _Spread(torch.autograd.Function):
-    """f of Figure 4.5: identity in the forward, sum over devices in the backward.
+    """f of the dissertation's figure 4.5: identity forward, sum over devices backward.
 
     The gradients of several tensors are summed by one all-reduce.
     """
@@ -51,7 +51,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Total(torch.autograd.Function):
-    """g of Figure 4.5: sum over devices in the forward, identity in the backward."""
+    """g of the dissertation's figure 4.5: sum over devices forward, identity backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, members: TensorParallelGroup) -> Tensor:

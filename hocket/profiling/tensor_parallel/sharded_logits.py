@@ -2,7 +2,7 @@
 
 Changes of shape, type and position between the output layer and the cross-entropy are done with the part, and the
 cross-entropy is computed from parts (vocab_parallel.py). Any other operation gets the gathered logits.
-Rules of this file: a part is a tensor whose class is changed (`as_part`); its numbers and its graph stay the same.
+Rules of this file: a part is a tensor with a changed class (`as_part`); its numbers and its graph stay the same.
 Operations run on plain tensors, so that a `TorchFunctionMode` sees operations on parts.
 """
 
@@ -120,7 +120,7 @@ _TENSORS = frozenset(["T", "mT", "H", "mH", "data", "real", "imag"])  # attribut
 
 
 def _question(func: Any) -> str | None:
-    """Name of a question whose answer is no tensor; None for other functions."""
+    """Name of a question about a tensor; None for functions that return tensors."""
     name = function_name(func)
     if name.endswith(".__get__"):
         name = name.removesuffix(".__get__")

@@ -2,9 +2,9 @@
 
 It names the linear layers that are divided over the devices of a tensor-parallel group, and how each is divided.
 
-The split is that of Megatron (Narayanan, section 4.2.3). Within a block, column-parallel linear layers (divided
-output features) are followed by a row-parallel one (divided input features), so that only the sum at its end is
-communicated.
+The split is that of Megatron (Narayanan's dissertation, section 4.2.3). Within a block, column-parallel linear layers
+(divided output features) are followed by a row-parallel one (divided input features), so that only the sum at its end
+is communicated.
 Rules of this file: plain data without torch. Paths inside a block are relative to the block, so that equal blocks are
 described once.
 """

@@ -1,7 +1,8 @@
 """Analytic models: sizes from a file, or of a published model by name.
 
-Rules of this file: a YAML file holds the fields of `Transformer`, its name the file's where it gives none; a `config.json` is read
-by `config_json.py`. Published models are YAML files of this folder, sizes only, each with its source. Nothing is allocated.
+Rules of this file: a YAML file holds the fields of `Transformer`; without a name, the model has the file's name.
+`config_json.py` reads a `config.json`. Published models are YAML files of this folder, with sizes and their source.
+Nothing is allocated.
 """
 
 from functools import cache
@@ -17,7 +18,7 @@ from hocket.util.files import read_bytes
 from hocket.util.schema import read_as
 
 _FOLDER = Path(__file__).parent
-_LIMIT_BYTES = 2**20  # a longer file is a profile, or none
+_LIMIT_BYTES = 2**20  # a longer file can only be a profile
 _OURS = {
     "hidden",
     "heads",
@@ -34,10 +35,10 @@ def names() -> tuple[str, ...]:
 
 @cache
 def published(name: str) -> Transformer:
-    """Published model of this name.
+    """Return the published model of this name.
 
     Raises:
-        InputError: there is none of this name; the message lists the nearest one.
+        InputError: no published model has this name; the message names the nearest one.
     """
     if name not in names():
         step = (
@@ -48,10 +49,12 @@ def published(name: str) -> Transformer:
 
 
 def open_model(name: str | Path) -> ModelProfile | Transformer:
-    """Model by name: a profile, a file of sizes, a `config.json`, or the name of a published model.
+    """Open a model by its name.
+
+    The name is a profile, a file of sizes, a `config.json`, or the name of a published model.
 
     Raises:
-        InputError: no such file and no such name; a wrong file.
+        InputError: there is no such file or published model, or the file is invalid.
     """
     path = Path(name)
     if not path.exists() and path.suffix not in (".json", ".yaml", ".yml", ".gz"):
@@ -75,17 +78,18 @@ def open_model(name: str | Path) -> ModelProfile | Transformer:
 
 
 class NoSizes(ValueError):
-    """A text that holds no model's sizes, but something else."""
+    """Error for a text that does not hold a model's sizes."""
 
 
 def from_text(text: bytes, place: str, name: str = "") -> Transformer:
-    """Sizes from a file's text.
+    """Parse sizes from a file's text.
 
     Arguments:
-        name: of the model, where the text gives none.
+        name: name of the model, if the text gives none.
 
     Raises:
-        NoSizes: it is something else. InputError: sizes that are wrong.
+        NoSizes: the text is something else.
+        InputError: the sizes are wrong.
     """
     data = _parsed(text, place)
     if isinstance(data, dict) and "format" not in data:
@@ -97,13 +101,13 @@ def from_text(text: bytes, place: str, name: str = "") -> Transformer:
 
 
 def _parsed(text: bytes, place: str) -> Any:
-    """Plain data, or None where there is none to be had."""
+    """Parse plain data; None if the text cannot be parsed."""
     if len(text) > _LIMIT_BYTES:
         return None
     try:
         return parse_json(text, place) if text.lstrip()[:1] == b"{" else parse_yaml(text, place)
     except InputError:
-        # Said by the reader of profiles, but for what begins as a file of ours.
+        # The reader of profiles reports the error, unless the text begins like a file of sizes.
         if any(text.startswith(f"{key}:".encode()) or f"\n{key}:".encode() in text for key in _OURS):
             raise
         return None

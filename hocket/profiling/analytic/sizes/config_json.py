@@ -1,8 +1,9 @@
-"""`config.json` of Hugging Face transformers: the sizes of models of the GPT-2, BERT and Llama families.
+"""Reader of a Hugging Face `config.json` (GPT-2, BERT and Llama families).
 
-Rules of this file: without that library; what would change the number of parameters or the operators, and is not known here, is
-refused by name. A model is the one that is trained: with the words' output (`...LMHeadModel`, `BertForMaskedLM`, `...ForCausalLM`).
-Attention is in one kernel (sdpa, their default) unless the file says eager; passes are not fused.
+Rules of this file: the transformers library is not used. An unknown option that would change the number of parameters
+or the operators is refused by name. The model is the one that is trained, with the vocabulary's output layer
+(`...LMHeadModel`, `BertForMaskedLM`, `...ForCausalLM`). Attention is one kernel (sdpa, the library's default) unless
+the file says eager. Passes are not fused.
 """
 
 from collections.abc import Callable
@@ -15,10 +16,10 @@ _Config = dict[str, Any]
 
 
 def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
-    """The sizes of a model.
+    """Convert a configuration to the sizes of a model.
 
     Raises:
-        InputError: a type of model that is not known, a size that is missing or wrong, an option that is not worked out.
+        InputError: the type of model is unknown, a size is missing or wrong, or an option is not supported.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -57,7 +58,7 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_exp
 
 
 def _experts(config: _Config) -> str:
-    """Key of a mixture of experts, such as "num_local_experts: 8"; empty without experts."""
+    """Describe a mixture of experts, such as "num_local_experts: 8"; "" without one."""
     inner = [one for one in (config.get("ffn_config"), config.get("text_config")) if isinstance(one, dict)]
     for part in (config, *inner):
         for key in _EXPERTS:
@@ -68,13 +69,13 @@ def _experts(config: _Config) -> str:
 
 
 class _ConfigReader:
-    """Values of one file."""
+    """Typed access to the values of one file."""
 
     def __init__(self, config: _Config, place: str) -> None:
         self._config, self._place = config, place
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number; without a default it must be there."""
+        """Read a whole number; it is required if there is no default."""
         value = self._config.get(key)
         if value is None and default is not None:
             return default
@@ -85,7 +86,7 @@ class _ConfigReader:
         return value
 
     def truth(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Read a truth value."""
         value = self._config.get(key, default)
         if not isinstance(value, bool):
             raise InputError(f"{self._place}: {key}", repr(value)[:60], "true or false")
@@ -102,7 +103,7 @@ class _ConfigReader:
         return found
 
     def must_be(self, key: str, wanted: Any) -> None:
-        """Refuse another value than the one that is worked out; missing is that one."""
+        """Refuse a value other than the supported one. A missing value is supported."""
         value = self._config.get(key)
         if value is not None and value != wanted:
             raise InputError(
@@ -173,7 +174,7 @@ def _llama(read: _ConfigReader) -> dict[str, Any]:
 def _mistral(read: _ConfigReader) -> dict[str, Any]:
     found = _llama(read)
     window = read.whole("sliding_window", 0)
-    # Attention over longer samples than its window is not worked out as less than whole.
+    # Attention over samples longer than the window would be partial, which is not modelled.
     return {**found, "sequence": min(found["sequence"], window or found["sequence"])}
 
 
