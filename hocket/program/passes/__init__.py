@@ -1,1 +1,4 @@
-"""From an order of compute tasks to a whole program: transfers, gradients, versions and frees, each in one file."""
+"""Passes from an order of compute tasks to a whole program.
+
+They add transfers, gradients, versions and frees, each in one file.
+"""

@@ -1,4 +1,7 @@
-"""The whole way from compute orders to a Program: prologue, period and epilogue, found where the schedule repeats itself."""
+"""Compute orders to a Program: prologue, period and epilogue.
+
+The parts are found where the schedule repeats itself.
+"""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -21,19 +24,20 @@ Parts = list[dict[Lane, list[Instruction]]]
 def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int, order: Order) -> Program:
     """Build a legal program from each device's compute order.
 
-    Arguments:
-        stride: microbatches after which the strategy's order repeats itself; a multiple of every stage's rule.batch. The
-            period is as many of these as bring every replica the same part again (1F1B-RR, section 2.4.2).
-        order: order(device, total microbatches) -> tasks.
+    The prologue is the shortest one (in periods) after which the schedule repeats itself. The epilogue is the shortest
+    one before which it still does. Both are found by trying, with as few trials as bisection needs.
 
-    The prologue is the shortest (in periods) after which the schedule repeats itself, and the epilogue the shortest before
-    which it still does; both are found by looking, with as few looks as bisection needs.
+    Arguments:
+        stride: microbatches after which the strategy's order repeats itself; a multiple of every stage's rule.batch.
+            The period is the smallest multiple after which it is the first replica's turn again in every stage
+            (1F1B-RR: Narayanan's dissertation, section 2.4.2).
+        order: order(device, total microbatches) -> tasks.
     """
     if any(stride % batch for batch in rule.batch):
         raise InternalError(f"{name}: a stride of {stride} microbatches does not hold whole batches of {rule.batch}")
     stride = lcm(stride, *(stage.round for stage in stages))
 
-    if rule.synchronous:  # a flush behind every batch, which reads, makes and frees all that it needs: it is the period
+    if rule.synchronous:  # a batch is a period: it ends with a flush, and only weights and optimizer state remain
         parts = _parts(stages, rule, stride, (0, 0), order, 1)
         return Program(name, stages, rule, stride, 0, freeze({}), freeze(parts[1]), freeze({}))
     try:

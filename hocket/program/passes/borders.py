@@ -1,8 +1,7 @@
-"""From a graph of layers cut into stages to what a program must know: borders, batch tensors, ties and buckets.
+"""Borders, batch tensors, ties and buckets of a graph of layers cut into stages.
 
-A graph is anything with `layers` (each with `parameters`) and `tensors` (each with `source`, `targets`, `gradient`), and
-the norm that gradients are clipped to, if they are: a
-ModelProfile, or a captured model.
+A graph is a ModelProfile, a captured model, or any object with `layers` (each with `parameters`), `tensors` (each with
+`source`, `targets`, `gradient`), `clip_grad_norm` and `loss_weighted`.
 """
 
 from collections.abc import Sequence
@@ -35,14 +34,15 @@ class StageCut:
 
     Attributes:
         layers: indices into the graph, ascending.
-        devices: its replicas.
-        recompute: whether its stash is made again before the backward.
+        devices: the replicas.
+        recompute: True if the stash is recomputed before the backward.
         buckets: layers of each gradient bucket, in the order in which a backward finishes them; () means one bucket.
-        threads: of each bucket's all-reduce; () means what the library takes by itself.
-        beside: devices of the other columns, where one of several alike stands for all (planning/predict/symmetry.py).
-        shard: what of its state is divided among its replicas (program.SHARDS).
+        threads: communication threads of each bucket's all-reduce; () means the library's default.
+        beside: devices of the other columns, if one column stands for several identical ones
+            (planning/predict/symmetry.py).
+        shard: the state that is sharded over the replicas (program.SHARDS).
         merged: microbatches that one forward or backward runs together.
-        wave: which replica of the model it is of, of several on the same devices (program.StageShape).
+        wave: the replica of the model that the stage belongs to, if several share devices (program.StageShape).
     """
 
     layers: tuple[int, ...]
@@ -71,7 +71,7 @@ class StageCut:
         return self.shard != "none" and self.replicated
 
     def threads_of(self, bucket: int) -> int:
-        """Threads (or NCCL CTAs) that move a bucket; 0 for the library's default.
+        """Threads (or NCCL CTAs) of a bucket's all-reduce; 0 for the library's default.
 
         Buckets of tied weights have no entry: they get one thread if other buckets have entries.
         """
@@ -80,20 +80,23 @@ class StageCut:
         return self.threads[bucket] if bucket < len(self.threads) else 1
 
     def device(self, microbatch: int) -> int:
-        """The replica that runs a microbatch."""
+        """Replica that runs a microbatch."""
         return replica(self.devices, microbatch, self.merged)
 
 
 @dataclass(frozen=True)
 class Tie:
-    """Parameters that several stages share. Their gradients are summed in a bucket of their own."""
+    """Parameters that several stages share.
+
+    Their gradients are summed in a separate bucket.
+    """
 
     parameters: tuple[str, ...]
     stages: tuple[int, ...]
 
 
 def check_cuts(graph: LayerGraph, cuts: Sequence[StageCut]) -> None:
-    """Every layer in exactly one stage of each wave, every tensor forward.
+    """Check that each wave has every layer exactly once, and that tensors go forward.
 
     Raises:
         InputError: names the layer, or the tensor, and the stages.
@@ -109,7 +112,7 @@ Wave = Sequence[tuple[int, StageCut]]
 
 
 def _waves(cuts: Sequence[StageCut]) -> list[Wave]:
-    """The numbered stages of each replica of the model."""
+    """Stages of each replica of the model, with their numbers."""
     numbers = sorted({cut.wave for cut in cuts})
     return [[(s, cut) for s, cut in enumerate(cuts) if cut.wave == wave] for wave in numbers]
 
@@ -156,7 +159,7 @@ def ties_of(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
 
 
 def crossing(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Indices of the tensors that go from one stage to another, by (source stage, target stage)."""
+    """Indices of the tensors on each border, by (source stage, target stage)."""
     found: dict[tuple[int, int], list[int]] = {}
     for wave in _waves(cuts):
         stage_of = {layer: s for s, cut in wave for layer in cut.layers}
@@ -182,7 +185,7 @@ def batch_tensors(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[int, tupl
 
 
 def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShape, ...]:
-    """Program-level facts of every stage.
+    """Facts of every stage that a program needs.
 
     Raises:
         InputError: the cuts are not a partition into stages with forward tensors.

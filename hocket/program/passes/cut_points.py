@@ -1,7 +1,8 @@
-"""Where the parts of a program end: cuts through all devices' orders that no dependency crosses backwards.
+"""Boundaries between the parts of a program.
 
-A part must be able to end before the next begins (`check` proves each part by itself, and plans change between periods), so
-what one device has in front of its cut must not wait for what another has behind its own.
+A boundary is a cut through all devices' orders that no dependency crosses backwards. A part must be able to end before
+the next begins: `check` proves each part by itself, and plans change between periods. So no task before a device's cut
+may wait for a task after another device's cut.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +14,14 @@ from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
 Orders = Mapping[int, Sequence[Task]]
-Cuts = dict[int, int]  # by device: how many tasks of its order lie in front
+Cuts = dict[int, int]  # by device: number of tasks before the cut
 
 
 def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Sequence[Cuts]) -> list[Cuts]:
-    """Ascending cuts, moved forward as little as needed so that no task before a cut waits for a task after it."""
+    """Move cuts forward until no task before a cut waits for a task after it.
+
+    Each cut moves as little as needed. Cuts are ascending.
+    """
     where = {(task, device): position for device, tasks in orders.items() for position, task in enumerate(tasks)}
     found: list[Cuts] = []
     seen = dict.fromkeys(orders, 0)
@@ -39,7 +43,10 @@ def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Seq
 
 
 def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> Iterator[tuple[int, Task]]:
-    """(device, task) of other orders that a task waits for, or that must meet it in a collective."""
+    """Yield (device, task) of other orders that a task depends on.
+
+    The task waits for it, or must meet it in a collective.
+    """
     s, index = task.stage, task.index
     match task.work:
         case Work.FORWARD:
@@ -63,7 +70,7 @@ def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
 
 
 def _partners(stages: tuple[StageShape, ...], rule: Rule, stage: int, update: int) -> Iterator[tuple[int, Task]]:
-    """The last backward of an update on every device that takes part in its sums."""
+    """Yield (device, task) of the last backwards that an update's gradient sums need."""
     tied = dict(stages[stage].tied)
     members = {stage} if len(stages[stage].devices) > 1 or stages[stage].columns > 1 else set()
     for bucket, group in tied.items():

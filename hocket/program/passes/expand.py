@@ -1,6 +1,7 @@
-"""Tasks -> compute instructions: every task becomes what its kind demands, recomputation becomes a forward.
+"""Tasks to compute instructions.
 
-The steps of a device follow its stages, and where gradients are clipped the norm comes before the first of them.
+Each task becomes the instructions of its kind; recomputation becomes a forward. The steps of a device follow the order
+of its stages. If gradients are clipped, the norm comes before the first step.
 """
 
 from hocket.program.instruction import Instruction, Kind, ValueKind
@@ -23,7 +24,7 @@ from hocket.program.rule import Rule
 def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> list[Instruction]:
     """Compute instructions of one task on one device.
 
-    Transfers follow later, as do frees of weights and of gradients that several steps read (free_versions.py).
+    Later passes add transfers, and frees of weights and of gradients that several steps read (free_versions.py).
     """
     s, i, lane = task.stage, task.index, stages[task.stage].lane
     match task.work:
@@ -56,6 +57,6 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
 
 def _forward(stages: tuple[StageShape, ...], rule: Rule, device: int, s: int, i: int, again: bool) -> Instruction:
     reads, writes = forward_values(stages, rule, s, i, again)
-    # Weights that were gathered for the forward are gathered again for the backward, and for what it makes again.
+    # Weights that were gathered for the forward are gathered again for the backward and its recomputation.
     frees = () if again else tuple(v for v in reads if v.what in (ValueKind.GATHERED, ValueKind.ENDED))
     return Instruction(Kind.FORWARD, s, i, device, stages[s].lane, reads, writes, frees, again=again)

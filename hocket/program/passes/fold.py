@@ -1,7 +1,7 @@
-"""Where an endless schedule begins to repeat itself, and how far before its end it stops doing so.
+"""Search for the repeating part of an endless schedule.
 
-Rules of this file: only what could differ from one period to the next is compared (tasks, the weight versions that they
-read, the versions that nobody reads any more), so that even deep pipelines are searched in a moment.
+Rules of this file: only properties that may differ from one period to the next are compared: tasks, the weight versions
+that they read, and versions that are no longer read. So even deep pipelines are searched quickly.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,17 +14,18 @@ from hocket.program.passes.tasks import Order, Task, Work
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
-REPETITIONS = 3  # two shifts are compared, the third repetition stands before the epilogue
+REPETITIONS = 3  # the second and third repetition are compared with the first; the third is before the epilogue
 _MAX_PERIODS = 1024
-_ALONE = -2  # in place of a version
+_ALONE = -2  # instead of a version, for a task before any task of the other wave
 
-Entry = tuple[Task, int, bool]  # a task, the weight version that it reads, whether it is the last to read it
+Entry = tuple[Task, int, bool]  # a task, the weight version that it reads, True if it is the last to read it
 
 
 def find_edges(stages: tuple[StageShape, ...], rule: Rule, stride: int, order: Order) -> tuple[int, int]:
-    """The fewest microbatches that must be admitted before and behind a period that repeats itself.
+    """Fewest microbatches to admit before and after a period that repeats itself.
 
-    Both are multiples of the stride, found by doubling and bisection: what repeats with few repeats with more.
+    Both are multiples of the stride, found by doubling and bisection: a schedule that repeats with few repeats with
+    more.
 
     Raises:
         LookupError: the schedule does not repeat within 1,024 periods.
@@ -42,17 +43,21 @@ def find_edges(stages: tuple[StageShape, ...], rule: Rule, stride: int, order: O
 def fronts(
     stages: tuple[StageShape, ...], rule: Rule, orders: Mapping[int, list[Task]], admitted: Sequence[int]
 ) -> list[dict[int, int]]:
-    """Number of tasks of each device before each boundary: (boundary, device) -> tasks.
+    """Number of tasks of each device before each boundary, as one dict per boundary.
 
-    A boundary lies where a device has admitted so many microbatches (behind their update if the rule is synchronous, else
-    behind their forward), moved on as little as needed so that nothing in front waits for anything behind.
+    A boundary is where a device has admitted a given number of microbatches: after their update if the rule is
+    synchronous, else after their forward. It is moved on as little as needed so that no task before it waits for a task
+    after it.
+
+    Arguments:
+        admitted: microbatches admitted before each boundary.
     """
     wanted = [{device: _cut(tasks, rule, count) for device, tasks in orders.items()} for count in admitted]
     return closed(stages, rule, orders, wanted)
 
 
 def orders_of(stages: tuple[StageShape, ...], order: Order, total: int) -> dict[int, list[Task]]:
-    """Every device's compute order for so many microbatches."""
+    """Every device's compute order for a total number of microbatches."""
     return {device: order(device, total) for device in sorted({d for stage in stages for d in stage.devices})}
 
 
@@ -125,10 +130,10 @@ def _moved(rule: Rule, entry: Entry, microbatches: int) -> Entry:
 
 
 def _least(works: Callable[[int], bool]) -> int:
-    """The least number for which a property holds that holds for all larger ones.
+    """Smallest number with a property that also holds for all larger numbers.
 
     Raises:
-        LookupError: none up to the bound.
+        LookupError: no number up to the bound has it.
     """
     low, high = -1, 0
     while not works(high):

@@ -1,6 +1,7 @@
-"""Frees of values that several instructions of a compute lane read: the last reader frees them.
+"""Frees of values that several instructions of a compute lane read.
 
-That is weight versions, and gradients of weights that several stages of a device share.
+The last reader frees them. Such values are weight versions, and gradients of weights that several stages of a device
+share.
 """
 
 from dataclasses import replace
@@ -11,7 +12,10 @@ _GRADIENTS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED)
 
 
 def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
-    """Free superseded weight versions at their last reader in a compute lane, and gradients at the last step."""
+    """Free superseded weight versions and shared gradients.
+
+    A weight version is freed at its last reader in a compute lane, gradients at the last step that reads them.
+    """
     freed_by_one = {value for instruction in compute for value in instruction.frees}
     last: dict[Value, int] = {}
     used: dict[Value, int] = {}
@@ -23,7 +27,7 @@ def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
             elif instruction.kind is Kind.STEP and value.what in _GRADIENTS and value not in freed_by_one:
                 used[value] = position
         for value in instruction.writes:
-            if value.what in (ValueKind.WEIGHTS, ValueKind.SHARD):  # of a part the whole follows
+            if value.what in (ValueKind.WEIGHTS, ValueKind.SHARD):  # whole weights follow a shard
                 newest[value.stage] = max(newest.get(value.stage, 0), value.index)
     freed: dict[int, list[Value]] = {}
     for value, position in used.items():

@@ -1,4 +1,7 @@
-"""Weight gradients: which layers share a bucket, the sum of each bucket behind its last backward, and what gathers new weights."""
+"""Weight gradients: buckets, sums over devices, and gathers of new weights.
+
+The sum of a bucket follows its last backward.
+"""
 
 from collections.abc import Sequence
 
@@ -18,14 +21,17 @@ from hocket.program.order import (
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
-DEFAULT_BUCKET_BYTES = 25 * 2**20  # what DistributedDataParallel uses, so that a comparison compares like with like
+DEFAULT_BUCKET_BYTES = 25 * 2**20  # as in DistributedDataParallel, for a fair comparison
 
 
 def buckets_of(sizes_bytes: Sequence[float], limit_bytes: float = DEFAULT_BUCKET_BYTES) -> tuple[tuple[int, ...], ...]:
-    """Group layers into buckets, last layer first: the order in which a backward finishes their gradients.
+    """Group layers into buckets, last layer first.
 
-    A bucket closes when it has reached the limit; layers without weights join the bucket that is open. The first layers
-    of a stage never make a bucket of nothing.
+    This is the order in which a backward finishes their gradients. A bucket closes when it has reached the limit.
+    Layers without weights join the open bucket, so the first layers of a stage never form a bucket without weights.
+
+    Returns:
+        Positions of the layers of each bucket.
     """
     buckets: list[list[int]] = [[]]
     filled = 0.0
@@ -69,7 +75,7 @@ def reductions(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction
 
 
 def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruction]:
-    """The all-reduce behind a norm, where there are others to sum up with."""
+    """The all-reduce after a norm, if there are other devices or columns."""
     if not norm_summed(stages):
         return []
     group, (squares,) = norm_group(stages), norm.writes
@@ -93,8 +99,8 @@ def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruct
 def gathers(stages: tuple[StageShape, ...], rule: Rule, compute: Instruction) -> list[Instruction]:
     """All-gathers of sharded weights.
 
-    One follows the step that made this device's part. Others bring whole weights for a forward or backward, unless an
-    earlier instruction reads them.
+    One follows the step that wrote this device's shard. Others provide whole weights for a forward or backward, unless
+    an earlier instruction reads them.
     """
     stage, shape = compute.stage, stages[compute.stage]
     if not shape.sharded:

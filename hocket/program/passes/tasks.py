@@ -1,4 +1,7 @@
-"""Task: one entry of a device's compute order, which is all that a pipeline strategy has to say."""
+"""Task: one entry of a device's compute order.
+
+These orders are all that a pipeline strategy provides.
+"""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -11,15 +14,18 @@ class Work(StrEnum):
     FORWARD = "F"
     BACKWARD = "B"
     UPDATE = "U"
-    DROP = "D"  # at the end of all: what the last wave leaves for the next
+    DROP = "D"  # at the end of a run: drop the values that the last wave keeps for the next
 
 
 class Task(NamedTuple):
-    """One task of a stage: forward or backward of a microbatch, an update, or a drop at the end of a wave."""
+    """One task of a stage.
+
+    A task is a forward or backward of a microbatch, an update, or a drop at the end of a wave.
+    """
 
     work: Work
     stage: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a task for
+    index: int  # type: ignore[assignment]  # hides tuple.index, which tasks do not need
 
     def __str__(self) -> str:
         return f"{self.work}{self.stage}.{self.index}"

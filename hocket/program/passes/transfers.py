@@ -1,6 +1,7 @@
-"""Sends behind the instruction that makes a value, receives in exactly the order in which the peer sends.
+"""Sends after the instruction that writes a value, and their receives.
 
-The receive lane mirrors the send lane, so that no order of arrival can deadlock two devices under rendezvous.
+A receive lane has exactly the order of the peer's send lane, so that no order of arrival can deadlock two devices under
+rendezvous.
 """
 
 from hocket.program.instruction import Instruction, Kind, ValueKind, receive_lane, send_lane
@@ -8,7 +9,7 @@ from hocket.program.program import StageShape
 
 
 def sends(stages: tuple[StageShape, ...], instruction: Instruction) -> list[Instruction]:
-    """The sends that an instruction's written activations and gradients need."""
+    """Sends that the activations and gradients written by an instruction need."""
     found = []
     for value in instruction.writes:
         if value.what is ValueKind.ACTIVATION:
@@ -28,6 +29,6 @@ def sends(stages: tuple[StageShape, ...], instruction: Instruction) -> list[Inst
 
 
 def receive_of(send: Instruction) -> Instruction:
-    """The receive that meets a send."""
+    """Receive that meets a send."""
     lane = receive_lane(send.device)
     return Instruction(Kind.RECEIVE, send.stage, send.index, send.peer, lane, writes=send.reads, peer=send.device)

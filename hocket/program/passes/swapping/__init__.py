@@ -1,1 +1,1 @@
-"""The swap pass (Harmony): swap-in, swap-out and drop instructions for a device budget."""
+"""The swap pass (Harmony): swap-ins, swap-outs and drops for a device budget."""

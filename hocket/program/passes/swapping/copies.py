@@ -1,7 +1,8 @@
-"""Copies: which values of one device are there, or on its host, under which number, and who used them last.
+"""Copies: values on one device and its host, their copy numbers and last users.
 
-Rules of this file: a copy on the host has an odd number and one on the device an even one, 0 for what was made there, each higher than all
-before. Values are named without one: a number is put on where an instruction is written.
+Rules of this file: a copy on the host has an odd number, a copy on the device an even one. 0 is the value as it was
+made on the device. Each new copy has a higher number than all before. Values here are named without a copy number; it
+is added when an instruction is written.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from hocket.program.instruction import Value, ValueKind
 
 BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
-"""What goes from stage to stage."""
+"""Values that are sent from stage to stage."""
 
 
 @dataclass
@@ -18,9 +19,12 @@ class Copies:
     """Copies of values at one point of the compute lane.
 
     Attributes:
-        there, host: numbers of the copies on the device and on its host. last: the highest so far.
-        touched: the item that last read or wrote a value on the device. used: the operation that did.
-        brought: the swap-in by which a value came last.
+        there: by value, the number of its copy on the device.
+        host: by value, the number of its copy on the host.
+        last: by value, the highest copy number so far.
+        touched: by value, the item that last read or wrote it on the device.
+        used: by value, the operation of that item.
+        brought: by value, the item of its last swap-in.
     """
 
     there: dict[Value, int] = field(default_factory=dict)
@@ -31,33 +35,36 @@ class Copies:
     brought: dict[Value, int] = field(default_factory=dict)
 
     def here(self, value: Value) -> Value:
-        """The name of the copy on the device."""
+        """Name of the copy on the device."""
         copy = self.there[value]
         return value._replace(copy=copy) if copy else value
 
     def new(self, value: Value, on_host: bool) -> Value:
-        """The name of the next copy, on the host or on the device."""
+        """Name of the next copy, on the host or on the device."""
         last = self.last[value]
         self.last[value] = last + 1 + (last + 1 + on_host) % 2
         return value._replace(copy=self.last[value])
 
     def come(self, value: Value, operation: int, item: int) -> None:
-        """A value is made on the device, or received there (item -1)."""
+        """Record that a value is made on the device, or received there (item -1)."""
         self.touch(value, operation, item)
         self.there[value] = 0
         self.last.setdefault(value, 0)
 
     def touch(self, value: Value, operation: int, item: int) -> None:
-        """An item of an operation reads or writes a value."""
+        """Record that an item of an operation reads or writes a value."""
         self.touched[value], self.used[value] = item, operation
 
     def bring(self, made: Value, operation: int, item: int) -> None:
-        """A copy is swapped in."""
+        """Record that a copy is swapped in."""
         value = made._replace(copy=0)
         self.touch(value, operation, item)
         self.there[value], self.brought[value] = made.copy, item
 
 
 def in_order(values: Iterable[Value]) -> list[Value]:
-    """The values in their order, border values first: a stash may share their memory."""
+    """Values in their given order, but border values first.
+
+    A stash may share the memory of border values.
+    """
     return sorted(values, key=lambda v: v.what not in BORDER)

@@ -1,8 +1,10 @@
-"""A device that swaps: its compute lane is played in order, as if nothing took time, and what is missing is swapped in.
+"""Swaps of one device: its compute lane is replayed and missing values swapped in.
 
-Rules of this file: what is there, what the next operation needs, who must go. A policy says who; order.py's rules and names of copies
-say the rest. Without prefetching swaps stand in the compute lane, where computation waits for them. With it they have lanes of their
-own, and marks say whom they wait for.
+The lane is replayed in order, as if nothing took time.
+
+Rules of this file: values on the device, needs of the next operation, and evictions. A policy chooses the victims. All
+else follows from order.py's rules and the names of copies. Without prefetching, swaps are in the compute lane, and
+computation waits for them. With prefetching, they have separate lanes, and completion markers order the lanes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,10 +28,13 @@ _LESS = "Take smaller stages or microbatches, or give the device more memory."
 
 
 class TooFewBytes(RefusedError):
-    """One operation needs more bytes than the budget. It stays inside the passes, which may retry.
+    """One operation needs more bytes than the budget.
+
+    The error stays inside the passes, which may retry.
 
     Attributes:
-        device: where; bytes: how many are missing.
+        device: number of the device.
+        bytes: missing bytes.
     """
 
     def __init__(self, device: int, missing_bytes: float, found: str) -> None:
@@ -38,7 +43,7 @@ class TooFewBytes(RefusedError):
 
 
 class SwappedDevice:
-    """Compute lane of one device with swaps. Names of values are without copies here."""
+    """Compute lane of one device with swaps. Values here have no copy number."""
 
     def __init__(
         self,
@@ -52,7 +57,7 @@ class SwappedDevice:
         """Begin with everything on the host.
 
         Arguments:
-            limit: bytes by which it is decided who leaves; None: there is always room.
+            limit: bytes of the device, on which evictions are based; None: there is always room.
         """
         self._program, self._device, self._swapping, self._habits = program, device, swapping, habits
         self._writes_clean = swapping.writes_clean or swapping.policy == "lru"
@@ -60,11 +65,11 @@ class SwappedDevice:
         self._draft, self._copies = Draft(), Copies()
         self._room = MemoryBudget(sizes, device, limit)
         self._operations = Operations(program.period[device, COMPUTE], habits)
-        self._ahead: set[Value] = set()  # what was swapped in for an operation that is still to come
+        self._ahead: set[Value] = set()  # values swapped in for a later operation
         self._made = {value for i in program.period[device, COMPUTE] for value in i.writes}  # on this device
         self._leaves: dict[
             Value, tuple[Value, ...]
-        ] = {}  # what other lanes of the device go on with, and what they make of it
+        ] = {}  # by value that other lanes of the device free: values that they write from it
         for (here, name), row in program.period.items():
             if here == device and name != COMPUTE:
                 for i in row:
@@ -77,7 +82,9 @@ class SwappedDevice:
             self._copies.host[value] = self._copies.last[value] = 1
 
     def instructions(self) -> Iterator[Instruction]:
-        """Play it; what stands in its compute lane and in its lanes of swaps, each in order.
+        """Replay the device; return its compute instructions and swaps.
+
+        Each lane is in its order.
 
         Raises:
             RefusedError: an operation needs more than the limit.
@@ -113,10 +120,16 @@ class SwappedDevice:
                 self._evict(value)
 
     def _make_room(self, number: int, extra: float, kept: Iterable[Value], evicts: bool = True) -> bool:
-        """Wait for those who go, and let others go, until so much more can be there; whether it can.
+        """Make room for additional bytes: wait for swap-outs, and evict values.
 
         Arguments:
-            kept: who may not go.
+            number: the current operation.
+            extra: bytes needed.
+            kept: values that must stay.
+            evicts: False to wait only.
+
+        Returns:
+            True if there is room now.
         """
         if self._room.fits(extra):
             return True
@@ -154,7 +167,13 @@ class SwappedDevice:
         )
 
     def _fetch_ahead(self, later: int, number: int, added: float) -> bool:
-        """Swap in what a later operation needs, if there is room beside the one that runs; whether there was."""
+        """Swap in the values that a later operation needs, while there is room.
+
+        The bytes of the running operation are reserved.
+
+        Returns:
+            False if there was too little room for all values.
+        """
         between = {v for n in range(number, later + 1) for v in self._operations[n].needs}
         for value in self._operations[later].needs:
             if value in self._copies.there or value not in self._copies.host:
@@ -166,7 +185,7 @@ class SwappedDevice:
             self._ahead.add(value)
         return True
 
-    # What an operation does to what is there.
+    # Effects of an operation on the values of the device.
 
     def _compute(self, i: Instruction, number: int, waits: bool) -> None:
         copies, room = self._copies, self._room
@@ -186,7 +205,7 @@ class SwappedDevice:
             copies.come(value, number, at)
             if heir_of(i, value) is None:
                 room.take(room.size(value))
-            if value in self._leaves:  # others of the device go on with it
+            if value in self._leaves:  # another lane of the device uses it next
                 self._leave(value, number)
 
     def _leave(self, value: Value, number: int) -> None:
@@ -204,7 +223,10 @@ class SwappedDevice:
         self._room.take(self._room.size(value))
 
     def _forget(self, value: Value) -> None:
-        """Drop a value after its last use. Copies on the host were freed with the last swap-in."""
+        """Drop a value after its last use.
+
+        A copy of it on the host is freed by the last swap-in.
+        """
         if value.what not in _STATE and value in self._copies.host:
             copy = value._replace(copy=self._copies.host.pop(value))
             self._draft[self._copies.brought[value]].frees.append(copy)
@@ -212,7 +234,7 @@ class SwappedDevice:
     # Swaps.
 
     def _bring(self, value: Value, number: int) -> None:
-        """Let a value come that is not there: a message by itself, all others from the host."""
+        """Bring a missing value to the device: from a peer by message, else from the host."""
         copies, draft = self._copies, self._draft
         if value not in copies.host:
             if value not in self._made and self._habits.peer:
@@ -242,7 +264,13 @@ class SwappedDevice:
         return self._swapping.policy == "task" or self._operations.next_use(value, number + 1) == NEVER
 
     def _evict(self, value: Value, to_send: bool = False) -> None:
-        """Evict a value: write it to the host, or drop it at its last reader if the host has the same copy."""
+        """Evict a value: write it to the host, or drop it if the host has the same copy.
+
+        A dropped value is freed by its last reader.
+
+        Arguments:
+            to_send: True if the value is sent from the host, as its first copy there.
+        """
         copies, draft, room = self._copies, self._draft, self._room
         here, toucher = copies.here(value), copies.touched[value]
         del copies.there[value]
@@ -265,7 +293,14 @@ class SwappedDevice:
             room.give(room.size(value))
 
     def _overwrite(self, old: Value, at: int) -> None:
-        """A swap-out of weights or optimizer state takes the place of the version before on the host."""
+        """Let a swap-out of state overwrite the previous version on the host.
+
+        State is weights and optimizer state.
+
+        Arguments:
+            old: the previous version.
+            at: item of the swap-out.
+        """
         copies, item = self._copies, self._draft[at]
         if old.what in _STATE and old in copies.host and old not in copies.there:
             copy = old._replace(copy=copies.host.pop(old))
@@ -273,7 +308,7 @@ class SwappedDevice:
             item.frees.append(copy)
 
     def _settle(self) -> None:
-        """The period ends when everything has gone."""
+        """End the period only after the last swap-out."""
         last = self._room.last_leaving
         if last is not None:
             stage = self._draft[last].instruction.stage

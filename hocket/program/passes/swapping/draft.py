@@ -1,7 +1,8 @@
-"""A draft: the instructions of one device while they are written, and the marks by which one lane of swaps or computation waits for
-another.
+"""Draft: the unfinished instructions of one device, and completion markers.
 
-Rules of this file: what instructions mean, and why one waits, is for others to say.
+A lane of swaps or computation waits for another lane by a completion marker.
+
+Rules of this file: it knows neither the meaning of instructions nor why one waits.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, 
 
 @dataclass
 class Item:
-    """An instruction that is not finished: what it reads, writes and frees may still grow."""
+    """An unfinished instruction. Its reads, writes and frees may still grow."""
 
     instruction: Instruction
     reads: list[Value]
@@ -27,34 +28,39 @@ class Item:
 
 
 class Draft:
-    """Instructions by the number in which they were added, all lanes together.
+    """Instructions of all lanes, numbered in the order in which they were added.
 
     Attributes:
-        computed: the last item of the compute lane, -1 before the first.
+        computed: number of the last item of the compute lane, -1 before the first.
     """
 
     def __init__(self) -> None:
         self._items: list[Item] = []
         self._marks = 0
-        self._waited = dict.fromkeys((COMPUTE, *SWAP_LANES.values()), -1)  # the last item that a lane waits for
+        self._waited = dict.fromkeys((COMPUTE, *SWAP_LANES.values()), -1)  # by lane, the last item that it waits for
         self.computed = -1
 
     def __getitem__(self, number: int) -> Item:
         return self._items[number]
 
     def add(self, i: Instruction, reads: Iterable[Value], writes: Iterable[Value], frees: Iterable[Value]) -> int:
-        """Add an instruction at the end of its lane; its number."""
+        """Add an instruction at the end of its lane; return its number."""
         self._items.append(Item(i, list(reads), list(writes), list(frees)))
         if i.lane == COMPUTE:
             self.computed = len(self._items) - 1
         return len(self._items) - 1
 
     def waits(self, number: int, last: int) -> bool:
-        """True if the lane of an item waits for another item, or for a later one."""
+        """True if the lane of an item already waits for another item, or for a later one.
+
+        Arguments:
+            number: the item that would wait.
+            last: the other item.
+        """
         return last <= self._waited[self._items[number].instruction.lane]
 
     def wait(self, number: int, *others: int) -> None:
-        """Let an item wait for earlier ones of other lanes, where its lane does not yet."""
+        """Let an item wait for earlier ones of other lanes, unless its lane already does."""
         item = self._items[number]
         lane = item.instruction.lane
         for other in others:

@@ -1,7 +1,9 @@
-"""Swaps: a program whose values do not fit into its devices becomes one that fits, with what is missing swapped in and room made for it.
+"""Swaps for a program with values that do not fit into its devices.
 
-Rules of this file: each device by itself (device.py), with lower limits until what can be there at once, whatever the timing,
-is within the budget; and which programs can swap at all.
+Missing values are swapped in, and room is made for them.
+
+Rules of this file: each device is handled alone (device.py), with reduced limits until its memory bound, over every
+timing, is within the budget. This file also knows which programs can swap.
 """
 
 from collections.abc import Mapping
@@ -17,18 +19,18 @@ from hocket.program.program import Program, freeze
 from hocket.util.compatibility import Feature, check_together
 from hocket.util.units import enough_bytes, show_bytes
 
-_ROUNDS = 7  # limits that are tried until what can be there at once, whatever the timing, is within the budget
-_LEAST_PARTS = 1024  # of a budget: the least that is taken off
+_ROUNDS = 7  # attempts with reduced limits until the memory bound is within the budget
+_LEAST_PARTS = 1024  # a limit is reduced by at least the budget divided by this number
 
 
 def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None = None) -> Program:
-    """The program with swaps; each period begins and ends with everything on the host.
+    """The program with swaps. Each period begins and ends with everything on the host.
 
     Arguments:
-        sizes: by which it is decided and proved; None: those of `swapping`.
+        sizes: bytes for decisions and proof; None: the figures of `swapping`.
 
     Raises:
-        RefusedError: an operation needs more than the budget; or the program is none of those that can swap.
+        RefusedError: an operation needs more than the budget, or the program cannot swap.
     """
     check_swaps(program)
     if sizes is None:
@@ -61,7 +63,7 @@ def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes 
         except TooFewBytes as missing:
             if not over:
                 raise RefusedError(missing.place, missing.found, next_step=missing.next_step) from None
-            device = missing.device  # one operation needs more than was left: no less than that is tried again
+            device = missing.device  # one operation needs more than the limit: smaller limits are not tried again
             least[device] = limits[device] = (limits[device] or 0.0) + missing.bytes
             continue
         if sizes is None or swapping.device_bytes is None:
@@ -81,10 +83,10 @@ def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes 
 
 
 def check_swaps(program: Program) -> None:
-    """Refuse a program of which nothing can be swapped.
+    """Refuse a program that cannot swap.
 
     Raises:
-        RefusedError: it updates late or divides its state, with the reason.
+        RefusedError: its updates are late, or its state is sharded.
     """
     late = [Feature.ASYNCHRONOUS] if program.rule.kind != "sync" else []
     divided = [Feature.SHARD_FULL if s.gathers else Feature.SHARD_OPTIMIZER for s in program.stages if s.sharded]
@@ -92,10 +94,10 @@ def check_swaps(program: Program) -> None:
 
 
 def sizes_of(program: Program, swapping: Swapping) -> StageSizes | None:
-    """The plan's own figures; None where it has none and needs none.
+    """Figures of the plan; None if it has none and needs none.
 
     Raises:
-        RefusedError: the policy decides by bytes that the plan does not have.
+        RefusedError: the policy needs bytes that the plan does not have.
     """
     if swapping.stages and len(swapping.stages) == len(program.stages):
         stages = program.stages
@@ -111,7 +113,7 @@ def sizes_of(program: Program, swapping: Swapping) -> StageSizes | None:
 
 
 def _check_lists(program: Program, swapping: Swapping) -> None:
-    """Refuse bytes of a stage for other buckets or borders than it has."""
+    """Refuse bytes of a stage with other numbers of buckets or borders than it has."""
     for s, (stage, said) in enumerate(zip(program.stages, swapping.stages, strict=True)):
         counts = {
             "gradients_bytes": stage.buckets,
@@ -141,7 +143,7 @@ def _swapped(
 
 
 def _through_host(i: Instruction) -> Instruction:
-    """A transfer of what lies on the hosts of both ends."""
+    """A transfer between the hosts of both ends."""
     if i.kind not in (Kind.SEND, Kind.RECEIVE):
         return i
     reads, writes, frees = (tuple(v._replace(copy=1) for v in row) for row in (i.reads, i.writes, i.frees))

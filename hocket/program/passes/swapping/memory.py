@@ -1,6 +1,7 @@
-"""Room: the bytes of one device's memory while its program is written.
+"""Memory budget of one device while its program is written.
 
-Rules of this file: how much is there, how much more may be, and who is on the way out; never whose bytes these are.
+Rules of this file: how much is used, how much may be added, and which bytes are being swapped out; not which values
+these bytes belong to.
 """
 
 from collections.abc import Iterable
@@ -15,13 +16,14 @@ class MemoryBudget:
     """Used bytes of a budget. Without sizes or a limit there is always room.
 
     Attributes:
-        cleared: the last swap-out that room was waited for, -1 for none: whoever comes next may come only when it is over.
+        cleared: the last swap-out that room was waited for, -1 for none. The next value may be brought in only after
+            it.
     """
 
     def __init__(self, sizes: Sizes | None, device: int, limit: float | None) -> None:
         self._sizes, self._device, self._limit = sizes, device, limit
         self._level = 0.0
-        self._going: list[tuple[int, float]] = []  # swap-outs and their bytes, counted until somebody waits for them
+        self._going: list[tuple[int, float]] = []  # swap-outs and their bytes, in use until an item waits
         self.cleared = -1
 
     def size(self, value: Value) -> float:
@@ -29,7 +31,7 @@ class MemoryBudget:
         return self._sizes.value(value, self._device) if self._sizes is not None else 0.0
 
     def added(self, operation: Operation) -> float:
-        """The most that an operation adds to what is there when it begins."""
+        """Maximum bytes that an operation adds to the bytes used when it begins."""
         if self._sizes is None:
             return 0.0
         level = most = 0.0
@@ -45,31 +47,37 @@ class MemoryBudget:
         return sum(map(self.size, values))
 
     def over(self, extra: float) -> float:
-        """Bytes by which the limit is exceeded when so many come; below 0 or 0 where they fit."""
+        """Bytes above the limit if `extra` bytes are added; 0 or less if they fit."""
         if self._limit is None or self._sizes is None:
             return 0.0
         return self._sizes.besides(self._device) + self._level + extra - self._limit
 
     def fits(self, extra: float) -> bool:
-        """True if these bytes fit, possibly after evictions in progress."""
+        """True if these bytes fit, if necessary after pending swap-outs.
+
+        Such swap-outs are then waited for, and their bytes are free.
+        """
         while self.over(extra) > 0 and self._going:
             self.cleared, size = self._going.pop(0)
             self._level -= size
         return self.over(extra) <= 0
 
     def take(self, size: float) -> None:
-        """Something comes."""
+        """Add used bytes."""
         self._level += size
 
     def give(self, size: float) -> None:
-        """Something is gone."""
+        """Free used bytes."""
         self._level -= size
 
     def leaving(self, item: int, size: float) -> None:
-        """Something goes with a swap-out beside computation: it is there until somebody waits for that."""
+        """Note a swap-out beside computation.
+
+        Its bytes count as used until an item waits for it.
+        """
         self._going.append((item, size))
 
     @property
     def last_leaving(self) -> int | None:
-        """The last swap-out that nobody has waited for."""
+        """The last swap-out that no item has waited for; None if there is none."""
         return self._going[-1][0] if self._going else None

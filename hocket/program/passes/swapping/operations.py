@@ -1,4 +1,6 @@
-"""Operations: what a compute lane runs as one, the tasks that these belong to, and which of them needs a value next.
+"""Operations of a compute lane, their tasks, and the next use of each value.
+
+An operation is a group of instructions that run as one.
 
 Rules of this file: it reads a compute lane and knows nothing of bytes, copies or lanes of swaps.
 """
@@ -10,14 +12,17 @@ from typing import NamedTuple
 from hocket.program.instruction import Instruction, Kind, Value
 
 NEVER = 1 << 60
-"""The number of the next operation that needs a value where none does."""
+"""Next use of a value that no later operation needs."""
 
 
 class Habits(NamedTuple):
     """Properties of a strategy's task order that swapping needs.
 
-    grouping: one task runs all microbatches. An update may belong to the last backward of its stage. Values for peers
-    go directly, or through the host. forward: stages of each forward task; () for one stage each.
+    Attributes:
+        grouping: True if one task runs all microbatches.
+        just_in_time: True if an update that directly follows the last backward of its stage belongs to the same task.
+        peer: True if values for peers go directly; False if they go through the host.
+        forward: number of stages of each forward task; () for one stage each.
     """
 
     grouping: bool = False
@@ -27,7 +32,10 @@ class Habits(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Tasks that run as one: load and forward, recomputed forward and backward, an update, or a norm."""
+    """Instructions that run as one, their task, and the values that they need.
+
+    These are load and forward, recomputed forward and backward, an update, or a norm.
+    """
 
     instructions: tuple[Instruction, ...]
     task: tuple[object, ...]
@@ -55,11 +63,11 @@ class Operations:
         return self._all[number]
 
     def end_of_task(self, number: int) -> int:
-        """The last operation of the task that one belongs to."""
+        """Last operation of the task that an operation belongs to."""
         return self._ends[number]
 
     def next_use(self, value: Value, number: int) -> int:
-        """The first operation from this one on that needs a value; NEVER where none does."""
+        """First operation from `number` on that needs a value; NEVER if none does."""
         uses = self._needing.get(value, ())
         at = bisect_left(uses, number)
         return uses[at] if at < len(uses) else NEVER

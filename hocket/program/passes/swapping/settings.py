@@ -1,4 +1,4 @@
-"""Swapping: what a plan says of memory that is too small, and the bytes by which it was decided what is swapped.
+"""Settings of swapping in a plan, with the bytes on which swaps are based.
 
 Rules of this file: plain figures of stages, so that a plan compiles to the same program everywhere, without a profile.
 """
@@ -13,22 +13,28 @@ from hocket.program.program import Program
 from hocket.util.units import show_bytes, show_count
 
 POLICIES = ("task", "next_use", "lru")
-"""What leaves a device when others need its memory.
+"""Values that are evicted when others need a device's memory.
 
-task: whatever the next operation of the same task does not use; between tasks, everything. (The assumption of Harmony's section 3.)
-next_use: what is used last of all (Belady 1966): the order of a program is known.
-lru: what was used least recently, and it is written out although nothing has changed it: virtual memory, for each device by itself.
+- task: all values that no later operation of the same task uses; between tasks, all values. This is the assumption of
+  Harmony (HotOS 2021), section 3.
+- next_use: the value with the latest next use (Belady 1966). The order of a program is known.
+- lru: the least recently used value. It is written to the host even if it is unchanged. This is virtual memory of each
+  device alone.
 """
 
 
 @dataclass(frozen=True)
 class StageSwap:
-    """Bytes of one stage's values and of its instructions' working memory; the largest over its microbatches.
+    """Bytes of one stage's values and of its instructions' working memory.
+
+    Each figure is the maximum over the stage's microbatches.
 
     Attributes:
-        gradients_bytes: of each bucket. activations_bytes, activation_gradients_bytes: by target stage, in the order of its targets.
-        load_bytes ... step_bytes: the most that such an instruction adds to its device's memory while it runs.
-        buffers_bytes: what is there all the time.
+        weights_bytes, optimizer_bytes, stash_bytes, input_bytes: one value of that kind.
+        gradients_bytes: gradients of each bucket.
+        activations_bytes, activation_gradients_bytes: values for each target stage, in the order of the targets.
+        load_bytes ... step_bytes: maximum bytes that such an instruction adds to its device's memory while it runs.
+        buffers_bytes: constant bytes.
     """
 
     weights_bytes: float = 0.0
@@ -60,12 +66,14 @@ class Swapping:
 
     Attributes:
         policy: one of POLICIES.
-        device_bytes: what a device may hold at most, proved of the program; or of each device by its number, where they are unlike;
-            None: no limit (policy `task` alone).
-        host_bytes: likewise of a device's copies on the host.
-        prefetch: operations ahead of which values are swapped in, beside computation; 0: where they are missing, as by a page fault.
-        writes_clean: what leaves a device is written out although the host has the same; policy lru always does.
-        stages: bytes that decide; () where policy `task` needs none.
+        device_bytes: maximum bytes of a device, proved for the program; or one maximum for each device, by its number.
+            None: no limit (policy `task` only).
+        host_bytes: maximum bytes of a device's copies on the host, proved for the program; None: no limit here.
+        prefetch: number of operations ahead for which values are swapped in, beside computation. 0 swaps a value in
+            when it is missing, as by a page fault.
+        writes_clean: True if evicted values are written to the host even if it has the same copy; policy `lru` always
+            does this.
+        stages: bytes on which decisions are based; () if policy `task` needs none.
     """
 
     policy: str
@@ -101,11 +109,11 @@ class Swapping:
         return f"swaps to the host: policy {self.policy}, within {each} of {of}{ahead}"
 
     def budget_bytes(self, device: int) -> float | None:
-        """Bytes that one device may hold; None without a limit."""
+        """Maximum bytes of one device; None without a limit."""
         return self.device_bytes[device] if isinstance(self.device_bytes, tuple) else self.device_bytes
 
 
-# Which figure of a stage is that of an instruction while it runs, and of a value.
+# Figures of a stage for the instructions of a kind while they run, and for values of a kind.
 _HELD = {
     Kind.LOAD: "load_bytes", Kind.FORWARD: "forward_bytes", Kind.BACKWARD: "backward_bytes", Kind.NORM: "norm_bytes",
     Kind.STEP: "step_bytes",
@@ -118,7 +126,7 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class StageSizes:
-    """Sizes for hocket/program/memory_bound/footprint.py, from the figures in the plan."""
+    """Sizes for memory_bound/footprint.py, from the figures in the plan."""
 
     stages: tuple[StageSwap, ...]
     targets: tuple[tuple[int, ...], ...]
@@ -140,7 +148,7 @@ class StageSizes:
         return 0.0
 
     def held(self, instruction: Instruction) -> float:
-        """The most that an instruction adds while it runs."""
+        """Maximum bytes that an instruction adds while it runs."""
         if held := _HELD.get(instruction.kind):
             held_bytes: float = getattr(self.stages[instruction.stage], held)
             return held_bytes
@@ -152,14 +160,17 @@ class StageSizes:
         return False
 
     def besides(self, device: int) -> float:
-        """Buffers."""
+        """Bytes of buffers."""
         return sum(
             stage.buffers_bytes for stage, devices in zip(self.stages, self.hosted, strict=True) if device in devices
         )
 
 
 def stages_of(program: Program, sizes: Sizes) -> tuple[StageSwap, ...]:
-    """Sizes of every stage of a program without swaps: the maximum over values and devices."""
+    """Sizes of every stage of a program without swaps.
+
+    Each is the maximum over values and devices.
+    """
     plain: list[dict[str, float]] = [{} for _ in program.stages]
     gradients = [[0.0] * stage.buckets for stage in program.stages]
     ahead, back = ([[0.0] * len(stage.targets) for stage in program.stages] for _ in range(2))
