@@ -1,12 +1,15 @@
-"""The staircase: a program drawn as rows of devices (of waves, each has its own) and columns of time slots, for people and for golden files.
+"""Staircase diagram: a program as rows of devices and columns of time slots.
 
-Rules of this file: plain characters only, no colours; every row has the same columns; what is cut off is said.
+Diagrams are for people and for golden files. A device has one row, or one row for each wave.
+
+Rules of this file: plain characters only, no colours; every row has the same columns; the diagram says if something is
+cut off.
 
     slot               0           4     ...
     device 0  stage 0  F0 F1 .  .  B0--- B1---*
     device 1  stage 1  .  F0 B0--- F1 B1---*
 
-Source: the figures of chapters 2 to 4 of the dissertation; there the colour tells forwards from backwards.
+Source: Narayanan's dissertation, figures of chapters 2 to 4. There, colours distinguish forwards from backwards.
 """
 
 from dataclasses import dataclass, field
@@ -17,14 +20,14 @@ from hocket.program.memory_bound.slots import LaneSlot, place, shifted
 from hocket.program.program import Lane, Program
 
 MAX_ROWS = 64
-MAX_BLOCKED = 6  # instructions a device that cannot start
+MAX_BLOCKED = 6  # instructions shown for each device that cannot start
 _LETTERS = {Kind.FORWARD: "F", Kind.BACKWARD: "B"}
 _RULER = 5  # slots between two numbers of the ruler
 
 
 @dataclass
 class _Row:
-    """Row of one device: text of each slot, the character after it, and the sign before it."""
+    """Row of one device: text of each slot, characters after them, signs before them."""
 
     name: str
     cells: list[str]
@@ -46,10 +49,11 @@ def draw(
 
     Arguments:
         repeats: repetitions of the period to draw.
-        forward_slots, backward_slots: how long they take; everything else takes no time.
-        width: columns of the drawing at most; None draws all.
-        what: what a row is.
-        mark: an instruction to point at; of other lanes than the compute lane, the compute instruction that it serves.
+        forward_slots, backward_slots: slots of a forward and of a backward. Everything else takes no time.
+        width: maximum columns of the drawing; None draws everything.
+        mark: an instruction to point at. In a lane that is not a compute lane, the pointer is at the compute
+            instruction that it serves.
+        what: name of a row, such as "device".
     """
     slots = place(program, repeats, forward_slots, backward_slots)
     at = (mark.device, mark.lane if computes(mark.lane) else COMPUTE) if mark else None
@@ -76,7 +80,11 @@ def draw(
 
 
 class _Labels:
-    """Labels of slots: F3, B3, R3 (recomputed forward), F4-7 (bundle); letters 'a', 'b', ... for stages of one device."""
+    """Labels of slots.
+
+    Examples: F3, B3, R3 (recomputed forward), F4-7 (bundle). Letters 'a', 'b', ... are added for the stages of one
+    device.
+    """
 
     def __init__(self, program: Program) -> None:
         self.hosted = {d: [s for s, stage in enumerate(program.stages) if d in stage.devices] for d in program.devices}
@@ -106,7 +114,7 @@ class _Labels:
 
 
 def _after(row: list[LaneSlot], time: int) -> list[LaneSlot]:
-    """A row whose blocked instructions stand one after the other behind everything else."""
+    """A row with its blocked instructions one after the other, after everything else."""
     placed, blocked = [s for s in row if s.start >= 0], [s for s in row if s.start < 0]
     for slot in blocked[:MAX_BLOCKED]:
         length = slot.end - slot.start
@@ -142,7 +150,7 @@ def _row(
 
 @dataclass
 class _Grid:
-    """All rows with common columns. A sign in any row makes a column of its own."""
+    """All rows with common columns. A sign in any row needs an additional column."""
 
     lanes: list[Lane]
     rows: dict[Lane, _Row]
@@ -154,11 +162,11 @@ class _Grid:
         self.margin = max((len(row.name) for row in self.rows.values()), default=0) + 2
 
     def column(self, time: int, first: int) -> int:
-        """Column of a slot in a window that begins with slot `first`, behind its signs."""
+        """Column of a slot in a window that begins with slot `first`, after its signs."""
         return self.margin + (time - first) * (self.size + 1) + 2 * sum(first <= sign <= time for sign in self.signs)
 
     def window(self, width: int | None, around: int) -> tuple[int, int]:
-        """First and last + 1 slot that fit into the width, with `around` among them."""
+        """First slot, and last slot + 1, that fit into the width, including `around`."""
         if width is None or self.column(self.total, 0) <= width:
             return 0, self.total
         fitting = max(1, (width - self.margin) // (self.size + 1) - 1)
@@ -181,7 +189,7 @@ class _Grid:
         return text
 
     def headings(self, window: tuple[int, int], slots: dict[Lane, list[LaneSlot]], shown: list[Lane]) -> list[str]:
-        """The names of the parts as the first row passes through them, and the ruler."""
+        """Names of the parts, where the first row enters them, and the ruler."""
         first, end = window
         ruler = "slot".ljust(self.margin)
         for time in range(first, end):
@@ -205,7 +213,10 @@ class _Grid:
 
 
 def _pointed(program: Program, slots: list[LaneSlot], mark: Place) -> LaneSlot | None:
-    """The compute instruction to point at: the marked one, or the one that its lane serves."""
+    """The compute instruction to point at.
+
+    It is the marked one, or the one that the marked lane serves.
+    """
     row = [slot for slot in slots if slot.repetition in (0, 1)]
     if computes(mark.lane):
         exact = [slot for slot in row if (slot.part, slot.position) == (mark.part, mark.position)]
@@ -240,7 +251,7 @@ def _notes(
     hidden: int,
     blocked: bool,
 ) -> list[str]:
-    """The legend, how much of the time devices are idle, and what is not shown."""
+    """Legend, share of idle slots, and a note on parts that are not shown."""
     told = ["F forward", "B backward"]
     if any(s.instruction.again for row in slots.values() for s in row):
         told.append("R forward again (recomputation)")

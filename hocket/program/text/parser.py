@@ -1,7 +1,9 @@
-"""Reading the text form of a program: strictly, line by line, with the number of a wrong line and what belongs there.
+"""Parser of the text form of a program.
 
-Rules of this file: it accepts exactly what `hocket.program.text.printer.print_program` writes, but for blanks and empty lines.
-It does not ask whether the program is legal: `hocket.program.check.check` does.
+It is strict and reads line by line. An error names the number of the line and what belongs there.
+
+Rules of this file: it accepts exactly the output of `hocket.program.text.printer.print_program`, except for blanks and
+empty lines. It does not check whether the program is legal: `hocket.program.check.check` does.
 """
 
 import re
@@ -34,7 +36,7 @@ _INSTRUCTION = re.compile(
 )
 _LANE = re.compile(r"[a-z_]+(?:\.[0-9]+|[<>@][0-9,/]+)?")
 _KINDS = {str(kind): kind for kind in Kind}
-_OPEN = SWAPS | {Kind.ALL_GATHER, Kind.DROP}  # their values say what they count
+_OPEN = SWAPS | {Kind.ALL_GATHER, Kind.DROP}  # the counter depends on their values
 _COUNTERS = dict.fromkeys(Kind, "#") | dict.fromkeys(UPDATE_KINDS, "u")
 _WAYS = {Kind.SEND: ">", Kind.RECEIVE: "<"}
 _EXAMPLE = "a line such as 'forward 1 #3 : act.0>1#3 w.1v0 -> act.1>2#3 stash.1#3'"
@@ -42,7 +44,7 @@ _EXAMPLE = "a line such as 'forward 1 #3 : act.0>1#3 w.1v0 -> act.1>2#3 stash.1#
 
 @dataclass
 class _Reader:
-    """The lines of a text, one after the other, and the values met so far."""
+    """Lines of a text, one after the other, and the values read so far."""
 
     place: str
     lines: list[str]
@@ -50,7 +52,7 @@ class _Reader:
     values: dict[str, Value] = field(default_factory=dict)
 
     def next(self) -> str | None:
-        """The next line that is not empty, with single blanks, or None at the end."""
+        """Return the next line that is not empty, with single blanks; None at the end."""
         while self.at + 1 < len(self.lines):
             self.at += 1
             line = self.lines[self.at]
@@ -83,13 +85,13 @@ class _Reader:
 
 
 def parse_program(text: str, place: str = "program") -> Program:
-    """Read the text form of a program.
+    """Parse the text form of a program.
 
     Arguments:
         place: file name, for errors.
 
     Raises:
-        InputError: names the line, what stands there and what belongs there.
+        InputError: names the line, what was found and what was expected.
     """
     if len(text) > MAX_TEXT:
         raise InputError(place, f"{len(text)} characters", f"at most {MAX_TEXT}")
@@ -197,7 +199,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
 
 
 def _parts(reader: _Reader, line: str | None) -> list[dict[Lane, list[Instruction]]]:
-    """Prologue, period and epilogue; any of them may be left out."""
+    """Prologue, period and epilogue. Each is optional."""
     names = ["prologue", "period", "epilogue"]
     parts: list[dict[Lane, list[Instruction]]] = [{}, {}, {}]
     part = -1

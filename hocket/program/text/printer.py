@@ -1,7 +1,9 @@
-"""The text form of a program: one instruction a line, so that programs can be read, diffed and handed on.
+"""Text form of a program, with one instruction on each line.
 
-Rules of this file: `print_program` writes what hocket/program/text/parser.py reads, and nothing else knows the form. The words
-of a value or an instruction are those of their own `__str__` and `name`.
+Programs in this form can be read, compared and passed on.
+
+Rules of this file: `print_program` writes the form that hocket/program/text/parser.py reads, and no other file knows
+it. Values and instructions are written by their own `__str__` and `name`.
 
     hocket program 1
     name flush straight 2
@@ -20,9 +22,13 @@ of a value or an instruction are those of their own `__str__` and `name`.
     device 0 send>1
       send 0 #0 >1 : act.0>1#0 -> ~ act.0>1#0
 
-A line is kind, stage and index (`#` counts microbatches, `u` updates), peer (`>` to, `<` from) or group (`@`); then, after
-the colon, what it reads, after `->` what it writes, after `~` what it frees. Of a program that swaps a line `swaps` stands before the
-stages, and `w.0v1~2` is the second copy of `w.0v1`.
+The line of an instruction has
+
+- its kind, stage and index (`#` counts microbatches, `u` updates),
+- its peer (`>` to, `<` from) or group (`@`),
+- after the colon the values that it reads, after `->` those it writes, after `~` those it frees.
+
+A program that swaps has a line `swaps` before the stages; `w.0v1~2` is copy 2 of `w.0v1`.
 """
 
 from collections.abc import Iterator
@@ -39,10 +45,10 @@ PARTS = ("prologue", "period", "epilogue")
 
 
 def print_program(program: Program) -> str:
-    """The program as text; `parse_program` is the inverse.
+    """Print a program as text; `parse_program` is the inverse.
 
     Raises:
-        InputError: an instruction says that it runs elsewhere than where it stands, or the name has no text form.
+        InputError: the device or lane of an instruction differs from its place, or the name has no text form.
     """
     return "\n".join(_lines(program)) + "\n"
 

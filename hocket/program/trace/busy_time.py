@@ -1,7 +1,7 @@
-"""Active: the seconds in which a device works for a run: it computes, or a transfer of its own is under way.
+"""Busy time: seconds in which a device computes, or takes part in a transfer.
 
-Rules of this file: simulated and measured traces are counted alike. Who waits does not work: a transfer begins when all who take part
-are there. What the host does (loads) is no device's work.
+Rules of this file: simulated and measured traces are counted alike. Waiting is not work: a transfer begins when all
+ranks of it have arrived. Work of the host (loads) does not count.
 """
 
 from collections import defaultdict
@@ -17,10 +17,11 @@ _MEETINGS = tuple(KINDS.index(kind) for kind in COLLECTIVES)
 
 
 def active_s(trace: Trace) -> dict[int, float]:
-    """Active seconds of each device in one iteration, overlaps counted once: mean over the later half.
+    """Busy seconds of each device in one iteration.
 
-    An iteration ends with the last step of its update, on whatever device. Of a run without two such ends in one segment it is the
-    whole trace.
+    Overlapping events count once. The result is the mean over the later half of the iterations. An iteration ends with
+    the last step of its update, on any device. If no segment of the run has two such ends, the whole trace is one
+    iteration.
     """
     windows = iterations(trace)
     start_s = met(trace)
@@ -35,15 +36,18 @@ def active_s(trace: Trace) -> dict[int, float]:
 
 
 def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Events of a device without overlaps: each moment counts once, for the event that began first.
+    """Events of a device without overlaps.
 
-    Returns when each event begins to count, and whether it does at all before it ends.
+    Each moment counts once, for the event that began first.
+
+    Returns:
+        When each event begins to count, and True if it counts at all before it ends.
     """
     begun_s, some = start_s.astype(float), end_s > start_s
     for one in np.unique(device):
         own = np.flatnonzero(device == one)
         own = own[np.lexsort((end_s[own], start_s[own]))]
-        over_s = np.maximum.accumulate(np.append(-np.inf, end_s[own]))[:-1]  # when all that were begun before are over
+        over_s = np.maximum.accumulate(np.append(-np.inf, end_s[own]))[:-1]  # end of all events that began before
         begun_s[own] = np.maximum(start_s[own], over_s)
         some[own] = end_s[own] > begun_s[own]
     return begun_s, some
@@ -59,7 +63,10 @@ def iterations(trace: Trace) -> list[tuple[float, float]]:
 
 
 def all_iterations(trace: Trace) -> list[tuple[float, float]]:
-    """Begin and end of every iteration but the first of each segment: between the ends of two updates."""
+    """Begin and end of every iteration, from the end of one update to the next.
+
+    The first iteration of each segment is left out.
+    """
     steps = trace.kind == _STEP
     index, end_s = trace.index[steps], trace.end_s[steps]
     ends = np.array([end_s[index == u].max() for u in np.unique(index)])
@@ -79,7 +86,10 @@ def met(trace: Trace) -> np.ndarray:
 
 
 def joined(start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Spans of time as few that do not overlap; begins and ends."""
+    """Begins and ends of the union of time spans.
+
+    The union is given as the fewest spans that do not overlap.
+    """
     order = np.argsort(start_s, kind="stable")
     start_s, end_s = start_s[order], np.maximum.accumulate(end_s[order])
     first = np.ones(len(start_s), dtype=bool)

@@ -1,7 +1,9 @@
-"""Chrome trace-event JSON, which Perfetto opens: processes are devices, threads are lanes, counters are memory, and an
-arrow goes from every send to its receive.
+"""Chrome trace-event JSON, which Perfetto opens.
 
-Rules of this file: viewers count microseconds; the exact seconds stand beside them, so that reading is the inverse.
+Processes are devices, threads are lanes, counters are memory. An arrow leads from every send to its receive.
+
+Rules of this file: viewers count microseconds. The exact seconds are written as well, so that reading a trace is the
+inverse of writing it.
 Source: the Trace Event Format of the Chromium project.
 """
 
@@ -19,15 +21,15 @@ from hocket.program.trace.trace import Event, Trace
 from hocket.util.documents import parse_json, seems, seems_instead
 
 FORMAT = "hocket-trace-1"
-_MOST = 2**53  # of numbers that count something
+_MOST = 2**53  # largest number of a device, lane, stage or instruction
 _NEXT = "`hocket simulate PLAN --trace FILE` and `hocket train JOB PLAN --trace FILE` write one."
 BACKGROUND = "background"
-# Colours that Chrome knows by name; Perfetto chooses its own by the event's name.
+# Named colours of Chrome. Perfetto chooses its own colour by the event's name.
 _COLOURS = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_runnable", Kind.STEP: "yellow"}
 
 
 def to_json(trace: Trace) -> str:
-    """The trace as text, an event a line."""
+    """Convert a trace to text, one event on each line."""
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(trace))
     other = json.dumps({"format": FORMAT, "meta": dict(trace.meta)})
     return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
@@ -99,7 +101,7 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
     """Read a trace that `to_json` wrote.
 
     Raises:
-        InputError: not JSON, or not such a trace; it names the event.
+        InputError: the text is not JSON, or not such a trace. The message names the event.
     """
     try:
         data = parse_json(text, place)

@@ -1,6 +1,7 @@
-"""Predicted beside measured: where the seconds and bytes that were believed differ from those that came.
+"""Comparison of a predicted and a measured trace, in seconds and bytes.
 
-Rules of this file: two traces in, rows out; medians over what both traces have, so that runs of other lengths compare.
+Rules of this file: two traces in, rows out. Medians are over everything that each trace has, so that runs of different
+lengths can be compared.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from hocket.program.trace.trace import KINDS, Event, Trace
 from hocket.program.trace.update_time import predicted_update_s, update_s
 
 _Name = tuple[int, str, str]  # device, lane, name
-_NOTHING = 1e-6  # a share below this: a percentage would say nothing
+_NOTHING = 1e-6  # relative size below which a percentage has no meaning
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,10 @@ class ComparedFigure:
     """One figure, predicted and measured, in seconds; in bytes if `what` says memory.
 
     Attributes:
-        what: such as "update", "forward 1" (kind and stage), "device 0: backward 1 #7", or "memory of device 0".
-        predicted, measured: the figures; nan where a trace has none.
-        count: how many measured events the median is over.
+        what: name of the figure, such as "update", "forward 1" (kind and stage), "device 0: backward 1 #7", or "memory
+            of device 0".
+        predicted, measured: the figures; nan if a trace has none.
+        count: number of measured events in the median.
     """
 
     what: str
@@ -48,10 +50,11 @@ class Comparison:
         kinds: median seconds of each kind of instruction and stage.
         largest: the single instructions that differ most, in seconds.
         memory: peak bytes of each device that both traces know.
-        only_predicted, only_measured: how many instructions only one trace has, those left out that come after all of their
-            kind in the other.
-        later_predicted, later_measured: how many come after: that trace is of more periods.
-        parts: of the update's error: pace, waits for cores, model; None where a trace has no two updates of a stage.
+        only_predicted, only_measured: number of instructions that only one trace has, without the later ones.
+        later_predicted, later_measured: number of instructions in this trace that come after all of their kind in the
+            other trace, because this trace has more periods.
+        parts: parts of the update's error (pace, waits for cores, model); None if a trace has no two updates of a
+            stage.
     """
 
     update: ComparedFigure
@@ -71,10 +74,12 @@ class Comparison:
 
 
 def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
-    """Lay two traces of one program side by side; measured tensor-parallel groups as one device each.
+    """Compare two traces of one program.
+
+    Each tensor-parallel group of the measured trace counts as one device.
 
     Arguments:
-        largest: how many single instructions to list.
+        largest: number of single instructions to list.
     """
     measured = measured.by_group()
     ours, theirs = _by_name(predicted), _by_name(measured)
@@ -96,7 +101,10 @@ def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
 
 
 def _later(events: dict[_Name, Event], others: dict[_Name, Event]) -> int:
-    """Number of events with a higher index than every other event of their kind, stage and lane."""
+    """Number of events with a higher index than every other event of their kind.
+
+    Other events are those of the other trace with the same device, lane, kind and stage.
+    """
     last: dict[tuple[int, str, Kind, int], int] = {}
     for e in others.values():
         place = (e.device, e.lane, e.kind, e.stage)
@@ -128,7 +136,7 @@ def _kinds(predicted: Trace, measured: Trace) -> tuple[ComparedFigure, ...]:
 def _usual(trace: Trace) -> dict[tuple[str, bool, int], tuple[float, int]]:
     """Median seconds and number of events by (kind, recomputation, stage).
 
-    Not means: the first steps of a run are slower than all others.
+    Medians are used because the first steps of a run are slower than all others.
     """
     again = np.array([" again " in label for label in trace.labels], dtype=bool)
     group = np.stack([trace.kind, again[trace.label] if len(trace) else trace.kind, trace.stage], axis=1)

@@ -1,13 +1,15 @@
-"""Parts of a prediction's error: the machine's pace, waits for cores, and the model.
+"""Parts of a prediction's error: the machine's pace, waits for cores, the model.
 
 With P seconds of an iteration predicted and M measured,
 
     M - P = P (p - 1)  +  (M - U)  +  (U - p P)
             pace          waits       model
 
-where p is the machine's pace (how many times as long as its profile says the same work takes while the run goes on) and U is what the
-iteration would have taken had no worker waited for a core that other processes had. Two of them are measured apart from the prediction;
-the third is what is left, so that the three are always the whole error. See docs/explanation/prediction.md.
+- p is the machine's pace: how many times as long as profiled the same work takes during the run.
+- U is the length of the iteration if no worker had waited for a core that other processes used.
+
+Pace and waits are measured independently of the prediction. The model's part is the rest, so the three parts always add
+up to the whole error. See docs/explanation/prediction.md.
 """
 
 from dataclasses import dataclass
@@ -32,10 +34,14 @@ _COMPUTED = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Ki
 
 @dataclass(frozen=True)
 class Parts:
-    """Error of one predicted iteration (or update) in seconds; positive if the run was slower.
+    """Error of one predicted iteration (or update) in seconds, in parts.
+
+    The error is positive if the run was slower.
 
     Attributes:
-        pace: p; pace_from: what it was measured by: a kernel beside the run, the run's own instructions, or nothing (then it is 1).
+        pace: p.
+        pace_from: how p was measured: by a kernel beside the run, by the run's own instructions, or not at all (then p
+            is 1).
         predicted_s, measured_s: P and M.
         unqueued_s: U.
     """
@@ -48,7 +54,7 @@ class Parts:
 
     @property
     def paced_s(self) -> float:
-        """The prediction at the machine's pace during the run."""
+        """Predicted seconds at the machine's pace during the run."""
         return self.pace * self.predicted_s
 
     @property
@@ -63,20 +69,23 @@ class Parts:
 
     @property
     def model_s(self) -> float:
-        """Seconds that remain: the model's error."""
+        """Remaining seconds: the model's error."""
         return self.unqueued_s - self.paced_s
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Pace, waits and model as shares of the measured time, with the sign of the prediction error.
+        """Pace, waits and model as shares of the measured time.
 
-        Their sum is P / M - 1.
+        They have the sign of the prediction error. Their sum is P / M - 1.
         """
         return (-self.pace_s / self.measured_s, -self.waits_s / self.measured_s, -self.model_s / self.measured_s)
 
     @property
     def rows(self) -> tuple[tuple[str, float, float], ...]:
-        """Rows for people: name, added seconds and share of each part and of the whole error."""
+        """Rows for people: name, added seconds and share of each part.
+
+        The last row is the whole error.
+        """
         names = (
             f"machine's pace: {self.pace:.3f} times as long as profiled ({_BY[self.pace_from]})",
             "waits for cores that other processes had",
@@ -93,7 +102,11 @@ class Parts:
 
 
 def waits_share(measured: Trace) -> float:
-    """Share of an iteration added by waits for cores; 0 if the trace has no two updates of a stage."""
+    """Share of an iteration that waits for cores add.
+
+    Returns:
+        0 if the trace has no two updates of a stage.
+    """
     if not measured.queued_s.any():
         return 0.0
     whole_s = update_s(measured)
@@ -102,11 +115,12 @@ def waits_share(measured: Trace) -> float:
 
 
 def pace_of(predicted: Trace, measured: Trace) -> tuple[float, str]:
-    """The machine's pace, and what it was measured by.
+    """The machine's pace, and how it was measured.
 
-    A run beside which a kernel was measured says its pace itself (`pace` in its meta). Of others it is what all instructions have in
-    common: of the ratios of measured to predicted seconds (medians of a device's forwards, backwards and steps of a stage, waits taken
-    out) the median, weighted by predicted seconds, so that a kind which differs from all others does not move it.
+    If a kernel was measured beside the run, the trace has the pace in its meta (`pace`). Otherwise the pace is a
+    weighted median of the ratios of measured to predicted seconds. There is one ratio for each device, stage and kind
+    (forward, backward, step), of median seconds without waits. Weights are predicted seconds, so that a single kind
+    that differs from all others does not move the pace.
     """
     told = measured.meta.get("pace")
     if isinstance(told, int | float) and isfinite(told) and told > 0:
@@ -126,7 +140,10 @@ def pace_of(predicted: Trace, measured: Trace) -> tuple[float, str]:
 
 
 def _medians(trace: Trace) -> dict[tuple[int, int, int, bool], tuple[float, int]]:
-    """Median seconds and count of compute instructions by (device, kind, stage, recomputed)."""
+    """Median seconds and count of compute instructions.
+
+    The key is (device, kind, stage, recomputed).
+    """
     again = np.array([" again " in label for label in trace.labels], dtype=bool)
     chosen = np.flatnonzero(np.isin(trace.kind, _COMPUTED))
     rows = np.stack(
@@ -148,7 +165,7 @@ def parts_of(predicted: Trace, measured: Trace) -> Parts | None:
     """Parts of the error of an update; None if a trace has no two updates of a stage.
 
     Arguments:
-        measured: tensor-parallel groups as one device each, as the prediction has them.
+        measured: trace with each tensor-parallel group as one device, as in the prediction.
     """
     believed_s, real_s = predicted_update_s(predicted), update_s(measured)
     if not (isfinite(believed_s) and isfinite(real_s) and real_s > 0):

@@ -1,7 +1,9 @@
-"""Sums of gradients beside the backwards that make them: what a trace, simulated or measured, says of one device and update.
+"""Overlap of gradient sums with backwards, for one device and update of a trace.
 
-Rules of this file: names and times of events only. What a trace does not have (bytes, and when a bucket's gradients were there)
-is added by who knows it.
+The trace is simulated or measured.
+
+Rules of this file: names and times of events only. Facts that a trace does not have (bytes, and when a bucket's
+gradients were there) are added by the caller.
 """
 
 import re
@@ -14,9 +16,9 @@ from hocket.program.instruction import REDUCE, Kind, computes
 from hocket.program.trace.trace import KINDS, Trace
 
 SUMS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
-_BUCKET = re.compile(r"b(\d+)$")  # how the name of a sum ends; that of a norm does not
-_MOST_UPDATES = 50  # so many give a median
-_FINEST = 1 / 1000  # of the whole: gaps in other computation that are shorter are not told apart
+_BUCKET = re.compile(r"b(\d+)$")  # end of the name of a gradient sum, but not of a norm
+_MOST_UPDATES = 50  # enough for a median
+_FINEST = 1 / 1000  # of the whole span: shorter gaps in other computation are closed
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,9 @@ class BackwardPiece:
     """A backward up to the moment at which a bucket's gradients are there.
 
     Attributes:
-        bucket: the last one that it makes; -1: what it makes is not told apart.
+        stage, microbatch: stage and microbatch of the backward.
+        bucket: the last bucket that the piece finishes; -1 if buckets are not known.
+        start_s, end_s: seconds from the first backward.
     """
 
     stage: int
@@ -39,9 +43,10 @@ class GradientSum:
     """All-reduce or reduce-scatter of one bucket.
 
     Attributes:
-        kind: of the two. threads: that move it; 0: what the library takes.
-        ready_s: when its gradients are there on this device; None where that was not recorded.
-        hidden_s: for how much of the time from its start to its end the device computes.
+        kind: "all_reduce" or "reduce_scatter".
+        threads: communication threads; 0 for the library's default.
+        ready_s: when its gradients are there on this device; None if that was not recorded.
+        hidden_s: seconds from its start to its end in which the device computes.
     """
 
     stage: int
@@ -67,12 +72,15 @@ class GradientSum:
 
 @dataclass(frozen=True)
 class SummedBackward:
-    """Last backwards of one update on one device, and the sums after them. Seconds count from the first backward.
+    """Last backwards of one update on one device, and the sums after them.
+
+    Seconds count from the start of the first backward.
 
     Attributes:
-        update: its number; start_s: when the first backward begins, on the trace's clock.
-        pieces: by start; sums: by start.
-        others: (start, end) of what else the device computes meanwhile.
+        update: number of the update.
+        start_s: when the first backward begins, on the trace's clock.
+        pieces, sums: in the order of their starts.
+        others: (start, end) of other computation on the device meanwhile.
     """
 
     device: int
@@ -94,12 +102,12 @@ class SummedBackward:
 
     @property
     def sums_s(self) -> float:
-        """Seconds of the sums, one after the other."""
+        """Seconds of all sums, added up."""
         return sum(s.seconds for s in self.sums)
 
     @property
     def exposed_s(self) -> float:
-        """Seconds of them in which the device does not compute."""
+        """Seconds of the sums in which the device does not compute."""
         return sum(s.exposed_s for s in self.sums)
 
 
@@ -108,8 +116,8 @@ class DeviceOverlap:
     """Overlap of one device.
 
     Attributes:
-        beside: its last backwards of an update as the plan runs them; apart: the same update without overlap: sums begin when
-            the backwards are over.
+        beside: its last backwards of an update as the plan runs them.
+        apart: the same update without overlap: sums begin when the backwards are over.
     """
 
     beside: SummedBackward
@@ -117,7 +125,7 @@ class DeviceOverlap:
 
     @property
     def gained_s(self) -> float:
-        """Seconds from the first backward to the end of the last sum that overlap saves."""
+        """Seconds that overlap saves, from the first backward to the end of the last sum."""
         return self.apart.seconds - self.beside.seconds
 
 
@@ -126,9 +134,10 @@ class Overlap:
     """Gain by overlap.
 
     Attributes:
-        iteration_s: seconds of an iteration with it; apart_iteration_s: without it.
+        iteration_s: seconds of an iteration with overlap.
+        apart_iteration_s: seconds of an iteration without overlap.
         batch: by stage, microbatches of an update.
-        devices: the first replica of every stage whose gradients are summed, some of them where they are many.
+        devices: the first replica of every stage with summed gradients, or a selection of these.
     """
 
     iteration_s: float
@@ -138,7 +147,10 @@ class Overlap:
 
 
 def updates_with_sums(trace: Trace, device: int) -> dict[int, float]:
-    """Updates with gradients summed over devices, by number, and the end of the last sum of each."""
+    """End of the last gradient sum of each update of a device, by update.
+
+    Updates without sums over devices are left out.
+    """
     mask = _sums(trace, device)
     found: dict[int, float] = {}
     for update, end_s in zip(trace.index[mask].tolist(), trace.end_s[mask].tolist(), strict=True):
@@ -147,7 +159,7 @@ def updates_with_sums(trace: Trace, device: int) -> dict[int, float]:
 
 
 def _sums(trace: Trace, device: int) -> np.ndarray:
-    """Mask of the events that are sums of gradients of a device."""
+    """Mask of the events that are gradient sums of a device."""
     bucket = np.array([_BUCKET.search(label) is not None for label in trace.labels], dtype=bool)
     lanes = np.array([d == device and lane.startswith(REDUCE) for d, lane in trace.lanes], dtype=bool)
     if not len(trace):
@@ -157,10 +169,13 @@ def _sums(trace: Trace, device: int) -> np.ndarray:
 
 
 def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int) -> SummedBackward | None:
-    """Backwards and sums of one device and update in a trace; None if backwards or all sums are missing.
+    """Backwards and sums of one device and update in a trace.
 
     Arguments:
         batch: by stage, microbatches of an update.
+
+    Returns:
+        None if backwards or all sums are missing.
     """
     sums = np.flatnonzero(_sums(trace, device) & (trace.index == update))
     compute = np.array([d == device and computes(lane) for d, lane in trace.lanes], dtype=bool)
@@ -231,7 +246,11 @@ def _others(trace: Trace, own: np.ndarray, begin_s: float, span_s: float) -> tup
 
 
 def usual(trace: Trace, batch: Sequence[int], device: int) -> SummedBackward | None:
-    """The update of the later half with the median time for backwards and sums; None if there is none."""
+    """Update with the median time for backwards and sums, in the later half of a run.
+
+    Returns:
+        None if there is no such update.
+    """
     updates = list(updates_with_sums(trace, device))
     found = [summed_backward(trace, batch, device, u) for u in updates[len(updates) // 2 :][:_MOST_UPDATES]]
     whole = sorted((f for f in found if f is not None), key=lambda f: (f.seconds, f.update))

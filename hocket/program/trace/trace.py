@@ -1,6 +1,9 @@
-"""Trace: when every instruction ran and how much memory every device held, simulated or measured.
+"""Trace: start and end of every instruction, and memory of every device.
 
-Rules of this file: columns inside, so that a million events cost no objects; `events` for people and small traces.
+It is simulated or measured.
+
+Rules of this file: data is in columns, so that a million events need no objects. `events` is for people and small
+traces.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,8 +27,8 @@ class Event:
     """One instruction with its start and end.
 
     Attributes:
-        queued_s: seconds for which its thread had no core because other processes had it, counted from the end of the thread's
-            instruction before; 0 where that was not measured, and in simulations.
+        queued_s: seconds for which the instruction's thread waited for a core that other processes used, counted from
+            the end of the thread's previous instruction. 0 if that was not measured, and in simulations.
     """
 
     device: int
@@ -44,15 +47,18 @@ class Trace:
     """A frozen record of one run.
 
     Attributes:
-        lanes: (device, lane) of each lane number; labels: names of instructions with {} for the index.
-        lane, kind, stage, index, label: of each event; shape (events,), `kind` counts in KINDS.
-        start_s, end_s: of each event, from one clock; shape (events,). A send and its receive start when both are ready.
-        memory_device, memory_s, memory_bytes: what a device held from a moment on, in the order of time for each device; of a
-            measured run only of its first iterations.
-        meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}; of a
-            measured run also "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see write_trace).
-        queued_s: see Event; shape (events,), all zero where nothing is given.
-        background: by device, begin and end of each span in which another job had something on it, shape (spans, 2).
+        lanes: (device, lane) of each lane number.
+        labels: names of instructions with {} for the index.
+        lane, kind, stage, index, label: numbers of each event; shape (events,). `kind` is a position in KINDS.
+        start_s, end_s: times of each event, from one clock; shape (events,). A send and its receive start when both are
+            ready.
+        memory_device, memory_s, memory_bytes: a device, a moment, and the bytes that the device holds from then on; for
+            each device in the order of time. A measured run has only its first iterations.
+        meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}. A
+            measured run also has "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see
+            write_trace).
+        background: by device, begin and end of each span in which another job had work on it; shape (spans, 2).
+        queued_s: see Event; shape (events,), all zero if not given.
     """
 
     lanes: tuple[Lane, ...]
@@ -82,7 +88,11 @@ class Trace:
         memory: Mapping[int, Iterable[tuple[float, float]]] | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> "Trace":
-        """A trace from events and, for each device, (seconds, bytes) in the order of time."""
+        """Make a trace from events and memory.
+
+        Arguments:
+            memory: for each device, (seconds, bytes) in the order of time.
+        """
         lanes: dict[Lane, int] = {}
         labels: dict[str, int] = {}
         rows = []
@@ -131,7 +141,7 @@ class Trace:
     __hash__ = None  # type: ignore[assignment]
 
     def name(self, event: int) -> str:
-        """Name of one event, as the program's instruction has it."""
+        """Name of one event, equal to the name of the program's instruction."""
         return self.labels[self.label[event]].replace("{}", str(self.index[event]))
 
     @cached_property
@@ -166,7 +176,10 @@ class Trace:
 
     @cached_property
     def memory(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """For each device with recorded memory: seconds, and bytes held from then on."""
+        """For each device with recorded memory: moments, and bytes from each moment on.
+
+        Moments are in seconds, ascending.
+        """
         found = {}
         for device in sorted(set(self.memory_device.tolist())):
             mask = self.memory_device == device
@@ -207,16 +220,20 @@ class Trace:
 
     @property
     def segments_s(self) -> tuple[float, ...]:
-        """Start of each segment of a run, ascending. A pipeline that was drained for a checkpoint starts a new segment.
+        """Start of each segment of a run, ascending.
 
-        Empty where the trace is of one segment, or does not say.
+        A pipeline that was drained for a checkpoint starts a new segment. Empty if the trace has one segment or no
+        information.
         """
         found = self.meta.get("segments_s", ())
         moments = found if isinstance(found, list | tuple) else ()
         return tuple(sorted(float(s) for s in moments if isinstance(s, int | float)))
 
     def part(self, start_s: float, end_s: float) -> "Trace":
-        """The events that start from one moment on and before another, and the memory until the latter."""
+        """The events that start in a time span, and the memory until its end.
+
+        The span includes `start_s` and excludes `end_s`.
+        """
         events = (self.start_s >= start_s) & (self.start_s < end_s)
         memory = self.memory_s < end_s
         own = {
@@ -227,7 +244,7 @@ class Trace:
         return replace(self, **own, **held)
 
     def to_json(self) -> str:
-        """The trace as Chrome trace-event JSON; `from_json` is the inverse."""
+        """Convert the trace to Chrome trace-event JSON; `from_json` is the inverse."""
         from hocket.program.trace.chrome import to_json
 
         return to_json(self)
@@ -237,14 +254,14 @@ class Trace:
         """Read a trace that `to_json` wrote.
 
         Raises:
-            InputError: not JSON, or not such a trace; it names the event.
+            InputError: the text is not JSON, or not such a trace. The message names the event.
         """
         from hocket.program.trace.chrome import from_json
 
         return from_json(text, place)
 
     def save(self, path: str | Path) -> None:
-        """Write the trace whole or not at all; Perfetto and chrome://tracing open it."""
+        """Write the trace atomically. Perfetto and chrome://tracing open it."""
         write_atomic(path, self.to_json())
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Seconds from one update to the next, of a trace as it is or with its events moved."""
+"""Seconds between two updates of a trace, optionally with its events moved."""
 
 from collections.abc import Sequence
 from math import inf, nan
@@ -12,9 +12,10 @@ _STEP = KINDS.index(Kind.STEP)
 
 
 def predicted_update_s(trace: Trace) -> float:
-    """Seconds between two updates of a predicted run; for an excerpt of a long batch, of the whole batch.
+    """Seconds between two updates of a predicted run.
 
-    Such a trace says so in `meta["whole_iteration_s"]`: its own updates come sooner.
+    An excerpt of a long batch has the seconds of the whole batch in `meta["whole_iteration_s"]`, because its own
+    updates follow each other sooner.
     """
     told = trace.meta.get("whole_iteration_s")
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told < inf:
@@ -23,12 +24,16 @@ def predicted_update_s(trace: Trace) -> float:
 
 
 def update_s(trace: Trace, moved_s: np.ndarray | None = None) -> float:
-    """Mean seconds between two updates over the later half of each stage's updates; nan with fewer than two.
+    """Mean seconds between two updates, over the later half of each stage's updates.
 
-    Between two segments of a run a checkpoint is made: that is no time of an update.
+    Between two segments of a run, a checkpoint is made. That time does not count.
 
     Arguments:
-        moved_s: other ends of the events, shape (events,): which updates count, and in which order, follows from the trace as it is.
+        moved_s: other ends of the events, shape (events,). The selection and order of the updates follow from the
+            trace's own ends.
+
+    Returns:
+        nan if no stage has two updates in a segment.
     """
     steps = trace.kind == _STEP
     ends_s = trace.end_s[steps]
@@ -45,11 +50,12 @@ def update_s(trace: Trace, moved_s: np.ndarray | None = None) -> float:
 
 
 def inner_gaps(moments_s: np.ndarray, segments_s: Sequence[float], moved_s: np.ndarray | None = None) -> np.ndarray:
-    """Seconds from each moment to the next, for those within one segment.
+    """Seconds from each moment to the next, within segments.
 
     Arguments:
-        moments_s: ascending; segments_s: when each segment began, ascending.
-        moved_s: where the moments lie instead, once it is known which are of one segment.
+        moments_s: moments, ascending.
+        segments_s: begins of the segments, ascending.
+        moved_s: moments to measure instead. The segments follow from `moments_s`.
     """
     segment = np.searchsorted(np.asarray(segments_s, dtype=float), moments_s, side="right")
     found: np.ndarray = np.diff(moments_s if moved_s is None else moved_s)[np.diff(segment) == 0]

@@ -1,8 +1,10 @@
-"""Usage: what every device holds and how much of it computes, over one iteration, in columns of equal length.
+"""Usage of devices over one iteration: memory, and the share that computes.
 
-Rules of this file: simulated and measured traces are looked at alike, and nothing is known of plans. A device is the whole of its
-compute lanes, however many it has. What is known of the inside of an instruction is told by who knows it (`InstructionUsage`).
-Source: Wavelet (Wang et al. 2021), section 2.2: figures 1, 2, 5 and 6.
+Figures are in columns of equal length.
+
+Rules of this file: simulated and measured traces are treated alike, and plans are not known here. A device is the whole
+of its compute lanes. Facts about the inside of an instruction are given by the caller (`InstructionUsage`).
+Source: Wang et al., Wavelet (MLSys 2021), section 2.2: figures 1, 2, 5 and 6.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +21,15 @@ COMPUTES = (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP)
 _COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
 _COLLECTIVES = tuple(KINDS.index(kind) for kind in COLLECTIVES)
 COLUMNS = 512
-REACHED = 0.5  # of an iteration: devices are looked at for whole ones, and end each at a moment of its own
+REACHED = 0.5  # share of an iteration that must have memory records: each device's record ends at its own moment
 
 
 class InstructionUsage(Protocol):
-    """A forward or backward while it runs."""
+    """A forward or backward while it runs, in pieces."""
 
     @property
     def until(self) -> np.ndarray:
-        """Shares of its seconds, ascending to 1, up to which each of its pieces runs."""
+        """End of each piece as a share of the instruction's seconds, ascending to 1."""
 
     @property
     def below_bytes(self) -> np.ndarray:
@@ -35,11 +37,14 @@ class InstructionUsage(Protocol):
 
     @property
     def demand(self) -> float:
-        """The share of its device that it needs, 0 to 1."""
+        """Share of the device that the instruction needs, 0 to 1."""
 
 
 Known = Mapping[tuple[Kind, int, bool], InstructionUsage]
-"""By kind, stage, and whether a forward is made again. An instruction that is not there takes the whole device, and what was recorded."""
+"""Usage by kind, stage, and True for a recomputed forward.
+
+A missing instruction needs the whole device and the recorded memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,11 @@ class Usage:
     """Use of the devices in one iteration of a run.
 
     Attributes:
-        start_s, period_s: when it begins in the trace, and how long it is.
-        held_bytes: by device, the most that it holds in each column; shape (columns,). Only devices whose memory was recorded; where that
-            was in an earlier iteration, of that one.
-        computes: by device, the share of it that computes, mean of each column, 0 to 1; shape (columns,).
-        collective: by device, the share of the iteration in which a collective of its own is under way.
+        start_s, period_s: begin of the iteration in the trace, and its length.
+        held_bytes: by device, the maximum bytes in each column; shape (columns,). Only devices with recorded memory. If
+            memory was recorded only in an earlier iteration, the bytes are from that one.
+        computes: by device, the share of it that computes, 0 to 1, as the mean of each column; shape (columns,).
+        collective: by device, the share of the iteration in which it takes part in a collective.
     """
 
     start_s: float
@@ -61,11 +66,11 @@ class Usage:
     collective: dict[int, float]
 
     def kept_bytes(self, device: int) -> float:
-        """Bytes that a device holds all the time: weights, optimizer state and constants."""
+        """Constant bytes of a device: weights, optimizer state and constants."""
         return float(self.held_bytes[device].min())
 
     def peak_bytes(self, device: int) -> float:
-        """The most that a device holds in the iteration."""
+        """Peak bytes of a device in the iteration."""
         return float(self.held_bytes[device].max())
 
     def above_bytes(self, device: int) -> np.ndarray:
@@ -74,12 +79,15 @@ class Usage:
         return above
 
     def valley_share(self, device: int) -> float:
-        """Share of the iteration in which a device holds less than half of its peak above the constant bytes."""
+        """Share of the iteration that is a valley of a device's memory.
+
+        In a valley, the device holds less than half of its peak above the constant bytes.
+        """
         above = self.above_bytes(device)
         return float((above < above.max() / 2).mean()) if above.max() > 0 else 1.0
 
     def compute_share(self, device: int) -> float:
-        """Computing share of a device: mean over the iteration."""
+        """Share of a device that computes, as the mean over the iteration."""
         return float(self.computes[device].mean())
 
 
@@ -89,9 +97,10 @@ def usage(
     """Device use in a span of a trace.
 
     Arguments:
-        known: of the inside of forwards and backwards; of a measured trace nothing.
-        span: begin and end; by default the iteration that is as long as most are (of these the last), and of a trace without two
-            updates all of it.
+        known: facts about the inside of forwards and backwards; empty for a measured trace.
+        columns: number of columns.
+        span: begin and end. By default, the iteration of the later half with the length closest to the median (the last of
+            these); the whole trace if it has no two updates.
     """
     start_s, end_s = span or _usual(iterations(trace))
     edges = np.linspace(start_s, end_s, columns + 1)
@@ -119,7 +128,10 @@ def _usual(spans: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _recorded(trace: Trace, span: tuple[float, float]) -> tuple[float, float]:
-    """The span if memory was recorded in it, else the last iteration with recorded memory; (0, 0) without one."""
+    """Span with recorded memory; (0, 0) without one.
+
+    It is the given span if memory was recorded in it, else the last iteration with recorded memory.
+    """
     ends = [float(seconds[-1]) for seconds, _ in trace.memory.values()]
     if not ends or min(ends) >= span[0]:
         return span
@@ -128,10 +140,11 @@ def _recorded(trace: Trace, span: tuple[float, float]) -> tuple[float, float]:
 
 
 def held_in(seconds: np.ndarray, held_bytes: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The most that was held between each moment and the next.
+    """Maximum bytes held between each moment and the next.
 
     Arguments:
-        seconds, held_bytes: what was held from a moment on, in the order of time. edges: moments, ascending; shape (columns + 1,).
+        seconds, held_bytes: moments in the order of time, and bytes held from each on.
+        edges: moments, ascending; shape (columns + 1,).
     """
     after = np.searchsorted(seconds, edges, side="right")
     entering = np.where(after > 0, held_bytes[np.maximum(after - 1, 0)], held_bytes[0])
@@ -142,7 +155,7 @@ def held_in(seconds: np.ndarray, held_bytes: np.ndarray, edges: np.ndarray) -> n
     return high
 
 
-_Run = tuple[float, float, InstructionUsage]  # an event's begin, end, and inside
+_Run = tuple[float, float, InstructionUsage]  # an event's begin, end, and usage inside
 
 
 def _key(trace: Trace, event: int) -> tuple[Kind, int, bool]:
@@ -163,13 +176,13 @@ def _runs(trace: Trace, known: Known, start_s: float, end_s: float) -> dict[int,
 
 
 def _finer(series: tuple[np.ndarray, np.ndarray], runs: Sequence[_Run]) -> tuple[np.ndarray, np.ndarray]:
-    """A record of memory, with what is known of the inside of some events."""
+    """A record of memory, refined by the usage inside some events."""
     seconds, held = series
     if not runs:
         return series
     steps = [start + np.concatenate(([0.0], one.until)) * (end - start) for start, end, one in runs]
     at = np.unique(np.concatenate((seconds, *steps)))
-    # Of several records of one moment the last is what was held from then on; the most of them was held for no time.
+    # If a moment has several records, the last one holds from then on. The others held for no time.
     found = held[np.maximum(np.searchsorted(seconds, at, side="right") - 1, 0)].astype(float)
     for start, end, one in runs:
         first, last = np.searchsorted(at, (start, end))
@@ -180,13 +193,13 @@ def _finer(series: tuple[np.ndarray, np.ndarray], runs: Sequence[_Run]) -> tuple
 
 
 def _computes(trace: Trace, own: np.ndarray, known: Known, edges: np.ndarray) -> np.ndarray:
-    """The mean share of a device that computes between each moment and the next."""
+    """Mean share of a device that computes between each moment and the next."""
     within = [known.get(_key(trace, event)) for event in np.flatnonzero(own).tolist()]
     shares = np.array([1.0 if one is None else one.demand for one in within])
     moments = np.concatenate((trace.start_s[own], trace.end_s[own]))
     order = np.argsort(moments, kind="stable")
     at = np.concatenate((edges[:1], moments[order], edges[-1:]))
-    # Between one moment and the next so much computes, but never more than the whole device.
+    # Sum of the shares that compute between one moment and the next; never more than the whole device.
     rate = np.concatenate(([0.0], np.cumsum(np.concatenate((shares, -shares))[order])))
     rate = np.clip(rate, 0.0, 1.0)
     steps = np.maximum(np.diff(np.clip(at, edges[0], edges[-1])), 0.0)

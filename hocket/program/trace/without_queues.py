@@ -1,17 +1,20 @@
-"""A measured run replayed as if no worker had waited for a core: when each of its events would have ended.
+"""Replay of a measured run as if no worker had waited for a core.
 
-Rules of this file: a trace is all that is known; the program is not at hand. So what an event waited for is read from when it began:
+It gives the end that each event would have had.
 
-- An event of a compute lane begins behind the one before it on its lane, and behind the messages and sums of its device that were over
-  before it and that are of the same microbatch or update. If something else of its device (another wave's instruction, say) ended after
-  the event before it on its lane and before it began, it waited for the last such end as well.
-- A message or sum is posted by its device's compute lane: it begins as far behind the start of that lane's instruction as it did, in
-  proportion where the instruction was under way; but behind the transfer before it on its lane, if it began when that one was over.
-  Of a message the sender decides.
-- What all members of a transfer are there for takes as long as it took.
-- The seconds from the end of what it waited for to the start of an event stay what they were.
+Rules of this file: only the trace is known, not the program. So what an event waited for is derived from when it began:
 
-An event's `queued_s` is taken out between the latest end of what it waited for and its own end.
+- An event of a compute lane begins after the previous event of its lane. It also begins after messages and sums of its
+  device that ended before it began and that belong to the same microbatch or update. If another event of its device
+  (such as another wave's instruction) ended after the previous event of its lane and before this event began, it waited
+  for the last such end as well.
+- A message or sum is posted by its device's compute lane. It begins as long after the start of that lane's instruction
+  as it did in the run, scaled with the instruction's length if the instruction was running. If it began when the
+  transfer before it on its lane ended, it begins after that transfer. For a message, the sender decides.
+- The seconds from the arrival of the last rank of a transfer to its end stay as they were.
+- The seconds from the end of what an event waited for to its start stay as they were.
+
+An event's `queued_s` is removed between the latest end that it waited for and its own end.
 """
 
 from bisect import bisect_right, insort
@@ -24,11 +27,17 @@ from hocket.program.trace.trace import KINDS, Trace
 
 _RECEIVE, _SEND = KINDS.index(Kind.RECEIVE), KINDS.index(Kind.SEND)
 _COLLECTIVE = frozenset(KINDS.index(kind) for kind in COLLECTIVES)
-_TIGHT_S = 2e-4  # a transfer that begins sooner than this behind the one before it on its lane waited for that one
+_TIGHT_S = 2e-4  # a transfer that begins sooner than this after the previous one on its lane waited for that one
 
 
 def ends_without_waits(trace: Trace) -> np.ndarray:
-    """End of each event if no thread had waited for a core that other processes used; shape (events,), seconds."""
+    """End of each event in seconds, if no thread had waited for a core.
+
+    Only waits for cores that other processes used are removed.
+
+    Returns:
+        Array of shape (events,).
+    """
     replay = _Replay(trace)
     for event in np.lexsort((trace.end_s, trace.start_s)).tolist():
         replay.take(event)
@@ -41,21 +50,24 @@ class _Replay:
         self._queued, self._kind = trace.queued_s.tolist(), trace.kind.tolist()
         self._lane, self._lanes = trace.lane.tolist(), trace.lanes
         self._computes = [computes(lane) for _, lane in trace.lanes]
-        self._last: dict[int, int] = {}  # event of each lane
+        self._last: dict[int, int] = {}  # last event of each lane
         self._computed: dict[int, int] = {}  # the compute event of each device that began last
         self._over: dict[int, list[tuple[float, int]]] = defaultdict(
             list
-        )  # ends of what has begun on each device, ascending
+        )  # ends of the events that have begun on each device, ascending
         self._begun: dict[int, float] = {}
-        self._ended: dict[int, float] = {}  # of events that are no transfers
+        self._ended: dict[int, float] = {}  # ends of events that are not transfers
         self._members = self._transfers(trace)
         self._about = [self._counted(trace, event) for event in range(len(trace))]
         self._came: dict[tuple[int, str], list[int]] = defaultdict(
             list
-        )  # transfers of a device, by what they are about
+        )  # transfers of a device, by microbatch or update
 
     def _transfers(self, trace: Trace) -> dict[int, list[int]]:
-        """Events of each message or sum, for each of its events; the event alone if the others are not in the trace."""
+        """All events of a transfer, by each of its events.
+
+        A transfer is a message or a sum. If its other events are not in the trace, the event is alone.
+        """
         groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for event, kind in enumerate(self._kind):
             if kind in (_SEND, _RECEIVE):
@@ -73,7 +85,7 @@ class _Replay:
         return f"u{index}" if f" u{index}" in trace.name(event) else f"#{index}"
 
     def take(self, event: int) -> None:
-        """The next event in the order of their beginnings."""
+        """Replay one event. Events come in the order of their starts."""
         lane = self._lane[event]
         device = self._lanes[lane][0]
         before = self._last.get(lane)
@@ -89,7 +101,7 @@ class _Replay:
                 waited.append(last)
             free_s = max((self.end(one) for one in waited), default=0.0)
             was_s = min(self._start[event], max((self._end[one] for one in waited), default=0.0))
-            # Waits are from the end of the lane's event before on: they are no longer than what they are taken out of.
+            # Waits count from the end of the lane's previous event, so they are never longer than this span.
             self._ended[event] = free_s + max(0.0, self._end[event] - was_s - self._queued[event])
             self._begun[event] = min(free_s + self._start[event] - was_s, self._ended[event])
         self._last[lane] = event
