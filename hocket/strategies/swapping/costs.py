@@ -1,8 +1,7 @@
-"""Cost model of Harmony's tuner: layers profiled by microbatch size, the server, bytes of a pack.
+"""Cost model of Harmony's tuner: profiled layers, the server, and bytes of packs.
 
-Source: HotOS 2021, section 3.
-
-Rules of this file: data and prefix sums; nothing about orders of tasks or searches. Seconds and bytes.
+Source: Harmony (HotOS 2021), section 3. This module has data and prefix sums, in seconds and bytes. It does not know
+the order of tasks or the search.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ GIB = 1024.0**3
 
 
 class Pack(NamedTuple):
-    """Layers that one task runs together: first to end - 1."""
+    """Layers that one task runs together: `first` to `end` - 1."""
 
     first: int
     end: int
@@ -28,12 +27,16 @@ class Pack(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """Devices of one host, and what its links carry.
+    """Devices of one host, and the bandwidth of its links.
 
     Attributes:
-        memory_bytes: of a device. swap_bytes_per_s: host to devices, and back, shared by all that run.
-        peer_bytes_per_s: device to device. host_bytes_per_s: a stash handed from one worker to another inside the host,
-            shared as well, and counted twice because it is read and written. freeing_s: of every task, at its end.
+        devices: number of devices.
+        memory_bytes: memory of a device.
+        swap_bytes_per_s: bandwidth from host to devices, and of the way back, shared by all running devices.
+        peer_bytes_per_s: bandwidth from device to device.
+        host_bytes_per_s: bandwidth of a stash that one worker hands to another inside the host, shared by all running
+            devices. The bytes count twice because they are written and read.
+        freeing_s: seconds to free memory at the end of a task.
     """
 
     devices: int = 4
@@ -45,7 +48,13 @@ class Server:
 
 
 class DirectionCosts(NamedTuple):
-    """Profile of one direction: ascending microbatch sizes; seconds and bytes, each (sizes, layers)."""
+    """Profile of one direction, forward or backward.
+
+    Attributes:
+        sizes: microbatch sizes, ascending.
+        seconds: shape (sizes, layers).
+        bytes: shape (sizes, layers).
+    """
 
     sizes: Array
     seconds: Array
@@ -67,8 +76,11 @@ class LayerProfile:
     """A chain of layers as Harmony's profiler sees it.
 
     Attributes:
-        forward, backward: by microbatch size; the backward recomputes its forward, and both count a layer's input as held.
-        input_bytes: of one sample, by layer. weights_bytes: weights and buffers. step_s: of the optimizer on the host.
+        forward: costs by microbatch size; a layer's input counts in its bytes.
+        backward: costs by microbatch size, with the recomputed forward; a layer's input counts in its bytes.
+        input_bytes: input of each layer, for one sample.
+        weights_bytes: weights and buffers of each layer.
+        step_s: seconds of each layer's optimizer step on the host.
     """
 
     forward: DirectionCosts
@@ -89,14 +101,14 @@ class LayerProfile:
 
     @cached_property
     def border_bytes(self) -> Array:
-        """Bytes of one sample before each layer, and 0 behind the last."""
+        """Bytes of one sample before each layer, and 0 after the last."""
         return np.append(self.input_bytes, 0.0)
 
 
 class Sized(NamedTuple):
-    """Prefix sums over layers at one microbatch size, (layers + 1) each.
+    """Prefix sums over layers at one microbatch size; shape (layers + 1,) each.
 
-    `border`: bytes of a microbatch before each layer.
+    `border` is no sum: it is the bytes of a microbatch before each layer.
     """
 
     forward_s: Array
@@ -107,7 +119,10 @@ class Sized(NamedTuple):
 
 
 def sized(profile: LayerProfile, size: int) -> Sized:
-    """Prefix sums at a size; a direction not profiled up to it is infinite (no extrapolation)."""
+    """Compute the prefix sums at a microbatch size.
+
+    The sums of a direction are infinite outside its profiled sizes: there is no extrapolation.
+    """
     border = profile.border_bytes * size
     sums = []
     for way in (profile.forward, profile.backward):
@@ -124,10 +139,12 @@ def _prefix(values: Array) -> Array:
 
 
 def forward_bytes(at: Sized, pack: Pack, kept: Sequence[int]) -> float:
-    """Memory of a forward task: working memory with its input and output, and inputs kept for backwards.
+    """Bytes of a forward task.
+
+    They are its working memory with input and output, and the inputs that it keeps for backwards.
 
     Arguments:
-        kept: first layers of backward packs (not of the last one).
+        kept: first layer of each backward pack but the last.
     """
     held = float(
         at.forward_bytes[pack.end] - at.forward_bytes[pack.first] + 2 * at.border[pack.first] + at.border[pack.end]
@@ -136,7 +153,10 @@ def forward_bytes(at: Sized, pack: Pack, kept: Sequence[int]) -> float:
 
 
 def backward_bytes(at: Sized, pack: Pack) -> float:
-    """Memory of a backward task: working memory, its input with two gradients of it, and its output's gradient."""
-    copies = 4 if pack.first else 3  # nobody asks for the gradient of the batch
+    """Bytes of a backward task.
+
+    They are its working memory, its input with two gradients of the input, and its output's gradient.
+    """
+    copies = 4 if pack.first else 3  # the batch needs no gradient
     held = at.backward_bytes[pack.end] - at.backward_bytes[pack.first]
     return float(held + copies * at.border[pack.first] + at.border[pack.end])

@@ -1,7 +1,7 @@
-"""Inputs of Harmony's tuner from a profile and a cluster: each layer's costs, as if it were a stage.
+"""Inputs of Harmony's tuner from a profile and a cluster.
 
-Rules of this file: nothing is fitted. A pack's task takes less than the sum of its layers' tasks, so a sum says what fits at worst;
-what a plan of packs really needs is proved of its program.
+The costs of a layer are those of a stage with this layer alone. A pack's task needs at most the sum of its layers'
+tasks, so a sum that fits the memory is on the safe side. The memory of the final plan is proved for its program.
 """
 
 from dataclasses import replace
@@ -20,10 +20,11 @@ from hocket.strategies.swapping.costs import Array, DirectionCosts, LayerProfile
 
 
 def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
-    """A cluster, or some of its devices, as the tuner sees it.
+    """A cluster, or some of its devices, as one server of the tuner.
 
-    Several servers are one whose link to the host is theirs together. Of unlike devices each is as the least in memory and in what its
-    link carries. A task is over without any freeing: memory stays with the program.
+    The swap bandwidth of several servers adds up. In a heterogeneous cluster every device counts as the one with the
+    least memory and the one with the slowest host link. Freeing costs only the time of an instruction, because the
+    program keeps its memory.
     """
     devices = devices or tuple(range(cluster.devices))
     peer = min(level.bandwidth_bytes_per_s for level in cluster.levels)
@@ -33,7 +34,7 @@ def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
 
 
 def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> float:
-    """Bytes per second of a device's host link, shared with the other devices of the server."""
+    """Bytes a second on a device's host link, if all devices of its server use it."""
     link, shared = cluster.host_link_of(device)
     server = cluster.component(device, 1)
     beside = sum(cluster.component(other, 1) == server for other in devices) if shared else 1
@@ -41,12 +42,12 @@ def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> floa
 
 
 def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> LayerProfile:
-    """Seconds and bytes of every layer's tasks on a device, by the profile's sizes of microbatches."""
+    """Seconds and bytes of every layer's tasks on a device, by microbatch size."""
     cuts = tuple(StageCut((k,), (device,), recompute=True) for k in range(len(profile.layers)))
     options = {"mode": "data", "just_in_time": not profile.needs_norm}
     alone = tuple(
         replace(shape, tied=()) for shape in stage_shapes(profile, cuts)
-    )  # each layer's tasks, whoever shares weights
+    )  # tied weights do not change a layer's own tasks
     program = compile_strategy("harmony", alone, 1, options)
     instructions = [i for _, i in program.instructions()]
     rows = []
@@ -59,7 +60,8 @@ def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> L
                 row = 2 if i.kind is Kind.STEP else int(i.kind is Kind.BACKWARD or i.again)
                 seconds[row, i.stage] += costs.seconds(i)
         rows.append((seconds, _border(profile, size), figures))
-    # Kept input lies beside: a border counts once in what a layer's task holds, see LayerProfile.
+    # Inputs that are kept for backwards count separately: the bytes of a layer's task have its input once
+    # (LayerProfile).
     ahead, back = ([_held(figures, border, way) for _, border, figures in rows] for way in (False, True))
     sizes = np.array(profile.microbatch_sizes, dtype=float)
     seconds_of = [np.array([seconds[way] for seconds, *_ in rows]) for way in (0, 1)]
@@ -74,7 +76,7 @@ def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> L
 
 
 def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Array:
-    """Memory of each layer's task, with its input once and without its outputs."""
+    """Bytes of each layer's task, with its input once and without its outputs."""
     behind = np.append(border[1:], 0.0)
     found = []
     for k, stage in enumerate(figures):
@@ -89,7 +91,10 @@ def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Arra
 
 
 def _border(profile: ModelProfile, size: int) -> Array:
-    """Bytes before each layer: outputs of earlier layers that it or later layers read; the batch before the first."""
+    """Bytes of a microbatch before each layer.
+
+    They are the outputs of earlier layers that this or later layers read; before the first layer, the batch.
+    """
     crossing = np.zeros(len(profile.layers) + 1)
     for tensor, amount in zip(profile.tensors, profile.tensor_bytes(size), strict=True):
         if tensor.source < 0:

@@ -1,25 +1,33 @@
-"""Seconds of an iteration of Harmony, data and pipeline mode: one pass over tasks in order (HotOS 2021, section 3, Figure 4).
+"""Seconds of an iteration of Harmony, in data and in pipeline mode.
 
-A device has six lanes: swap in, swap out, peer in, peer out, compute and its process on the host. Nothing is fetched ahead:
-a task's weights come when its device has freed the task before, a microbatch's input when the microbatch before has left compute
-(data mode: when its output has left the device). A peer transfer needs both ends at once. Every event waits only for events of earlier
-tasks or microbatches, so one loop over tasks and microbatches meets each event after all that it waits for: no queue is needed.
+Source: Harmony (HotOS 2021), section 3 and figure 4.
+
+A device has six lanes: swap in, swap out, peer in, peer out, compute, and its process on the host. There is no
+prefetch. A task's weights arrive after its device has freed the task before. A microbatch's input arrives after the
+microbatch before has left compute (in data mode: after its output has left the device). A peer transfer needs both
+ends at once.
+
+Every event waits only for events of earlier tasks or microbatches. One loop over tasks and microbatches therefore
+reaches each event after all events that it waits for, and needs no queue.
 `tests/strategies/helpers/harmony_events.py` is the definition, with queues.
 
-These functions run as they stand, and compiled (`_harmony_compiled`). Hence flat arrays.
+These functions run as plain Python, and compiled by numba (numba_kernels.py). They therefore use flat arrays.
 """
 
 from typing import Any
 
 
 def data_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any) -> float:
-    """Seconds of data mode: each device alone with its share, all alike.
+    """Seconds of an iteration in data mode: every device runs the same on its share.
 
     Arguments:
-        forward, backward: cuts of the packs from layer 0 on, ascending, [0] for none. sizes: tables at the two microbatch sizes,
-            (forward_s, border of the forward's size, forward_s, backward_s, border of the backward's size).
-        counts: microbatches of a device, forward and backward. costs: prefix sums (weights bytes, step seconds).
-        rates: swap of one device, peer, host of one device (bytes per second), seconds of freeing, devices in use.
+        forward: ends of the forward packs, 0 first; [0] for none.
+        backward: ends of the backward packs, 0 first.
+        sizes: tables at the forward's microbatch size (forward_s, border) and at the backward's (forward_s,
+            backward_s, border).
+        counts: number of forward and of backward microbatches of a device.
+        costs: prefix sums of weight bytes and of step seconds.
+        rates: swap, peer and host bandwidth of one device in bytes a second, seconds of freeing, devices in use.
     """
     ahead_s, ahead_border, _, back_s, back_border = sizes
     weights, steps = costs
@@ -51,11 +59,14 @@ def data_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rat
 def pipeline_s(
     forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any, source: Any, room: Any
 ) -> float:
-    """Seconds of pipeline mode: task t on device t mod N, each on all microbatches. Arguments as for `data_s`.
+    """Seconds of an iteration in pipeline mode: task t runs on device t mod N.
+
+    Each task runs all microbatches. Other arguments are those of `data_s`.
 
     Arguments:
-        source: for each backward microbatch the forward microbatch that completes it.
-        room: work space, lanes (6, devices), compute ends of a task (microbatches), stashes (packs, microbatches), last outputs.
+        source: for each backward microbatch, the forward microbatch with its last sample.
+        room: work space: lanes (6, devices), compute ends of a task (microbatches), stashes (packs, microbatches),
+            last outputs (microbatches).
     """
     ahead_s, ahead_border, again_s, back_s, back_border = sizes
     weights, steps = costs
@@ -63,7 +74,7 @@ def pipeline_s(
     lanes, done, stash, last = room
     n_devices = int(devices)
     packs, tasks = len(backward) - 1, len(forward) - 1
-    through_host = counts[0] != counts[1]  # two sizes of microbatches are joined and cut on the host
+    through_host = counts[0] != counts[1]  # different microbatch sizes are joined and cut on the host
     for lane in range(6):
         for d in range(n_devices):
             lanes[lane, d] = 0.0
@@ -90,7 +101,7 @@ def pipeline_s(
             while until < counts[1] and source[until] == i:
                 until += 1
             now, at = max(lanes[4, d], here), a
-            for kept in range(first_kept, k):  # a kept input leaves before the layers behind it run
+            for kept in range(first_kept, k):  # a kept input is swapped out before the layers after it run
                 layer = backward[kept]
                 now += ahead_s[layer] - ahead_s[at]
                 at = layer

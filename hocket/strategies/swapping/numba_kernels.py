@@ -1,4 +1,7 @@
-"""The loops of `_harmony_clock` and `_harmony_packs`, compiled by numba: the same answers, some hundred times faster."""
+"""The loops of iteration_time.py and packing.py, compiled by numba.
+
+They give the same answers, some hundred times faster.
+"""
 
 import numba
 

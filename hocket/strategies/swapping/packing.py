@@ -1,18 +1,23 @@
-"""Layers into packs: candidates that no memory limit has a say in, so that more memory only adds to what may be chosen.
+"""Dynamic programs that cut layers into packs.
 
-A pack's weight is const + sum of its layers + head[first] + tail[end]: its seconds, its bytes or what a border costs.
-These functions run as they stand, and compiled (`_harmony_compiled`).
+The candidates do not depend on the device memory, so more memory only adds candidates that fit.
+
+The weight of a pack is the sum of its layers + head[first] + tail[end], in seconds or bytes. These functions run as
+plain Python, and compiled by numba (numba_kernels.py).
 """
 
 from typing import Any
 
 
 def least_maximum(layers: Any, head: Any, tail: Any, best: Any, origin: Any) -> None:
-    """Least largest weight of every prefix of layers in exactly 1, 2, ... packs.
+    """Minimize the largest pack weight of every prefix, by number of packs.
 
     Arguments:
-        layers: prefix sums of weights (layers + 1). head, tail: beside them, by the pack's first layer and its end.
-        best, origin: results (packs + 1, layers + 1): the weight, and where the last pack begins; infinite where there is none.
+        layers: prefix sums of weights; shape (layers + 1,).
+        head: weight to add for a pack's first layer.
+        tail: weight to add for a pack's end.
+        best: result, the weight; infinite if impossible; shape (packs + 1, layers + 1).
+        origin: result, the first layer of the last pack; shape (packs + 1, layers + 1).
     """
     count = len(layers)
     for e in range(count):
@@ -32,10 +37,17 @@ def least_maximum(layers: Any, head: Any, tail: Any, best: Any, origin: Any) -> 
 
 
 def least_sum(layers: Any, head: Any, tail: Any, price: Any, first: Any, limit: float, best: Any, origin: Any) -> None:
-    """Least sum of the prices of cuts of every prefix of layers with no pack's weight above a limit.
+    """Minimize the sum of pack prices of every prefix, with limited pack weights.
 
     Arguments:
-        price: of a pack that begins at a layer. first: more, of the pack that begins the model, by its end. best, origin: results (layers + 1).
+        layers: prefix sums of weights; shape (layers + 1,).
+        head: weight to add for a pack's first layer.
+        tail: weight to add for a pack's end.
+        price: price of a pack, by its first layer.
+        first: additional price of the first pack of the model, by its end.
+        limit: maximum weight of a pack.
+        best: result, the sum of prices; infinite if impossible; shape (layers + 1,).
+        origin: result, the first layer of the last pack; shape (layers + 1,).
     """
     for e in range(len(layers)):
         best[e] = float("inf")

@@ -1,9 +1,14 @@
-"""The search over packs and sizes of microbatches: best first, with a lower bound of every pair of candidates.
+"""Best-first search over packs and microbatch sizes, with lower bounds.
 
-What is searched: for each size of microbatches some hundred ways to cut layers into packs (least largest pack in bytes, in seconds,
-least cost of borders under a row of limits; all there are, of few layers). No candidate depends on the memory there is, which only says which of them fit. So more memory
-can never give a slower plan. Of all pairs of a forward and a backward candidate that fit, the fastest by the clock is found:
-a pair is left out only when a lower bound says that it is no faster than what was found.
+Search space: for each microbatch size some hundred ways to cut layers into packs.
+
+- Smallest largest pack, in bytes and in seconds, for each number of packs.
+- Least cost of pack boundaries, for a series of memory limits.
+- All ways, for models with few layers.
+
+No candidate depends on the device memory, which only decides which candidates fit. So more memory never gives a
+slower plan. The search finds the fastest pair of a forward and a backward candidate that fit, by the simulated time
+(iteration_time.py). It skips a pair only if a lower bound shows that the pair is not faster than the best.
 """
 
 from functools import cached_property
@@ -19,19 +24,23 @@ from hocket.strategies.swapping.costs import GIB, Array, LayerProfile, Server
 from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 from hocket.util.units import show_bytes
 
-MOST_PACKS = 64  # of candidates that even packs out; borders under limits may have more
-EVERY_WAY = 8  # layers: so many or fewer are cut in every way there is
+MOST_PACKS = 64  # of candidates with even packs; candidates with the least boundary cost may have more
+EVERY_WAY = 8  # layers; a model with at most so many is cut in all possible ways
 LIMITS_BYTES = tuple(0.25 * GIB * 2 ** (k / 8) for k in range(64))
-SLACK = 1e-9  # relative: a bound and the clock add up in different orders
+SLACK = 1e-9  # relative: a bound and the simulated time sum in different orders
 
 
 class PackCandidates(NamedTuple):
-    """Candidates of one direction that fit: cuts, and seconds that each keeps the devices busy.
+    """Candidates of one direction that fit.
 
     Attributes:
-        bytes: of each candidate's tasks, but for what forwards keep for backwards.
-        busy_s: (candidates, devices), by the task's place in the row of tasks modulo devices; data mode: one column, all seconds.
-        kept_s: of backward candidates in data mode, the seconds in which forwards swap out what they keep for them.
+        cuts: ends of the packs of each candidate, 0 first.
+        bytes: bytes of each candidate's tasks, without the inputs that forwards keep for backwards.
+        busy_s: busy seconds; shape (candidates, devices), where a task's device is its index modulo devices. In data
+            mode there is one column with all seconds.
+        counts: number of packs of each candidate.
+        kept_s: for backward candidates in data mode, the seconds in which forwards swap out the inputs that they
+            keep.
     """
 
     cuts: list[Any]
@@ -42,7 +51,7 @@ class PackCandidates(NamedTuple):
 
 
 class PackTables:
-    """Candidates of one direction at one size, for every prefix of the layers."""
+    """Candidates of one direction at one microbatch size, for every prefix of layers."""
 
     def __init__(self, costs: Costs, size: int, backward: bool) -> None:
         self.costs, self.size, self.backward = costs, size, backward
@@ -61,13 +70,16 @@ class PackTables:
             head_s, tail_s = self.microbatches * border / peer, np.zeros_like(border)
             head_s[0] = self.microbatches * border[0] / swap
         self.seconds, self.head_s, self.tail_s = seconds, head_s + freeing, tail_s
-        # the last step of all is the first pack's: the host does it when all devices are done
+        # The last step is the first pack's. The host runs it when all devices have finished.
         self.first = np.maximum(costs.steps - freeing, 0.0) if backward else np.zeros_like(border)
         self.price = freeing + (4 if backward else 2) * self.microbatches * border / swap
 
     @cached_property
     def _evened(self) -> list[Any]:
-        """Begin of the last pack of each prefix, by number of packs: least largest bytes, then least largest seconds."""
+        """First layer of the last pack of each prefix, by number of packs.
+
+        One table is for the smallest largest pack in bytes, the next for the smallest largest pack in seconds.
+        """
         origins = []
         for layers, head, tail in ((self.bytes, self.head, self.tail), (self.seconds, self.head_s, self.tail_s)):
             shape = (min(MOST_PACKS, len(layers) - 1) + 1, len(layers))
@@ -78,7 +90,7 @@ class PackTables:
 
     @cached_property
     def _limited(self) -> list[tuple[Array, Any]]:
-        """Costs and begins of the last pack, by limits of bytes."""
+        """Cost, and first layer of the last pack, of each prefix; for each limit of bytes."""
         found = []
         for limit in LIMITS_BYTES:
             best, origin = np.empty(len(self.bytes)), np.zeros(len(self.bytes), np.int64)
@@ -87,7 +99,7 @@ class PackTables:
         return found
 
     def candidates(self, end: int) -> PackCandidates:
-        """All ways to cut the first `end` layers that fit, each once."""
+        """All distinct ways to cut the first `end` layers that fit."""
         ways: set[tuple[int, ...]] = {tuple(range(end + 1))}
         if end <= EVERY_WAY:
             inner = range(1, end)
@@ -133,10 +145,10 @@ class PackTables:
 
 
 def plan_harmony(profile: LayerProfile, server: Server, batch: int, mode: Mode) -> HarmonyPlan:
-    """The fastest of all candidate plans that fit.
+    """Find the fastest candidate plan that fits.
 
     Arguments:
-        batch: samples of an iteration; in data mode the devices divide it.
+        batch: samples of an iteration; a multiple of the devices in data mode.
 
     Raises:
         InputError: the batch cannot be divided, or no candidate fits into a device.
@@ -145,10 +157,10 @@ def plan_harmony(profile: LayerProfile, server: Server, batch: int, mode: Mode) 
 
 
 def search(costs: Costs) -> HarmonyPlan:
-    """The fastest pair of candidates that fits.
+    """Find the fastest pair of a forward and a backward candidate that fits.
 
     Raises:
-        InputError: none fits.
+        InputError: no pair fits.
     """
     found = BestPacks(costs)
     rows = []
@@ -175,7 +187,7 @@ def search(costs: Costs) -> HarmonyPlan:
 
 
 class BackwardCandidate(NamedTuple):
-    """One backward candidate, with a bound of all plans that contain it."""
+    """One backward candidate, with a lower bound of all plans that contain it."""
 
     back: int
     behind: PackCandidates
@@ -184,7 +196,7 @@ class BackwardCandidate(NamedTuple):
 
 
 class BestPacks:
-    """The best so far, and forward candidates by size and end."""
+    """The best plan so far, and the cached forward candidates by size and end."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -194,12 +206,16 @@ class BestPacks:
         self._ahead: dict[tuple[int, int], PackCandidates] = {}
 
     def ahead(self, back: int) -> list[int]:
-        """Sizes of forward microbatches that go with a backward size: none is smaller."""
+        """Forward microbatch sizes for a backward size: profiled, and at least as large."""
         profiled = self.costs.profile.forward.sizes
         return [u for u in self.costs.sizes if max(back, profiled[0]) <= u <= profiled[-1]]
 
     def row(self, back: int, behind: PackCandidates, index: int) -> BackwardCandidate:
-        """A backward candidate, bounded by its own seconds and a forward without borders, spread evenly."""
+        """A backward candidate with its lower bound.
+
+        The bound is the candidate's own seconds and those of a forward without boundaries, spread evenly over
+        devices.
+        """
         end, (swap, _, _, freeing, _) = int(behind.cuts[index][-2]), self.costs.rates(self.costs.server.devices)
         devices = behind.busy_s.shape[1]
         own_s = float(behind.busy_s[index].sum() + behind.kept_s[index])

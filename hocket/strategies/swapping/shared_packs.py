@@ -1,7 +1,7 @@
-"""Harmony's tuner where a program's stages are the backward packs: forward packs are the same, or unions of neighbours.
+"""Harmony's tuner for programs, in which the stages are the backward packs.
 
-Rules of this file: the candidates are the search's own (search.py), and so is the clock; what it says orders them, and whoever
-simulates them decides.
+Forward packs equal the backward packs, or are unions of neighbours. Candidates and times are those of the search
+(search.py). The times only order the plans. The caller simulates the plans and decides.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 def equal_plans(
     profile: LayerProfile, server: Server, batch: int, mode: Mode, sizes: Sequence[int], nested: bool = False
 ) -> list[HarmonyPlan]:
-    """Plans of equal packs that fit by the tuner's count, fastest first.
+    """Plans with shared packs that fit in the tuner's model, fastest first.
 
-    For each size and number of packs the fastest.
-
-    The last pack runs forward as part of its backward for the clock; in a program it runs forward by itself as well.
+    There is one plan for each microbatch size and number of packs: the fastest. In the tuner's model the last pack
+    runs forward only as part of its backward. In a program it also has a forward of its own.
 
     Arguments:
-        sizes: of microbatches; those that do not divide what a device sees are left out.
-        nested: a forward pack is a union of backward packs, as large as fits; for data mode, where all stages are on the same devices.
+        sizes: microbatch sizes; sizes that do not divide a device's samples are skipped.
+        nested: True if a forward pack may be a union of backward packs, with the least boundary traffic. This is for
+            data mode, in which all stages are on the same devices.
 
     Raises:
         InputError: the batch cannot be divided among the devices.
@@ -45,9 +45,10 @@ def equal_plans(
 
 
 def joined(costs: Costs, size: int, cuts: Any) -> Any:
-    """Cuts of the forward packs.
+    """Cuts of forward packs that are unions of backward packs.
 
-    Unions of backward packs (except the last) that fit, with the least border traffic.
+    The unions cover all backward packs but the last. They fit, and have the least boundary traffic. If no union fits,
+    each backward pack is a forward pack.
 
     Arguments:
         cuts: ends of the backward packs, 0 first.

@@ -1,6 +1,7 @@
-"""Harmony's performance tuner: packs of layers and sizes of microbatches, forward and backward each its own (HotOS 2021).
+"""Harmony's performance tuner: packs and microbatch sizes of each direction.
 
-`plan_harmony` in search.py is what others call; docs/explanation/harmony.md says what is counted and what is promised.
+Forward and backward have separate packs of layers and microbatch sizes (Harmony, HotOS 2021). `plan_harmony` in
+search.py is the entry point. docs/explanation/harmony.md describes the model and its guarantees.
 """
 
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from hocket.strategies.swapping.costs import (
 
 
 class Mode(StrEnum):
-    """Division of work.
+    """Division of work among devices.
 
-    Each device runs all tasks on its part of the batch, or tasks take turns on the whole batch.
+    - DATA: each device runs all tasks on its part of the batch.
+    - PIPELINE: each task runs on one device in turn, with the whole batch.
     """
 
     DATA = "data"
@@ -37,7 +39,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks of one direction: packs in layer order, each run over all microbatches of one size before the next."""
+    """Tasks of one direction: packs in layer order.
+
+    A pack runs all microbatches before the next pack.
+
+    Attributes:
+        size: microbatch size.
+    """
 
     size: int
     packs: tuple[Pack, ...]
@@ -48,9 +56,11 @@ class HarmonyPlan:
     """Result of the tuner.
 
     Attributes:
-        forward: all layers but those of the last backward pack, whose backward recomputes them anyway.
-        backward: all layers; run from the last pack to the first, each followed by its step on the host.
-        batch: samples of an iteration, of all devices.
+        batch: samples of an iteration, over all devices.
+        forward: tasks of all layers but those of the last backward pack, which recomputes them anyway.
+        backward: tasks of all layers, run from the last pack to the first, each followed by its step on the host.
+        iteration_s: seconds of an iteration.
+        peak_bytes: bytes of the largest task.
     """
 
     mode: Mode
@@ -72,7 +82,7 @@ class Costs:
         if not alone and server.devices < 2:
             raise InputError("mode", "a pipeline on one device", "data mode", "Ask for data mode.")
         self.profile, self.server, self.batch, self.mode = profile, server, batch, mode
-        self.samples = batch // server.devices if alone else batch  # what one task sees
+        self.samples = batch // server.devices if alone else batch  # samples of one task
         self.weights = np.concatenate(([0.0], np.cumsum(profile.weights_bytes)))
         self.steps = np.concatenate(([0.0], np.cumsum(profile.step_s)))
         self._sized: dict[int, Sized] = {}
@@ -80,18 +90,24 @@ class Costs:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Sizes of microbatches that divide the samples and were profiled in some direction."""
+        """Microbatch sizes that divide the samples, up to the largest profiled size."""
         largest = int(max(self.profile.forward.sizes[-1], self.profile.backward.sizes[-1]))
         return [u for u in range(1, min(self.samples, largest) + 1) if self.samples % u == 0]
 
     def at(self, size: int) -> Sized:
-        """Prefix sums at a size of microbatches."""
+        """Prefix sums at a microbatch size."""
         if size not in self._sized:
             self._sized[size] = sized(self.profile, size)
         return self._sized[size]
 
     def rates(self, tasks: int) -> tuple[float, float, float, float, float]:
-        """Bytes per second and seconds of the cost model; idle devices leave their share of the swap link to others."""
+        """Rates of the cost model for a number of tasks.
+
+        Idle devices leave their share of the swap link and of the host to the others.
+
+        Returns:
+            Swap, peer and host bandwidth of one device in bytes a second, seconds of freeing, devices in use.
+        """
         server = self.server
         used = server.devices if self.mode is Mode.DATA else min(server.devices, tasks)
         share = float(used)
@@ -102,9 +118,14 @@ class Costs:
         """Seconds of an iteration.
 
         Arguments:
-            ahead, back: sizes of microbatches. forward, backward: ends of packs, 0 first (integers).
+            ahead: microbatch size of forwards.
+            forward: ends of forward packs, 0 first.
+            back: microbatch size of backwards.
+            backward: ends of backward packs, 0 first.
         """
-        forward, backward = (np.asarray(ends, np.int64) for ends in (forward, backward))  # tuples compile once a length
+        forward, backward = (
+            np.asarray(ends, np.int64) for ends in (forward, backward)
+        )  # numba would compile tuples again for each length
         first, second = self.at(ahead), self.at(back)
         sizes = (first.forward_s, first.border, second.forward_s, second.backward_s, second.border)
         counts = (self.samples // ahead, self.samples // back)
@@ -116,14 +137,14 @@ class Costs:
         return float(compiled.pipeline_s(forward, backward, sizes, counts, costs, rates, source, room))
 
     def peak_bytes(self, ahead: int, forward: Any, back: int, backward: Any) -> float:
-        """Peak bytes of the fullest task."""
+        """Bytes of the largest task; arguments as for `seconds`."""
         first, second, kept = self.at(ahead), self.at(back), [int(k) for k in backward[:-2]]
         peaks = [forward_bytes(first, Pack(a, e), kept) for a, e in pairwise(forward)]
         peaks += [backward_bytes(second, Pack(a, e)) for a, e in pairwise(backward)]
         return max(peaks)
 
     def plan(self, ahead: int, forward: Any, back: int, backward: Any) -> HarmonyPlan:
-        """A plan of these cuts."""
+        """The plan with these packs; arguments as for `seconds`."""
         return HarmonyPlan(
             self.mode,
             self.batch,
@@ -137,7 +158,7 @@ class Costs:
     def _room(self, ahead: int, back: int) -> Any:
         if (ahead, back) not in self._rooms:
             most, layers = self.samples // min(ahead, back), self.profile.layers
-            # the forward microbatch with the last sample of each backward one
+            # The forward microbatch that has the last sample of each backward microbatch.
             source = ((np.arange(self.samples // back, dtype=np.int64) + 1) * back - 1) // ahead
             room: tuple[Array, ...] = (
                 np.zeros((6, self.server.devices)),
