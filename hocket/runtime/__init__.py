@@ -1,4 +1,4 @@
 """Runtime: executes a Program with PyTorch.
 
-Only this room and the measuring half of profiling/ know torch.
+Only this package and the measuring half of profiling/ import torch.
 """

@@ -1,7 +1,7 @@
-"""Board: workers tell each other small plain facts as JSON, through the store that they met at.
+"""Exchange of small JSON values between workers, through the rendezvous store.
 
-Rules of this file: JSON only (torch's own object collectives unpickle what a peer sends), every worker makes the same calls in
-the same order, and what everybody has read is removed.
+Only JSON is exchanged, because torch's object collectives unpickle data that a peer sends. Every worker makes the same
+calls in the same order. Values that all workers have read are removed.
 """
 
 import json
@@ -15,13 +15,15 @@ from hocket.util.documents import parse_json
 
 
 class KVExchange:
-    """The facts of one group of workers."""
+    """Exchange of JSON values within one group of workers."""
 
     def __init__(self, store: Store | None, rank: int, workers: int, timeout_s: float = 3600.0) -> None:
-        """Make a board; `store` may be None for a single worker.
+        """Create an exchange.
 
         Arguments:
-            timeout_s: how long to wait for a fact. Dead workers are noticed elsewhere and sooner; a slow disk is not dead.
+            store: the rendezvous store; None for a single worker.
+            timeout_s: seconds to wait for a value. It is long because a worker with a slow disk is not dead; dead
+                workers are detected elsewhere and sooner.
         """
         self.rank, self.workers = rank, workers
         self._store, self._round = store, 0
@@ -29,7 +31,10 @@ class KVExchange:
             store.set_timeout(timedelta(seconds=timeout_s))
 
     def share(self, fact: Any) -> list[Any]:
-        """Every worker's fact, by rank: JSON data, the same list on every worker. Also a barrier.
+        """Gather a JSON value from every worker; also a barrier.
+
+        Returns:
+            The values by rank; the same list on every worker.
 
         Raises:
             WorkerLost: the store does not answer.
@@ -39,10 +44,10 @@ class KVExchange:
         try:
             self._store.set(self._key(self.rank), json.dumps(fact))
             found = [self._store.get(self._key(rank)) for rank in range(self.workers)]
-            # Whoever has written this round's fact has read all of the round before.
+            # A worker that has written this round's value has read all values of the round before.
             if self._round:
                 self._store.delete_key(self._key(self.rank, -1))
-        except RuntimeError as error:  # the store's machine is gone, or the disk that it lies on is full
+        except RuntimeError as error:  # the store's machine is lost, or its disk is full
             raise WorkerLost(f"worker {self.rank}: the workers' meeting place does not answer: {error}") from error
         self._round += 1
         return [parse_json(text, f"worker {rank}") for rank, text in enumerate(found)]

@@ -1,9 +1,9 @@
 """Compatibility: pairs of features that cannot be combined, with the reasons.
 
-A job, a strategy and a plan ask for features.
+A job, a strategy and a plan request features.
 
-Rules of this file: a refusal of two features stands here, once. Who knows what is in use asks `conflict`, be it the planner, a plan
-that is made into a program, or a worker; docs/reference/feature-conflicts.md has the table, and tests/conformance/test_features.py tries every pair.
+Each refusal of two features is written here, once. The planner, the compiler of a plan and a worker all call
+`conflict`. The table is in docs/reference/feature-conflicts.md. tests/conformance/test_features.py tries every pair.
 """
 
 from collections.abc import Collection
@@ -44,7 +44,7 @@ class Feature(StrEnum):
 
 
 def _in_parts(who: str, instead: str) -> str:
-    """Why an optimizer that looks at whole weights cannot step them in parts."""
+    """Return the reason why an optimizer that needs whole weights cannot step parts."""
     alone = "take one that treats every number of a weight alone, such as SGD or Adam"
     return (
         f"{who} of a weight, and its step of a weight is not the steps of its parts; {alone}, or a plan with {instead}"
@@ -126,9 +126,10 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
 
 
 def conflict(used: Collection[Feature]) -> str | None:
-    """The first two of these features that conflict, with the reason.
+    """Find the first two features that conflict.
 
-    None if there is no conflict.
+    Returns:
+        The two features with the reason; None if there is no conflict.
     """
     for (one, other), reason in REFUSED.items():
         if one in used and other in used:
@@ -137,13 +138,15 @@ def conflict(used: Collection[Feature]) -> str | None:
 
 
 def check_together(place: str, *used: Feature, found: str = "") -> None:
-    """Refuse what does not go together.
+    """Refuse features that conflict.
 
     Arguments:
-        place: as of every InputError. found: what stands there, before the reason.
+        place: place of the error, as in every InputError.
+        used: requested features.
+        found: text before the reason; empty for the reason alone.
 
     Raises:
-        RefusedError: the first two that do not.
+        RefusedError: for the first two features that conflict.
     """
     reason = conflict(used)
     if reason is not None:

@@ -1,6 +1,6 @@
 """Documents: strict reading of JSON and YAML, with the line of a mistake.
 
-They are never evaluated. It also tells which kind a document seems to be.
+Documents are never evaluated as code. `seems` guesses the kind of a document, for error messages.
 """
 
 import json
@@ -14,8 +14,8 @@ from hocket.util.files import odd_byte
 from hocket.util.source_lines import line_of
 from hocket.util.units import read_rate, read_size
 
-_MAX_SHOWN = 40  # characters of a document, in an error about it
-_MAX_GUESSED = 2**16  # characters of a document that is read once more to tell what else it is
+_MAX_SHOWN = 40  # characters of a document that an error quotes
+_MAX_GUESSED = 2**16  # longer documents are not parsed again to guess their kind
 
 
 _TOO_DEEP = "lists or objects inside each other, too deep"
@@ -26,10 +26,10 @@ def _too_long() -> str:
 
 
 def parse_json(text: bytes | str, place: str) -> Any:
-    """Parse JSON as RFC 8259 has it: no NaN or Infinity, no key twice in one object.
+    """Parse JSON as in RFC 8259: no NaN or Infinity, no duplicate key in an object.
 
     Raises:
-        InputError: with the line of the first mistake and what stands there, where it has one.
+        InputError: names the line of the first mistake and quotes it, if it can be located.
     """
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
@@ -68,20 +68,20 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Odd:
-    """Stands where a document has what `parse_json` refuses."""
+    """Placeholder for a value that `parse_json` refuses."""
 
 
 def _int_of(digits: str) -> Any:
     try:
         return int(digits)
-    except ValueError:  # too many
+    except ValueError:  # too many digits
         return _Odd()
 
 
 def _odd_place(text: bytes | str, place: str) -> str:
-    """Place with line and keys of the refused syntax.
+    """Return the place of the refused syntax, with line and keys.
 
-    Found by reading the text again, if it can be found.
+    The text is parsed again to find it. If that fails, `place` is returned.
     """
 
     def pairs_of(pairs: list[tuple[str, Any]]) -> Any:
@@ -110,13 +110,13 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
     No tags, no objects, no duplicate keys; aliases are bounded by the size of the file.
 
     Raises:
-        InputError: with the line of the first mistake and what stands there, where it has one.
+        InputError: names the line of the first mistake and quotes it, if it can be located.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
-    if text[:1] in ("{", b"{"):  # JSON is YAML, and read a hundred times as fast as such
+    if text[:1] in ("{", b"{"):  # JSON is also YAML, and the JSON parser is a hundred times as fast
         with suppress(InputError):
             return parse_json(text, place)
     try:
@@ -142,10 +142,11 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
 def with_amounts(data: Any, place: str) -> Any:
     """Convert sizes and rates with units to numbers, in place.
 
-    This applies to values (and lists) of keys that end in `_bytes` and `_bytes_per_s`, such as 2GB and 11.5GiB/s.
+    Values (or lists of values) of keys that end in `_bytes` and `_bytes_per_s` are converted, such as 2GB and
+    11.5GiB/s.
 
     Raises:
-        InputError: one of them is another text.
+        InputError: such a value is a text without a valid unit.
     """
     waiting: list[tuple[Any, tuple[str, ...]]] = [(data, ())]
     while waiting:
@@ -162,9 +163,9 @@ def with_amounts(data: Any, place: str) -> Any:
 
 
 def _bound_aliases(data: Any, limit: int, place: str) -> None:
-    """Refuse a document that aliases blow up.
+    """Refuse a document that YAML aliases expand beyond bounds.
 
-    Written out, it may have no more nodes than its text has characters.
+    Expanded, it may have at most as many nodes as its text has characters.
     """
     waiting, seen = [data], 0
     while waiting:
@@ -181,7 +182,7 @@ def _bound_aliases(data: Any, limit: int, place: str) -> None:
 def write_yaml(data: Any) -> str:
     """Write plain data as YAML.
 
-    Blocks outside, short lists of numbers and names inside one line.
+    Outer levels are blocks. Short lists of numbers and names are written in one line.
     """
     import io
 
@@ -197,7 +198,7 @@ def write_yaml(data: Any) -> str:
 
 
 def seems(data: Any) -> str:
-    """Kind of a document by its `format` or keys.
+    """Guess the kind of a document by its `format` or keys.
 
     For example "a cluster", "a profile" or "an empty file".
     """
@@ -225,11 +226,12 @@ def seems(data: Any) -> str:
 
 
 def seems_instead(text: bytes | str) -> str:
-    """Kind of a document that is not JSON.
+    """Guess the kind of a document that is not JSON.
 
-    One of our YAML files, or empty; "" if unknown.
+    Returns:
+        Text for one of Hocket's YAML files or for an empty file; "" if unknown.
     """
-    if text.lstrip()[:1] in ("{", b"{") or len(text) >= _MAX_GUESSED:  # JSON with a mistake in it, which is to be told
+    if text.lstrip()[:1] in ("{", b"{") or len(text) >= _MAX_GUESSED:  # JSON with a mistake, which the caller reports
         return ""
     try:
         data = parse_yaml(text, "")

@@ -1,4 +1,4 @@
-"""Files: read bounded, written whole or not at all."""
+"""Files: bounded reads and atomic writes."""
 
 import gzip
 import hashlib
@@ -15,9 +15,10 @@ _SIGNED = "SHA-256 of what follows:"
 
 
 def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Read a whole file, unpacking '.gz'.
+    """Read a whole file; '.gz' files are decompressed.
 
-    More than `limit_bytes` (unpacked) is refused; a large file is refused unread.
+    More than `limit_bytes` (decompressed) is refused. An uncompressed file that is too large is refused before it is
+    read.
     """
     path = Path(path)
     try:
@@ -46,19 +47,19 @@ def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
 
 
 def odd_byte(error: UnicodeDecodeError) -> str:
-    """The byte that is no UTF-8, and where it stands."""
+    """Describe the byte that is not UTF-8, and its position."""
     return f"byte {error.object[error.start]:#04x} at {error.start}"
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> None:
-    """Write a file whole or not at all: aside, fsync, rename, fsync of the folder.
+    """Write a file atomically: temporary file, fsync, rename, fsync of the folder.
 
-    A symbolic link stays, what it points to is written. What is there and no regular file (a device, a pipe) cannot be
-    replaced: the content is written straight into it.
+    A symbolic link is kept, and its target is written. A device or a pipe cannot be replaced, so the content is written
+    directly into it.
 
     Raises:
-        InputError: it could not be written (no such folder, no permission, disk full); the old file, or its absence,
-            is as before, and nothing is left beside it.
+        InputError: the file cannot be written (no such folder, no permission, disk full). An old file is unchanged, and
+            no temporary file is left.
     """
     raw = content.encode() if isinstance(content, str) else content
     target = place_to_write(path)
@@ -77,11 +78,11 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(aside, target)
-        except BaseException:  # Ctrl-C as well leaves nothing behind
+        except BaseException:  # also on Ctrl-C, leave no temporary file
             with suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise
-    except OSError as error:  # in its own words it would name the file aside
+    except OSError as error:  # the error's own text would name the temporary file
         why = error.strerror or str(error)
         raise InputError(str(path), why, "a writable path", "Nothing was changed.") from None
     try:
@@ -92,12 +93,15 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
 
 
 def place_to_write(path: str | Path) -> Path | None:
-    """Regular file that writing to `path` creates or replaces.
+    """Return the regular file that writing to `path` creates or replaces.
 
-    None for a device, a pipe or an open handle.
+    Commands call it first, so that a wrong path is refused before minutes of work.
+
+    Returns:
+        The file with links resolved; None for a device, a pipe or an open handle.
 
     Raises:
-        InputError: a folder, or a name in a folder that does not exist or takes no files: before minutes of work, not after them.
+        InputError: `path` is a folder, or its folder does not exist or is not writable.
     """
     path = Path(path)
     try:
@@ -123,13 +127,14 @@ def place_to_write(path: str | Path) -> Path | None:
 def check_replaced(path: str | Path, kind: str, mark: str) -> None:
     """Refuse to replace a file of another kind.
 
-    A wrong option must not cost a job's source.
+    A mistyped option must not overwrite a job's source file.
 
     Arguments:
-        kind: what may be replaced, in words; mark: what stands at the beginning of each such file.
+        kind: name of the kind that may be replaced, for the message.
+        mark: text within the first 256 bytes of each such file.
 
     Raises:
-        InputError: the file is there, is not empty, and is something else.
+        InputError: the file exists, is not empty, and lacks the mark.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size:
@@ -146,7 +151,7 @@ def check_output(path: str | Path, kind: str, mark: str) -> None:
     An output that would replace a file of another kind is refused.
 
     Arguments:
-        kind: what may be replaced, in words; mark: what stands at the beginning of each such file.
+        kind, mark: see `check_replaced`.
 
     Raises:
         InputError: see `place_to_write` and `check_replaced`.
@@ -156,20 +161,20 @@ def check_output(path: str | Path, kind: str, mark: str) -> None:
 
 
 def signed(text: str, maker: str) -> str:
-    """A text below a line (a comment in YAML) with its maker and its digest."""
+    """Prepend a line with the text's maker and digest; it is a comment in YAML."""
     return f"# by {maker}, {_SIGNED} {digest(text.encode())}\n{text}"
 
 
 def check_signed(path: str | Path, kind: str) -> None:
     """Refuse to replace a text that is not signed, or was edited.
 
-    Only an unedited file can be generated again.
+    An edited file cannot be generated again.
 
     Arguments:
-        kind: what may be replaced, in words.
+        kind: name of the kind that may be replaced, for the message.
 
     Raises:
-        InputError: the file is there, is not empty, and is something else.
+        InputError: the file exists, is not empty, and is unsigned or edited.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size:
@@ -180,9 +185,7 @@ def check_signed(path: str | Path, kind: str) -> None:
 
 
 def check_folder_to_write(path: str | Path, place: str) -> None:
-    """Refuse a folder that cannot be written to.
-
-    It is there and takes no files, or is not there and cannot be made.
+    """Refuse a folder that is not writable or cannot be created.
 
     Raises:
         InputError: at `place`.
@@ -203,7 +206,7 @@ def _takes_files(folder: Path) -> bool:
 def _is_handle(path: Path) -> bool:
     """True for the name of an open file, such as /dev/stdout.
 
-    Replacing that file would lose it.
+    Such a file must not be replaced: the open handle would keep writing to the old file.
     """
     names = (os.readlink(path) if path.is_symlink() else "", os.path.realpath(path.parent) + "/")
     return any(name.startswith("/proc/") for name in names)
@@ -219,5 +222,5 @@ def fsync_folder(folder: Path) -> None:
 
 
 def digest(content: bytes) -> str:
-    """The SHA-256 of some bytes, in hexadecimal."""
+    """Compute the SHA-256 of bytes, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()

@@ -1,6 +1,6 @@
 """Pause of Python's cycle garbage collector.
 
-The collector scans many objects whenever many were created.
+The collector scans all its objects again and again while many objects are created.
 """
 
 import gc
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def paused() -> Iterator[None]:
     """Pause the cycle collector.
 
-    For work with many small objects and no remaining cycles.
+    Use it for work that creates many small objects and leaves no cycles.
     """
     if not gc.isenabled():
         yield

@@ -1,24 +1,27 @@
 """JSON Schema of a file format.
 
-Editors read it to complete keys and to mark wrong ones.
+Editors use it to complete keys and to mark wrong ones.
 
-Rules of this file: the schema comes from the dataclass that reads the file, so that the two cannot differ. A schema tells keys,
-types and what is required; ranges, and how values fit together, are checked when the file is read.
+The schema comes from the dataclass that reads the file, so that the two cannot differ. A schema defines keys, types and
+required keys. Ranges and consistency of values are checked when the file is read.
 """
 
 from typing import Any
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-# Sizes such as 2GB and rates such as 11.5GiB/s, which YAML files may have instead of numbers.
+# Sizes such as 2GB and rates such as 11.5GiB/s, which YAML files may have in place of numbers.
 _AMOUNT = {"type": "string", "pattern": r"^\s*[0-9.]"}
 _AMOUNT_KEYS = ("_bytes", "_bytes_per_s")
 
 
 def json_schema(kind: type, title: str, amounts: bool) -> dict[str, Any]:
-    """JSON Schema of a dataclass, with unknown keys refused as the dataclass says.
+    """Build the JSON Schema of a dataclass.
+
+    Unknown keys are refused if the dataclass refuses them.
 
     Arguments:
-        amounts: sizes and rates may be texts with units, as in YAML files.
+        title: title of the schema.
+        amounts: True if sizes and rates may be texts with units, as in YAML files.
     """
     from pydantic import TypeAdapter
 
@@ -32,10 +35,7 @@ def json_schema(kind: type, title: str, amounts: bool) -> dict[str, Any]:
 
 
 def _with_units(field: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a number or several numbers.
-
-    Each may be a text with a unit instead.
-    """
+    """Extend the schema of one or several numbers: texts with units are allowed."""
     if "items" in field:
         return {**field, "items": _with_units(field["items"])}
     if field.get("type") in ("number", "integer"):

@@ -1,6 +1,6 @@
-"""Registry: the members of a room are the public modules of its folder.
+"""Registry of a package's members, such as strategies.
 
-A member's name is its file name.
+The members are the public modules of the package's folder. A member's name is its file name.
 """
 
 import functools
@@ -13,9 +13,9 @@ from hocket.errors import InputError, nearest
 
 @functools.cache
 def names(package: str) -> tuple[str, ...]:
-    """Names of the members of a room, in alphabetical order.
+    """Return the names of a package's members, in alphabetical order.
 
-    Files that start with '_' are helpers.
+    Files that start with '_' are helpers, not members.
     """
     root = importlib.import_module(package)
     return tuple(sorted(m.name for m in pkgutil.iter_modules(root.__path__) if not m.name.startswith("_")))
@@ -25,7 +25,7 @@ def load(package: str, name: str, what: str) -> ModuleType:
     """Import one member by name.
 
     Raises:
-        InputError: no member has this name; the message lists the nearest one.
+        InputError: no member has this name; the message lists all members and suggests the nearest one.
     """
     known = names(package)
     if name not in known:

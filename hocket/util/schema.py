@@ -1,7 +1,4 @@
-"""Schema: plain data to a dataclass and back.
-
-Errors name the key.
-"""
+"""Conversion of plain data to dataclasses and back; errors name the key."""
 
 import json
 import re
@@ -20,7 +17,7 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
     Unknown keys, wrong types and missing keys are refused.
 
     Raises:
-        InputError: with the path of the wrong key, what was found, what was expected and the nearest valid name.
+        InputError: names the path of the wrong key, the value found, the value expected and the nearest valid name.
     """
     from pydantic import ValidationError
 
@@ -31,7 +28,7 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         unknown = ("unexpected_keyword_argument", "extra_forbidden")
-        # A misspelt key shows up twice, as unknown and as missing: the unknown one tells more.
+        # A misspelt key gives two errors: unknown and missing. The unknown key is the more helpful one.
         first = next((m for m in mistakes if m["type"] in unknown), mistakes[0])
         where = ".".join(str(part) for part in first["loc"])
         spot = f"{place}: {where}" if where else place
@@ -49,14 +46,14 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
         raise InputError(
             spot, "nothing" if nothing else repr(given)[:80], _expected(first["type"], first["msg"])
         ) from None
-    except InputError as error:  # a dataclass that checked itself
+    except InputError as error:  # raised by a dataclass's own checks
         path = ".".join(_path_of(kind, data))
         joint = "." if path and re.fullmatch(r"[\w.]+", error.place) else ": " if path else ""
         spot = f"{place}: {path}{joint}{error.place}"
         raise InputError(spot, error.found, error.expected, error.next_step) from None
 
 
-# What pydantic's kinds of mistake mean to somebody who writes a file.
+# Pydantic's kinds of mistake, in the words of somebody who writes a file.
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -73,15 +70,16 @@ _KINDS = {
 
 
 def _expected(kind: str, message: str) -> str:
-    """Expected type in our words; in pydantic's words if it is not in the list."""
+    """Describe the expected type; in pydantic's words if it is not in `_KINDS`."""
     spoken = message.removeprefix("Value error, ").removeprefix("Input should be ")
     return _KINDS.get(kind.partition("_")[0], spoken)
 
 
 def _path_of(kind: Any, data: Any) -> list[str]:
-    """Path inside `data` of the innermost dataclass that refuses its values.
+    """Find the innermost dataclass that refuses its values.
 
-    The path has keys and indices.
+    Returns:
+        Its path inside `data`: keys and indices.
     """
     from typing import get_type_hints
 
@@ -97,13 +95,13 @@ def _path_of(kind: Any, data: Any) -> list[str]:
             except InputError:
                 return [key, *([] if index is None else [str(index)]), *_path_of(inner, part)]
             except ValidationError:
-                pass  # of another kind, such as a list in the place of a mapping
+                pass  # a value of another kind, such as a list in place of a mapping
     return []
 
 
 @cache
 def _adapter(kind: Any) -> Any:
-    """Made once: that takes longer than most checks."""
+    """Build a validator, once per type: building takes longer than most checks."""
     from pydantic import TypeAdapter
     from pydantic_core import SchemaValidator
 
@@ -115,10 +113,10 @@ def _adapter(kind: Any) -> Any:
 def _numbers_alone(schema: Any) -> None:
     """Require numbers to be numbers: true and texts such as "12" are refused.
 
-    2.0 counts as a whole number. Keys are always texts in JSON.
+    2.0 counts as a whole number. Keys are not changed, since they are always texts in JSON.
 
-    pydantic's strict mode takes a list for a tuple, and a mapping for a dataclass, only in JSON text, which takes twice as long
-    (docs/explanation/design.md, "Libraries").
+    Pydantic's strict mode is no alternative: it accepts a list for a tuple, and a mapping for a dataclass, only in JSON
+    text, and that takes twice as long (docs/explanation/design.md, "Libraries").
     """
     from pydantic_core.core_schema import no_info_before_validator_function
 
@@ -149,9 +147,9 @@ def _no_text(value: Any) -> Any:
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
-    """Field names of the dataclass at `path` inside `kind`.
+    """Return the field names of the dataclass at `path` inside `kind`.
 
-    As far as annotations tell.
+    The annotations are followed as far as possible.
     """
     from dataclasses import fields
     from typing import get_type_hints
@@ -165,9 +163,10 @@ def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
 
 
 def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
-    """Place where a misplaced key belongs.
+    """Describe where a misplaced key belongs.
 
-    Empty if no enclosing object has such a key.
+    Returns:
+        A sentence; empty if no enclosing object has such a key.
     """
     *around, name = path
     for depth in range(len(around)):
@@ -180,9 +179,9 @@ def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
 
 
 def _dataclass_in(kind: Any) -> Any:
-    """Dataclass of an annotation.
+    """Find the dataclass in an annotation.
 
-    The annotation itself, in a union, in a tuple or a dictionary; None if there is none.
+    It may be the annotation itself, or part of a union, a tuple or a dictionary. None if there is no dataclass.
     """
     from typing import get_args
 
@@ -191,9 +190,6 @@ def _dataclass_in(kind: Any) -> Any:
 
 
 def as_data(thing: Any) -> dict[str, Any]:
-    """A frozen dataclass as plain data (lists and dictionaries).
-
-    Ready for JSON or YAML.
-    """
+    """Convert a dataclass to plain data (lists and dictionaries) for JSON or YAML."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(thing)))
     return plain

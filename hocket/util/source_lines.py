@@ -1,8 +1,6 @@
 """Source lines: the line of a value in a document.
 
-It is looked for only if something is wrong with the value.
-
-Parsers of JSON, and of YAML without its comments, give plain data, which know nothing of lines: they are found in the text again.
+Parsers return plain data without line numbers. If a value is wrong, its line is found by searching the text again.
 """
 
 import json
@@ -17,7 +15,7 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 
 @contextmanager
 def with_lines(text: bytes | str, place: str) -> Iterator[None]:
-    """Whatever is wrong with a value of a document is told with its line.
+    """Add the line number to InputErrors about a value of a document.
 
     An error at "jobs.json: jobs.3.steps" becomes one at "jobs.json, line 5: jobs.3.steps".
     """
@@ -33,19 +31,20 @@ def with_lines(text: bytes | str, place: str) -> Iterator[None]:
 
 
 def line_of(text: bytes | str, path: Sequence[str | int]) -> int:
-    """The line on which a value of a JSON or YAML document begins.
-
-    0 if there is nothing of the path.
+    """Find the line on which a value of a JSON or YAML document begins.
 
     Arguments:
-        path: keys and indices from the top; what is no key of what came before it is passed over.
+        path: keys and indices from the top. A part that is not a key of the value before it is skipped.
+
+    Returns:
+        Line number from 1; 0 if no part of the path is found.
     """
     text = text.decode(errors="replace") if isinstance(text, bytes) else text
     if not path:
         return 1
     try:
         return _line_in_json(text, path) if text.lstrip()[:1] in ("{", "[") else _line_in_yaml(text, path)
-    except (ValueError, IndexError, RecursionError):  # it is neither
+    except (ValueError, IndexError, RecursionError):  # neither JSON nor YAML
         return 0
 
 
@@ -58,9 +57,9 @@ def _line_in_json(text: str, path: Sequence[str | int]) -> int:
 
 
 def _child(text: str, at: int, wanted: str) -> int | None:
-    """Begin of a value in the object or list at `at`.
+    """Find the begin of a value in the object or list at `at`.
 
-    Other values are skipped at parser speed.
+    The JSON decoder skips the other values.
     """
     skip = json.JSONDecoder().raw_decode
     opening, index = text[at], 0

@@ -1,11 +1,10 @@
-"""Time slices of threads.
+"""Time slices of threads: message threads preempt compute threads at once.
 
-A thread that computes gives its core at once to a thread that has a message to move.
-
-Linux lets a thread that wakes up take the core from another thread only if its own time slice is shorter (EEVDF with custom slices, Linux
-6.12). Threads that move messages wake up for microseconds, several times for each collective; with equal slices each time costs them up to
-a slice of a thread that computes on the same core. A long slice changes no thread's share of the core, needs no privilege, and other
-programs get the core as before. Elsewhere nothing changes.
+In Linux (6.12 or later: EEVDF with custom slices) a thread that wakes up preempts another thread only if its own time
+slice is shorter. Message threads wake up for microseconds, several times for each collective. With equal slices, each
+wake-up may wait for a whole slice of the thread that computes on the same core. A long slice for compute threads avoids
+the wait. It changes no thread's share of the core, and it needs no privilege. Other programs get the core as before.
+Other systems are not affected.
 """
 
 import ctypes
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LONGEST_S = 0.1
-"""The longest slice that the kernel grants."""
+"""Longest slice that the kernel grants, in seconds."""
 _NORMAL, _BATCH = 0, 3
 # Numbers of sched_setattr and sched_getattr; libc has no wrappers for them.
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
@@ -37,12 +36,13 @@ class _Attributes(ctypes.Structure):
 
 
 def time_slice_s(thread: int = 0) -> float | None:
-    """The time slice of a thread of this process, in seconds.
-
-    None if the kernel has no slices.
+    """Return the time slice of a thread of this process.
 
     Arguments:
-        thread: its native id; 0 is the calling thread.
+        thread: native thread id; 0 is the calling thread.
+
+    Returns:
+        Seconds; None if the kernel does not support custom slices.
     """
     found = _get(thread)
     return found.slice_ns / 1e9 if found is not None and found.slice_ns else None
@@ -50,10 +50,7 @@ def time_slice_s(thread: int = 0) -> float | None:
 
 @contextmanager
 def long_time_slice() -> Iterator[None]:
-    """Compute with the longest time slice.
-
-    In the calling thread, and in threads started inside.
-    """
+    """Give the calling thread, and threads started inside, the longest time slice."""
     before = _get(0)
     if before is None or not before.slice_ns or not _set(before, round(LONGEST_S * 1e9)):
         yield
@@ -65,7 +62,7 @@ def long_time_slice() -> Iterator[None]:
 
 
 def _get(thread: int) -> _Attributes | None:
-    """Scheduling attributes of a thread under its usual policy."""
+    """Return a thread's scheduling attributes; None for real-time and other policies."""
     numbers = _CALLS.get(os.uname().machine) if sys.platform == "linux" else None
     if numbers is None:
         return None
@@ -75,7 +72,7 @@ def _get(thread: int) -> _Attributes | None:
 
 
 def _set(before: _Attributes, slice_ns: int) -> bool:
-    """Give the calling thread another slice, with its policy and niceness as before."""
+    """Set the calling thread's slice; keep its policy and niceness."""
     wanted = _Attributes.from_buffer_copy(before)
     wanted.size, wanted.slice_ns = ctypes.sizeof(wanted), slice_ns
     return not ctypes.CDLL(None).syscall(_CALLS[os.uname().machine][0], 0, ctypes.byref(wanted), 0)

@@ -1,6 +1,6 @@
 """Seconds, bytes and rates as text for people.
 
-Machines always get plain seconds and bytes.
+Machine-readable output has plain seconds and bytes instead.
 """
 
 import re
@@ -26,7 +26,7 @@ def show_bytes(amount_bytes: float) -> str:
 def enough_bytes(amount_bytes: float) -> str:
     """Write an amount of memory for a file, such as '1.51GiB'.
 
-    `read_size` of it is no less.
+    It is rounded up: `read_size` returns at least `amount_bytes`.
     """
     for size, unit in _BINARY:
         if amount_bytes >= size:
@@ -35,7 +35,7 @@ def enough_bytes(amount_bytes: float) -> str:
 
 
 def given_rate(bytes_per_s: float) -> str:
-    """Write a rate as it is given, such as '5MB/s': `read_rate` reads it."""
+    """Write a rate in the form that `read_rate` reads, such as '5MB/s'."""
     size, unit = next(
         ((s, u) for u, s in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)) if bytes_per_s >= s), (1.0, "")
     )
@@ -45,7 +45,7 @@ def given_rate(bytes_per_s: float) -> str:
 def show_seconds(duration_s: float) -> str:
     """Write a duration with three digits, such as '12.3 ms' or '159 s'.
 
-    From 1,000 seconds on in minutes.
+    From 1,000 seconds on, the unit is minutes.
     """
     size = abs(duration_s)
     if size >= 999.5:
@@ -58,10 +58,10 @@ def show_seconds(duration_s: float) -> str:
 
 
 def read_size(text: str, place: str) -> float:
-    """Bytes of a size such as '2GB' or '11.5 GiB'.
+    """Parse a size such as '2GB' or '11.5 GiB', in bytes.
 
     Raises:
-        InputError: it is none.
+        InputError: any other text, at `place`.
     """
     found = _AMOUNT.fullmatch(text)
     if found is None or found[3] == "bit" or not 0 < float(found[1]) < inf:
@@ -70,12 +70,10 @@ def read_size(text: str, place: str) -> float:
 
 
 def read_rate(text: str, place: str) -> float:
-    """Bytes a second of a rate such as '2GB/s' or '11.5 GiB/s'.
-
-    Or, as networks are sold, '10Gbit/s'.
+    """Parse a rate such as '2GB/s', '11.5 GiB/s' or '10Gbit/s', in bytes per second.
 
     Raises:
-        InputError: it is none.
+        InputError: any other text, at `place`.
     """
     found = _AMOUNT.fullmatch(text.removesuffix("/s")) if text.endswith("/s") else None
     if found is None or not 0 < float(found[1]) < inf:
@@ -86,7 +84,7 @@ def read_rate(text: str, place: str) -> float:
 def show_days(duration_s: float) -> str:
     """Write a duration of hours and days, such as '31.9 days'.
 
-    Shorter ones as `show_seconds` does.
+    Durations below two hours are written as in `show_seconds`.
     """
     if duration_s >= 2 * 86400:
         return f"{duration_s / 86400:,.1f} days"
@@ -94,10 +92,10 @@ def show_days(duration_s: float) -> str:
 
 
 def read_duration_s(text: str, place: str) -> float:
-    """Seconds of a duration such as '30d', '12h', '90m' or '45s'.
+    """Parse a duration such as '30d', '12h', '90m' or '45s', in seconds.
 
     Raises:
-        InputError: at `place`, anything else.
+        InputError: any other text, at `place`.
     """
     sizes = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
     number, unit = text[:-1].strip(), text[-1:]
@@ -117,7 +115,7 @@ def show_count(count: int, noun: str) -> str:
 
 
 def show_gap(share: float) -> str:
-    """Difference of seconds as text: "takes 3.2% more", "takes as long"."""
+    """Write a relative difference of times: "takes 3.2% more", "takes as long"."""
     if abs(share) < 0.0005:
         return "takes as long"
     return f"takes {abs(share):.1%} {'more' if share > 0 else 'less'}"
@@ -126,7 +124,7 @@ def show_gap(share: float) -> str:
 def show_number(value: float) -> str:
     """Write a number with four significant digits, such as '34,390'.
 
-    There is no exponent where people expect none.
+    Numbers from 1,000 to 1e15 have no exponent.
     """
     if not 1000 <= abs(value) < 1e15:
         return f"{value:.4g}"
@@ -144,7 +142,7 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_ranges(numbers: Iterable[int], dash: str = "-") -> str:
-    """Write whole numbers with runs in short, such as '0-7, 12'."""
+    """Write whole numbers as ranges, such as '0-7, 12'."""
     found: list[list[int]] = []
     for number in sorted(numbers):
         if found and number == found[-1][1] + 1:
@@ -157,7 +155,7 @@ def show_ranges(numbers: Iterable[int], dash: str = "-") -> str:
 def show_peaks(peak_bytes: Mapping[int, float], most: int = 8) -> str:
     """Write the peak of each device, such as '0-7: 2.08 GiB; 8: 1.72 GiB'.
 
-    Only the extremes of many different ones.
+    With more than `most` different values, only the largest and the smallest are written.
     """
     groups: dict[str, list[int]] = {}
     for device, size in sorted(peak_bytes.items()):

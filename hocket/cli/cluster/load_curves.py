@@ -146,7 +146,7 @@ def print_sweep(
 
 
 def write_sweep(path: Path, found: Sequence[Swept], title: str) -> None:
-    """Write a report: JCT against load, and the distribution of JCT at the highest load."""
+    """Write a report: JCT against load, and the JCT distribution at the highest load."""
     import numpy as np
 
     from hocket.reporting.cluster_report.load import load_report_html

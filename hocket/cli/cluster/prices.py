@@ -64,7 +64,9 @@ def prices(
 
 
 def moment_of(text: str, place: str) -> float:
-    """Convert a date, or a date with a time, to seconds since 1970; UTC without a zone.
+    """Convert a date, or a date with a time, to seconds since 1970.
+
+    The zone is UTC unless the text names another.
 
     Raises:
         InputError: any other text, at `place`.

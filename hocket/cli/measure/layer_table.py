@@ -48,7 +48,9 @@ def print_profile(found: "ModelProfile", path: Path) -> None:
 
 
 def layers_shown(seconds: list[float]) -> list[int]:
-    """Return the layers to print, ascending: all, or the first and the slowest of many.
+    """Choose the layers to print: all, or the first and the slowest of many.
+
+    They are returned in ascending order.
 
     Arguments:
         seconds: forward and backward time of each layer.

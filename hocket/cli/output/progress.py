@@ -69,7 +69,10 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """Progress as a printed line every `every_s` seconds; a short command prints nothing."""
+    """Progress as a printed line every `every_s` seconds.
+
+    A shorter command prints nothing.
+    """
 
     def __init__(self, title: str, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._every_s, self._clock = title, every_s, clock

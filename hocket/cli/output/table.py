@@ -107,12 +107,18 @@ def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = 
 
 
 def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
-    """Return a unit of time that suits most values, and each value in it; '-' if unknown."""
+    """Return a unit of time that suits most values, and each value in it.
+
+    Unknown values are '-'.
+    """
     return _in_one_unit(values, _SECONDS, 3)
 
 
 def in_bytes(values: Sequence[float]) -> tuple[str, list[str]]:
-    """Return a unit of bytes that suits most values, and each value in it; '-' if unknown."""
+    """Return a unit of bytes that suits most values, and each value in it.
+
+    Unknown values are '-'.
+    """
     return _in_one_unit(values, _BYTES, 4)
 
 

@@ -189,7 +189,7 @@ def in_report(one: BackgroundTables, found: "Collocated") -> "BackgroundSection"
 
 
 def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
-    """Yield notes: the cause of the foreground's slowdown, advice, options without effect."""
+    """Yield the cause of the foreground's slowdown, advice, options without effect."""
     from hocket.planning.background.tuning import remedies
     from hocket.program.instruction import Kind
     from hocket.simulation.background.replay import COLLECTIVE

@@ -176,7 +176,7 @@ class Explanation:
 
 
 def answer_json(answer: "ScenarioResult") -> dict[str, Any]:
-    """Return a what-if result as plain data; gains are relative to the samples per second."""
+    """Return a what-if result as plain data; gains are shares of the throughput."""
     return {
         "question": answer.question.text,
         "same_plan": answer.same,

@@ -1,4 +1,4 @@
-"""Output of `hocket simulate` on the overlap of backwards and gradient all-reduces."""
+"""Output of `hocket simulate` on overlap of backwards and gradient all-reduces."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ MOST_SHOWN = 8  # devices in the table
 
 
 def overlap_row(found: "Overlap | None") -> list[list[str]]:
-    """Return a table row with the gain by overlap; no row without gradient all-reduces."""
+    """Return a row with the gain by overlap; no row without gradient all-reduces."""
     if found is None:
         return []
     gain_s = found.apart_iteration_s - found.iteration_s
@@ -24,7 +24,10 @@ def overlap_row(found: "Overlap | None") -> list[list[str]]:
 
 
 def print_overlap(found: "Overlap | None") -> None:
-    """Print a table row for the first replica of every stage, for up to `MOST_SHOWN` devices."""
+    """Print a table with a row for the first replica of every stage.
+
+    It has up to `MOST_SHOWN` rows.
+    """
     if found is None:
         return
     devices = found.devices[:MOST_SHOWN]

@@ -185,7 +185,10 @@ def _on_types(best: "SimulatedLayout") -> str:
 
 
 def _reasons(found: "SizedSearch") -> Iterator[str]:
-    """Yield sentences on the best layout: time by cause, runner-up, faster layouts that do not fit."""
+    """Yield sentences on the best layout.
+
+    They describe its time by cause, the runner-up, and faster layouts that do not fit into memory.
+    """
     from hocket.planning.explain.bottlenecks import limits_of
 
     best, meshes = found.written, found.meshes

@@ -229,7 +229,7 @@ def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
 
 
 def _sent_by_groups(summary: "Summary") -> list[list[str]]:
-    """Return table rows with the traffic of tensor-parallel groups, summed over all ranks."""
+    """Return rows with the traffic of tensor-parallel groups, summed over all ranks."""
     from hocket.util.units import show_bytes
 
     between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
@@ -237,7 +237,7 @@ def _sent_by_groups(summary: "Summary") -> list[list[str]]:
 
 
 def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
-    """Return table rows with the traffic between devices and hosts, and the peak on hosts."""
+    """Return rows with the traffic between devices and hosts, and the peak on hosts."""
     from hocket.util.units import show_bytes, show_peaks
 
     ways = (swapped.in_bytes, swapped.out_bytes)

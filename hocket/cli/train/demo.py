@@ -233,7 +233,7 @@ def _trained(
 
 
 def _check_text(text: Path) -> None:
-    """Refuse a path that is not a readable text, or a text that is too short for a batch."""
+    """Refuse a path that is not a readable text, or is too short for a batch."""
     from hocket.models.demo_job import BATCH_SIZE, SEQ
     from hocket.models.text import text_bytes
 
@@ -300,7 +300,7 @@ def _print_rows(outcomes: list[DemoOutcome]) -> None:
 
 
 def _print_errors(rows: Sequence[DemoRow]) -> None:
-    """Print mean absolute errors, and the slowdown of the plan that was predicted fastest."""
+    """Print mean absolute errors, and the slowdown of the plan predicted fastest."""
     for what, errors, slower in (
         ("predicted", [abs(row.error) for row in rows], slower_by(rows)),
         ("at the machine's pace", [abs(row.paced_error) for row in rows], slower_by(rows, paced=True)),

@@ -68,14 +68,14 @@ def utilization(events: Iterable[Event], window: Window, devices: Sequence[int])
 
 
 def legend_of(drawings: Iterable[Markup]) -> tuple[tuple[str, str], ...]:
-    """Return the CSS class and the meaning of each kind in the drawings of `utilization`."""
+    """Return the CSS class and the meaning of each kind in drawings of `utilization`."""
     drawn = "".join(drawings)
     classes = {family: f"{family}0" if family in ("f", "b") else family for family in MEANINGS}
     return tuple((classes[family], MEANINGS[family]) for family in MEANINGS if f'class="{classes[family]}"' in drawn)
 
 
 def paired_bars(rows: Sequence[tuple[str, float, float | None]], title: str) -> Markup:
-    """Draw two horizontal bars for each row (name, predicted seconds, measured seconds)."""
+    """Draw two bars for each row (name, predicted seconds, measured seconds)."""
     left, room, each = 250.0, WIDTH - 250.0 - 120.0, 46.0
     longest = max([v for _, *pair in rows for v in pair if v is not None and isfinite(v)], default=1.0) or 1.0
     height = each * len(rows) + 22
@@ -161,7 +161,7 @@ def _thinned(line: Sequence[tuple[int, float]], most: int = 1000) -> Sequence[tu
 
 
 def _apart(wanted: Mapping[str, float], gap: float, bottom: float) -> dict[str, float]:
-    """Place labels near the wanted heights, at least `gap` apart and not below `bottom`."""
+    """Place labels near the wanted heights, `gap` apart and not below `bottom`."""
     names = sorted(wanted, key=lambda n: (wanted[n], n))
     places: list[float] = []
     for name in names:

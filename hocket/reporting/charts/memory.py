@@ -75,7 +75,9 @@ def memory_curves(
     capacity_bytes: Mapping[int, float],
     peak_bytes: Mapping[int, float],
 ) -> tuple[MemoryCurve, ...]:
-    """Draw memory curves over the window; devices without a memory record are left out.
+    """Draw memory curves over the window.
+
+    Devices without a memory record are left out.
 
     Arguments:
         span_s: seconds of the time axis.
@@ -159,7 +161,7 @@ def _drawing(
 def _columns(
     seconds: np.ndarray, held: np.ndarray, window: Window, span_s: float, columns: int
 ) -> tuple[np.ndarray, float]:
-    """Compute the peak memory in each pixel column, and the memory at the window's end.
+    """Compute the peak memory by pixel column, and the memory at the window's end.
 
     Only columns within the window are included.
     """

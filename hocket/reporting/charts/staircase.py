@@ -54,7 +54,7 @@ class Stairs:
 
 @dataclass(frozen=True)
 class Staircase:
-    """Drawings with titles, a sentence, a legend, a table of the same numbers, and a note."""
+    """Drawings with titles, a sentence, a legend, a table of the numbers, and a note."""
 
     drawings: tuple[tuple[str, Markup], ...]
     sentence: str
@@ -108,7 +108,7 @@ def staircase(
 
 
 def stairs_of(trace: Trace, window: Window) -> Stairs | None:
-    """Count the computing devices in a window of a trace; return None if there are none."""
+    """Count the computing devices in a window of a trace; None if there are none."""
     compute = np.array([computes(lane) for _, lane in trace.lanes], dtype=bool)
     if not len(trace):
         return None
@@ -235,7 +235,7 @@ def _drawing(name: str, found: Stairs, frame: _StaircaseFrame, used: int) -> Mar
 
 
 def _names(found: Stairs, frame: _StaircaseFrame) -> list[str]:
-    """Draw the stage's name on each wide plateau during which only this stage computes."""
+    """Draw the stage's name on each wide plateau where only this stage computes."""
     total, kinds = found.counts.sum(axis=0), np.argmax(found.counts, axis=0)
     same = (np.diff(found.stage) == 0) & (np.diff(kinds) == 0) & (np.diff(total) == 0)
     ends = np.append(np.flatnonzero(~same), len(total) - 1)

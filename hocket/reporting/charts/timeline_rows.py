@@ -155,7 +155,7 @@ class Painter:
         return parts + labels
 
     def _label(self, device: int, event: Event, cls: str, x: float, y: float, width: float) -> list[str]:
-        """Draw the microbatch, with its stage if the device has several stages and there is room."""
+        """Draw the microbatch, with its stage if the device has several and there is room."""
         short, cls = str(event.index), f"l-{cls}"
         found, until = [], ""
         if event.kind in (Kind.FORWARD, Kind.BACKWARD) and len(self.stages.get(device, [])) > 1:

@@ -1,9 +1,8 @@
 """Window: the part of a trace that a report draws.
 
 A run mostly repeats itself. The window shows a few iterations (batches) from the middle, after the pipeline's warm-up.
-An
-iteration begins with the first forward of its batch. If a run was drained for checkpoints, all iterations come from one
-segment between checkpoints.
+An iteration begins with the first forward of its batch. If a run was drained for checkpoints, all iterations come from
+one segment between checkpoints.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ class Window:
         return sorted(found, key=lambda e: (e.start_s, e.device, e.lane, e.end_s, e.name))
 
     def describe(self) -> str:
-        """Describe the iterations of the window, such as "iteration 3 of 8, the steady state"."""
+        """Describe the iterations, such as "iteration 3 of 8, the steady state"."""
         if self.count >= self.total:
             return "the whole trace" if self.total != 1 else "the whole trace, one iteration"
         which = (

@@ -27,7 +27,7 @@ def show_long(value_s: float) -> str:
 
 
 def show_tick(value_s: float) -> str:
-    """Format a tick of a logarithmic time axis, in the largest unit not above the value."""
+    """Format a tick of a logarithmic time axis, in the largest unit below the value."""
     for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if value_s >= size:
             return f"{value_s / size:,.4g} {unit}"

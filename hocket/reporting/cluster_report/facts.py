@@ -176,7 +176,10 @@ def chips(runs: Sequence[tuple[str, ClusterRun]]) -> tuple[str, ...]:
 
 
 def tiles(names: Sequence[str], summaries: Sequence[ClusterSummary]) -> tuple[Tile, ...]:
-    """Build the tiles of key metrics; with several policies, each shows the best policy."""
+    """Build the tiles of key metrics.
+
+    With several policies, each tile shows the best policy.
+    """
     fair = [
         (name, s) for name, s, yes in zip(names, summaries, comparable(summaries), strict=True) if yes and s.finished
     ]

@@ -1,4 +1,4 @@
-"""Report of average JCT against load, as in figure 5.9 of the dissertation (Gavel).
+"""Report of average JCT against load, as in the dissertation's figure 5.9 (Gavel).
 
 The first chart has a line per policy and a point per rate (figure 5.9a). The second chart has CDFs at one rate (figure
 5.9b).

@@ -100,7 +100,7 @@ def _notes(policies: Sequence[_Policy]) -> list[tuple[str, str]]:
 
 
 def _of_jobs(policies: Sequence[_Policy], first: int, last: int | None) -> tuple[Figure, ...]:
-    """Draw distributions over jobs: completion time, finish-time fairness, queueing time."""
+    """Draw distributions of completion time, finish-time fairness and queueing time."""
     chosen = [p.run.records[first:last] for p in policies]
 
     def samples(values: Sequence[np.ndarray]) -> list[Sample]:
@@ -152,7 +152,7 @@ def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
 
 
 def _fair_bins(policy: _Policy) -> int:
-    """Return the number of time bins for fairness: the policy's bins, or fewer for many jobs."""
+    """Return the number of fairness bins: the policy's bins, or fewer for many jobs."""
     size = max(1, len(policy.run.records) * len(policy.run.types))
     return min(len(policy.edges_s) - 1, _MOST_FAIR // size)
 

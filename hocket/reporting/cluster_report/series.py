@@ -27,8 +27,7 @@ def amount(began_s: np.ndarray, ended_s: np.ndarray, size: np.ndarray, edges_s: 
     """Compute the mean total size of the active intervals, in each bin.
 
     The integral up to a time t is the sum of size x min(max(t - began, 0), length) over all intervals. Cumulative sums
-    over
-    the sorted begins and ends give it.
+    over the sorted begins and ends give it.
 
     Arguments:
         began_s, ended_s, size: of each interval.
@@ -71,7 +70,10 @@ def jobs_running(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
 
 
 def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Compute the mean number of arrived, unfinished jobs by bin; refused jobs do not count."""
+    """Compute the mean number of arrived, unfinished jobs by bin.
+
+    Refused jobs do not count.
+    """
     there = [r for r in run.records if not r.refused]
     came = np.array([r.job.arrived_s for r in there])
     left = np.array([max(run.ended_s, r.job.arrived_s) if r.finished_s is None else r.finished_s for r in there])
@@ -82,9 +84,8 @@ def by_job(run: ClusterRun, edges_s: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """Compute the mean workers of each job by bin, and their value to the job.
 
     The value is the job's throughput on these workers, relative to its throughput on an average worker of the cluster.
-    A job
-    on types that suit it has a value above its number of workers. With equal shares of all types, both numbers are
-    equal.
+    A job on types that suit it has a value above its number of workers. With equal shares of all types, both numbers
+    are equal.
 
     Returns:
         Workers and value; both of shape (jobs, bins).

@@ -63,7 +63,7 @@ def _stretches(there: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
-    """Return the outline of an area: along its top in steps, and back along its bottom."""
+    """Return the outline of an area: along its top, and back along its bottom."""
     x = [f"{across.at(e):.1f}" for e in edges_s.tolist()]
     tops, lows = ([f"{up.at(v):.1f}" for v in side.tolist()] for side in (high, low))
     steps = [f"M{x[0]} {lows[0]}V{tops[0]}"]
@@ -74,7 +74,7 @@ def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high:
 
 
 def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, Look, float]], str]], title: str) -> Markup:
-    """Draw a horizontal bar for each row: name above, pieces (name, look, size), end text."""
+    """Draw a bar for each row: name above, pieces (name, look, size), end text."""
     left, right, each = 4.0, 468.0, 42.0
     most = max([fsum(size for _, _, size in pieces) for _, pieces, _ in rows], default=0.0) or 1.0
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""Report of the demo: prediction and measurement of each strategy, and loss curves."""
+"""Report of the demo: predictions, measurements and loss curves of strategies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -253,7 +253,7 @@ def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
 
 
 def parts_table(found: Comparison) -> Table | None:
-    """Build the table of the error's parts: pace, waits for cores, model; None if unknown."""
+    """Build the table of the error's parts: pace, waits, model; None if unknown."""
     parts = found.parts
     if parts is None:
         return None

@@ -1,8 +1,7 @@
 """Drawing of one device's backwards and gradient all-reduces.
 
 It shows them with overlap, without overlap, and measured, on one axis. Up to MOST_OWN all-reduces have their own row;
-more
-share rows. With more than MOST_TOLD, all with the same look share a path.
+more share rows. With more than MOST_TOLD, all with the same look share a path.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +35,7 @@ def _wide(one: DeviceOverlap, span_s: float) -> bool:
 
 
 def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Markup:
-    """Draw a device's backwards and all-reduces with overlap, without overlap, and measured."""
+    """Draw backwards and all-reduces with overlap, without overlap, and measured."""
     sides = [("with overlap", one.beside), ("without overlap", one.apart)]
     sides += [("measured", real)] if real is not None else []
     span_s = max(side.seconds for _, side in sides)

@@ -74,8 +74,8 @@ def report_html(
         swapped: memory on hosts and in transfer, for a plan that swaps.
         largest: table of the deepest models (swap_panel.py), and a description of one of their blocks.
         shown: the excerpt that `trace` covers, if the plan is too long to be drawn whole (`LoadedPlan.shown`). Drawings
-            of the
-            prediction are then labelled as an excerpt. Metrics of an iteration are the whole plan's, from `summary`.
+            of the prediction are then labelled as an excerpt. Metrics of an iteration are the whole plan's, from
+            `summary`.
 
     Returns:
         A self-contained HTML document; the same input gives the same bytes.
@@ -167,7 +167,7 @@ def _capacities(plan: Plan) -> dict[int, float]:
 
 
 def _known_memory(measured: DrawnTrace | None) -> str:
-    """Return the kind of measured memory in the window: "series", "peaks" or "" for nothing."""
+    """Return the kind of measured memory: "series", "peaks" or "" for nothing."""
     if measured is None or not measured.trace.peak_memory_bytes():
         return ""
     return "series" if any(map(measured.has, measured.trace.memory)) else "peaks"
@@ -197,7 +197,7 @@ def _environment() -> Environment:
 
 
 def _span_of(trace: Trace, path: set[str]) -> tuple[float, float] | None:
-    """Find begin and end of a critical path; None if the trace has none of its instructions."""
+    """Find begin and end of a critical path; None if the trace lacks its instructions."""
     if not path:
         return None
     wanted = {device_name.partition(": ")[2] for device_name in path}

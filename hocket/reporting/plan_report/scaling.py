@@ -1,4 +1,4 @@
-"""Report of time to accuracy by number of devices, as in DeepPool's figures 1 to 3."""
+"""Report of time to accuracy by devices, as in DeepPool's figures 1 to 3."""
 
 from collections.abc import Mapping, Sequence
 

@@ -31,7 +31,7 @@ class SwapPanel:
 
 
 def swap_panel(plan: Plan, swapped: HostCourse | None, window: Window) -> SwapPanel | None:
-    """Draw the curves of a window of the simulated run; None if the plan does not swap."""
+    """Draw the curves of a window of the simulated run; None without swapping."""
     if swapped is None:
         return None
     devices = tuple(sorted(swapped.host))

@@ -1,13 +1,15 @@
-"""Guard: what a device does if losses or gradients are not finite (nan or infinite).
+"""Guard: a device's reaction to losses or gradients that are nan or infinite.
 
-Rules of this file: an update costs one pass over the gradients that its step is about to use, and one number that is read. What is found
-is told once; where it arose is looked for afterwards (inspector.py, not_finite.py).
+The check costs, for each update, one pass over the gradients of its step and one number read from the device. A finding
+is reported once. Its origin is searched afterwards (inspector.py, not_finite.py).
 
-- stop: from the first finding on this device steps no more, so that its weights stay finite. The run is told to end, and its workers
-  drain at the same period.
-- skip: gradients of all devices are judged together, by the norm that clipping sums up: all leave the update out, or none. Too many in a row
-  are handled as stop does.
-- go: one warning.
+The policies of `Options.on_nan`:
+
+- stop: from the first finding on, this device does not step, so that its weights stay finite. The run is asked to end,
+  and its workers drain at the same period.
+- skip: the gradients of all devices are judged together, by the norm that clipping uses. Either all devices skip the
+  update or none. After MOST_SKIPS skipped updates in a row the run ends as with stop.
+- go: print one warning.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ from hocket.runtime.stage.data_stream import Stream
 from hocket.util.compatibility import Feature, check_together
 
 MOST_SKIPS = 10
-"""Updates left out one behind the other before the run ends."""
+"""Number of updates skipped in a row after which the run ends."""
 _SHOWN_SAMPLES = 16
 _SHOWN_NAMES = 3
 
@@ -44,19 +46,20 @@ class Finding:
 
 
 class Guard:
-    """The guard of one device, for all of its segments.
+    """Guard of one device, for all segments.
 
     Attributes:
-        found: why this device steps no more, if it does not.
-        skipped: updates left out so far.
-        stream: data of the segment that runs.
+        found: the finding after which this device does not step; None if there is none.
+        skipped: number of updates skipped so far.
+        stream: data of the current segment.
     """
 
     def __init__(self, policy: str = "go", tell: Tell | None = None) -> None:
-        """Guard by one of the policies of `Options.on_nan`.
+        """Create a guard.
 
         Arguments:
-            tell: called with each event for the process that shows the run; see collector.py.
+            policy: one of the policies of `Options.on_nan`.
+            tell: callback for events that the displaying process shows; see collector.py.
         """
         self.policy, self._tell = policy, tell
         self.found: Finding | None = None
@@ -66,7 +69,7 @@ class Guard:
         self._judged: dict[int, bool] = {}
 
     def begin(self, stream: Stream) -> None:
-        """A segment begins: updates are counted from 0 again."""
+        """Begin a segment; updates are counted from 0 again."""
         self.stream = stream
         self._judged.clear()
 
@@ -75,9 +78,9 @@ class Guard:
         self._held = True
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float = 1.0) -> None:
-        """Note the mean loss of a microbatch computed here.
+        """Check the mean loss of a microbatch that this device computed.
 
-        A microbatch without weight is ignored.
+        A microbatch with weight 0 is ignored.
         """
         if isfinite(value) or weight == 0 or self.stream is None or self.found is not None or self._held:
             return
@@ -93,9 +96,10 @@ class Guard:
         """True if a step may use these gradients.
 
         Arguments:
-            microbatch: the first one of the update, which tells the updates of a segment apart.
-            gradients: all of them. named: the same by name.
-            squares: the sum of squares of all devices' gradients, where it is known.
+            microbatch: first microbatch of the update; identifies the update within a segment.
+            gradients: all gradients of the step.
+            named: returns the gradients by name.
+            squares: sum of squares of all devices' gradients, if known.
         """
         if self.found is not None or self._held:
             return False
@@ -108,14 +112,14 @@ class Guard:
             return True
         bad = [f"{name} ({told})" for name, tensor in named() if (told := faults(tensor))]
         if not bad and squares is None:
-            return True  # their norm alone is too large for a number
+            return True  # all gradients are finite; only their norm overflows
         more = f" and {len(bad) - _SHOWN_NAMES} more" if len(bad) > _SHOWN_NAMES else ""
         what = f"the gradients of {', '.join(bad[:_SHOWN_NAMES])}{more}" if bad else "the norm of all gradients"
         self._stop(Finding(self._step(microbatch), f"{what} {'are' if bad else 'is'} not finite"))
         return False
 
     def _let(self, microbatch: int, good: bool) -> bool:
-        """Judge an update as all devices do: each stage of a device asks once."""
+        """Judge an update once per device; each of its stages asks."""
         if microbatch in self._judged:
             return self._judged[microbatch]
         self._judged = {microbatch: good}
@@ -144,15 +148,15 @@ class Guard:
 
 
 def judged_together(captured: Captured, rule: Rule) -> Captured:
-    """The model, marked so that a step waits for the norm of all gradients.
+    """Mark a model so that each step waits for the norm of all gradients.
 
-    Its programs sum that norm before any step, with or without clipping.
+    Its programs compute the norm before any step, with or without clipping.
 
     Arguments:
-        rule: the update rule of the program that will run.
+        rule: update rule of the program that will run.
 
     Raises:
-        RefusedError: stages update at different moments.
+        RefusedError: the stages update at different times.
     """
     if rule.kind != "sync":
         check_together("on_nan", Feature.SKIP, Feature.ASYNCHRONOUS)
@@ -160,9 +164,9 @@ def judged_together(captured: Captured, rule: Rule) -> Captured:
 
 
 def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
-    """Samples of a microbatch or bundle, as text.
+    """Describe the samples of a microbatch or of merged microbatches.
 
-    A bundle has `samples` samples and begins with this microbatch.
+    Merged microbatches have `samples` samples and begin with `microbatch`.
     """
     merged = 1
     while stream.samples(microbatch, merged) < samples:
@@ -173,9 +177,9 @@ def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
 
 
 def faults(tensor: Tensor) -> str:
-    """Number of nan and infinite elements of a tensor, as a phrase.
+    """Describe the number of nan and infinite elements of a tensor.
 
-    Empty if all are finite.
+    Empty if all elements are finite.
     """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return ""
@@ -190,7 +194,7 @@ def faults(tensor: Tensor) -> str:
 def _finite(gradients: Sequence[Tensor]) -> bool:
     """True if the gradients' norm is finite.
 
-    Costs one pass over the gradients and one number read.
+    It costs one pass over the gradients and one number read from the device.
     """
     if not gradients:
         return True

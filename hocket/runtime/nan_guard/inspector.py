@@ -1,8 +1,7 @@
 """Inspector: finds non-finite numbers in a replayed step.
 
-It looks at every tensor, layer by layer.
-
-Rules of this file: it runs only after a guard has found something. What it notes is plain data, which all workers share.
+It checks every tensor, layer by layer. It runs only after a guard has a finding. Its facts are plain data, which all
+workers exchange.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,15 +14,19 @@ from hocket.runtime.nan_guard.guard import faults, samples_of
 from hocket.runtime.stage.data_stream import Stream
 
 MADE, GRADIENT, WEIGHT_GRADIENT, WEIGHT = "made", "gradient", "weight gradient", "weight"
-_MOST_FACTS = 4096  # of one device: the store that carries them is small
+_MOST_FACTS = 4096  # per device: the store that carries them is small
 
 
 class Fact(NamedTuple):
     """A tensor that is not finite.
 
     Attributes:
-        way: one of the constants of this file. microbatch: of the replayed segment; -1 for a weight.
-        name: of the tensor or the parameter. faults: see guard.py. samples: of the data, as text.
+        way: one of MADE, GRADIENT, WEIGHT_GRADIENT and WEIGHT.
+        microbatch: number in the replayed segment; -1 for a weight.
+        stage: stage of the tensor.
+        name: name of the tensor or parameter.
+        faults: numbers of nan and infinite elements, as text (`guard.faults`).
+        samples: samples of the data, as text.
     """
 
     way: str
@@ -35,10 +38,11 @@ class Fact(NamedTuple):
 
 
 class Inspector:
-    """The inspector of one device.
+    """Inspector of one device.
 
     Attributes:
-        facts: what was found, in no order.
+        facts: facts by way, microbatch, stage and name.
+        stream: data of the replayed segment.
     """
 
     def __init__(self) -> None:
@@ -46,12 +50,12 @@ class Inspector:
         self.stream: Stream | None = None
 
     def weights(self, stage: int, weights: Mapping[str, Tensor]) -> None:
-        """Look at weights before the first instruction."""
+        """Check weights before the first instruction."""
         for name, tensor in weights.items():
             self._note(WEIGHT, -1, 0, 0, stage, name, tensor)
 
     def made(self, microbatch: int, merged: int, samples: int, stage: int, tensors: Mapping[str, Tensor]) -> None:
-        """Look at tensors of a forward, and at their gradients when these come."""
+        """Check tensors of a forward, and their gradients when they are computed."""
         for name, tensor in tensors.items():
             self._note(MADE, microbatch, merged, samples, stage, name, tensor)
             if tensor.requires_grad:
@@ -61,7 +65,7 @@ class Inspector:
     def backward(
         self, microbatch: int, merged: int, samples: int, stage: int, leaves: Mapping[str, Tensor]
     ) -> Iterator[None]:
-        """Look at the gradients of these weights that one backward makes."""
+        """Check the gradients of these weights that one backward computes."""
         handles = [
             leaf.register_hook(self._hook(WEIGHT_GRADIENT, microbatch, merged, samples, stage, name))  # type: ignore[no-untyped-call]
             for name, leaf in leaves.items()
@@ -81,6 +85,6 @@ class Inspector:
         if len(self.facts) >= _MOST_FACTS or not (told := faults(tensor)):
             return
         of = samples_of(self.stream, microbatch, samples) if self.stream is not None and samples else ""
-        # A bundle counts for each of its microbatches: another stage may run them one by one.
+        # Merged microbatches count for each of them: another stage may run them one by one.
         for one in range(microbatch, microbatch + max(1, merged)):
             self.facts.setdefault((way, one, stage, name), Fact(way, one, stage, name, told, of))

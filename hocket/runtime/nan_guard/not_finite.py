@@ -1,8 +1,7 @@
 """Origin of a nan or infinite number.
 
-It is derived from the findings of all devices when they replayed the step.
-
-Rules of this file: plain data, and no tensors. Layers are in forward order, and tensors between them go by name (`hocket.profiling.capture.capture`).
+It is derived from the findings of all devices in a replay of the step. This file works on plain data, without tensors.
+Layers are in forward order. Tensors between layers are identified by name (`hocket.profiling.capture.capture`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +15,17 @@ if TYPE_CHECKING:
 
 
 def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
-    """Origin of the first non-finite value, as a phrase.
+    """Find the origin of the first non-finite value, as a phrase.
 
-    None if no loss or gradient depends on the findings.
+    The first of these applies:
 
-    That is, in this order: weights that were not finite before the step; in the first microbatch (or bundle), a sample, or the first
-    layer in forward order that made such a tensor from finite ones, and from which it reached the loss; or the last layer in forward
-    order in whose backward a gradient arose.
+    1. A weight that was not finite before the step.
+    2. In the first microbatch (or merged microbatches), a sample or the first layer in forward order that computed a
+    non-finite tensor from finite ones. The tensor must have reached the loss.
+    3. The last layer in forward order with a backward that computed a non-finite gradient from finite ones.
+
+    Returns:
+        The phrase; None if no loss or gradient depends on the findings.
     """
     facts = sorted(facts, key=lambda fact: fact.microbatch)
     weights = [fact for fact in facts if fact.way == WEIGHT]
@@ -37,11 +40,10 @@ def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
 
 
 def _bundled(facts: Sequence[Fact]) -> list[list[Fact]]:
-    """Facts of each microbatch, including those of its bundle.
+    """Group facts by microbatch, or by merged microbatches, in order of microbatch.
 
-    Facts of the first microbatches come first.
-
-    A bundle is spoiled by any of its parts, which another stage may have run one by one. Facts of a bundle name the same samples.
+    One non-finite microbatch makes merged microbatches non-finite. Another stage may have run them one by one, so their
+    facts belong together. Facts of the same merged microbatches name the same samples.
     """
     groups: list[tuple[set[int], set[tuple[int, str]], list[Fact]]] = []
     for fact in facts:
@@ -99,7 +101,7 @@ def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
 
 
 def _backward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
-    """The last layer that makes gradients which are not finite from ones that are."""
+    """Find the last layer that computes non-finite gradients from finite ones."""
     bad: dict[int, Fact] = {}
     behind: set[int] = set()
     for fact in facts:
@@ -127,11 +129,14 @@ def _holders(captured: "Captured", parameter: str) -> list[int]:
 
 
 def not_finite(step: int, text: str, where: str, checkpoint: str | None, can_skip: bool = True) -> NotFinite:
-    """The error that ends a run.
+    """Build the error that ends a run.
 
     Arguments:
-        step: counted from 0. text: what was seen first. where: it arose. checkpoint: the newest of the run.
-        can_skip: whether the strategy supports `--on-nan skip`.
+        step: number of the step, from 0.
+        text: the first finding.
+        where: its origin.
+        checkpoint: path of the newest checkpoint of the run, if any.
+        can_skip: True if the strategy supports `--on-nan skip`.
     """
     kept = f"The newest checkpoint is from before: {checkpoint}. " if checkpoint else ""
     skip = "--on-nan skip leaves updates with such gradients out, " if can_skip else ""

@@ -1,10 +1,10 @@
 """Replay of a step with a non-finite number.
 
-At the end of a segment workers exchange the findings of their guards, and run the step of the first finding once
-more.
+At the end of a segment, workers exchange the findings of their guards and run the step of the first finding again.
+Every worker makes the same calls in the same order. No worker steps in a replay.
 
-Rules of this file: every worker makes the same calls in the same order. Nobody steps in a replay. Devices that had not heard of the
-finding may have stepped before the run came to its end, so a replay can miss what rounding or a single update changes; then the error says so.
+Devices that did not know of the finding may have stepped before the run ended. So a replay can miss a fault that
+rounding or a single update removes. The error then says so.
 """
 
 from hocket.errors import HocketError
@@ -29,26 +29,26 @@ def check_guards(
     pace: SegmentCounts,
     checkpoint: str | None,
 ) -> None:
-    """Do nothing if no guard found anything.
+    """Raise an error if the guard of any worker has a finding.
 
     Arguments:
-        checkpoint: the newest of this run, for the error.
+        checkpoint: path of the newest checkpoint of this run, for the error.
 
     Raises:
-        NotFinite: on every worker the same, with the place where it arose if a replay of the step shows it.
+        NotFinite: the same on every worker. It names the origin if a replay of the step shows it.
     """
     own = guard.found
     shared = board.share([own.step, own.text] if own is not None else None)
     found = [Finding(*fact) for fact in shared if fact]
     if not found:
         return
-    # A loss is seen before the gradients that it spoils, and by the worker that has the last stage.
+    # A non-finite loss precedes the gradients that it makes non-finite. The worker of the last stage reports it.
     first = min(found, key=lambda one: (one.step, not one.text.startswith("the loss")))
     try:
         where = _where(engine, captured, board, watched, pace, first)
     except HocketError:
         raise
-    except Exception as error:  # the model's own code may not bear such numbers
+    except Exception as error:  # the model's code may fail on such numbers
         where = f"looking for where it arose failed: {type(error).__name__}: {error}"
     raise not_finite(first.step, first.text, where, checkpoint, can_skip=engine.program.rule.synchronous)
 
@@ -56,7 +56,7 @@ def check_guards(
 def _where(
     engine: Worker, captured: Captured, board: KVExchange, watched: Watched, pace: SegmentCounts, first: Finding
 ) -> str:
-    """Run one step again and look at all of it."""
+    """Run one step again, check all its tensors, and describe the origin."""
     inspector = engine.device.inspect()
     periods = pace.periods_for(1)
     watched.again(RunSegment(first.step, pace.steps(periods) or 1, 0, periods))

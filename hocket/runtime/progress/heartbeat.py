@@ -1,20 +1,25 @@
 """Progress page: memory that a worker and its watcher share.
 
-The watcher reads from it where the worker stood when it died. Through it the watcher asks all workers to stop at the
-same period.
+After a worker died, the watcher reads the worker's last position from it. The watcher also uses it to stop all workers
+at the same period.
 
-Rules of this file: every field is one aligned 8-byte word with one writer, so that no lock is needed and a killed worker
-leaves nothing half-written. No torch.
+Every field is one aligned 8-byte word with one writer. So no lock is needed, and a killed worker leaves no half-written
+field. This file does not import torch.
 
-Stopping. The watcher sets `hold` on every page, then reads `periods` of every page, then sets `stop_at` = the largest
-+ 2 on every page; it never waits for a worker. A worker writes `periods` at each boundary between periods, then reads
-`hold`; when it is set the worker waits for `stop_at` and runs on to exactly that boundary.
+Protocol for stopping:
 
-- No worker misses it. If a worker passes boundary k without seeing `hold`, its write of k came before the watcher's read, or
-  was at most still on its way to memory while the read found k - 1; at boundary k + 1, at the latest, it sees `hold`.
-  So it waits at a boundary <= (k - 1) + 2 <= stop_at, and nobody has begun a period beyond stop_at.
-- Nothing deadlocks. A worker waits only for the watcher, and the watcher waits for nobody; when the watcher dies its
-  workers die with it.
+1. The watcher sets `hold` on every page, then reads `periods` of every page. It sets `stop_at` on every page to the
+largest value + 2. It never waits for a worker.
+2. A worker writes `periods` at each boundary between periods, then reads `hold`. If `hold` is set, the worker waits for
+`stop_at` and runs on to exactly that boundary.
+
+No worker misses the boundary. If a worker passes boundary k without seeing `hold`, its write of k came before the
+watcher's read, or the write was still on its way to memory and the watcher read k - 1. At boundary k + 1, at the
+latest, the worker sees `hold`. So it waits at a boundary <= (k - 1) + 2 <= stop_at, and no worker has begun a period
+beyond stop_at.
+
+There is no deadlock. A worker waits only for the watcher, and the watcher waits for no worker. If the watcher dies, its
+workers die with it.
 """
 
 import mmap
@@ -28,7 +33,7 @@ from hocket.program.instruction import UPDATE_KINDS, Instruction, Kind
 _WORDS = 16
 _KINDS = {kind: number for number, kind in enumerate(Kind)}
 _NAMES = tuple(Kind)
-# Behind the newest boundary that a worker may have passed unseen, so that it meets the one after it.
+# Distance of the stop boundary from the newest boundary that the watcher has read (see the protocol above).
 _AHEAD = 2
 _POLL_S = 0.002
 
@@ -60,10 +65,20 @@ class _Word:
 class Heartbeat:
     """Page of shared memory with one worker's progress.
 
-    Written by the worker: `state`, `beats` (half-second heartbeats of a thread of its own), `moves` (instructions begun or
-    waited for), `step` (counted from 0), `kind`, `stage`, `index` and `again` of the instruction of the compute lane (kind
-    is 0 before the first, else its number in Kind + 1), `periods` completed since the launch.
-    Written by the watcher: `hold`, and `stop_at` + 1 in `stop` (0: not known yet).
+    The worker writes:
+
+        state: a `WorkerState`.
+        beats: half-second heartbeats, counted by a separate thread.
+        moves: instructions begun or waited for.
+        step: number of the step, from 0.
+        kind, stage, index, again: the instruction of the compute lane; kind is its number in Kind + 1, and 0 before the
+            first instruction.
+        periods: periods completed since the launch.
+
+    The watcher writes:
+
+        hold: 1 to ask the worker to wait for `stop`.
+        stop: `stop_at` + 1; 0 if not known yet.
     """
 
     state = _Word(0)
@@ -83,7 +98,7 @@ class Heartbeat:
 
     @classmethod
     def create(cls, path: Path) -> "Heartbeat":
-        """Make the file of a page, all zero, and map it."""
+        """Create the file of a page, all zero, and map it."""
         path.write_bytes(bytes(8 * _WORDS))
         return cls.open(path)
 
@@ -95,18 +110,21 @@ class Heartbeat:
 
     @classmethod
     def private(cls) -> "Heartbeat":
-        """A page of this process alone.
+        """Create a page without a file, for this process only.
 
-        For a worker with a watcher in a thread of the same process.
+        It is for a worker and a watcher thread in the same process.
         """
         return cls(mmap.mmap(-1, 8 * _WORDS))
 
     def at(self, instruction: Instruction, step: int, index: int, state: WorkerState) -> None:
-        """Note that the worker is at this instruction.
+        """Record the instruction of the worker.
 
-        `index` is its microbatch or update, as people count them.
+        It is called twice per instruction and costs about a microsecond.
 
-        Called twice an instruction: about a microsecond.
+        Arguments:
+            step: number of the step, from 0.
+            index: microbatch or update of the instruction.
+            state: RUNNING or WAITING.
         """
         words = self.words
         words[3], words[4], words[5] = step, _KINDS[instruction.kind] + 1, instruction.stage
@@ -115,7 +133,7 @@ class Heartbeat:
 
     @property
     def place(self) -> str:
-        """Position of the worker for people.
+        """Position of the worker, as a phrase.
 
         For example "at step 12 in `backward 1 #3`", with steps from 1.
         """
@@ -129,7 +147,7 @@ class Heartbeat:
         return f"at step {self.step + 1} in `{kind}{again} {self.stage} {mark}{self.index}`"
 
     def wait_for_stop(self, sleep: Callable[[float], None] = time.sleep) -> int:
-        """Block until the watcher has said after how many periods all stop."""
+        """Block until the watcher has set the stop; return its number of periods."""
         before, self.state = self.state, WorkerState.HOLDING
         while self.stop == 0:
             sleep(_POLL_S)
@@ -138,17 +156,19 @@ class Heartbeat:
 
 
 def agreed_stop(periods: Sequence[int]) -> int:
-    """Number of periods after which all workers stop.
+    """Compute the number of periods after which all workers stop.
 
-    Determined from their numbers after all were told to hold.
+    Arguments:
+        periods: completed periods of each worker, read after `hold` was set on all pages.
     """
     return max(periods) + _AHEAD
 
 
 def hold_all(pages: Sequence[Heartbeat]) -> int:
-    """Ask all workers to stop at the same boundary; return its number of periods.
+    """Ask all workers to stop at the same boundary, without blocking.
 
-    Never blocks.
+    Returns:
+        Number of periods at that boundary.
     """
     for page in pages:
         page.hold = 1

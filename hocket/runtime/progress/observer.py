@@ -1,7 +1,7 @@
-"""Observer: receives a worker's reports and says whether to go on.
+"""Observer: receives a worker's reports and decides whether to continue.
 
-Rules of this file: no torch, no I/O. An engine calls these and knows nothing else of progress bars, checkpoints, signals
-or other workers' deaths.
+It is an engine's only contact with progress bars, checkpoints, signals and lost workers. This file has no torch and no
+I/O.
 """
 
 from typing import Protocol
@@ -12,41 +12,37 @@ from hocket.program.instruction import Instruction
 class Observer(Protocol):
     """Callbacks of an engine.
 
-    All calls but `loss` come from the thread of the compute lane.
+    All calls except `loss` come from the thread of the compute lane.
     """
 
     def waits(self, instruction: Instruction) -> None:
         """Report that the compute lane's next instruction waits for its inputs.
 
-        Its indices are moved on to the current period.
+        The instruction's indices are those of the current period.
         """
 
     def runs(self, instruction: Instruction) -> None:
-        """An instruction starts: everything it reads is there."""
+        """Report that an instruction starts; all its inputs are present."""
 
     def goes_on(self, periods: int) -> bool:
-        """True to run another period.
+        """True to run another period; False to run the epilogue next.
 
-        Called between periods with the number of periods begun: 0, 1, 2, ...
+        It is called between periods with the number of periods begun: 0, 1, 2, ... The call comes one period ahead:
+        with 0 and 1 before the first period, then at each boundary with the next number. The reason is that transfers
+        run ahead of the compute lane by at most a period.
 
-        The question comes one period ahead (0 and 1 before the first, then at each boundary the next number), because
-        transfers run ahead of the compute lane by at most a period.
-
-        False: leave out the periods that are left and run the epilogue. Every worker of a run gets False at the same
-        number. It may block for as long as it takes to agree on that number.
+        Every worker of a run gets False at the same number. The call may block until the workers agree on that number.
         """
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """Report the loss of one microbatch and its weight in the mean of the batch.
 
-        Called on the worker that computes the loss.
-
-        Microbatches count from 0 in this run.
+        It is called on the worker that computes the loss. Microbatches are counted from 0 in this run.
         """
 
 
 class Unobserved:
-    """Watches nothing and always goes on."""
+    """Observer that ignores all reports and always continues."""
 
     def waits(self, instruction: Instruction) -> None:
         """Ignore it."""
@@ -55,7 +51,7 @@ class Unobserved:
         """Ignore it."""
 
     def goes_on(self, periods: int) -> bool:
-        """Always."""
+        """Continue always."""
         return True
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:

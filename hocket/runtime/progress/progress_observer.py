@@ -1,9 +1,8 @@
 """Observer of one worker.
 
-It keeps the worker's progress page, its losses, the time of its periods, and when it stops.
-
-Rules of this file: no torch. It is called for every instruction: a few microseconds, and nothing that can block but the wait for the
-watcher's word (heartbeat.py).
+It writes the worker's progress page, reports losses, measures periods, and decides when to stop. It is called for every
+instruction, so a call takes a few microseconds. A call blocks only to wait for the watcher's stop (heartbeat.py). This
+file does not import torch.
 """
 
 import time
@@ -19,16 +18,16 @@ from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState
 from hocket.runtime.progress.segments import RunSegment, SegmentCounts, stop_in
 
 _KEPT_PERIODS = 4096
-# The first periods of a process pay for allocations and caches that the later ones find.
+# The first periods of a process are slower: they allocate memory and fill caches.
 _COLD_PERIODS = 2
 
 
 class Watched:
-    """An Observer.
+    """Observer of one worker.
 
     Attributes:
-        limit: periods after which the segment that is running ends.
-        stopped: whether the run ends with it because it was asked to.
+        limit: number of periods after which the current segment ends.
+        stopped: True if the run ends with this segment because a stop was requested.
     """
 
     def __init__(
@@ -43,11 +42,17 @@ class Watched:
         lr: Callable[[int], Sequence[float | None] | None] = lambda step: None,
         cold: int = 0,
     ) -> None:
-        """Watch device `number` of a program.
+        """Create the observer of device `number` of a program.
 
         Arguments:
-            lr: the learning rates of a step, from 0.
-            cold: periods at the beginning of each segment that are not counted: something else ran in this process before them.
+            progress: the worker's progress page.
+            report: callback for loss events.
+            pace: counts of microbatches and periods.
+            clock: current time, in seconds.
+            queued: seconds that the compute thread has waited for a core so far.
+            lr: returns the learning rates of a step, counted from 0.
+            cold: periods at the beginning of each segment that are not measured, because something else ran in this
+                process before.
         """
         self._cold, self._left_out = cold, 0
         self._progress, self._report, self._clock, self._pace = progress, report, clock, pace
@@ -57,7 +62,8 @@ class Watched:
         self._stop_at: int | None = None
         self.limit = 0
         self.stopped = self._replays = False
-        # A period begins with its first compute instruction, moved on; that of the epilogue ends the last one.
+        # A period begins with its first compute instruction, shifted by the period. The epilogue's instance ends the
+        # last period.
         first = next(iter(program.period.get((number, COMPUTE), ())), None)
         self._mark = _kind_of(first) if first else None
         self._mark_index = first.index if first else 0
@@ -65,11 +71,11 @@ class Watched:
         self._begun: int | None = None
         self._last_s = self._queued_s = 0.0
         self._period_s: deque[float] = deque(maxlen=_KEPT_PERIODS)
-        self._waited_s: deque[float] = deque(maxlen=_KEPT_PERIODS)  # of each period, for a core
+        self._waited_s: deque[float] = deque(maxlen=_KEPT_PERIODS)  # wait for a core, in each period
         self._measured = 0
 
     def begin(self, segment: RunSegment) -> None:
-        """A segment is about to run."""
+        """Begin a segment."""
         self._segment, self._begun, self.limit = segment, None, segment.periods
         self._left_out = min(self._cold, segment.periods - 1)
         if self._stop_at is not None:
@@ -78,7 +84,7 @@ class Watched:
     def again(self, segment: RunSegment) -> None:
         """Prepare for the replay of a step.
 
-        A replay is neither reported nor measured, and cannot be stopped.
+        A replay is not reported, not measured, and not stopped.
         """
         self._segment, self.limit, self._mark, self._replays = segment, segment.periods, None, True
 
@@ -105,7 +111,7 @@ class Watched:
             self._look(instruction)
 
     def goes_on(self, periods: int) -> bool:
-        """See Observer; the protocol is told in heartbeat.py."""
+        """See Observer; heartbeat.py describes the protocol."""
         if self._replays:
             return periods < self.limit
         self._progress.periods = self._segment.first_period + periods
@@ -135,9 +141,9 @@ class Watched:
 
     @property
     def iteration_s(self) -> float | None:
-        """Median seconds for the microbatches of one step over warm periods.
+        """Median time of one step's microbatches over warm periods, in seconds.
 
-        Over all periods, if there were few.
+        All periods count if none is warm. None if no period was measured.
         """
         found = self._warm(self._period_s)
         return median(found) * self._pace.microbatches / self._pace.stride if found else None
@@ -181,9 +187,9 @@ class Watched:
 
 
 def _kind_of(instruction: Instruction) -> tuple[object, ...]:
-    """Key shared by instructions that differ in their index only.
+    """Return a key shared by instructions that differ only in their index.
 
-    Swaps of weights and of stashes have different keys.
+    Swaps of weights and swaps of stashes have different keys.
     """
     swapped = instruction.writes[0] if instruction.kind in SWAPS else None
     what = (swapped.what, swapped.part, swapped.copy) if swapped else ()

@@ -1,9 +1,8 @@
 """Recording: a worker's events in all segments of a run.
 
-Their numbers count on from segment to segment.
-
-Rules of this file: no torch. Every segment of a program counts its microbatches and updates from zero; in a recording, as in a
-trace of one long segment, no name comes twice. The newest events are kept, so that a long run does not fill the memory.
+Each segment counts its microbatches and updates from zero. A recording continues the numbers from segment to segment,
+so that no name is repeated. Only the newest events are kept, so that a long run does not fill the memory. This file
+does not import torch.
 """
 
 from collections import deque
@@ -14,19 +13,19 @@ from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value
 from hocket.program.program import Program
 from hocket.program.trace.trace import Event
 
-# One instruction: begin and end on the worker's clock, and (where it is known) how long it waited for a core, in seconds.
+# One instruction with begin and end on the worker's clock and, if known, its wait for a core; all in seconds.
 Ran = tuple[Instruction, float, float] | tuple[Instruction, float, float, float]
 
 
 @dataclass(frozen=True)
 class RecordingOffset:
-    """Microbatches, and updates of each stage's weights, before a segment."""
+    """Numbers of microbatches and of each stage's updates before a segment."""
 
     microbatches: int
     updates: tuple[int, ...]
 
     def moved(self, instruction: Instruction) -> Instruction:
-        """An instruction as it would be called if nothing had ended before it."""
+        """Shift an instruction's indices by the offset."""
         stage_updates = self.updates[instruction.stage]
         by = stage_updates if instruction.counts_updates else self.microbatches
         return replace(
@@ -46,12 +45,13 @@ class Recording:
     """The newest events of one worker.
 
     Attributes:
-        events: ascending by segment and, inside, by start; segments_s: when the first instruction of each segment began.
-        left_out: how many older events were not kept.
+        events: events in order of segment, then start.
+        segments_s: begin of the first instruction of each segment, in seconds.
+        left_out: number of older events that were dropped.
     """
 
     def __init__(self, program: Program, device: int, most: int) -> None:
-        """Start an empty recording of one device of a program, of at most `most` events."""
+        """Start an empty recording of one device; it keeps at most `most` events."""
         self._program, self._device = program, device
         self._behind = RecordingOffset(0, (0,) * len(program.stages))
         self.events: deque[Event] = deque(maxlen=most)
@@ -59,7 +59,7 @@ class Recording:
         self.left_out = 0
 
     def add(self, records: Iterable[Ran], periods: int) -> None:
-        """Add the records of the next segment of `periods` periods, in any order."""
+        """Add the records of the next segment, in any order; it has `periods` periods."""
         ran = sorted(records, key=lambda record: record[1])
         room = (self.events.maxlen or 0) - len(self.events)
         self.left_out += max(0, len(ran) - room)

@@ -1,9 +1,9 @@
-"""Steps, periods and segments: turns a number of steps into runs of a program.
+"""Steps, periods and segments: convert a number of steps to runs of a program.
 
-Rules of this file: numbers only. A step is `plan.batch_size` samples, that is `microbatches` microbatches. A run of a
-program is a segment: prologue, some periods, epilogue. An asynchronous pipeline cannot be cut in the middle (its weights
-are at different versions everywhere), so it is drained at the end of a segment; only there can a checkpoint be made, and
-with the next segment its declared update rule starts again from version 0.
+A step is `plan.batch_size` samples, that is `microbatches` microbatches. A run of a program is a segment: prologue,
+some periods, epilogue. An asynchronous pipeline cannot be cut in the middle, because its stages have weights of
+different versions. It is drained at the end of a segment. Checkpoints are possible only there. In the next segment the
+update rule starts again from version 0.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,9 @@ class SegmentCounts:
     """Counts of a program and its plan: microbatches, periods and steps.
 
     Attributes:
-        admitted: microbatches that the prologue admits; stride: that each period admits.
-        microbatches: of one step.
+        admitted: microbatches that the prologue admits.
+        stride: microbatches that each period admits.
+        microbatches: microbatches of one step.
     """
 
     admitted: int
@@ -27,17 +28,17 @@ class SegmentCounts:
     microbatches: int
 
     def steps(self, periods: int) -> int | None:
-        """Whole steps in a segment of so many periods; None when it ends inside a step."""
+        """Return the steps in a segment of periods; None if it ends inside a step."""
         whole, rest = divmod(self.admitted + periods * self.stride, self.microbatches)
         return None if rest else whole
 
     def periods_from(self, periods: int) -> int:
-        """The least number of periods from this one on that ends with a whole step.
+        """Find the next number of periods, from `periods` on, that ends with a whole step.
 
         Raises:
-            InputError: there is none.
+            InputError: no number of periods does.
         """
-        # Microbatches modulo a step repeat after so many periods: if none of these fits, none ever does.
+        # Microbatches modulo a step repeat after this many periods, so later periods need not be tried.
         for more in range(lcm(self.stride, self.microbatches) // self.stride):
             if self.steps(periods + more) is not None:
                 return periods + more
@@ -45,7 +46,7 @@ class SegmentCounts:
         raise InputError("plan", found, f"whole steps of {self.microbatches}", "Change the number of microbatches.")
 
     def periods_for(self, steps: int) -> int:
-        """The least number of periods with at least so many steps, and whole ones."""
+        """Find the least number of periods with at least `steps` steps, all whole."""
         missing = steps * self.microbatches - self.admitted
         return self.periods_from(max(0, -(-missing // self.stride)))
 
@@ -55,8 +56,10 @@ class RunSegment:
     """One run of the program.
 
     Attributes:
-        first_step: steps trained before it; steps: trained in it.
-        first_period: periods completed before it, over all segments since the launch; periods: completed in it.
+        first_step: steps trained before it.
+        steps: steps trained in it.
+        first_period: periods completed before it, in all segments since the launch.
+        periods: periods completed in it.
     """
 
     first_step: int
@@ -66,19 +69,19 @@ class RunSegment:
 
     @property
     def end_step(self) -> int:
-        """Steps trained when it is over."""
+        """Steps trained at its end."""
         return self.first_step + self.steps
 
     @property
     def end_period(self) -> int:
-        """Periods completed when it is over."""
+        """Periods completed at its end."""
         return self.first_period + self.periods
 
 
 def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> Iterator[RunSegment]:
     """Yield segments from step `start` to at least `end`.
 
-    Each has at least `every` steps. None gives one segment.
+    Each segment has at least `every` steps; the last may have fewer. `every` = None gives one segment.
     """
     step, period = start, 0
     while step < end:
@@ -90,10 +93,12 @@ def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> It
 
 
 def stop_in(pace: SegmentCounts, segment: RunSegment, stop_at: int) -> int:
-    """Number of a segment's periods to run before the run ends.
+    """Compute the number of a segment's periods to run before a requested stop.
 
-    The run ends after `stop_at` periods in all.
+    Arguments:
+        stop_at: requested number of periods, in all segments since the launch.
 
-    Later than asked for where that would cut a step; never later than the segment was going to end anyway.
+    Returns:
+        Periods of this segment. The stop is moved to the end of a step, but not beyond the segment's end.
     """
     return min(segment.periods, pace.periods_from(max(0, stop_at - segment.first_period)))
