@@ -1,4 +1,4 @@
-"""Opening a plan with its profile: together or not at all."""
+"""Loading a plan with its profile."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_a_plan_with_its_profile(saved: Path) -> None:
-    """Both are read, the program is compiled once, and it is legal within the memory of the devices."""
+    """Both are read; the program is compiled once, is legal and fits."""
     opened = open_plan(saved)
     assert opened.profile == PROFILE
     assert opened.program is opened.program
@@ -37,7 +37,10 @@ def test_a_plan_with_its_profile(saved: Path) -> None:
 
 
 def test_limits_above_what_the_cluster_has() -> None:
-    """A plan that swaps may say more than there is: what its devices may hold, or have on their host together, is a problem then."""
+    """Limits of a plan that swaps may not exceed the cluster's memory.
+
+    This holds for devices, and for the sum of devices on a host.
+    """
     model = chain(
         6, forward_s=0.01, backward_s=0.02, weights_bytes=100e6, activation_bytes=2e6, device_type="v100-16gb"
     )
@@ -65,7 +68,7 @@ def test_limits_above_what_the_cluster_has() -> None:
 
 
 def test_a_limit_that_is_too_low_for_an_operation() -> None:
-    """It is refused with the plan's place, the operation and what lacks."""
+    """The error names the plan, the operation and the missing bytes."""
     model = chain(6, weights_bytes=100e6, activation_bytes=2e6, device_type="v100-16gb")
     cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=700e6, host_memory_bytes=6e9)
     best = search(model, cluster, PlanRequest(4, strategies=("harmony",))).best.plan
@@ -78,7 +81,7 @@ def test_a_limit_that_is_too_low_for_an_operation() -> None:
 
 
 def test_the_profile_is_looked_for_beside_the_plan(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan and profile move together; the folder that one works in does not matter."""
+    """The profile's path is relative to the plan, not to the working folder."""
     moved = saved.parent / "moved"
     moved.mkdir()
     for name in ("plan.yaml", "profile.json"):
@@ -88,7 +91,7 @@ def test_the_profile_is_looked_for_beside_the_plan(saved: Path, monkeypatch: pyt
 
 
 def test_a_profile_of_another_model(saved: Path) -> None:
-    """Another profile under the same name is refused with both digests and what to do."""
+    """Another profile under the same name is refused, with both digests and advice."""
     chain(5, device_type="cpu-core").save(saved.parent / "profile.json")
     with pytest.raises(InputError, match="Plan again with this profile") as caught:
         open_plan(saved)
@@ -97,7 +100,7 @@ def test_a_profile_of_another_model(saved: Path) -> None:
 
 
 def test_a_profile_that_is_gone(saved: Path) -> None:
-    """The key of the plan is named, the file that is missing, and what to do."""
+    """The error names the plan's key, the missing file and a remedy."""
     (saved.parent / "profile.json").unlink()
     with pytest.raises(InputError, match="write its path after `profile:`") as caught:
         open_plan(saved)
@@ -106,7 +109,7 @@ def test_a_profile_that_is_gone(saved: Path) -> None:
 
 
 def test_a_job_is_no_plan(tmp_path: Path) -> None:
-    """A Python file is told as one, not by where it ceases to be YAML."""
+    """A Python file is recognized, instead of a YAML error."""
     (tmp_path / "job.py").write_text("import torch\n\njob = Job(\n    3\n)\n")
     with pytest.raises(
         InputError, match=r"job\.py: found a Python file; expected a plan .*Make one with `hocket plan`"
@@ -115,7 +118,7 @@ def test_a_job_is_no_plan(tmp_path: Path) -> None:
 
 
 def test_a_plan_without_a_profile(saved: Path) -> None:
-    """It says that the key is missing, and how a plan comes to it."""
+    """The error names the missing key and how to write it."""
     replace(Plan.read(saved), profile="").save(saved)
     with pytest.raises(InputError, match=r"plan\.yaml: profile: found nothing.*Write the path after"):
         open_plan(saved)
@@ -131,7 +134,7 @@ def test_a_plan_without_a_profile(saved: Path) -> None:
     ],
 )
 def test_what_a_plan_says_is_told_with_its_file(saved: Path, edit: dict[str, Any], place: str) -> None:
-    """Whatever one asks of it; of a plan that is of no file, the key alone."""
+    """Errors name the plan's file; without a file, only the key."""
     replace(Plan.read(saved), **edit).save(saved)
     opened = open_plan(saved)
     for ask in (lambda o: o.program, lambda o: o.predicted, lambda o: o.simulate()):
@@ -144,7 +147,7 @@ def test_what_a_plan_says_is_told_with_its_file(saved: Path, edit: dict[str, Any
 
 
 def test_the_prediction_is_of_the_plan_as_it_stands(saved: Path) -> None:
-    """Of a plan as it was written it is what was written; of one edited by hand it is another."""
+    """The prediction equals the written one, and differs after an edit."""
     assert open_plan(saved).predicted == open_plan(saved).plan.predicted
     plan = Plan.read(saved)
     replace(plan, stages=tuple(replace(stage, recompute=True) for stage in plan.stages)).save(saved)
@@ -154,7 +157,7 @@ def test_the_prediction_is_of_the_plan_as_it_stands(saved: Path) -> None:
 
 
 def test_a_plan_edited_into_too_much_memory(saved: Path) -> None:
-    """A plan is checked against the devices' memory, and the problem names the device."""
+    """A plan is checked against device memory; the problem names the device."""
     plan = Plan.read(saved)
     replace(plan, cluster=replace(plan.cluster, memory_bytes=1e6)).save(saved)
     opened = open_plan(saved)

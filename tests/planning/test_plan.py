@@ -1,4 +1,4 @@
-"""The plan file: text and back, and one clear error for every way to edit it into nonsense."""
+"""The plan file: round trip, and one clear error for each invalid edit."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +48,7 @@ PLAN = Plan(
     ],
 )
 def test_wrong_threads(threads: tuple[int, ...], shard: str, expected: str) -> None:
-    """A number for each bucket, as many as the device can have, of threads only for all-reduces of whole gradients (shard: none)."""
+    """Threads: one number for each bucket, within the device's limit, unsharded sums."""
     first = replace(PLAN.stages[0], threads=threads)
     with pytest.raises(InputError, match=expected) as found:
         replace(PLAN, stages=(first, PLAN.stages[1]), shard=shard)
@@ -62,7 +62,7 @@ def test_a_gpu_has_more_threads() -> None:
 
 
 def test_text_and_back() -> None:
-    """What is written is read back as the same plan, and written again as the same bytes."""
+    """A plan is read back unchanged, and written again as the same bytes."""
     text = PLAN.to_yaml()
     assert Plan.from_yaml(text) == PLAN
     assert Plan.from_yaml(text).to_yaml() == text
@@ -81,7 +81,7 @@ def test_text_and_back() -> None:
 def test_any_plan_is_read_back(
     batch: int, data: st.DataObject, recompute: bool, options: dict[str, Any], model: str
 ) -> None:
-    """Also with odd names, options of every type and no prediction."""
+    """Also with odd names, options of every type and without a prediction."""
     size = data.draw(st.integers(1, batch))
     at = data.draw(st.integers(1, 5))
     stages = (PlanStage(NAMES[:at], (0,), recompute), PlanStage(NAMES[at:], (3, 1)))
@@ -90,7 +90,7 @@ def test_any_plan_is_read_back(
 
 
 def test_a_plan_on_disk(tmp_path: Path) -> None:
-    """Saved and read by path; a missing one is told with the nearest name."""
+    """Save and read by path; a missing file is reported with the nearest name."""
     PLAN.save(tmp_path / "plan.yaml")
     assert Plan.read(tmp_path / "plan.yaml") == PLAN
     with pytest.raises(InputError, match=r"plam\.yaml: found no such file.*Did you mean 'plan\.yaml'"):
@@ -99,7 +99,10 @@ def test_a_plan_on_disk(tmp_path: Path) -> None:
 
 @given(batch=st.integers(1, 60), data=st.data())
 def test_microbatches_make_up_the_batch(batch: int, data: st.DataObject) -> None:
-    """All of one size but the last, which is never empty; numbers go on over batches."""
+    """All have one size but the last, which is never empty.
+
+    Numbers continue over batches.
+    """
     size = data.draw(st.integers(1, batch))
     plan = replace(PLAN, batch_size=batch, microbatch_size=size)
     samples = [plan.samples(m) for m in range(plan.microbatches)]
@@ -123,7 +126,7 @@ Edit = Callable[[dict[str, Any]], object]
 
 
 def bad(name: str, edit: Edit, place: str, *words: str) -> Any:
-    """An edit of the plan's data, the place that the error names, and what its text says."""
+    """An edit of the plan's data, with the error's place and text."""
     return pytest.param(edit, place, words, id=name)
 
 
@@ -197,7 +200,7 @@ def bad(name: str, edit: Edit, place: str, *words: str) -> Any:
     ],
 )
 def test_a_plan_edited_into_nonsense(edit: Edit, place: str, words: tuple[str, ...]) -> None:
-    """One error that names the place, what stands there and what would be right."""
+    """One error names the place, the value and what is expected."""
     data = parse_yaml(PLAN.to_yaml(), "plan")
     edit(data)
     with pytest.raises(InputError) as caught:
@@ -224,7 +227,10 @@ def test_a_plan_edited_into_nonsense(edit: Edit, place: str, words: tuple[str, .
     ],
 )
 def test_a_file_that_is_no_plan(text: str, found: str) -> None:
-    """It is told what it is, what a plan would be and how to make one; no list of missing keys."""
+    """The error says what the file is and how to make a plan.
+
+    It does not list missing keys.
+    """
     with pytest.raises(InputError) as caught:
         Plan.from_yaml(text, "x.yaml")
     assert (caught.value.place, caught.value.found) == ("x.yaml", found)
@@ -233,7 +239,7 @@ def test_a_file_that_is_no_plan(text: str, found: str) -> None:
 
 
 def test_a_file_that_is_no_yaml() -> None:
-    """The line and what stands there, and still what a plan would be."""
+    """The error names the line and its content, and describes a plan."""
     with pytest.raises(InputError) as caught:
         Plan.from_yaml("strategy: flush\nstages: [a: b: c]\n", "x.yaml")
     assert caught.value.place == "x.yaml, line 2"
@@ -243,7 +249,7 @@ def test_a_file_that_is_no_yaml() -> None:
 
 
 def test_layers_of_another_model() -> None:
-    """A layer that the graph lacks is named, with the nearest one or the thought that the model may be another."""
+    """An unknown layer is named, with the nearest name or a hint at another model."""
     odd = replace(
         PLAN,
         stages=(replace(PLAN.stages[0], layers=("layer0", "layer1", "leyer2"), buckets=(), threads=()), PLAN.stages[1]),
@@ -272,14 +278,14 @@ def test_layers_of_another_model() -> None:
     ids=["twice", "missing", "backwards", "empty"],
 )
 def test_layers_that_are_no_partition(stages: tuple[tuple[str, ...], ...], words: str) -> None:
-    """Each layer once, nothing missing, tensors forward only."""
+    """Each layer once, none missing, tensors forward only."""
     plan = replace(PLAN, stages=tuple(PlanStage(names, (s,)) for s, names in enumerate(stages)))
     with pytest.raises(InputError, match=words):
         plan.compile(PROFILE)
 
 
 def test_a_strategy_that_does_not_take_it() -> None:
-    """An unknown strategy, an unknown option, an option of the wrong type, and a refusal: each says what would do."""
+    """Unknown strategies and options, wrong types and refusals name valid values."""
     with pytest.raises(InputError, match=r"'flesh'; expected one of .*Did you mean 'flush'"):
         replace(PLAN, strategy="flesh").compile(PROFILE)
     with pytest.raises(InputError, match=r"options\.in_flight.*flush takes none"):

@@ -14,8 +14,7 @@ from hocket.strategies.base.search_space import SearchSpace
 
 POLICY = "next_use"
 # Largest seconds of the finest plan relative to the fastest, by the tuner's estimate. The tuner ignores prefetching,
-# from which many small
-# packs gain most.
+# from which many small packs gain most.
 FINE = 1.1
 KEPT = (1, 2, 4)  # one of this many packs keeps its stash instead of recomputing it, in the order of trial
 AHEAD = (2, 1)  # numbers of operations by which values are prefetched

@@ -1,4 +1,7 @@
-"""Buckets and threads of plans that a search has found: never slower than buckets of one size, near the best of all, and said."""
+"""Buckets and threads of the best plans of a search.
+
+They are never slower than buckets of one size, near the optimum, and reported.
+"""
 
 from dataclasses import replace
 from itertools import combinations, pairwise, product
@@ -77,7 +80,7 @@ def replicated(profile: ModelProfile, on: Cluster, **options: object) -> Plan:
 def test_never_slower_and_within_memory(
     profile: ModelProfile, on: Cluster, batch_size: int, memory: float | None, known: OverlapModel | None
 ) -> None:
-    """Of the same candidates each is as quick or quicker, is what is predicted of its plan, and passes the proof as before."""
+    """Each candidate is at least as fast, matches its prediction, and still fits."""
     on = replace(on, memory_bytes=memory)
     if known is not None:
         levels = (replace(on.levels[0], overlap=replace(known, threads=(1, 16, 256))), *on.levels[1:])
@@ -107,7 +110,10 @@ def test_never_slower_and_within_memory(
 @pytest.mark.parametrize("overlap", [None, KNOWN])
 @pytest.mark.parametrize("rate", [6e9, 5e10])
 def test_near_the_best_of_all(overlap: OverlapModel | None, rate: float) -> None:
-    """Of five layers, one without weights: every way to make buckets of them, with every number of threads, simulated."""
+    """Compare with all buckets and all numbers of threads, for five layers.
+
+    One of the layers has no weights. Every combination is simulated.
+    """
     sizes = [3e7, 0.0, 2e6, 4e7, 1e7]
     profile = chain(
         5, forward_s=2e-3, backward_s=[5e-3, 1e-3, 4e-3, 6e-3, 2e-3], weights_bytes=sizes, device_type="v100-16gb"
@@ -134,7 +140,10 @@ def test_near_the_best_of_all(overlap: OverlapModel | None, rate: float) -> None
 
 
 def test_what_is_gained_is_said() -> None:
-    """In the candidate, with how many there were; threads only where they are known; `default` leaves all as it was."""
+    """The candidate reports the gain and the number of buckets.
+
+    Threads are reported only if they are known. `default` leaves all plans as they were.
+    """
     options = {"strategies": ("data_parallel",), "shards": ("none",)}
     known, unknown = cluster(overlap=KNOWN), cluster()
     for on in (known, unknown):
@@ -150,7 +159,11 @@ def test_what_is_gained_is_said() -> None:
 
 
 def test_what_is_best_only_with_other_buckets_is_found() -> None:
-    """One device takes less than two whose gradients are one bucket, behind all of the backward; with more buckets two are quicker."""
+    """A plan that is best only with several buckets is found.
+
+    With one bucket, which is summed after the backward, one device is faster than two; with more buckets two are
+    faster.
+    """
     profile = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="v100-16gb")
     two = cluster(Level("server", 2, 1e9, 1e-6))
     options = {"strategies": ("data_parallel",), "microbatch_sizes": (1,), "shards": ("none",)}
@@ -160,8 +173,11 @@ def test_what_is_best_only_with_other_buckets_is_found() -> None:
 
 
 def test_under_a_limit_of_amplification() -> None:
-    """A limit that does not bind changes nothing, of plans that keep devices and of those that lend them; one that binds holds for plans
-    with other buckets, whose amplification is counted anew."""
+    """Amplification limits also hold for plans with other buckets.
+
+    A limit that does not bind changes nothing, for strategies that keep devices or yield idle ones. With other
+    buckets, amplification is computed again.
+    """
     on = cluster(overlap=KNOWN)
     options = {"strategies": ("data_parallel", "burst_parallel"), "shards": ("none",)}
     free, found = (
@@ -189,8 +205,11 @@ def test_under_a_limit_of_amplification() -> None:
 @pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("name", ["data_parallel", "burst_parallel"])
 def test_what_keeps_a_limit_with_other_buckets_alone_is_found(name: str, tensor: int) -> None:
-    """Of a plan on all devices that uses less with the buckets that serve it best: a limit between the two refuses it with `default`; with
-    `auto` it is offered, and says what buckets gain."""
+    """A plan that keeps the limit only with other buckets is found by `auto`.
+
+    The limit is between the device-seconds with and without other buckets. `default` refuses the plan; `auto`
+    offers it and reports the gain.
+    """
     on, profile = cluster(overlap=KNOWN), replace(MANY, tensor=tensor)
     options = {"strategies": (name,), "shards": ("none",), "microbatch_sizes": (1,)}
 
@@ -214,7 +233,10 @@ def test_what_keeps_a_limit_with_other_buckets_alone_is_found(name: str, tensor:
 
 
 def test_buckets_are_looked_for_only_where_they_can_change_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where a plan would be above the limit even if its sums took no more than they must, nor where nothing is summed."""
+    """Buckets are not searched if they cannot bring a plan below the limit.
+
+    That is, if the plan exceeds the limit even with the least possible time for sums, or if it sums nothing.
+    """
     asked = list[Plan]()
     monkeypatch.setattr("hocket.planning.buckets.assign._quickest", lambda plan, *_: asked.append(plan))
     plan = replicated(MANY, cluster(overlap=KNOWN))
@@ -230,7 +252,10 @@ def test_buckets_are_looked_for_only_where_they_can_change_a_verdict(monkeypatch
 
 
 def test_however_it_is_asked() -> None:
-    """A strategy's best plan is as quick in a search of all as in one of its own; what has buckets of 25 MiB for want of looking says so."""
+    """A strategy's best plan is equally fast in a search of all strategies.
+
+    Plans that keep 25 MiB buckets because they were not searched say so.
+    """
     on = cluster(overlap=KNOWN)
     names = ("data_parallel", "burst_parallel", "interleaved", "flush")
     found = search(MANY, on, PlanRequest(8, strategies=names, shards=("none",))).candidates
@@ -246,7 +271,7 @@ def test_however_it_is_asked() -> None:
 
 
 def test_threads_that_the_library_takes_are_not_told() -> None:
-    """They gain nothing: where all are as many as without a word, the sentence is of buckets alone."""
+    """The library's default number of threads is not reported."""
     own = replace(KNOWN, threads=(KNOWN.own_threads,))
     found = rebucketed(replicated(MANY, cluster(overlap=own)), MANY)
     assert found is not None
@@ -256,7 +281,7 @@ def test_threads_that_the_library_takes_are_not_told() -> None:
 
 
 def test_threads_that_gain_less_than_chance_are_not_taken() -> None:
-    """Four threads that move gradients a tenth of a thousandth faster than one, and take nothing: one."""
+    """A gain of a hundredth of a percent does not justify more threads."""
     most = KNOWN.alone.most_bytes_per_s
     rate = Rate(most, 1e-3 * most, 1.0)
     even = replace(KNOWN, taken=0.0, beside=rate, alone=rate, threads=(1, 4), own_threads=1)
@@ -266,7 +291,7 @@ def test_threads_that_gain_less_than_chance_are_not_taken() -> None:
 
 
 def test_threads_of_a_processor() -> None:
-    """Of numbers of threads that are known only those are chosen that a plan of processors may have."""
+    """Only numbers of threads that a plan for processors may have are chosen."""
     profile = replace(MANY, device_type="cpu-core")
     known = replace(KNOWN, threads=(2, 2048), own_threads=2)
     on = replace(cluster(overlap=known), device_type="cpu-core")
@@ -276,7 +301,7 @@ def test_threads_of_a_processor() -> None:
 
 
 def test_buckets_of_a_number_of_bytes() -> None:
-    """As they are asked for; nonsense is refused."""
+    """Buckets have the requested size; invalid sizes are refused."""
     options = {"strategies": ("data_parallel",), "shards": ("none",)}
     found = search(MANY, cluster(), PlanRequest(8, buckets=1e6, **options)).best
     assert len(found.plan.stages[0].buckets) == LAYERS
@@ -287,7 +312,10 @@ def test_buckets_of_a_number_of_bytes() -> None:
 
 
 def test_stages_with_several_microbatches_and_replicas_that_run_bundles() -> None:
-    """Each stage of a pipeline with replicas gains by what overlaps with its last backward; bundles are as long as they are."""
+    """Each stage of a replicated pipeline gains by overlap with its last backward.
+
+    Merged microbatches count with their full length.
+    """
     names = tuple(layer.name for layer in MANY.layers)
     half = LAYERS // 2
     pipeline = (PlanStage(names[:half], (0, 1, 2, 3)), PlanStage(names[half:], (4, 5, 6, 7)))
@@ -303,7 +331,10 @@ def test_stages_with_several_microbatches_and_replicas_that_run_bundles() -> Non
 @pytest.mark.parametrize("shard", ["optimizer", "full"])
 @pytest.mark.parametrize("overlap", [None, KNOWN])
 def test_sums_that_replicas_divide(overlap: OverlapModel | None, shard: str) -> None:
-    """Are near the best of all ways to make buckets of five layers, simulated; threads stay those of the library."""
+    """Buckets of sharded sums are near the optimum for five layers.
+
+    Threads stay the library's default.
+    """
     sizes = [3e7, 0.0, 2e6, 4e7, 1e7]
     seconds = [5e-3, 1e-3, 4e-3, 6e-3, 2e-3]
     profile = chain(5, forward_s=2e-3, backward_s=seconds, weights_bytes=sizes, device_type="v100-16gb")
@@ -326,7 +357,7 @@ def test_sums_that_replicas_divide(overlap: OverlapModel | None, shard: str) -> 
 
 
 def test_where_nothing_can_be_chosen() -> None:
-    """Plans without replicas, and units of one layer, whose sum is in one bucket whatever is done."""
+    """Plans without replicas, and units of one layer, have no choice of buckets."""
     on = cluster(overlap=KNOWN)
     names = tuple(layer.name for layer in MANY.layers)
     assert rebucketed(plan_of(MANY, on, (PlanStage(names, (0,)),)), MANY) is None
@@ -335,7 +366,7 @@ def test_where_nothing_can_be_chosen() -> None:
 
 
 def test_cores_that_are_too_few() -> None:
-    """Where sums take cores from computation, as everything of a host does, buckets are found all the same."""
+    """Buckets are also found if sums use cores of the computation."""
     host = cluster(Level("server", 4, 2e9, 1e-5), host_cores=4.0, transfer_cores=0.25)
     found = rebucketed(replicated(MANY, host), MANY)
     assert found is not None
@@ -344,8 +375,11 @@ def test_cores_that_are_too_few() -> None:
 
 @pytest.mark.parametrize("shard", ["none", "optimizer"])
 def test_by_sizes(shard: str) -> None:
-    """The best plan has the buckets that serve it best, also where replicas divide its sums; threads where they are known and sums whole;
-    with `default`, and where nothing is to be gained, buckets of 25 MiB."""
+    """The best plan of an analytic model gets the best buckets, even if sharded.
+
+    Threads are chosen if they are known and sums are not sharded. With `default`, and without a gain, buckets have
+    25 MiB.
+    """
     model = Transformer("small", layers=12, hidden=1024, heads=16, sequence=512, vocabulary=1000)
     levels = (Level("server", 8, 25e9, 5e-6),)
     on = Cluster("servers", levels, "a100-80gb")

@@ -1,4 +1,4 @@
-"""planning/buckets/baselines.py: which layers the rules of others put together."""
+"""Bucket rules of other systems: which layers share a bucket."""
 
 from itertools import accumulate
 
@@ -54,7 +54,10 @@ def test_no_overlap_is_one_after_the_other(found: ReadyGradients, model: Overlap
 
 
 def test_layers_merge_where_startup_is_long() -> None:
-    """With a startup longer than the backward all are one; without any each goes by itself, but for layers without gradients."""
+    """A startup longer than the backward merges all layers; none separates them.
+
+    Layers without gradients never form their own bucket.
+    """
     found = ReadyGradients((1e6,) * 6, (0.01,) * 6)
     slow, quick = (V100.on(workers) for workers in (4096, 2))
     assert slow.startup_s > sum(found.computes_s)

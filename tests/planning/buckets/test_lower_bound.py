@@ -1,4 +1,4 @@
-"""What a plan uses at least is no more than it uses with any buckets, by any threads; and what no buckets change is part of it."""
+"""Lower bound of device-seconds for any buckets and threads."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ from tests.tiers import examples
 @examples(15)
 @given(profile=profiles(most=4), on=clusters(), batch_size=st.integers(1, 6), data=st.data())
 def test_no_buckets_use_less(profile: ModelProfile, on: Cluster, batch_size: int, data: st.DataObject) -> None:
-    """Of plans of several strategies, with sums that replicas divide and without."""
+    """No buckets are below the bound, for several strategies, sharded or not."""
     levels = (level.overlap and replace(level.overlap, threads=(1, 3)) for level in on.levels)
     on = replace(
         on, levels=tuple(replace(level, overlap=known) for level, known in zip(on.levels, levels, strict=True))
@@ -47,7 +47,7 @@ def test_no_buckets_use_less(profile: ModelProfile, on: Cluster, batch_size: int
 
 @pytest.mark.parametrize(("shard", "sums_s"), [("none", 0.25), ("optimizer", 0.125 + 0.5)])
 def test_what_is_left(shard: str, sums_s: float) -> None:
-    """Computation, the sum of the last gradients, and the gather of what each replica has made."""
+    """The bound contains computation, the sum of the last gradients, and gathers."""
     profile = chain(4, forward_s=1.0, backward_s=2.0, weights_bytes=1e9, microbatch_sizes=(1,), device_type="v100-16gb")
     on = Cluster("two", (Level("wire", 2, 4e9, 1e-3),), "v100-16gb")
     plan: Plan = search(

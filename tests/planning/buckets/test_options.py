@@ -1,4 +1,4 @@
-"""What a plan's stages could have for buckets: of which gradients, and what is said to be gained."""
+"""Options for a plan's buckets: their gradients and estimated gains."""
 
 from dataclasses import replace
 
@@ -16,8 +16,11 @@ from tests.planning.buckets.test_assign import KNOWN, MANY, cluster, plan_of, re
 
 
 def test_gradients_are_those_of_the_simulator() -> None:
-    """Layers without weights go with the next that has some; what is computed behind the last gradients is behind all buckets; what stages
-    share is in none of these."""
+    """Gradients are grouped and timed as in the simulator.
+
+    Layers without weights join the next layer with weights. Computation after the last gradients is after all
+    buckets. Tied weights are in none of the buckets.
+    """
     profile = chain(
         5, backward_s=[1.0, 2.0, 3.0, 4.0, 5.0], weights_bytes=[0.0, 8.0, 0.0, 6.0, 4.0], device_type="v100-16gb"
     )
@@ -46,7 +49,11 @@ def test_gradients_are_those_of_the_simulator() -> None:
 @pytest.mark.parametrize("shard", ["none", "optimizer"])
 @pytest.mark.parametrize("overlap", [None, KNOWN])
 def test_what_is_gained_is_what_an_iteration_gains(overlap: object, shard: str) -> None:
-    """Of one stage, whose sums have a link of their own; of two on the same devices both count, of two beside each other the larger."""
+    """The estimated gain equals the gain of an iteration.
+
+    The sums of the stage have a separate link. Of two stages on the same devices both gains count; of two stages on
+    different devices, the larger.
+    """
     plan = replicated(MANY, cluster(overlap=overlap), shard=shard)
     before_s = predict_iteration(plan, MANY).iteration_s
     for stages, gain_s in ways(plan, MANY):

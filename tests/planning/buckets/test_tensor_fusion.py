@@ -1,4 +1,4 @@
-"""planning/buckets/tensor_fusion.py: the search against Algorithm 1 as it is printed, and against all ways there are."""
+"""Tensor fusion against the printed Algorithm 1, and against all possible fusions."""
 
 from collections.abc import Iterator
 from itertools import combinations, product
@@ -39,7 +39,10 @@ def printed(found: ReadyGradients, model: OverlapModel, threads: tuple[int, ...]
 
 
 def on_edges(fusion: Fusion, found: ReadyGradients, model: OverlapModel, chunks: int) -> float:
-    """What the search counts for buckets and threads: the best way in which their all-reduces begin at edges of chunks."""
+    """Value of the search for given buckets and threads.
+
+    It is the best way in which their all-reduces begin at edges of chunks.
+    """
     computes = found.computes_s
     width = sum(computes) / chunks
     ends = {z: z * width for z in range(chunks + 1)}
@@ -57,7 +60,7 @@ def on_edges(fusion: Fusion, found: ReadyGradients, model: OverlapModel, chunks:
 
 
 def all_ways(layers: int, most: int, threads: tuple[int, ...]) -> Iterator[Fusion]:
-    """Every fusion of at most so many buckets, with all threads."""
+    """Every fusion with at most this many buckets, with all threads."""
     for buckets in range(1, min(most, layers) + 1):
         for inner in combinations(range(1, layers), buckets - 1):
             for lanes in product(threads, repeat=buckets):
@@ -76,7 +79,7 @@ def test_the_search_is_algorithm_1(found: ReadyGradients, model: OverlapModel, m
 @examples(60)
 @given(gradients(5), models(), st.integers(1, 4), st.integers(1, 40))
 def test_within_the_bound_of_theorem_2(found: ReadyGradients, model: OverlapModel, most: int, chunks: int) -> None:
-    """(1 + (K - 1) / Z) times the best of all buckets and threads there are."""
+    """The result is at most (1 + (K - 1) / Z) times the optimum."""
     best = min(way.backward_s(found, model) for way in all_ways(len(found.sizes_bytes), most, FEW))
     took = joint(found, model, FEW, most, chunks).backward_s(found, model)
     buckets = min(most, len(found.sizes_bytes))
@@ -88,7 +91,7 @@ def test_within_the_bound_of_theorem_2(found: ReadyGradients, model: OverlapMode
 def test_within_the_bound_of_theorem_1(
     found: ReadyGradients, model: OverlapModel, chunks: int, data: st.DataObject
 ) -> None:
-    """The same for buckets that are given."""
+    """The same bound holds for given buckets."""
     layers = len(found.sizes_bytes)
     inner = data.draw(st.sets(st.integers(1, layers - 1))) if layers > 1 else set()
     ends = (*sorted(inner), layers)
@@ -99,7 +102,7 @@ def test_within_the_bound_of_theorem_1(
 
 
 def test_threads_follow_what_is_on_the_critical_path() -> None:
-    """LIBRA, figure 1(b): few threads beside much computation, many beside little."""
+    """Few threads beside much computation, many beside little (LIBRA, figure 1(b))."""
     sizes = (20e6,) * 4
     much, little = (ReadyGradients(sizes, (each,) * 4) for each in (0.2, 0.002))
     assert joint(much, V100).threads[0] == THREADS[0]
@@ -107,7 +110,7 @@ def test_threads_follow_what_is_on_the_critical_path() -> None:
 
 
 def test_the_last_bucket_has_nothing_beside_it() -> None:
-    """All threads for what is moved alone."""
+    """A bucket that is moved alone uses all threads."""
     found = ReadyGradients((1e8,) * 3, (0.01,) * 3)
     assert joint(found, V100).threads[-1] == THREADS[-1]
 

@@ -1,4 +1,4 @@
-"""Other threads than the library's are taken only where they gain more than chance."""
+"""Other threads than the library's are chosen only if they gain more than chance."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ SOME = ReadyGradients((2e7, 3e7, 1e7), (5e-3, 4e-3, 6e-3))
 @examples(30)
 @given(found=gradients(5), model=models(), own=st.sampled_from(THREADS))
 def test_taken_only_where_they_gain(found: ReadyGradients, model: OverlapModel, own: int) -> None:
-    """What is taken is the library's number everywhere, or what the search found and is quicker than it by more than WORTH."""
+    """The result is the library's number, or one that is faster by more than WORTH."""
     known = replace(model, threads=THREADS, own_threads=own)
     ends = tuple(range(1, len(found.sizes_bytes) + 1))
     for taken, plain, other in (
@@ -34,7 +34,10 @@ def test_taken_only_where_they_gain(found: ReadyGradients, model: OverlapModel, 
 
 
 def test_threads_that_gain_next_to_nothing() -> None:
-    """Four threads move gradients a tenth of a thousandth faster than one, and take nothing: the search has four, one is taken."""
+    """Four threads that gain a hundredth of a percent are not chosen.
+
+    The search itself prefers them, because they cost nothing.
+    """
     most = V100.alone.most_bytes_per_s
     rate = Rate(most, 1e-3 * most, 1.0)
     even = replace(V100, taken=0.0, beside=rate, alone=rate, threads=(1, 4), own_threads=1)
@@ -44,7 +47,7 @@ def test_threads_that_gain_next_to_nothing() -> None:
 
 
 def test_threads_that_gain_less_than_the_fit_is_off() -> None:
-    """What a model says that threads gain counts only where it is more than the model's own error."""
+    """A gain below the model's own error does not count."""
     most = V100.alone.most_bytes_per_s
     rate = Rate(most, 0.2 * most, 1.0)
     some = replace(V100, taken=0.0, beside=rate, alone=rate, threads=(1, 4), own_threads=1)
@@ -56,6 +59,9 @@ def test_threads_that_gain_less_than_the_fit_is_off() -> None:
 
 
 def test_of_numbers_that_are_not_the_librarys() -> None:
-    """Where its own is none of those that were measured one of these is taken; without numbers its own."""
+    """Measured numbers are chosen if the library's own was not measured.
+
+    Without any measured numbers, the library's own is used.
+    """
     assert set(taken_buckets(SOME, replace(V100, own_threads=1), THREADS).threads) <= set(THREADS)
     assert set(taken_buckets(SOME, replace(V100, own_threads=64)).threads) == {64}

@@ -1,4 +1,7 @@
-"""Goals of analytic models, and of profiles: the part that is chosen, as searching each part alone has it."""
+"""Goals of analytic models and profiles: the best sub-cluster is chosen.
+
+The reference is a separate search on each sub-cluster.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +30,7 @@ SAMPLES = 10_000.0
 
 
 def each_part() -> dict[int, float]:
-    """Seconds of the best iteration by devices, each part searched alone."""
+    """Seconds of the best iteration by devices, from a search on each sub-cluster."""
     found = {}
     for part in parts(PRICED):
         try:
@@ -51,7 +54,10 @@ def test_each_goal_is_the_best_of_all_parts() -> None:
 
 @pytest.mark.slow
 def test_the_closed_form_is_near_ours() -> None:
-    """Equation 4.4 leaves attention and the words out: with few of both it gives our time."""
+    """Equation 4.4 is near our time for a model with little attention and vocabulary.
+
+    The equation leaves both out.
+    """
     model = replace(GPT, layers=24, hidden=2048, vocabulary=512, sequence=64)
     planned = plan_sizes(model, PRICED, PlanRequest(16), Goal("time", samples=1e6))
     assert by_equation_4_4_s(planned) == pytest.approx(planned.worth.training_s, rel=0.05)
@@ -59,7 +65,7 @@ def test_the_closed_form_is_near_ours() -> None:
 
 
 def test_kinds_that_cannot_be_planned_together() -> None:
-    """A part of one kind may serve where the whole is refused."""
+    """A sub-cluster of one type may serve if the whole cluster is refused."""
     for usd, kind in ((1.0, "h100"), (50.0, "a100-80gb")):
         nodes = (Node("a100-80gb", 4), Node("h100", 4, price_usd_per_hour=usd))
         planned = plan_sizes(GPT, replace(PRICED, device_type="", nodes=nodes), PlanRequest(16), Goal("cost"))
@@ -67,7 +73,10 @@ def test_kinds_that_cannot_be_planned_together() -> None:
 
 
 def test_widths_that_fit_some_parts() -> None:
-    """Groups of four are not asked of three devices; of no part where the whole has none."""
+    """Groups of four are not tried on three devices.
+
+    A size that the whole cluster cannot have is refused.
+    """
     planned = plan_sizes(GPT, PRICED, PlanRequest(16, tensors=(4,)), Goal("cost"))
     assert planned.part.devices % 4 == 0
     with pytest.raises(InputError, match="tensor: found 16"):
@@ -75,7 +84,7 @@ def test_widths_that_fit_some_parts() -> None:
 
 
 def test_in_python(tmp_path: Path) -> None:
-    """For analytic models and profiles, with goals and without."""
+    """Analytic models and profiles, with goals and without."""
     found = hocket.plan(GPT, PRICED, 16)
     assert isinstance(found, SizedSearch)
     found.save(tmp_path / "plan.yaml")
@@ -98,7 +107,7 @@ def test_in_python(tmp_path: Path) -> None:
 
 
 def test_a_profile_for_a_deadline() -> None:
-    """The fewest devices whose best plan is quick enough, as searching each part alone has it."""
+    """The fewest devices that meet the deadline, as in separate searches."""
     profile = chain(8, forward_s=0.001, backward_s=0.002, device_type="v100-16gb")
     server = Cluster("server", (Level("server", 4, 1e9, 1e-5),), "v100-16gb")
     alone = [hocket.plan(profile, part.cluster, 8).best.iteration_s for part in parts(server)]
@@ -108,7 +117,10 @@ def test_a_profile_for_a_deadline() -> None:
 
 
 def test_of_equal_plans_the_one_that_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans that count as equal differ where a deadline lies between them; without one the first of them is best, as ever."""
+    """A deadline decides between plans that count as equal.
+
+    Without a deadline, the first of them is best.
+    """
     profile = chain(4, forward_s=0.001, backward_s=0.002, device_type="v100-16gb")
     server = Cluster("server", (Level("server", 1, 1e9, 1e-5),), "v100-16gb")
 

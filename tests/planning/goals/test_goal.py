@@ -1,4 +1,7 @@
-"""Goals: what an iteration means for one, and that the part that serves it best is found without any order among parts."""
+"""Goals: the value of an iteration, and the search for the best sub-cluster.
+
+Nothing is assumed about the order of sub-clusters.
+"""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -20,7 +23,7 @@ PARTS = parts(SERVER)
 
 @dataclass(frozen=True)
 class Best:
-    """A plan of so many seconds."""
+    """A plan with a given time."""
 
     iteration_s: float
     label: str = "plan"
@@ -28,25 +31,28 @@ class Best:
 
 @dataclass(frozen=True)
 class Found:
-    """A search that found it."""
+    """A search that found the plan."""
 
     best: Best
     behind: tuple[Best, ...] = ()
 
     @property
     def written(self) -> Best:
-        """As the best."""
+        """The written plan: equal to the best."""
         return self.best
 
     @property
     def candidates(self) -> tuple[Best, ...]:
-        """The best first, though others may be quicker by a little."""
+        """Candidates, the best first; others may be slightly faster."""
         return self.best, *self.behind
 
 
 @dataclass
 class Asks:
-    """Seconds of an iteration by the number of devices; None where nothing fits. `asked`: ceilings of searches."""
+    """Searches with given seconds of an iteration by number of devices.
+
+    None stands for a cluster on which nothing fits. `asked` records the ceilings of searches.
+    """
 
     seconds: dict[int, float | None]
     share: float = 0.0
@@ -55,11 +61,11 @@ class Asks:
         self.asked: dict[int, float] = {}
 
     def least_s(self, part: Subcluster) -> float:
-        """A share of what it takes."""
+        """Lower bound: a share of the seconds."""
         return self.share * (self.seconds[part.devices] or 0.0)
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[Found, float] | None:
-        """As the table says."""
+        """Result from the table."""
         self.asked[part.devices] = ceiling_s
         seconds = self.seconds[part.devices]
         if seconds is None:
@@ -72,7 +78,7 @@ tables = st.lists(st.none() | st.floats(0.01, 100), min_size=8, max_size=8)
 
 @given(times=tables, share=st.sampled_from((0.0, 0.5, 1.0)), deadline_s=st.floats(10, 1e5))
 def test_the_fewest_devices_of_all(times: list[float | None], share: float, deadline_s: float) -> None:
-    """As trying each has it, though times neither fall nor grow with devices."""
+    """The result equals an exhaustive trial, with times in any order."""
     goal = Goal("devices", samples=1000, deadline_s=deadline_s)
     meeting = [n for n, seconds in enumerate(times, 1) if seconds is not None and 100 * seconds <= deadline_s]
     found = part_for(goal, PARTS, 10, Asks(dict(enumerate(times, 1)), share))
@@ -84,7 +90,10 @@ def test_the_fewest_devices_of_all(times: list[float | None], share: float, dead
 
 @given(times=tables, share=st.sampled_from((0.0, 0.5, 1.0)), deadline_s=st.none() | st.floats(10, 1e5))
 def test_the_cheapest_of_all(times: list[float | None], share: float, deadline_s: float | None) -> None:
-    """As trying each has it: within the tolerance of the least cost the quickest, of those that meet a deadline."""
+    """The result equals an exhaustive trial: the fastest within the tolerance.
+
+    Only sub-clusters that meet the deadline count.
+    """
     goal = Goal("cost", samples=1000, deadline_s=deadline_s)
     costs = {
         n: n * seconds
@@ -102,7 +111,7 @@ def test_the_cheapest_of_all(times: list[float | None], share: float, deadline_s
 
 
 def test_parts_that_cannot_serve_are_not_searched() -> None:
-    """What no plan is below is enough to leave them out; so is a smaller part that meets the deadline."""
+    """Lower bounds, or a smaller sub-cluster that meets the deadline, avoid searches."""
     asks = Asks({n: 8.0 / n for n in range(1, 9)}, share=0.9)
     found = part_for(Goal("devices", samples=100, deadline_s=20), PARTS, 10, asks)
     assert found.best is not None
@@ -115,14 +124,17 @@ def test_parts_that_cannot_serve_are_not_searched() -> None:
 
 
 def test_how_far_the_deadline_is() -> None:
-    """What the whole takes is told where nothing meets it."""
+    """If no sub-cluster meets the deadline, the best possible time is reported."""
     found = part_for(Goal("devices", samples=100, deadline_s=5), PARTS, 10, Asks({n: 8.0 / n for n in range(1, 9)}))
     with pytest.raises(RefusedError, match=r"10 s at best, on server; expected an end within 5 s"):
         _ = found.chosen
 
 
 def test_how_far_the_deadline_is_at_least() -> None:
-    """Told is the quickest of all that was found: on fewer devices, or one that counts as equal to the best."""
+    """The reported time is the fastest of all results.
+
+    It may be on fewer devices, or of a plan that counts as equal to the best.
+    """
     goal = Goal("devices", samples=100, deadline_s=5)
     fewer = part_for(goal, PARTS, 10, Asks({n: 0.9 if n == 7 else 8.0 / n for n in range(1, 9)}, share=0.8))
     with pytest.raises(RefusedError, match=r"9 s at best, on 7 v100-16gb of server"):
@@ -139,14 +151,14 @@ def test_how_far_the_deadline_is_at_least() -> None:
 
 
 def test_costs_need_prices() -> None:
-    """The part without one is named."""
+    """The sub-cluster without a price is named."""
     free = parts(replace(SERVER, price_usd_per_hour=None))
     with pytest.raises(InputError, match=r"price_usd_per_hour: found none, on 1 v100-16gb of server"):
         part_for(Goal("cost"), free, 10, Asks(dict.fromkeys(range(1, 9), 1.0)))
 
 
 def test_what_an_iteration_means() -> None:
-    """Batches are whole; all devices are paid for."""
+    """Batches are whole, and all devices are paid for."""
     found = worth(Goal(samples=101), 10, 2.0, 4, 7200.0)
     assert (found.training_s, found.training_usd, found.samples_per_usd) == (22.0, 44.0, 2.5)
     assert worth(Goal(), 10, 2.0, 4, None) == replace(found, samples_per_usd=None, training_s=None, training_usd=None)
@@ -165,13 +177,16 @@ def test_what_an_iteration_means() -> None:
     ],
 )
 def test_what_is_asked_wrongly(words: tuple[str, float | None, float | None, float | None], message: str) -> None:
-    """By name."""
+    """Invalid goals are refused by name."""
     with pytest.raises(InputError, match=message):
         goal_of(*words, sequence=8)
 
 
 def test_goals_as_they_are_meant() -> None:
-    """A deadline asks for the fewest devices; tokens are samples by their length; of a profile they mean nothing."""
+    """A deadline asks for the fewest devices; tokens are converted to samples.
+
+    Tokens of a profile are refused.
+    """
     assert goal_of("", None, 80.0, 5.0, sequence=8) == Goal("devices", 10.0, 5.0)
     assert goal_of("", None, None, None) == Goal("time")
     with pytest.raises(InputError, match="tokens: found a profile"):

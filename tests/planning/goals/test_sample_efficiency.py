@@ -1,4 +1,4 @@
-"""Curves of sample efficiency: their files, and what they say between measured points."""
+"""Sample-efficiency curves: their files, and values between measured points."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ MEASURED = SampleCurve("measured", (Point(64, 1e6), Point(256, 1e6), Point(4096,
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples(path: Path) -> None:
-    """Each reads, and says whose figures it has."""
+    """Each example file is valid and names its source."""
     curve = SampleCurve.read(path)
     assert curve.source
     assert curve.samples(512) > 0
@@ -23,7 +23,10 @@ def test_examples(path: Path) -> None:
 
 
 def test_between_measured_points() -> None:
-    """A straight line of logarithms; measured ones as they are; nothing beyond them."""
+    """Logarithms are interpolated linearly; measured points are exact.
+
+    Batch sizes beyond the measured range are refused.
+    """
     assert MEASURED.samples(64) == MEASURED.samples(100) == 1e6
     assert MEASURED.samples(4096) == 4e6
     assert MEASURED.samples(1024) == pytest.approx(2e6)  # the middle of 256 and 4,096
@@ -34,7 +37,10 @@ def test_between_measured_points() -> None:
 
 @given(noise=st.floats(1, 1e6), batch=st.integers(1, 10**6))
 def test_the_closed_form(noise: float, batch: int) -> None:
-    """Twice the least samples at the noise scale; iterations fall with the batch, samples rise."""
+    """At the noise scale, twice the least samples are needed.
+
+    With a larger batch, iterations fall and samples rise.
+    """
     curve = SampleCurve("form", noise_scale=noise, least_samples=1e6)
     assert curve.samples(batch) == pytest.approx(1e6 * (1 + batch / noise))
     assert curve.samples(batch + 1) > curve.samples(batch)
@@ -54,6 +60,6 @@ def test_the_closed_form(noise: float, batch: int) -> None:
     ],
 )
 def test_wrong_files(text: str, message: str) -> None:
-    """By the key."""
+    """Errors name the key."""
     with pytest.raises(InputError, match=message):
         SampleCurve.from_yaml(text)

@@ -1,4 +1,4 @@
-"""Time to accuracy: weak, strong and batch-optimal scaling, and the kinds of curves that were published."""
+"""Time to accuracy: weak, strong and batch-optimal scaling, with published curves."""
 
 from math import ceil
 from pathlib import Path
@@ -22,13 +22,16 @@ SERVER = Cluster("eight", (Level("server", 8, 1e11, 1e-6),), "v100-16gb")
 
 
 def ideal(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
-    """Each sample a second, a tenth for the sum of gradients."""
+    """Each sample costs a second, and the gradient sum a tenth."""
     each, rest = divmod(batch_size, cluster.devices)
     return None if rest or not each else each + 0.1
 
 
 def test_each_way_is_its_own() -> None:
-    """Batches, iterations and times as each way has them; the best batch is the best of all that there are."""
+    """Batches, iterations and times of each way of scaling.
+
+    The optimal batch is the best of all batches.
+    """
     found = scale(ideal, SERVER, CURVE, 16)
     weak, strong, best = (found.of(way) for way in (WEAK, STRONG, OPTIMAL))
     assert [row.devices for row in weak] == [1, 2, 4, 8]
@@ -49,7 +52,7 @@ def test_each_way_is_its_own() -> None:
 
 
 def test_batches_that_the_curve_does_not_know() -> None:
-    """Are left out, and told; so are those for which there is no plan."""
+    """Batches beyond the curve, or without a plan, are left out with a note."""
     short = SampleCurve("short", (Point(16, 1e4), Point(32, 1e4)))
     found = scale(ideal, SERVER, short, 16)
     assert [row.devices for row in found.of(WEAK)] == [1, 2]
@@ -66,7 +69,7 @@ def test_batches_that_the_curve_does_not_know() -> None:
 
 
 def test_iterations_are_those_of_plans() -> None:
-    """Of data parallelism as the search has it; of sizes as the search over meshes has it."""
+    """Iterations equal those of the search, for a profile and an analytic model."""
     profile = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e7, device_type="v100-16gb")
     iteration = data_parallel(profile)
     wide = search(profile, SERVER, PlanRequest(64, strategies=["data_parallel"], microbatch_sizes=(8,))).candidates
@@ -85,7 +88,7 @@ def test_iterations_are_those_of_plans() -> None:
 
 
 def test_kinds_of_deeppool() -> None:
-    """What Figures 1 to 3 show, from the published profile of VGG-16."""
+    """Reproduce Figures 1 to 3 of DeepPool from the published profile of VGG-16."""
     if not PROFILE_OF_VGG.exists():
         pytest.skip("the public profiles are not beside this checkout")
     assert [what for what, shown in bench_scaling.kinds(bench_scaling.found(PROFILE_OF_VGG)) if not shown] == []
