@@ -1,4 +1,4 @@
-"""Amplification: what plans use of devices, limits of it in the search, and runs beside their plans."""
+"""Amplification: device-seconds of plans, limits in the search, and measured runs."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ NAMES = ("data_parallel", "flush", "burst_parallel")
 
 
 def burst(found, profile, cluster, batch=8) -> Plan:
-    """The plan of what `plan_burst` has found for powers of two."""
+    """The plan that `plan_burst` finds for powers of two."""
     names = [layer.name for layer in profile.layers]
     stages = tuple(PlanStage(tuple(names[i] for i in run.layers), run.devices) for run in found.runs)
     most = max(len(run.devices) for run in found.runs)
@@ -38,7 +38,10 @@ def burst(found, profile, cluster, batch=8) -> Plan:
 
 
 def test_one_device_takes_the_batch_at_once() -> None:
-    """Sums over layers, beyond the profile in proportion to its largest size; of several profiles that of one device."""
+    """Seconds on one device are the sum over layers.
+
+    Beyond the profile they are proportional to its largest size. Of several profiles, the one of one device counts.
+    """
     assert alone_s((UNLIKE,), FAST, 8) == pytest.approx(2 * (8 + 8 + 5))
     assert alone_s((UNLIKE,), FAST, 16) == pytest.approx(2 * 2 * (8 + 8 + 5))
     pair = replace(UNLIKE, tensor=2)
@@ -51,7 +54,10 @@ def test_one_device_takes_the_batch_at_once() -> None:
 @examples(25)
 @given(data=st.data(), layers=st.integers(1, 4), limit=st.sampled_from([1.0, 1.25, 1.5, 2.0]))
 def test_it_is_the_planners_where_links_take_no_time(data: st.DataObject, layers: int, limit: float) -> None:
-    """The simulated program uses what `plan_burst` counts, under a limit of the whole."""
+    """With free links, the program uses the device-seconds that `plan_burst` counts.
+
+    The limit is for the whole plan.
+    """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
     cluster = burst_models.flat(4, bandwidth=1e30)
     found = plan_burst(profile, cluster, 8, None, whole_limit=limit)
@@ -70,7 +76,10 @@ def test_who_keeps_devices_pays_for_them_all_the_time() -> None:
 @examples(8)
 @given(data=st.data(), layers=st.integers(2, 3), limit=st.sampled_from([1.0, 1.2, 1.5, 2.0, 4.0]))
 def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int, limit: float) -> None:
-    """Of all choices of all strategies, whose plans are accounted for one by one; and what is refused says by how much."""
+    """No candidate of any strategy that keeps the limit is faster.
+
+    Each plan is counted separately. Refusals say by how much the limit is exceeded.
+    """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1), [1.0] * layers)
     cluster = burst_models.flat(4, data.draw(st.sampled_from((0.5, 50.0))), memory_bytes=1e6)
     situation = SearchSpace(profile, cluster, 8, amplification_limit=limit)
@@ -97,7 +106,10 @@ def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int
 
 
 def test_burst_plans_win_where_layers_are_unlike() -> None:
-    """Eight devices for all layers use too much; the wide ones alone get them. Without a limit nothing is counted."""
+    """Burst parallelism wins with different layers: only wide ones get all devices.
+
+    Eight devices for all layers exceed the limit. Without a limit, amplification is not computed.
+    """
     free, found = search(UNLIKE, FAST, PlanRequest(8)), search(UNLIKE, FAST, PlanRequest(8, amplification_limit=1.2))
     assert free.best.amplification is None
     assert free.best.strategy == "data_parallel"
@@ -109,7 +121,11 @@ def test_burst_plans_win_where_layers_are_unlike() -> None:
 
 
 def test_shares_that_were_not_measured_are_left_out() -> None:
-    """Of 32 samples four devices have eight each, which were measured, whatever the limit; of 80 no number of them has so few."""
+    """Shares of the batch beyond the measured sizes are left out.
+
+    With 32 samples, four devices have eight samples each, which were measured. With 80 samples, no number of
+    devices has a measured share.
+    """
     cluster = burst_models.flat(4, bandwidth=1e9)
     found = search(UNLIKE, cluster, PlanRequest(32, amplification_limit=4.0, strategies=("burst_parallel",)))
     assert {len(stage.devices) for one in found.candidates for stage in one.plan.stages} == {4}
@@ -119,7 +135,10 @@ def test_shares_that_were_not_measured_are_left_out() -> None:
 
 @pytest.mark.parametrize("limit", [0.5, -1.0, float("nan")])
 def test_a_limit_below_one_device_is_refused(limit: float) -> None:
-    """As is one for an analytic model, for which every plan uses all devices."""
+    """Limits below 1 are refused, and all limits for analytic models.
+
+    Every plan of an analytic model uses all devices.
+    """
     with pytest.raises(InputError, match=r"expected >= 1 \(one device has"):
         search(UNLIKE, FAST, PlanRequest(8, amplification_limit=limit))
     with pytest.raises(InputError, match="an analytic model, for which every plan uses all devices"):
@@ -127,7 +146,10 @@ def test_a_limit_below_one_device_is_refused(limit: float) -> None:
 
 
 def test_groups_are_counted_by_their_devices() -> None:
-    """A group of two that takes as long as one device uses twice as much; the one device is that of the job's own profile."""
+    """A group of two that is as fast as one device has twice the amplification.
+
+    The single device is that of the job's own profile.
+    """
     profiles = {"one": UNLIKE, "two": replace(UNLIKE, tensor=2)}
 
     def used(limit: float) -> set[tuple[int, float]]:
@@ -140,7 +162,10 @@ def test_groups_are_counted_by_their_devices() -> None:
 
 @pytest.mark.parametrize(("sizes", "told"), [((32,), True), ((1, 2, 4, 8, 16, 32), False)])
 def test_seconds_of_sizes_outside_of_what_was_measured_are_noted(sizes: tuple[int, ...], told: bool) -> None:
-    """A burst-parallel plan may run a share of a batch that no measurement is near; then the search says so."""
+    """The search notes seconds of sizes far from any measurement.
+
+    A burst-parallel plan may run such a share of a batch.
+    """
     profile = chain(
         4, forward_s=0.004, weights_bytes=1e3, activation_bytes=1e3, microbatch_sizes=sizes, device_type="a100-80gb"
     )

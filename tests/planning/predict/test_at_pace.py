@@ -27,7 +27,7 @@ REPLICAS = plan("data_parallel", (NAMES, (0, 1)))
 
 @pytest.mark.parametrize("one", [PIPELINE, REPLICAS])
 def test_a_factor_of_all_devices_slows_everything(one: Plan) -> None:
-    """The prediction times the factor; without factors the prediction itself."""
+    """A common factor multiplies the prediction; without factors nothing changes."""
     usual = predict_iteration(one, PROFILE).iteration_s
     assert paced_iteration_s(one, PROFILE, {}) == usual
     assert paced_iteration_s(one, PROFILE, {0: 1.16, 1: 1.16}) == pytest.approx(1.16 * usual)
@@ -35,21 +35,27 @@ def test_a_factor_of_all_devices_slows_everything(one: Plan) -> None:
 
 
 def test_replicas_wait_for_the_slower_one() -> None:
-    """An iteration is as long as on the slower device, but for sums, which have the pace of both."""
+    """An iteration is as long as on the slower device, except for gradient sums.
+
+    Sums have the pace of both devices.
+    """
     usual = predict_iteration(REPLICAS, PROFILE).iteration_s
     assert paced_iteration_s(REPLICAS, PROFILE, {0: 1.0, 1: 1.5}) == pytest.approx(1.5 * usual, rel=1e-2)
     assert paced_iteration_s(REPLICAS, PROFILE, {0: 1.2, 1: 1.8}) == pytest.approx(1.8 * usual, rel=1e-2)
 
 
 def test_a_pipeline_waits_less_for_a_slow_stage() -> None:
-    """Filling and draining go at the pace of both stages; more than nothing, and less than if both were slow."""
+    """A pipeline with one slow stage is slower than before, and faster than with two.
+
+    Fill and drain have the pace of both stages.
+    """
     usual = predict_iteration(PIPELINE, PROFILE).iteration_s
     for slow in ({0: 1.5, 1: 1.0}, {0: 1.0, 1: 1.5}):
         assert 1.3 * usual < paced_iteration_s(PIPELINE, PROFILE, slow) < 1.5 * usual
 
 
 def test_what_is_refused() -> None:
-    """A factor of nothing, and groups, whose members are not slowed one by one."""
+    """A factor of zero, and tensor-parallel plans, are refused."""
     with pytest.raises(InputError, match="slower: found 0"):
         paced_iteration_s(PIPELINE, PROFILE, {0: 0.0})
     group = replace(PIPELINE, tensor=2, cluster=Cluster("four", (Level("local", 4, 1e12),), "cpu-core"))

@@ -1,4 +1,4 @@
-"""Long batches: foreseen from shorter ones, as long as simulated whole, whatever takes longest."""
+"""Extrapolation of long batches equals their simulation, whatever takes longest."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -17,7 +17,10 @@ ROUNDS = 60
 
 
 def cases(name: str, seed: int) -> Iterator[tuple[SearchSpace, Candidate]]:
-    """Long batches of a strategy's choices, for random layers on links that may be slower than compute."""
+    """Long batches of a strategy's candidates, for random layers and links.
+
+    Links may be slower than computation.
+    """
     random = Random(seed)
     like = random.random() < 0.5
 
@@ -43,7 +46,10 @@ def cases(name: str, seed: int) -> Iterator[tuple[SearchSpace, Candidate]]:
 @pytest.mark.parametrize("name", [name for name in members() if strategy(name).steady])
 @pytest.mark.thinned
 def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -> None:
-    """Compute, links between stages with a rhythm of their own, or all-reduces beside a whole batch; memory within a message."""
+    """Computation, links with a rhythm, or overlapped all-reduces may take longest.
+
+    Memory agrees within a message.
+    """
     found = list(cases(name, seed))
     assert found
     for situation, choice in found:
@@ -60,7 +66,11 @@ def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -
 
 @pytest.mark.parametrize("bytes_per_s", [2e7, 1e8, 1e9])
 def test_a_long_critical_path_sums_to_the_iteration(bytes_per_s: float) -> None:
-    """2BW on two servers: gradients cross the network beside the next batch's compute, and take longer than it or not."""
+    """The causes of a long critical path add up to the iteration.
+
+    The plan is 2BW on two servers: gradients cross the network beside the next batch's computation, and take longer
+    than it or not.
+    """
     profile = chain(
         4, forward_s=1e-3, backward_s=2e-3, activation_bytes=1e3, microbatch_sizes=(1,), device_type="v100-16gb"
     )
@@ -73,7 +83,7 @@ def test_a_long_critical_path_sums_to_the_iteration(bytes_per_s: float) -> None:
 
 
 def predicted(seconds: float) -> Predicted:
-    """An iteration of so many seconds on one device."""
+    """An iteration with given seconds on one device."""
     return Predicted(seconds, 1 / seconds, {0: 1.0})
 
 
@@ -89,7 +99,10 @@ def predicted(seconds: float) -> Predicted:
 )
 @pytest.mark.parametrize("rounds", [600, 601, 602])
 def test_batches_are_lengthened_until_they_lie_on_a_line(seconds_of: Callable[[int], float], rounds: int) -> None:
-    """Compute of a second a round; the whole is simulated where it must be."""
+    """Batches are lengthened until they lie on a line; otherwise all is simulated.
+
+    A round costs a second of computation.
+    """
     found = foreseen(rounds, (4 + rounds % 4, 8 + rounds % 4), 10**6, lambda n: predicted(seconds_of(n)), 4.0)
     if seconds_of(rounds) == seconds_of(rounds - 1):
         assert found is None
@@ -99,7 +112,10 @@ def test_batches_are_lengthened_until_they_lie_on_a_line(seconds_of: Callable[[i
 
 
 def test_a_batch_too_long_to_simulate_is_as_long_as_its_compute_at_least() -> None:
-    """Where the line does not show in batches that are short enough, none of which is simulated again."""
+    """Without a line, a very long batch has at least the slope of its computation.
+
+    No batch is simulated twice.
+    """
     asked: list[int] = []
 
     def simulated(n: int) -> Predicted:

@@ -1,4 +1,4 @@
-"""What is not the same as one process, though updates are: found in the model, said by the planner."""
+"""Differences from one process that come from the model, despite equal updates."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.program.helpers.programs import pipeline
 
 
 class Followed(nn.Module):
-    """Subtracts a mean that it keeps itself: `how` says where."""
+    """Subtract a mean that the module tracks itself; `how` selects its storage."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Followed(nn.Module):
         self.register_buffer("scale", torch.ones(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(samples, 5) to the same."""
+        """Map (samples, 5) to the same shape."""
         now = 0.9 * self.mean + 0.1 * x.detach().mean(0)
         if "replaced" in self.how:
             self.mean = now
@@ -42,14 +42,14 @@ class Followed(nn.Module):
 
 
 def job(how: str) -> Job:
-    """A small job around it, with batch normalisation in front."""
+    """A small job with this module after batch normalisation."""
     model = nn.Sequential(nn.BatchNorm1d(5), Followed(how), nn.Linear(5, 3))
     data = [(torch.full((5,), float(k)), torch.tensor(k % 3)) for k in range(16)]
     return Job(model, nn.CrossEntropyLoss(), data, lambda p: torch.optim.SGD(p, lr=0.1), 8)
 
 
 def test_buffers_that_a_forward_writes_are_named() -> None:
-    """Those that it only reads are not, nor running statistics, which are a matter of their own."""
+    """Written buffers are named; read-only ones and running statistics are not."""
     layers = capture(job("in place")).layers
     assert [name for layer in layers for name in layer.written] == ["1.mean", "1.seen"]
     assert [note for layer in layers for note in layer.notes] == [
@@ -66,14 +66,20 @@ def test_buffers_that_a_forward_writes_are_named() -> None:
     ],
 )
 def test_state_that_is_no_buffer_changed_in_place_is_refused(how: str, found: str) -> None:
-    """It would stay what it was when the job was captured: where the state is, and what to do."""
+    """State outside buffers that a forward changes in place is refused.
+
+    It would keep its value from the capture. The error names the place and a remedy.
+    """
     with pytest.raises(CaptureError, match=found) as caught:
         capture(job(how))
     assert "register_buffer" in str(caught.value) or "copy_" in str(caught.value)
 
 
 def test_differences_are_said_where_batches_are_cut() -> None:
-    """In the column, in the sentence, and each in a sentence of its own; of a batch that is run whole there are none."""
+    """Differences are reported if a batch is cut: in the column and in sentences.
+
+    A batch that runs whole has none.
+    """
     plain = chain(3)
     notes = ((BATCH_STATISTICS,), (f"{WRITES}ema", f"{WRITES}seen"), ())
     layers = tuple(replace(layer, notes=own) for layer, own in zip(plain.layers, notes, strict=True))
@@ -96,7 +102,10 @@ def test_differences_are_said_where_batches_are_cut() -> None:
 
 
 def test_a_profile_says_it_or_nothing() -> None:
-    """What is found goes round as text, and a profile without it is the text that it was before such things were known."""
+    """Differences survive a round trip through the profile's text.
+
+    A profile without differences has the same text as before.
+    """
     plain = chain(3)
     assert "loss" not in "".join(key for key in plain._data() if key.startswith("loss"))
     for known in (plain, replace(plain, loss_parts="why", loss_weighted=True)):

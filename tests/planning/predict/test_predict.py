@@ -1,4 +1,4 @@
-"""Predictions of plans: the long and the short form."""
+"""Predictions of plans, in long and in short form."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def plan(name: str, depth: int, batch_size: int = 8, microbatch_size: int = 2) -
     ("name", "depth"), [("gpipe", 4), ("flush", 2), ("two_bw", 4), ("pipedream", 4), ("data_parallel", 1)]
 )
 def test_the_short_form_says_the_same(name: str, depth: int) -> None:
-    """Without a trace the figures are those of the summary, also when the lowered program is taken from before."""
+    """The short form equals the summary, also with a cached program."""
     one = plan(name, depth)
     trace, summary = predict(one, PROFILE)
     assert len(trace) == summary.instructions
@@ -42,27 +42,33 @@ def test_the_short_form_says_the_same(name: str, depth: int) -> None:
 
 
 def test_an_iteration_is_a_batch() -> None:
-    """A strategy that updates after every microbatch is reported by the batch as well: twice the batch, twice the time."""
+    """A strategy that updates after each microbatch is reported by the batch.
+
+    Twice the batch takes twice the time.
+    """
     single, double = (predict_iteration(plan("pipedream", 4, batch_size=b), PROFILE) for b in (8, 16))
     assert double.iteration_s == pytest.approx(2 * single.iteration_s)
     assert double.samples_per_s == pytest.approx(single.samples_per_s)
 
 
 def test_a_ragged_last_microbatch_is_cheaper() -> None:
-    """Seven samples take less than eight and more than six."""
+    """Seven samples cost less than eight and more than six."""
     found = [predict_iteration(plan("flush", 2, batch_size=b), PROFILE).iteration_s for b in (6, 7, 8)]
     assert found == sorted(set(found))
 
 
 @pytest.mark.parametrize(("batch_size", "size"), [(5, 2), (7, 3), (9, 2)])
 def test_ragged_batches_follow_each_other_without_a_flush(batch_size: int, size: int) -> None:
-    """On one device an iteration takes its samples' seconds, though a period is one microbatch and the last is smaller."""
+    """On one device an iteration costs the seconds of its samples.
+
+    A period is one microbatch, and the last one is smaller.
+    """
     one = plan("pipedream", 1, batch_size=batch_size, microbatch_size=size)
     assert predict_iteration(one, PROFILE).iteration_s == pytest.approx(batch_size * (1.5 + 8 * 2.0))
 
 
 def test_other_profiles_and_clusters_give_other_figures() -> None:
-    """The shared lowered program does not carry costs from one plan to the next."""
+    """A shared lowered program does not carry costs from one plan to another."""
     slow = replace(
         PROFILE, layers=tuple(replace(x, forward_s=tuple(2 * s for s in x.forward_s)) for x in PROFILE.layers)
     )
@@ -76,7 +82,7 @@ def test_other_profiles_and_clusters_give_other_figures() -> None:
 
 @pytest.mark.parametrize("name", members())
 def test_every_strategy_can_be_predicted(name: str) -> None:
-    """Choices of every strategy have positive times, and a device is never busier than always."""
+    """Candidates of every strategy have positive times and a valid utilization."""
     situation = SearchSpace(PROFILE, CLUSTER, 8, (2,))
     seen = 0
     for choice in strategy(name).choices(situation):
@@ -94,6 +100,6 @@ def test_every_strategy_can_be_predicted(name: str) -> None:
 
 
 def test_a_plan_of_another_model_is_refused() -> None:
-    """A layer that the profile does not have is named."""
+    """The error names the layer that the profile lacks."""
     with pytest.raises(InputError, match="layer7"):
         predict(plan("flush", 2), chain(7, device_type="cpu-core"))

@@ -1,4 +1,4 @@
-"""One column stands for all: what it gives is what the whole gives."""
+"""One simulated column gives the result of the whole plan."""
 
 from dataclasses import replace
 from math import sqrt
@@ -28,7 +28,7 @@ from tests.tiers import examples
 def test_a_column_gives_what_the_whole_gives(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
-    """Seconds, and bytes on every device, of every strategy's choices that have columns alike."""
+    """Equal seconds and bytes, for every strategy with identical columns."""
     situation = SearchSpace(profile, cluster, batch_size)
     try:
         offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
@@ -53,7 +53,10 @@ CLUSTER = Cluster("four", (Level("server", 4, 1e9, shared=False),), "cpu-core")
 
 
 def test_the_first_column() -> None:
-    """Its devices, those beside them, and its part of the batch; figures of one are those of the others."""
+    """The first column's devices, the other devices, and its part of the batch.
+
+    Figures of the other columns are copies.
+    """
     column = column_of(PROFILE, CLUSTER, CUTS, 8, 2)
     assert column is not None
     assert [(cut.devices, cut.beside) for cut in column.cuts] == [((0,), (1,)), ((2,), (3,))]
@@ -63,7 +66,10 @@ def test_the_first_column() -> None:
 
 @pytest.mark.parametrize("r", [2, 8])
 def test_a_column_waits_for_the_slowest_of_all(r: int) -> None:
-    """Where seconds vary, one replica alone stands for all that it meets: the iteration is the whole's, and longer than without variance."""
+    """With varying seconds, one replica stands for all that it meets.
+
+    The iteration equals the whole plan's, and is longer than without variance.
+    """
     profile = replace(PROFILE, whole_forward_std_s=(0.2,), whole_backward_std_s=(0.5,))
     cluster = Cluster("alike", (Level("server", r, 1e9, shared=False),), "cpu-core")
     situation = SearchSpace(profile, cluster, 2 * r)
@@ -79,7 +85,10 @@ def test_a_column_waits_for_the_slowest_of_all(r: int) -> None:
 
 
 def test_where_one_does_not_stand_for_all() -> None:
-    """Unequal widths or microbatches, unlike devices, links or cores that two use, columns that change places."""
+    """Unequal widths, microbatches or devices, and shared links or cores.
+
+    Columns that change places do not qualify, either.
+    """
     wide = (CUTS[0], StageCut((2, 3), (2,)))
     assert column_of(PROFILE, CLUSTER, wide, 8, 2) is None
     assert column_of(PROFILE, CLUSTER, CUTS, 6, 2) is None

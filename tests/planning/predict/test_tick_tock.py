@@ -1,4 +1,4 @@
-"""What the planner says of two waves of data parallelism: when they are looked at, and what they gain."""
+"""Two waves of data parallelism in the planner: conditions, and gain."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ CLUSTER = Cluster("two", (Level("server", 2, 1e12),), "v100-16gb")
 
 
 def profile(share: float) -> ModelProfile:
-    """Layers that need this share of a device for the samples of a microbatch, one or two, and take as long for both."""
+    """Layers with a given demand for one or two samples, in the same time for both."""
     plain = chain(4, forward_s=0.1, backward_s=0.2, microbatch_sizes=(1, 2, 1000), device_type="v100-16gb")
     layers = tuple(
         replace(one, forward_s=(0.1, 0.1, 100 * share), backward_s=(0.2, 0.2, 200 * share)) for one in plain.layers
@@ -30,7 +30,7 @@ def profile(share: float) -> ModelProfile:
 
 
 def test_they_are_looked_at_by_name_or_with_old_weights_only() -> None:
-    """As other strategies whose mathematics are not those of one process; what they would gain is said."""
+    """Two waves are tried only by name, or with stale weights; their gain is reported."""
     given = profile(0.25)
     request = PlanRequest(8, microbatch_sizes=(2,))
     found = search(given, CLUSTER, request)
@@ -53,7 +53,7 @@ def test_they_are_looked_at_by_name_or_with_old_weights_only() -> None:
 
 
 def test_a_plan_of_two_waves_is_what_was_searched() -> None:
-    """As text and back, with its prediction; each device computes each sample once."""
+    """The plan survives a round trip; each device computes each sample once."""
     given = profile(0.5)
     best = search(given, CLUSTER, PlanRequest(8, microbatch_sizes=(1,), strategies=("tick_tock",))).best
     plan = Plan.from_yaml(best.plan.to_yaml())
@@ -72,7 +72,7 @@ def test_a_plan_of_two_waves_is_what_was_searched() -> None:
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 1.0])
 def test_no_bound_is_above_what_is_simulated(share: float) -> None:
-    """Waves overlap as far as a device goes, and bounds allow for that."""
+    """Bounds allow for the overlap of waves on a device."""
     situation = SearchSpace(profile(share), CLUSTER, 8, (1, 2))
     bounds = Bounds(situation)
     seen = 0

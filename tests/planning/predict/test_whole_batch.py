@@ -1,4 +1,4 @@
-"""A plan too long to be simulated whole: its figures are foreseen, and equal those of the whole simulation."""
+"""Figures of a long plan equal those of a whole simulation."""
 
 from dataclasses import replace
 
@@ -20,7 +20,10 @@ SERVERS = Cluster(
 
 
 def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> LoadedPlan:
-    """A plan of several columns with many microbatches, small enough to be simulated whole."""
+    """A plan of several columns with many microbatches.
+
+    It is small enough to be simulated whole.
+    """
     found = search_sizes(
         GPT,
         SERVERS,
@@ -44,7 +47,7 @@ def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> LoadedPlan:
 def test_figures_of_an_iteration_are_those_of_the_whole(
     strategy: str, tensor: int, shard: str, depth: int, most: int, excerpt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Time, utilisation, bytes by link and what overlap gains equal a simulation of every microbatch and column."""
+    """Time, utilization, bytes by link and overlap gain equal a whole simulation."""
     opened = long_plan(strategy, tensor, shard, depth)
     _, whole = predict(opened.plan, opened.profile)
     monkeypatch.setattr("hocket.planning.load.MAX_FORWARDS", most)
@@ -65,7 +68,7 @@ def test_figures_of_an_iteration_are_those_of_the_whole(
 
 
 def test_an_excerpt_beside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compared with a run, the update of an excerpt's trace is that of the whole batch."""
+    """In a comparison with a run, an excerpt's update is that of the whole batch."""
     opened = long_plan("flush", 1, "none", 2)
     real, _ = predict(opened.plan, opened.profile)
     monkeypatch.setattr("hocket.planning.load.MAX_FORWARDS", 255)
@@ -79,7 +82,7 @@ def test_an_excerpt_beside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_that_is_shown_whole() -> None:
-    """A short plan is no excerpt, and its trace says nothing of one."""
+    """A short plan has no excerpt, and its trace mentions none."""
     opened = long_plan("flush", 1, "none", 2)
     trace, _ = opened.simulate()
     assert opened.excerpt == excerpt_text(opened.plan, opened.plan) == ""

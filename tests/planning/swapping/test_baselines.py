@@ -1,4 +1,4 @@
-"""Baselines with virtual memory: asked for by name, they swap by the policy that is asked for, and nothing else is considered."""
+"""Baselines with virtual memory are planned only by name, with the given policy."""
 
 from dataclasses import replace
 
@@ -17,7 +17,11 @@ FITS = cluster(1.5e9)  # a stage of half of the layers, with its gradients, or i
 
 @pytest.mark.parametrize("policy", ["lru", "next_use"])
 def test_the_usual_ones(policy: str) -> None:
-    """Each proved to fit; a strategy's own stages where they do, and the order of data parallelism and GPipe in packs of a layer."""
+    """Each baseline is proved to fit.
+
+    A strategy keeps its own stages if they fit. Data parallelism and GPipe are also planned with packs of one
+    layer.
+    """
     found = search(MODEL, FITS, PlanRequest(4, swap=policy))
     assert {"gpipe", "flush", "model_parallel", "harmony"} == {one.strategy for one in found.candidates}
     orders = {one.config.split(",")[0] for one in found.candidates if one.strategy == "harmony"}
@@ -33,7 +37,10 @@ def test_the_usual_ones(policy: str) -> None:
 
 
 def test_by_name_and_as_a_memory_that_writes_all() -> None:
-    """One strategy alone; one that evicts what was used least recently swaps more, and takes longer."""
+    """A single strategy can be named.
+
+    Evicting the least recently used value swaps more, and is slower.
+    """
     found = {
         policy: search(
             MODEL, cluster(700e6), PlanRequest(4, strategies=("data_parallel",), microbatch_sizes=(1,), swap=policy)
@@ -49,7 +56,7 @@ def test_by_name_and_as_a_memory_that_writes_all() -> None:
 
 
 def test_what_cannot_be_asked_for() -> None:
-    """A policy that no memory has, divided state, a host of unknown size, groups of devices."""
+    """Unknown policies and host memory, sharded state and groups are refused."""
     with pytest.raises(InputError, match=r"'task'.*one of next_use, lru"):
         search(MODEL, FITS, PlanRequest(4, swap="task"))
     with pytest.raises(RefusedError) as caught:

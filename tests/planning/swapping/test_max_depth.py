@@ -1,4 +1,4 @@
-"""How deep models may be: what is said to fit does, and one block more does not."""
+"""The deepest models fit, and one more block does not."""
 
 import re
 
@@ -22,7 +22,7 @@ ROOM = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=1.5
 
 
 def test_the_deepest_fit_and_one_block_more_does_not() -> None:
-    """By the search, which proves and simulates; where values are swapped by the proof of hosts."""
+    """The reference is the search; with swapping, the proof of host memory."""
     block = repeated_block(MODEL)
     assert block is not None
     found = {one.strategy: one for one in largest(MODEL, ROOM, 4, ("flush", "data_parallel"))}
@@ -48,7 +48,7 @@ def test_the_deepest_fit_and_one_block_more_does_not() -> None:
 
 
 def test_what_cannot_be_deeper() -> None:
-    """Without a block there is no answer; with too little memory the answer is none."""
+    """Without a block there is an error; with too little memory the depth is 0."""
     with pytest.raises(RefusedError, match="repeated three times"):
         largest(chain(2), ROOM, 4)
     assert block_in_words(chain(2)) == ""

@@ -1,4 +1,4 @@
-"""Why waves are not taken: found by a search in which they compete, told in a line."""
+"""Reasons why waves are not chosen by a search in which they compete."""
 
 import re
 from dataclasses import replace
@@ -23,14 +23,16 @@ LIGHT = chain(8, activation_bytes=1e7, microbatch_sizes=(1, 2, 4), device_type="
 
 
 def told(profile: ModelProfile, cluster: Cluster, batch_size: int, **options: object) -> tuple[Search, list[str]]:
-    """A search, and what is said of waves."""
+    """A search, and its sentences about waves."""
     found = search(profile, cluster, PlanRequest(batch_size, **{"strategies": NAMES, **options}))  # type: ignore[arg-type]
     return found, list(why_not(found, {"p.json": profile}))
 
 
 def test_data_parallelism_leaves_nothing_to_fill() -> None:
-    """Compute is full already: waves do the same in as long, and send activations besides. Model parallelism and GPipe, with which the
-    paper compares, are far behind both: 4.2.1."""
+    """With full compute, waves take as long and send activations in addition.
+
+    Model parallelism and GPipe, the baselines of Wavelet, section 4.2.1, are far slower than both.
+    """
     found, lines = told(LIGHT, FOUR, 16)
     assert found.best.strategy == "data_parallel"
     (line,) = lines
@@ -44,7 +46,10 @@ def test_data_parallelism_leaves_nothing_to_fill() -> None:
 
 
 def test_a_slow_network() -> None:
-    """VGG-16 on servers of one GPU and 1 Gb/s: what is summed costs more than what is gained. A pipeline of two sends less."""
+    """VGG-16 over 1 Gb/s: gradient sums cost more than waves gain.
+
+    Servers have one GPU. A pipeline of two stages sends less.
+    """
     vgg16 = pipedream.read(VGG16)
     slow = Cluster("slow", (Level("ethernet", 4, 1e9 / 8, 2e-5, shared=True),), "v100-16gb")
     found, (line,) = told(vgg16, slow, 512)
@@ -54,7 +59,7 @@ def test_a_slow_network() -> None:
 
 
 def test_too_little_memory() -> None:
-    """Waves are refused with what the nearest of them lacks."""
+    """Refused waves name the memory that the nearest of them lacks."""
     heavy = replace(FOUR, memory_bytes=0.12e9)
     found, (line,) = told(LIGHT, heavy, 4, microbatch_sizes=(1,))
     assert found.best.strategy in ("flush", "model_parallel", "gpipe")
@@ -65,7 +70,7 @@ def test_too_little_memory() -> None:
 
 
 def test_two_waves_on_a_device_that_is_full() -> None:
-    """VGG-16 with samples that use all of a device: data parallelism is taken, and why is told."""
+    """VGG-16 with samples that fill a device: data parallelism wins, with a reason."""
     vgg16 = pipedream.read(VGG16)
     samples, room = vgg16.microbatch_sizes[0], replace(ethernet(1, 4), memory_bytes=1e12)
     names = ("data_parallel", "tick_tock")
@@ -76,8 +81,11 @@ def test_two_waves_on_a_device_that_is_full() -> None:
 
 
 def test_two_waves_over_a_slow_network() -> None:
-    """Section 4.1.2: of samples that use half of a device, two waves on 4 + 4 GPUs over 25 Gb/s are slower than data parallelism on the
-    same, for a second sum; inside of one server they are quicker than both, and taken."""
+    """Two waves lose over a slow network and win inside a server.
+
+    Samples use half of a device. On 4 + 4 GPUs over 25 Gb/s the second gradient sum makes two waves slower than
+    data parallelism (Wavelet, section 4.1.2).
+    """
     profile, both = half_used(pipedream.read(VGG16), 32), ethernet(2, 4)
     found, _ = told(profile, both, 512, strategies=("data_parallel", "tick_tock"), microbatch_sizes=(32,))
     wide = {
@@ -94,8 +102,11 @@ def test_two_waves_over_a_slow_network() -> None:
 
 
 def test_fewer_waves_fit_where_replicas_do_not() -> None:
-    """With memory for half of the model on a device two waves of four partitions fit, which data parallelism does not: of what is left
-    the quicker is taken, and nothing is said of waves where they are."""
+    """Two waves of four partitions fit where data parallelism does not.
+
+    Devices have memory for half of the model. The fastest plan that fits wins, and no reason is given if it has
+    waves.
+    """
     profile = chain(
         8, weights_bytes=1e9, activation_bytes=1e6, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1.0
     )
@@ -109,12 +120,12 @@ def test_fewer_waves_fit_where_replicas_do_not() -> None:
 
 
 def test_nothing_is_said_of_what_nobody_asked_for() -> None:
-    """A search of other strategies."""
+    """A search without wave strategies gives no reasons."""
     assert told(LIGHT, FOUR, 16, strategies=("data_parallel", "flush"))[1] == []
 
 
 def test_of_long_plans_bubbles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would take long to simulate once more."""
+    """For long plans, which are not simulated again, the reason compares bubbles."""
     monkeypatch.setattr(explain, "MAX_FORWARDS", 1)
     _, (line,) = told(LIGHT, FOUR, 16, strategies=("data_parallel", "waves"))
     assert re.search(r": its bubble is \d+\.\d%, that of data_parallel \d+\.\d%$", line)

@@ -1,4 +1,4 @@
-"""How many waves: a first number from what one leaves, and then one fewer each time."""
+"""Number of waves: a first estimate from one wave, then one fewer each time."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ VGG16 = "hocket/profiling/examples/vgg16.graph.txt"
 
 
 def one_wave(held: list[float], computes: float, sums_s: tuple[float, ...] = (0.0, 0.0), **more: Any) -> Wave:
-    """A wave of one device that holds so much in each of some columns of its iteration of a second."""
+    """A wave of one device with given memory over an iteration of one second."""
     columns = np.array(held)
     found = Usage(0.0, 1.0, {0: columns}, {0: np.full(len(columns), computes)}, {0: 0.0})
     return Wave(
@@ -40,13 +40,16 @@ def straight(profile: ModelProfile, cluster: Cluster = FOUR, batch_size: int = 1
 
 
 def replicas(profile: ModelProfile, cluster: Cluster, samples: int) -> Plan:
-    """The tick wave of data parallelism: so many samples on every device."""
+    """The tick wave of data parallelism, with the same samples on every device."""
     stage = PlanStage(tuple(layer.name for layer in profile.layers), tuple(range(cluster.devices)))
     return Plan("data_parallel", profile.name, samples * cluster.devices, samples, (stage,), cluster)
 
 
 def half_used(profile: ModelProfile, samples: int, forward_share: float = 1 / 3) -> ModelProfile:
-    """The same model where so many samples use half of a device: four times as many take twice as long."""
+    """The same model, with samples that use half of a device.
+
+    Four times as many samples take twice as long.
+    """
     first = profile.microbatch_sizes[0]
 
     def layer(one: Any) -> Any:
@@ -67,8 +70,11 @@ def half_used(profile: ModelProfile, samples: int, forward_share: float = 1 / 3)
 
 
 def test_memory_at_other_moments() -> None:
-    """A second wave's peak falls into the first one's valley: together they hold 1 + 5 + 1 of 10, and twice the peak is 12; with a copy
-    of the weights of 4 there is no room."""
+    """A second wave's peak falls into the first one's valley.
+
+    Together they hold 1 + 5 + 1 of 10, while twice the peak is 12. With a copy of the weights of 4 there is no
+    room.
+    """
     held = [6.0, 6.0, 2.0, 2.0]
     assert one_wave(held, 0.4).held_bytes(0, 2) == 6.0
     assert room(one_wave(held, 0.4)).waves == 2
@@ -77,8 +83,10 @@ def test_memory_at_other_moments() -> None:
 
 
 def test_a_full_device_and_full_links() -> None:
-    """A second wave has no room on a device that computes more than half of the time with all of it, nor on links whose sums take more
-    than half of the iteration."""
+    """A busy device, or busy links, leave no room for a second wave.
+
+    The limit is more than half of the iteration.
+    """
     assert room(one_wave([1.0], 0.5)).waves == 2
     assert room(one_wave([1.0], 0.6)) == WaveRoom(
         1, "compute", "compute is full: 2 waves would need 1.20 of device 0, one has 0.60"
@@ -89,7 +97,7 @@ def test_a_full_device_and_full_links() -> None:
 
 
 def test_memory_on_other_devices() -> None:
-    """In a ring the second wave is on each device what the first is on the one before: at the same moments."""
+    """In a ring, the second wave uses each device as the first uses the one before."""
     held = {0: np.array([3.0, 1.0]), 1: np.array([1.0, 4.0]), 2: np.array([2.0, 2.0])}
     found = Usage(0.0, 1.0, held, dict.fromkeys(held, np.full(2, 1 / 3)), {})
     wave = Wave(found, dict.fromkeys(held, 6.0), (0, 1, 2), {}, (0.0, 0.1, 0.2))
@@ -101,7 +109,10 @@ def test_memory_on_other_devices() -> None:
 
 
 def test_additive_decrease() -> None:
-    """One fewer each time, until an iteration is as long as that of one wave; never where it gains nothing, or does not run."""
+    """Reduce the number of waves until an iteration is as short as with one wave.
+
+    A number that gains nothing, or does not run, is never chosen.
+    """
     seconds = {1: 1.0, 2: 1.05, 3: 1.3, 4: 1.8}
     waves, tried = decrease(4, seconds.get)
     assert waves == 2
@@ -116,8 +127,11 @@ def test_additive_decrease() -> None:
 
 
 def test_waves_fill_what_model_parallelism_leaves() -> None:
-    """Figures 5 and 6: of four devices each computes a quarter of the time, and the first holds its activations longest; with as many
-    waves every device computes all the time, and four batches take about as long as one."""
+    """Waves fill the idle time of model parallelism (Wavelet, figures 5 and 6).
+
+    Each of four devices computes a quarter of the time, and the first holds its activations longest. With four
+    waves every device computes all the time, and four batches take about as long as one.
+    """
     profile = chain(
         8, activation_bytes=1e6, stash_bytes=1e8, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1e-2
     )
@@ -142,8 +156,11 @@ def test_waves_fill_what_model_parallelism_leaves() -> None:
 
 @pytest.mark.parametrize(("memory_gb", "most"), [(16.0, 4), (0.9, 3), (0.75, 3), (0.6, 2), (0.3, 1)])
 def test_memory_says_how_many(memory_gb: float, most: int) -> None:
-    """With less memory fewer. The first number may be one too many (gradients that are kept to be summed are not seen in one wave);
-    decrease finds the most that fit."""
+    """Less memory allows fewer waves.
+
+    The first estimate may be one too many, because one wave does not show gradients that are kept to be summed.
+    `decrease` finds the most that fit.
+    """
     profile = chain(
         8, activation_bytes=1e6, stash_bytes=1e8, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1e-2
     )
@@ -154,7 +171,10 @@ def test_memory_says_how_many(memory_gb: float, most: int) -> None:
 
 
 def ethernet(servers: int, gpus: int) -> Cluster:
-    """DGX-1 servers on 25 Gb/s, so many GPUs of each; memory for two waves of 64 samples."""
+    """DGX-1 servers over 25 Gb/s with given numbers of GPUs, and memory for two waves.
+
+    A wave has 64 samples.
+    """
     levels = (replace(NVLINK, width=gpus),) * (gpus > 1) + (replace(ETHERNET, width=servers),) * (servers > 1)
     return Cluster("dgx", levels, "v100-16gb", memory_bytes=64e9)
 
@@ -174,9 +194,13 @@ def ethernet(servers: int, gpus: int) -> Cluster:
     ],
 )
 def test_a_second_sum_over_a_slow_network(servers: int, gpus: int, samples: int, limit: str) -> None:
-    """Sections 4.1.1 and 4.1.2 on VGG-16 (553 MB of weights), of samples that use half of a device: inside of a server a second wave has
-    room; over 25 Gb/s its all-reduce has none ("we need an extra All-Reduce operation for the tock-wave tasks") where the computation
-    that would hide it is short. At 64 samples of 4 + 4 GPUs the sums of both waves take 95 % of the iteration."""
+    """A second gradient sum has no room over a slow network (Wavelet, section 4.1).
+
+    The model is VGG-16 (553 MB of weights) with samples that use half of a device (sections 4.1.1 and 4.1.2).
+    Inside a server a second wave has room. Over 25 Gb/s its all-reduce has none ("we need an extra All-Reduce
+    operation for the tock-wave tasks") if the computation that would hide it is short. With 64 samples on 4 + 4
+    GPUs the sums of both waves take 95 % of the iteration.
+    """
     profile = half_used(pipedream.read(VGG16), samples)
     wave = wave_of(replicas(profile, ethernet(servers, gpus), samples), profile)
     found = room(wave)
@@ -186,14 +210,20 @@ def test_a_second_sum_over_a_slow_network(servers: int, gpus: int, samples: int,
 
 
 def gained(plan: Plan, profile: ModelProfile) -> float:
-    """How many times as fast tick-tock is as data parallelism that adds up the gradients of as many samples before its one sum."""
+    """Speedup of tick-tock over data parallelism with equally many samples.
+
+    Data parallelism accumulates the gradients of these samples before its single sum.
+    """
     alone = predict_iteration(replace(plan, batch_size=2 * plan.batch_size), profile)
     return alone.iteration_s / predict_iteration(in_waves(plan, 2), profile).iteration_s
 
 
 def test_the_network_pays_more_than_is_gained() -> None:
-    """Over 25 Gb/s VGG-16 with 16 samples on each GPU is slower in two waves than in one, whatever the number of GPUs: section 4.1.2,
-    "wavelet even performs worse than the baseline in many cases". With a fifth of its weights, as many as ResNet-50 has, it gains."""
+    """Over 25 Gb/s, two waves of VGG-16 are slower than one, on any number of GPUs.
+
+    There are 16 samples on each GPU. Wavelet, section 4.1.2: "wavelet even performs worse than the baseline in many
+    cases". With a fifth of the weights, as in ResNet-50, two waves gain.
+    """
     profile = half_used(pipedream.read(VGG16), 16)
     losses = [gained(replicas(profile, ethernet(2, gpus), 16), profile) for gpus in (1, 4, 8)]
     assert losses == sorted(losses, reverse=True)
@@ -208,7 +238,7 @@ def test_the_network_pays_more_than_is_gained() -> None:
 
 
 def test_a_device_that_is_full_has_no_second_wave() -> None:
-    """The same model, where its samples use the whole device: whatever the network and the memory."""
+    """Samples that fill the device leave no room, whatever the network and memory."""
     profile = pipedream.read(VGG16)
     samples = profile.microbatch_sizes[0]
     plan = replicas(profile, replace(ethernet(1, 4), memory_bytes=1e12), samples)
@@ -219,7 +249,7 @@ def test_a_device_that_is_full_has_no_second_wave() -> None:
 
 
 def test_waves_are_added_to_what_has_one() -> None:
-    """Of other strategies, and of several microbatches where a wave has one, there is no such number."""
+    """Other strategies, and several microbatches in a wave, are refused."""
     profile = chain(4, device_type="v100-16gb")
     plan = straight(profile, batch_size=2)
     for other, said in (
