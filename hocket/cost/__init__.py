@@ -1,1 +1,4 @@
-"""Cost models: seconds of instructions and bytes of values, given a profile, a cluster and concurrent work."""
+"""Cost models: seconds of instructions and bytes of values.
+
+They depend on a profile, a cluster and concurrent work.
+"""

@@ -1,7 +1,7 @@
-"""Seconds of a stage: sums over its layers at a microbatch's samples, and when its gradients are ready.
+"""Seconds of a stage: sums over its layers, and when its gradients are ready.
 
-Rules of this file: figures are those of the device type that was profiled; `model.py` scales them to another.
-Source: section 2.4.1 (T_l summed over the layers of a stage).
+Rules of this file: figures are those of the profiled device type. `model.py` scales them to another.
+Source: Narayanan's dissertation, section 2.4.1 (T_l summed over the layers of a stage).
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,9 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """Figures of all layers for one number of samples; arrays of shape (layers,), `tensor_bytes` of shape (tensors,).
+    """Figures of all layers for one number of samples.
 
-    `load_s` is of a whole microbatch.
+    Arrays have shape (layers,), `tensor_bytes` has shape (tensors,). `load_s` is for a whole microbatch.
     """
 
     forward_s: np.ndarray
@@ -35,7 +35,10 @@ class LayerFigures:
 
 
 class Columns:
-    """Interpolated figures of a profile, cached by number of samples: share one object among plans of a profile."""
+    """Interpolated figures of a profile, cached by number of samples.
+
+    Plans of one profile should share one object.
+    """
 
     def __init__(self, profile: ModelProfile) -> None:
         self.profile = profile
@@ -43,7 +46,7 @@ class Columns:
         self._on: dict[str, Columns] = {}
 
     def on(self, device_type: str) -> "Columns | None":
-        """The figures on a device type; None where the profile does not know its seconds there."""
+        """Figures on a device type; None if the profile has no seconds for it."""
         if device_type == self.profile.device_type:
             return self
         if device_type not in self._on:
@@ -73,8 +76,8 @@ class Columns:
     def parameters(self) -> dict[str, tuple[float, float, float]]:
         """Bytes of weights, gradients and optimizer state of every parameter.
 
-        A profile knows these per layer: a parameter that has a layer for itself is exact, the rest of a layer is
-        divided evenly among its other parameters (which only matters when some of them are tied).
+        A profile knows these by layer. A parameter that is alone in a layer is exact. Otherwise, the rest of a layer is
+        divided evenly among its other parameters, which only matters if some of them are tied.
         """
         sizes: dict[str, tuple[float, float, float]] = {}
         for layer in sorted(self.profile.layers, key=lambda layer: len(layer.parameters)):
@@ -89,11 +92,13 @@ class Columns:
 
 
 def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False, share: float = 1.0) -> float:
-    """Seconds of the optimizer step of one stage's layers; shared parameters count once.
+    """Seconds of the optimizer step of one stage's layers.
+
+    Shared parameters count once.
 
     Arguments:
-        copies: the weights before the step are kept.
-        share: of the weights that it is for.
+        copies: True if the weights before the step are kept.
+        share: share of the weights that is stepped.
     """
     own = _once_each(profile, layers)
     trains = any(layer.gradients_bytes > 0 for layer in own)
@@ -102,12 +107,12 @@ def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False, s
 
 
 def copy_s(profile: ModelProfile, layers: Iterable[int]) -> float:
-    """Seconds of copying the weights of some layers of one stage, or as many gradients."""
+    """Seconds to copy the weights of some layers of one stage, or as many gradients."""
     return sum(layer.copy_s for layer in _once_each(profile, layers))
 
 
 def _once_each(profile: ModelProfile, layers: Iterable[int]) -> list[Layer]:
-    """Layers without those whose parameters the layers before have."""
+    """Layers, without layers that only have parameters of earlier ones."""
     seen: set[str] = set()
     found = []
     for layer in (profile.layers[i] for i in layers):
@@ -120,19 +125,22 @@ def _once_each(profile: ModelProfile, layers: Iterable[int]) -> list[Layer]:
 def ready_fractions(
     backward_s: np.ndarray, layers: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> tuple[float, ...]:
-    """Time at which each group of layers has its gradients, as a fraction of the stage's backward.
+    """Time at which each group of layers has its gradients.
 
     Arguments:
-        backward_s: of every layer of the profile.
-        layers: the stage's layers, ascending; the backward visits them from the last to the first.
-        groups: the layers whose gradients must be there, one group a bucket; never decreasing in time, because buckets
-            appear in the order of their numbers (hocket/program/order.py, rule 2).
+        backward_s: seconds of every layer of the profile.
+        layers: the stage's layers, ascending. The backward visits them from the last to the first.
+        groups: for each bucket, the layers with gradients in it.
+
+    Returns:
+        Fractions of the stage's backward. They never decrease, because buckets appear in the order of their numbers
+            (hocket/program/order.py, rule 2).
     """
     seconds = backward_s[list(layers)]
     total = float(seconds.sum())
     if total <= 0:
         return (1.0,) * len(groups)
-    behind = np.cumsum(seconds[::-1])[::-1] / total  # share of the backward that is over when this layer is done
+    behind = np.cumsum(seconds[::-1])[::-1] / total  # fraction of the backward at the end of each layer
     position = {layer: k for k, layer in enumerate(layers)}
     found, latest = [], 0.0
     for group in groups:
@@ -143,7 +151,12 @@ def ready_fractions(
 
 
 def least_factor(profile: ModelProfile, other: ModelProfile) -> float:
-    """The least number of times as long that any layer takes on another device type."""
+    """Smallest factor on a layer's seconds, from the profiled device type to another.
+
+    Arguments:
+        profile: profile with the profiled seconds.
+        other: the same profile with seconds on the other device type.
+    """
     names = ("forward_s", "backward_s", "step_s", "copy_s")
     pairs = [(np.ravel([getattr(layer, name) for layer in one.layers]) for one in (profile, other)) for name in names]
     quotients = [there / here for own in pairs for here, there in zip(*own, strict=True) if here > 0]
@@ -169,10 +182,11 @@ def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[st
     """Factor on profiled seconds for another device type: the ratio of peak rates.
 
     Arguments:
-        rates: flops_per_s by data type of the profiled type, None when nobody describes it; own: of the other type.
+        rates: flops_per_s of the profiled type, by data type; None if the type is not described.
+        own: flops_per_s of the other type.
 
     Raises:
-        InputError: a type is unknown, or its rate for `dtype` is.
+        InputError: a type, or its rate for `dtype`, is unknown.
     """
     if not rates or not own or dtype not in rates or dtype not in own:
         raise InputError(

@@ -1,20 +1,21 @@
-"""Contention: resources that an instruction uses while it runs, and how concurrent instructions share them.
+"""Contention: resources that instructions use, and how concurrent ones share them.
 
-Rules of this file: a resource has a capacity; whoever it governs runs at the rate capacity / load, at most 1, and a
-user of several at the least of these (equal shares; what one flow cannot use is not given to the others, so that
-predictions err to the slow side). Rates change whenever a user comes or goes.
+Rules of this file: a resource has a capacity. A user that it governs runs at the rate capacity / load, at most 1. A
+user of several resources runs at the smallest of these rates. Shares are equal, and the part that one flow cannot use
+is not given to others, so that predictions err to the slow side. Rates change whenever a user starts or ends.
 
-- A shared level: all flows that leave one of its components share the component's bandwidth, and so do all that enter.
+- A shared level: all flows that leave one of its components share the component's bandwidth, and so do all flows that
+  enter it.
 - A level that is not shared: every pair of devices has its own link in each direction.
-- A device that computes for several waves at once: each of its instructions needs a share of it (device_share.py), and all go on at
-  the same pace, 1 / (sum of shares), where that is more than the device has.
-- What a server's devices share to their host is one link in each direction.
+- A device that computes for several waves at once: each of its instructions needs a share of it (device_share.py). If
+  the shares add up to more than 1, all run at the same pace, 1 / (sum of shares).
+- A link that a server's devices share to their host: one link in each direction.
 - A device that runs a background job beside the foreground's: `Collocation`, under a `Ceiling`.
-- `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion takes
-  `transfer_cores` on both ends, a collective `collective_cores` on each member, and neither is slowed itself: operating systems
-  prefer threads that mostly wait.
-- Where overlap was measured (contention_model.py), speeds are resources: the least share of these multiplies the rate, and gradients in
-  motion take no cores.
+- `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion uses
+  `transfer_cores` on both ends, a collective `collective_cores` on each rank. Neither is slowed itself: operating
+  systems prefer threads that mostly wait.
+- If overlap was measured (contention_model.py), speeds are resources: the smallest share of these multiplies the rate,
+  and gradients in motion use no cores.
 """
 
 from dataclasses import dataclass
@@ -54,12 +55,12 @@ class Use(NamedTuple):
 
 
 def host_of(cluster: Cluster, device: int) -> Resource:
-    """The cores that a device's workers share with those of its server."""
+    """Cores that the workers of a device share with other workers of its server."""
     return ("host", 0, device // cluster.levels[0].width, 0)
 
 
 def compute_uses(cluster: Cluster, device: int) -> tuple[Use, ...]:
-    """Resources that a compute instruction uses besides its own device."""
+    """Resources that a compute instruction uses in addition to its own device."""
     return () if cluster.host_cores is None else (Use(host_of(cluster, device), 1.0, Sharing.RATE),)
 
 
@@ -69,11 +70,13 @@ def wave_use(device: int, share: float) -> Use:
 
 
 def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: float | None = None) -> tuple[Use, ...]:
-    """Resources of a message or a ring of messages: links of the outermost level it crosses, and cores.
+    """Resources of a message or a ring of messages.
+
+    These are the links of the outermost level that it crosses, and cores.
 
     Arguments:
-        hops: (source, target) of every message in motion: one for a send, the ring's for a collective.
-        cores: that they keep busy on each side; by default `transfer_cores`.
+        hops: (source, target) of every message in motion: one for a send, all of the ring for a collective.
+        cores: cores that the messages keep busy on each side; `transfer_cores` by default.
     """
     if not hops:
         return ()
@@ -101,17 +104,22 @@ def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: fl
 
 
 def swap_uses(cluster: Cluster, device: int, inwards: bool) -> tuple[Use, ...]:
-    """Resources of a swap: one direction of the host link, which the devices of a server may share."""
+    """Resources of a swap: one direction of the host link.
+
+    The devices of a server may share the link.
+    """
     _, shared = cluster.host_link_of(device)
     server = device // cluster.levels[0].width if shared else device
     return (Use(("swap in" if inwards else "swap out", int(shared), server, 0), 1.0, Sharing.RATE),)
 
 
 def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True) -> tuple[Use, ...]:
-    """Resources of a ring collective: both directions of each component's link on the spanned level, and cores.
+    """Resources of a ring collective.
+
+    These are both directions of each component's link on the spanned level, and cores.
 
     Arguments:
-        cores: whether it takes any.
+        cores: True if the collective uses cores.
     """
     return transfer_uses(cluster, ring_hops(group), cluster.collective_cores if cores else 0.0)
 
@@ -124,17 +132,22 @@ def capacity(cluster: Cluster, resource: Resource) -> float:
 
 
 class Ceiling(NamedTuple):
-    """The most that two jobs do together on one device, in terms of what each does alone there.
+    """Joint limit on the rates of two jobs on one device.
 
-    Two jobs together get no more work out of a device than the better of the two does alone: a share of the device that a layer leaves
-    is not another device. With u for the utilization of a job that runs alone (its mean demand while it computes) and r for its rate
-    beside the other (1 as if alone), u_foreground r_foreground + u_background r_background <= max(u_foreground, u_background) at every
-    moment. So r_foreground + r_background <= 1 + the share that is really idle, which is what the less efficient of the two leaves
-    of what the other one is seen to use: nothing, where both are equally efficient.
+    Rates and utilizations are relative to each job alone. Two jobs together get no more work out of a device than the
+    better of the two does alone: the share of the device that a layer leaves idle is not another device. Let u be the
+    utilization of a job that runs alone (its mean demand while it computes), and r its rate beside the other job (1 as
+    if alone). At every moment,
+
+        u_foreground r_foreground + u_background r_background <= max(u_foreground, u_background).
+
+    So r_foreground + r_background is at most 1 + the share that is really idle. That share is
+    1 - (smaller u) / (greater u): the part of the more efficient job's utilization that the other job leaves. It is
+    zero if both are equally efficient.
     Source: DeepPool (MLSys 2022), figure 9, where the background alone on each device is the maximum throughput.
 
     Attributes:
-        foreground, background: u of each by the greater u: 0 to 1, and one of them is 1.
+        foreground, background: u of each job relative to the greater u: 0 to 1, and one of them is 1.
     """
 
     foreground: float = 1.0
@@ -142,48 +155,58 @@ class Ceiling(NamedTuple):
 
     @classmethod
     def of(cls, foreground: float, background: float) -> "Ceiling":
-        """The ceiling of two jobs by their utilization, 0 to 1, the background's more than 0."""
+        """The ceiling of two jobs from their utilizations.
+
+        Arguments:
+            foreground: 0 to 1.
+            background: more than 0, at most 1.
+        """
         most = max(foreground, background)
         return cls(foreground / most, background / most)
 
     @property
     def room(self) -> float:
-        """The background's rate that leaves the foreground its full pace."""
+        """Maximum rate of the background that leaves the foreground at full pace."""
         return min(1.0, (1 - self.foreground) / self.background)
 
     def limited(self, foreground: float, background: float) -> tuple[float, float]:
-        """Two rates, both reduced by the same factor where they exceed the ceiling together."""
+        """Two rates, reduced by the same factor if they exceed the ceiling together."""
         together = self.foreground * foreground + self.background * background
         return (foreground, background) if together <= 1 else (foreground / together, background / together)
 
 
 EVEN = Ceiling()
-"""The ceiling of two jobs that use a device equally well alone: together they take turns."""
+"""Ceiling of two jobs that use a device equally well alone: together they take turns."""
 
 
 @dataclass(frozen=True)
 class Collocation:
-    """Rules of sharing between a background and a foreground job. Source: DeepPool (MLSys 2022), sections 5 and 7.
+    """Rules of sharing between a background and a foreground job.
 
-    A launch is what the background gives to a device in one piece; what a launch has of a device it keeps until it is over
-    (section 5: the scheduler on the device is not preemptive), and what of the device becomes free it gets as well.
+    A launch is work that the background gives to a device in one piece. A launch keeps its share of the device until it
+    is over (section 5: the scheduler on the device is not preemptive). It also gets any part of the device that becomes
+    free.
+    Source: DeepPool (MLSys 2022), sections 5 and 7. All section numbers below are of this paper.
 
     Attributes:
-        priority: a launch gets what the foreground leaves of the device when it begins. Without it both run at the same pace,
-            each at the rate 1 / (sum of demands) where that is more than the device has. Either way `Ceiling` holds.
-        beside: launches begin beside the foreground's layers, in the share of the device that these leave ("Col"); otherwise only
-            where the foreground computes nothing, and a launch takes the whole device.
-        outstanding: launches that are given to a device at once. When one has begun, all of them come; behind the first of them
-            priority is lost, because queues on the way to the device know none (section 5). "Launch pacing" (section 7.2) keeps this
-            low; DeepPool does not say how low.
-        launch_s: the most that one launch lasts alone on the device: longer ones are divided (CUDA graphs in groups, section 5).
-            None: a layer's forward, or its backward, is a launch.
-        collective_slowdown: how many times as long a collective takes while a background job runs on one of its devices. "More
-            than doubles in execution time" (section 5): 2 is the least that this can mean.
-        compute_slowdown: the same of both jobs' layers, beyond what shares explain (caches, memory). The paper gives no number.
-        slowdown_limit: layers and collectives of the foreground that are seen to take more than so many times as long as alone are
-            left alone: no launch begins while they run ("slowdown feedback loop", sections 5 and 7.2; no number is given).
-        least_share: of a device, that a launch begins with: one of an A100's 108 multiprocessors.
+        priority: True if a launch gets the share of the device that the foreground leaves when the launch begins. False
+            if both run at the same pace: each at the rate 1 / (sum of demands) if these are more than the device has.
+            `Ceiling` holds in both cases.
+        beside: True if launches begin beside the foreground's layers, in the share of the device that these leave
+            ("Col"). False if they begin only while the foreground computes nothing; a launch then gets the whole
+            device.
+        outstanding: launches that are given to a device at once. When one has begun, all of them run. Priority is lost
+            for all but the first, because queues on the way to the device have no priorities (section 5). "Launch
+            pacing" (section 7.2) keeps this number low; DeepPool does not say how low.
+        launch_s: maximum seconds of one launch alone on the device. Longer ones are divided (CUDA graphs in groups,
+            section 5). None: a layer's forward, or its backward, is one launch.
+        collective_slowdown: factor on the seconds of a collective while a background job runs on one of its devices.
+            "More than doubles in execution time" (section 5): 2 is the smallest number that this can mean.
+        compute_slowdown: the same factor for layers of both jobs, beyond the effect of shares (caches, memory). The
+            paper gives no number.
+        slowdown_limit: layers and collectives of the foreground with a larger slowdown than this are left alone: no
+            launch begins while they run ("slowdown feedback loop", sections 5 and 7.2; no number is given).
+        least_share: smallest share of a device that a launch begins with: one of an A100's 108 multiprocessors.
     """
 
     priority: bool = True
@@ -207,7 +230,9 @@ class Collocation:
             raise InputError("least_share", str(self.least_share), "more than 0, at most 1")
 
     def share(self, foreground: float, background: float, ceiling: Ceiling) -> float:
-        """Share of a device for a launch that does not slow the foreground; without priority, its full demand.
+        """Share of a device for a launch that does not slow the foreground.
+
+        Without priority, this is the launch's full demand.
 
         Arguments:
             foreground, background: demands of both; 0 for a foreground that computes nothing.
@@ -219,11 +244,11 @@ class Collocation:
     def rates(
         self, foreground: float, background: float, share: float | None, ceiling: Ceiling = EVEN
     ) -> tuple[float, float]:
-        """Rates of two jobs on one device, 1 as if alone; together never above the ceiling.
+        """Rates of two jobs on one device, 1 as if alone, within the ceiling together.
 
         Arguments:
             foreground, background: demands of both; 0 for a foreground that computes nothing.
-            share: of the device, that the background's launch has and keeps; None where no priority keeps the two apart.
+            share: share of the device that the background's launch has and keeps; None without priority.
         """
         if foreground <= 0:
             return 1.0, 1.0 if share is None else share / background

@@ -1,10 +1,13 @@
 """Seconds of operators on a device type.
 
-Rules of this file: a product is cut into tiles, which the device's units take wave after wave. The last wave is rarely full, and
-a short inner dimension does not pay for the begin and the end of a tile. Where there are fewer tiles than units, the inner dimension is
-cut, too, and each part pays for its begin and end (split-K; the gradient of a convolution's weights is a small result of a very long
-sum). A convolution of channels by themselves uses no tiles. A product takes no less than moving its operands, and nothing less than its
-launch.
+Rules of this file:
+
+- A product is cut into tiles, which the device's units process in waves. The last wave is rarely full.
+- A short inner dimension does not make up for the begin and the end of a tile.
+- If there are fewer tiles than units, the inner dimension is cut as well, and each part has a begin and an end
+  (split-K). An example is the gradient of a convolution's weights: a small result of a very long sum.
+- A depthwise convolution, or one with few channels in a group, uses no tiles.
+- A product never costs less than moving its operands, and no operator costs less than its launch.
 """
 
 from collections.abc import Iterable
@@ -15,19 +18,19 @@ from hocket.hardware.device_type import DeviceType
 from hocket.hardware.kernels import Kernels
 from hocket.profiling.analytic.operators import Operator, Product
 
-_PLAIN = {"tfloat32": "float32"}  # what types fall back to where a device has no rate for them
-_SMALL = 24.0  # rows or columns of a tile that is held up by reading its operands as long as it takes to compute
-_FEW = 8  # channels of a group of a convolution for which there are kernels without tiles
+_PLAIN = {"tfloat32": "float32"}  # data type to use instead if a device has no rate
+_SMALL = 24.0  # rows or columns of a tile that needs as long to read its operands as to compute
+_FEW = 8  # convolutions with fewer channels in a group have kernels without tiles
 
 
 def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> float:
     """Seconds of operators, one after the other.
 
     Arguments:
-        dtype: type of numbers of products that do not say theirs.
+        dtype: data type of products without one.
 
     Raises:
-        InputError: the device type has no rate for a type of numbers.
+        InputError: the device type has no rate for a data type.
     """
     check_rate(device, dtype)
     return sum(operator_s(one, device, dtype) for one in operators)
@@ -43,7 +46,7 @@ def operator_s(one: Operator, device: DeviceType, dtype: str) -> float:
 
 
 def check_rate(device: DeviceType, dtype: str) -> None:
-    """Refuse a type of numbers that a device type has no rate for."""
+    """Refuse a data type that a device type has no rate for."""
     _rate(device, dtype)
 
 
@@ -56,12 +59,12 @@ def _rate(device: DeviceType, dtype: str) -> float:
 
 
 def moving_s(moved_bytes: float, device: DeviceType) -> float:
-    """Seconds of reading and writing so many bytes in all."""
+    """Seconds to read and write `moved_bytes` in total."""
     return moved_bytes / (device.memory_bandwidth_bytes_per_s * device.kernels.memory_share)
 
 
 def share(one: Product, kernels: Kernels) -> float:
-    """Part of the peak rate that a product reaches, when its operands are there in time."""
+    """Share of the peak rate that a product reaches if its operands arrive in time."""
     if one.kind == "convolution" and one.batch > 1 and min(one.rows, one.inner, one.columns) < _FEW:
         return kernels.product_share
     best = 0.0

@@ -1,4 +1,7 @@
-"""CostModel: what one plan's instructions cost on one cluster. The simulator asks nobody else."""
+"""CostModel: seconds and bytes of one plan's instructions on one cluster.
+
+The simulator uses no other source of costs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,15 +27,15 @@ class CostModel:
     """Seconds and bytes of the instructions of one plan.
 
     Attributes:
-        profile: what the layers cost on the profiled device type, and maybe on others.
-        cluster: what the plan runs on. A device of a type that the profile does not know takes the profiled seconds times the
-            quotient of the two types' peak rates for the profile's data type (coarse: measure where it matters), or times its
-            `factors`.
+        profile: costs of the layers on the profiled device type, and maybe on others.
+        cluster: the cluster that the plan runs on. For a device type that the profile does not know, seconds are the
+            profiled seconds times its entry in `factors`, else times the ratio of the two types' peak rates for the
+            profile's data type. (The ratio is coarse: measure if it matters.)
         cuts: the stages.
-        samples: samples of each microbatch of one batch; microbatch m has samples[m % len(samples)].
-        factors: seconds on a device type per profiled second, by name; goes before the quotient of peak rates.
-        columns: the profile's figures, to share among many plans; made when not given.
-        swaps: whether values are swapped, and so have memory of their own.
+        samples: samples of each microbatch of one batch. Microbatch m has samples[m % len(samples)].
+        factors: by device type, its seconds per profiled second; used instead of the ratio of peak rates.
+        columns: the profile's figures, to share among many plans; made if not given.
+        swaps: True if values are swapped, so that each has separate memory.
     """
 
     profile: ModelProfile
@@ -54,20 +57,23 @@ class CostModel:
         return sum(self.samples)
 
     def samples_of(self, instruction: Instruction) -> int:
-        """Samples of an instruction's microbatches; for a norm, step or collective, of the first microbatch."""
+        """Samples of an instruction's microbatches.
+
+        For a norm, step or collective: samples of the first microbatch.
+        """
         if instruction.counts_updates or instruction.kind in COLLECTIVES:
             return self.samples[0]
         return self.samples_from(instruction.index, self.merged_in(instruction))
 
     def samples_from(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of so many from it on."""
+        """Samples of one microbatch, or of `merged` microbatches from it on."""
         count = len(self.samples)
         if merged == 1:
             return self.samples[microbatch % count]
         return sum(self.samples[(microbatch + k) % count] for k in range(merged))
 
     def merged_in(self, instruction: Instruction) -> int:
-        """Microbatches of an instruction: of a bundle, or of the piece of one that is sent."""
+        """Microbatches of an instruction: those of a bundle, or of a piece that is sent."""
         match instruction.kind:
             case Kind.LOAD | Kind.FORWARD | Kind.BACKWARD:
                 return self.cuts[instruction.stage].merged
@@ -83,7 +89,10 @@ class CostModel:
 
     @property
     def rounds(self) -> int:
-        """Microbatches after which their sizes repeat themselves: one, or a batch whose last is smaller."""
+        """Microbatches after which their sizes repeat.
+
+        This is one, or a batch if its last microbatch is smaller.
+        """
         return len(self.samples) if len(set(self.samples)) > 1 else 1
 
     @cached_property
@@ -102,7 +111,7 @@ class CostModel:
 
     @cached_property
     def _factors(self) -> dict[str, float]:
-        """Seconds of each device type of the plan per profiled second."""
+        """Seconds on each device type of the plan per profiled second."""
         here = self.profile.device_type
         found: dict[str, float] = {}
         for device in sorted({d for cut in self.cuts for d in cut.devices}):
@@ -114,7 +123,7 @@ class CostModel:
 
     @cached_property
     def _known(self) -> dict[str, Columns]:
-        """Figures of the other types that the profile knows."""
+        """Figures of the plan's other device types that the profile knows."""
         names = {self.cluster.node_of(d).device_type for cut in self.cuts for d in cut.devices} - {
             self.profile.device_type
         }
@@ -122,7 +131,10 @@ class CostModel:
         return {name: columns for name, columns in found.items() if columns is not None}
 
     def columns_on(self, device: int) -> Columns:
-        """The figures of a device's type, or of the profiled type where the profile does not know it."""
+        """Figures of a device's type.
+
+        If the profile does not know it, figures of the profiled type.
+        """
         return self._known.get(self.cluster.node_of(device).device_type, self._columns)
 
     def _quotient(self, name: str) -> float:
@@ -131,24 +143,30 @@ class CostModel:
         return type_factor(self.profile, self.cluster, name)
 
     def factor(self, device: int) -> float:
-        """Seconds on a device per profiled second; the least of all layers, where the profile knows the type.
+        """Seconds on a device per profiled second.
+
+        If the profile knows the device's type, this is the smallest ratio of all layers.
 
         Raises:
-            InputError: the profile is of another type than the device, and one of the two is unknown.
+            InputError: the profile is for another type than the device's, and one of the two is unknown.
         """
         return self._factors[self.cluster.node_of(device).device_type]
 
     def seconds(self, instruction: Instruction, samples: int | None = None) -> float:
-        """Seconds of a load or a compute instruction alone on its device; 0 for drop and transfers.
+        """Seconds of a load or a compute instruction alone on its device.
 
-        A load is the host's work: it takes as long beside every type of device. A step whose weights are kept copies them
-        first (runtime/update/weight_versions.py). Of a norm only the engine's share is counted here: what a profiled step took is with it, where the
-        job clips. The first gradients of an update that is summed over replicas are copied into a bucket's
-        flat tensor. The engine's own share comes to it, and what it takes to begin the sends of what the instruction makes
-        and the receives that it makes room for (order.py, rule 6).
+        - A load is work of the host: it takes the same time beside every type of device.
+        - A step first copies weights that are kept (runtime/update/weight_versions.py).
+        - A norm has only the engine's share here. The profiled step of a job that clips includes the norm.
+        - The first gradients of an update that is summed over replicas are copied into a bucket's flat tensor.
+        - The engine's share is added: its fixed seconds, and the seconds to begin sends of written values and receives
+          that the instruction makes room for (order.py, rule 6).
 
         Arguments:
-            samples: of its microbatch, when they shall be others than its index says.
+            samples: samples of its microbatch, if not those of its index.
+
+        Returns:
+            0 for drops and transfers.
         """
         if instruction.kind not in _COMPUTE and instruction.kind is not Kind.LOAD:
             return 0.0
@@ -170,10 +188,13 @@ class CostModel:
         return any((*self.profile.whole_forward_std_s, *self.profile.whole_backward_std_s))
 
     def variance(self, instruction: Instruction, samples: int) -> float:
-        """Variance of a forward's or a backward's seconds, in square seconds; 0 of all else.
+        """Variance of a forward's or a backward's seconds, in square seconds.
 
-        Layers vary independently: a stage has as much of the undivided model's variance as it has of its seconds. On a device type that
-        takes other seconds, deviations grow as these do.
+        Layers vary independently: a stage's share of the undivided model's variance equals its share of the seconds. On
+        a device type with other seconds, the standard deviation scales with these.
+
+        Returns:
+            0 for all other instructions.
         """
         if instruction.kind not in (Kind.FORWARD, Kind.BACKWARD) or not self.varies:
             return 0.0
@@ -187,13 +208,19 @@ class CostModel:
         return deviation_s**2 * own / float(column.sum()) * (there / own) ** 2
 
     def turn_s(self, stage: int, device: int, samples: int) -> float:
-        """Compute seconds of one microbatch of a stage: forward, backward and recomputation."""
+        """Compute seconds of one microbatch of a stage.
+
+        These are its forward, backward and recomputation.
+        """
         forward_s, again = self._alone_s(Kind.FORWARD, stage, device, samples), self.cuts[stage].recompute
         both_s = forward_s * (1 + again) + self.backward_s(stage, device, samples)
         return both_s + (2 + again) * self.cluster.instruction_s
 
     def backward_s(self, stage: int, device: int, samples: int) -> float:
-        """Seconds of one backward of a stage alone on a device, without what the engine takes."""
+        """Seconds of one backward of a stage alone on a device.
+
+        The engine's share is not included.
+        """
         return self._alone_s(Kind.BACKWARD, stage, device, samples)
 
     def _alone_s(self, kind: Kind, stage: int, device: int, samples: int) -> float:
@@ -202,7 +229,7 @@ class CostModel:
         return seconds * (1.0 if name in self._known else self._factors[name])
 
     def _copies(self, instruction: Instruction) -> bool:
-        """True if a step copies weights first, or a backward copies gradients into flat tensors."""
+        """True if a step copies weights, or a backward copies gradients into flat tensors."""
         if instruction.kind is Kind.STEP:
             own = (ValueKind.WEIGHTS, instruction.stage, instruction.index)
             return all(value[:3] != own for value in instruction.frees)
@@ -211,7 +238,10 @@ class CostModel:
         return False
 
     def _begins_s(self, instruction: Instruction, samples: int) -> float:
-        """Seconds to begin the transfers after an instruction, and to copy messages that it copies itself."""
+        """Seconds to begin transfers after an instruction, and to copy messages.
+
+        Messages are copied by the instruction itself if `Cluster.sender_copies` says so.
+        """
         here = instruction.device
         if instruction.kind is Kind.BACKWARD:
             sent = [(v.stage, v) for v in instruction.writes if v.what is ValueKind.GRADIENT]
@@ -233,7 +263,7 @@ class CostModel:
         return self.cluster.post_s * (receives + len(away)) + copied_s
 
     def _profiled_s(self, columns: Columns, kind: Kind, stage: int, samples: int, copies: bool) -> float:
-        """Seconds of one stage on the type of these figures."""
+        """Seconds of one stage on the device type of the given figures."""
         profile = columns.profile
         key = (profile.device_type, kind, stage, samples, copies)
         if key not in self._known_s:
@@ -256,12 +286,16 @@ class CostModel:
         return {}
 
     def transfer(self, instruction: Instruction, samples: int | None = None) -> TransferTime:
-        """Seconds of a send, a collective or a swap alone on its links; nothing for all others."""
+        """Seconds of a send, a collective or a swap alone on its links.
+
+        Returns:
+            Zero seconds for all other instructions.
+        """
         size = self.samples_of(instruction) if samples is None else samples
         if instruction.kind is Kind.SEND and self.on_one_host(instruction):
             return TransferTime(0.0, 0.0)
         if instruction.kind is Kind.SEND:
-            # What the sender copies itself has moved when its instruction ends.
+            # A message that the sender copies itself has moved when its instruction ends.
             size_bytes = 0.0 if self.at_once(instruction) else self.carried_bytes(instruction, size)
             return message(self.cluster, instruction.device, instruction.peer, size_bytes)
         if instruction.kind in COLLECTIVES:
@@ -275,14 +309,14 @@ class CostModel:
         return TransferTime(0.0, 0.0)
 
     def on_one_host(self, send: Instruction) -> bool:
-        """True if a message goes from host to host on one machine."""
+        """True if a message goes from host memory to host memory on one machine."""
         return send.reads[0].on_host and self.cluster.level_between(send.device, send.peer) == 0
 
     def carried_bytes(self, instruction: Instruction, samples: int) -> float:
-        """Bytes of what a transfer carries: of a gather all parts.
+        """Bytes that a transfer carries; for a gather, all shards.
 
-        Where a group's members send a part each of what all have, a message of what each has its own of goes whole: as many of
-        its size as there are members.
+        If each rank of a tensor-parallel group sends a slice of tensors that all ranks have, tensors that differ among
+        the ranks are sent whole: their size counts once for each rank.
         """
         values, parts = instruction.reads or instruction.writes, 1
         if instruction.kind in SWAPS:
@@ -294,7 +328,7 @@ class CostModel:
         return parts * self.bytes_of(values, samples)
 
     def members(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        """A group with its members of other columns."""
+        """A group, extended by its ranks in other columns."""
         return tuple(sorted({*group, *(other for device in group for other in self._beside.get(device, ()))}))
 
     @cached_property
@@ -302,7 +336,10 @@ class CostModel:
         return {device: cut.beside for cut in self.cuts if cut.beside for device in cut.devices}
 
     def at_once(self, send: Instruction) -> bool:
-        """True if a send with a posted receive completes before the compute lane continues."""
+        """True if a send is over before the compute lane continues.
+
+        Its receive must be posted.
+        """
         return self.cluster.copied_between(send.device, send.peer)
 
     def bytes_of(self, values: tuple[Value, ...], samples: int) -> float:
@@ -310,7 +347,10 @@ class CostModel:
         return sum(self.memory.value_bytes(value, samples) for value in values)
 
     def ready_fractions(self, stage: int, samples: int) -> tuple[float, ...]:
-        """Time of each gradient bucket in a backward, as a fraction of the backward (rule 2 of order.py)."""
+        """Time of each gradient bucket in a backward (order.py, rule 2).
+
+        Times are fractions of the backward.
+        """
         found = self._known_ready.get((stage, samples))
         if found is None:
             groups = self.memory.stages[stage].groups
@@ -340,12 +380,18 @@ class CostModel:
         return any(cut.wave for cut in self.cuts)
 
     def initial_bytes(self, device: int) -> float:
-        """Bytes of a device before the first instruction: weights, optimizer state and buffers of its stages."""
+        """Bytes of a device before the first instruction.
+
+        These are weights, optimizer state and buffers of its stages.
+        """
         own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
         weights = sum(stage.shard_bytes if stage.gathers else stage.weights_bytes for stage in own)
         return weights + sum(stage.optimizer_bytes for stage in own) + self.buffers_bytes(device)
 
     def buffers_bytes(self, device: int) -> float:
-        """Buffers and constants of a device's stages; the layers are made once for each number of samples."""
+        """Bytes of buffers and constants of a device's stages.
+
+        The layers are built once for each number of samples.
+        """
         own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
         return sum(stage.buffers_bytes for stage in own) * len(set(self.samples))

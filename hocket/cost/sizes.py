@@ -1,4 +1,4 @@
-"""Sizes of one plan's values and instructions, as hocket/program/memory_bound/footprint.py asks for them."""
+"""Sizes of one plan's values and instructions, for memory_bound/footprint.py."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class PlanSizes:
 
     @cached_property
     def _ragged(self) -> bool:
-        # Few repetitions of the period are looked at: they show every size only where a period is whole batches.
+        # Only a few periods are considered. They show every size only if a period consists of whole batches.
         return self.program.stride % len(self.costs.samples) == 0
 
     def _samples(self, index: int, merged: int) -> int:
@@ -30,7 +30,10 @@ class PlanSizes:
         return self.costs.memory.held_bytes(value, device, self._samples(value.index, self.costs.merged_of(value)))
 
     def held(self, instruction: Instruction) -> float:
-        """The most that a compute instruction adds while it runs, pooled values that it writes left out."""
+        """Maximum bytes that a compute instruction adds while it runs.
+
+        Pooled values that it writes do not count.
+        """
         samples = self._samples(instruction.index, self.costs.merged_in(instruction))
         return self.costs.memory.hold_bytes(instruction, samples, pooled=False)
 
@@ -39,11 +42,11 @@ class PlanSizes:
         return self.costs.memory.pooled(value)
 
     def besides(self, device: int) -> float:
-        """Buffers."""
+        """Bytes of buffers."""
         return self.costs.buffers_bytes(device)
 
     def resident(self, device: int) -> float:
-        """Bytes from the first instruction to the last: optimizer state, buffers, and pools at their peak."""
+        """Constant bytes of a device: optimizer state, buffers, and pools at their peak."""
         initial = (v for v in self.program.initial(device) if not (self.pooled(v) or v.on_host))
         state = sum(self.value(v, device) for v in initial)
         return self.costs.buffers_bytes(device) + state + self._pools[device]
@@ -56,7 +59,8 @@ class PlanSizes:
     def _pool_bytes(self, device: int) -> float:
         """Peak pool bytes of a device along its compute lane.
 
-        A wave's sums go when the other wave has used them, after it has begun the next, or before: there are two for each bucket.
+        With waves, a wave's sums are freed when the other wave has used them. That may be before or after it has begun
+        the next sums, so there are two for each bucket.
         """
         if waves(self.program.rule):
             own = [(s, stage) for s, stage in enumerate(self.program.stages) if device in stage.devices]
@@ -73,7 +77,10 @@ class PlanSizes:
         return sum(most.values())
 
     def _changes(self, device: int) -> Iterator[tuple[Iterable[Value], int]]:
-        """Values that come (1) and go (-1), in order; what is in a pool does so on the compute lane."""
+        """Yield values that are added (1) and freed (-1) on the compute lane, in order.
+
+        Only pooled values matter here, and these change on the compute lane.
+        """
         program = self.program
         yield program.initial(device), 1
         for part in (program.prologue, program.period, program.epilogue):

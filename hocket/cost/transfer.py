@@ -1,7 +1,7 @@
 """Seconds of transfers alone on their links: one message, and a ring collective.
 
-Rules of this file: a time has two parts, a latency in which nothing moves, and the seconds in which bytes move at the
-link's full bandwidth; `contention.py` says who shares the second part.
+Rules of this file: a time has two parts, a latency in which no bytes move, and the seconds in which bytes move at the
+link's full bandwidth. `contention.py` decides who shares the second part.
 Source: t(n) = alpha + n / beta; ring collectives as in hardware/links.py (`ring_all_reduce_s`).
 """
 
@@ -23,31 +23,32 @@ class TransferTime(NamedTuple):
 def message(cluster: Cluster, source: int, target: int, size_bytes: float) -> TransferTime:
     """Time of one message between two devices over their nearest common level."""
     link = cluster.link_between(source, target)
-    # What beginning it takes of the sender's compute lane is over when it is counted from.
+    # The sender's compute lane has spent `post_s` already when this time begins.
     return TransferTime(max(0.0, link.latency_s - cluster.post_s), size_bytes / link.bandwidth_bytes_per_s)
 
 
-# Steps of a ring, per member but one: an all-reduce goes round twice, its halves once.
+# Rounds of a ring, of (ranks - 1) steps each. An all-reduce needs two, its halves one.
 _ROUNDS = {Kind.ALL_REDUCE: 2, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}
 
 
 def ring_bytes(kind: Kind, members: int, size_bytes: float) -> float:
-    """Bytes that every member sends to its neighbour in the ring."""
+    """Bytes that every rank sends to its neighbour in the ring."""
     return _ROUNDS[kind] * (members - 1) / members * size_bytes
 
 
 def collective(
     cluster: Cluster, kind: Kind, group: tuple[int, ...], size_bytes: float, threads: int = 0
 ) -> TransferTime:
-    """A ring collective of one bucket, at the figures of the level that the group spans.
+    """Time of a ring collective of one bucket.
 
-    A reduce-scatter or an all-gather takes half of an all-reduce, or what was measured of it (`Level.reduce_scatter`).
-    Where all-reduces have been measured beside computation (`Level.overlap`), an all-reduce is what they take alone.
-    Where the members in one component have links of their own to the others, as many rings go side by side, each with its part
-    of the bytes (NCCL's channels); inside of the component all of them pass over the same links.
+    Figures are those of the level that the group spans. A reduce-scatter or an all-gather takes half of an all-reduce,
+    or the measured share (`Level.reduce_scatter`). If all-reduces were measured beside computation (`Level.overlap`),
+    an all-reduce takes its measured time alone. If the ranks in one component have separate links to the others,
+    several rings run in parallel, each with its part of the bytes (NCCL's channels). Inside the component, all rings
+    use the same links.
 
     Arguments:
-        threads: that move it; 0: what the library takes.
+        threads: communication threads; 0 for the library's default.
     """
     members = len(group)
     if members < 2:
@@ -78,7 +79,10 @@ def swap(cluster: Cluster, device: int, size_bytes: float) -> TransferTime:
 
 
 def ring_hops(group: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Neighbours in the ring of a collective: every member sends to the next, the last to the first."""
+    """Neighbours in the ring of a collective.
+
+    Every rank sends to the next, the last one to the first.
+    """
     if len(set(group)) != len(group):
         raise InputError("group", str(group), "each device once")
     return tuple(zip(group, (*group[1:], group[0]), strict=True)) if len(group) > 1 else ()

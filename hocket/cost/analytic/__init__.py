@@ -1,1 +1,4 @@
-"""Analytic cost of a transformer: from its sizes and a device type, without measuring."""
+"""Analytic cost of a transformer, from its sizes and a device type.
+
+No measurement is needed.
+"""

@@ -1,8 +1,11 @@
-"""Calibration: how much longer a device takes than was worked out, by kind of operator, learned from one measured profile.
+"""Calibration: factors of measured to estimated seconds by kind of operator.
 
-Rules of this file: nothing is measured here. A layer's seconds are the sum over its operators of what each was worked out to
-take times the factor of its kind; factors are the non-negative ones that explain the measured layers best, drawn towards the
-factor of all together where a kind is hardly there. Least squares, layer by layer and size by size; no outside source.
+They are fitted to one measured profile.
+
+Rules of this file: nothing is measured here. A layer's seconds are the sum over its operators of their estimated
+seconds times the factor of their kind. Factors are non-negative and explain the measured layers best. The factor of a
+rare kind is drawn towards the factor of all kinds together. Least squares, over layers and microbatch sizes; no outside
+source.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,19 +27,20 @@ from hocket.util.schema import as_data, read_as
 
 FORMAT = "hocket-calibration-1"
 LAUNCH = "launch"
-"""Operators so small that the launch decides, of whatever kind."""
-_PULL = 0.02  # towards the factor of all together, as a part of all squares
+"""Kind of all operators so small that the launch determines their seconds."""
+_PULL = 0.02  # weight of the pull towards the factor of all kinds together, relative to all squares
 _MOST = 1e6
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Factors of one device type: measured seconds by worked out seconds.
+    """Factors of one device type: measured seconds per estimated second.
 
     Attributes:
-        forward, backward: by kind of operator (`KINDS`, and "launch"); kinds that were not seen have the factor of all.
-        step: of optimizer steps.
-        source: which profile they were learned from, and how far the sum of its layers was off before; for a person.
+        forward, backward: factors by kind of operator (`KINDS`, and "launch"). Kinds that did not occur have the factor
+            of all.
+        step: factor of optimizer steps.
+        source: the profile that they were fitted to, and the error of the sum of its layers before; for people.
     """
 
     device_type: str
@@ -59,12 +63,12 @@ class Calibration:
                     raise InputError(f"{place}.{kind}".rstrip("."), str(factor), f"a factor from 0 to {_MOST:.0e}")
 
     def check(self, device: DeviceType) -> None:
-        """Refuse another device type than the one that was measured."""
+        """Refuse a device type that differs from the measured one."""
         if device.name != self.device_type:
             raise InputError("calibration", f"factors of {self.device_type}", f"factors of {device.name}")
 
     def to_yaml(self) -> str:
-        """The calibration as text; `from_yaml` is the inverse."""
+        """Convert the calibration to text; `from_yaml` is the inverse."""
         return write_yaml(as_data(self))
 
     @classmethod
@@ -72,7 +76,7 @@ class Calibration:
         """Read a calibration strictly.
 
         Raises:
-            InputError: unknown or missing keys, wrong values.
+            InputError: unknown or missing keys, or wrong values.
         """
         data = parse_yaml(text, place)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -81,7 +85,7 @@ class Calibration:
         return read_as(cls, data, place)
 
     def save(self, path: str | Path) -> None:
-        """Write the text form whole or not at all."""
+        """Write the text form atomically."""
         write_atomic(path, self.to_yaml())
 
     @classmethod
@@ -100,7 +104,7 @@ def calibrated_s(
 
 
 def by_kind(operators: Iterable[Operator], device: DeviceType, dtype: str) -> dict[str, float]:
-    """Worked out seconds of operators, by kind."""
+    """Estimated seconds of operators, by kind."""
     found: dict[str, float] = {}
     for one in operators:
         took_s = operator_s(one, device, dtype)
@@ -110,13 +114,14 @@ def by_kind(operators: Iterable[Operator], device: DeviceType, dtype: str) -> di
 
 
 def learned(sketch: Sketch, measured: ModelProfile, device: DeviceType) -> Calibration:
-    """Calibration factors of a device type from a measured profile.
+    """Fit calibration factors of a device type to a measured profile.
 
     Arguments:
-        sketch: of the same job, for the same microbatch sizes. device: that of `measured`.
+        sketch: the same job, for the same microbatch sizes.
+        device: the device type of `measured`.
 
     Raises:
-        InputError: profiles of two models, or of other sizes or layers; a device type of another name.
+        InputError: the profiles are of two models, or have other sizes or layers; or the device types differ.
     """
     plain = sketch.profile
     if measured.digest_of_model != plain.digest_of_model:
@@ -150,17 +155,20 @@ def learned(sketch: Sketch, measured: ModelProfile, device: DeviceType) -> Calib
 
 
 def _fit(rows: list[dict[str, float]], took: list[float]) -> dict[str, float]:
-    """The factors by kind that explain best what each row took; the sum over all rows comes out exactly."""
+    """Factors by kind that explain the measured seconds of the rows best.
+
+    The sum over all rows is exact.
+    """
     kinds = sorted({kind for row in rows for kind in row})
     table = np.array([[row.get(kind, 0.0) for kind in kinds] for row in rows], dtype=float)
     target = np.array(took, dtype=float)
     whole = float(target.sum() / table.sum()) if table.sum() > 0 and target.sum() > 0 else 1.0
-    # In units of the mean factor, and pulled towards 1 there.
+    # Factors are relative to the mean factor, and pulled towards 1.
     table *= whole
     square = table.T @ table + _PULL * np.eye(len(kinds)) * float((table**2).sum()) / max(len(kinds), 1)
     right = table.T @ target + (square - table.T @ table) @ np.ones(len(kinds))
     factors = np.ones(len(kinds))
-    for _ in range(1000):  # one after the other, never below 0: converges, since the square matrix is positive definite
+    for _ in range(1000):  # coordinate descent, never below 0; it converges because the matrix is positive definite
         for j in range(len(kinds)):
             rest = right[j] - square[j] @ factors + square[j, j] * factors[j]
             factors[j] = max(0.0, rest / square[j, j]) if square[j, j] > 0 else 1.0

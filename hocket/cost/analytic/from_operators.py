@@ -1,6 +1,9 @@
-"""A job that was only looked at, on a device type: an ordinary profile, whose seconds are worked out.
+"""Estimated profile of a sketched job on a device type.
 
-Rules of this file: nothing is allocated and nothing runs; what operators take is said at the head of `cost/kernels.py`.
+It is an ordinary profile with estimated seconds.
+
+Rules of this file: nothing is allocated and nothing runs. The head of `cost/kernels.py` describes the cost of
+operators.
 """
 
 from collections.abc import Sequence
@@ -15,13 +18,14 @@ from hocket.profiling.profile import WORKED_OUT, ModelProfile
 
 
 def costed(sketch: Sketch, device: DeviceType, calibration: Calibration | None = None) -> ModelProfile:
-    """The profile of a sketched job on a device type.
+    """Estimate the profile of a sketched job on a device type.
 
     Arguments:
-        calibration: what a measured profile of another job has taught of the device type.
+        calibration: factors of the device type, fitted to a measured profile of another job.
 
     Raises:
-        InputError: the device type has no rate for the model's type of numbers; the calibration is of another.
+        InputError: the device type has no rate for the model's data type, or the calibration is for another device
+            type.
     """
     plain = sketch.profile
     check_rate(device, plain.dtype)
@@ -47,7 +51,10 @@ def costed(sketch: Sketch, device: DeviceType, calibration: Calibration | None =
 
 
 def _once(profile: ModelProfile) -> Sequence[Layer]:
-    """Layers whose parameters no earlier layer has: each parameter is stepped once."""
+    """Layers with parameters that no earlier layer has, and layers without parameters.
+
+    Each parameter is stepped once.
+    """
     seen: set[str] = set()
     found = []
     for layer in profile.layers:

@@ -1,6 +1,7 @@
-"""Cost of a tensor-parallel group: seconds of its ranks, including their reductions and gathers.
+"""Cost of a tensor-parallel group: its ranks, with their reductions and gathers.
 
-A member waits for each of these, so that they are part of its forward and backward (dissertation section 4.2.3).
+A rank waits for each reduction and gather, so they are part of its forward and backward (Narayanan's dissertation,
+section 4.2.3).
 """
 
 from dataclasses import replace
@@ -13,22 +14,26 @@ from hocket.profiling.profile import ModelProfile
 
 
 def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
-    """The profile of one rank with the seconds of its group's reductions and gathers included.
+    """Profile of one rank, including its group's reductions and gathers.
 
     Arguments:
-        profile: of one member. group: of as many members as the profile's `tensor` says.
+        profile: profile of one rank, without these.
+        group: a group with as many ranks as the profile's `tensor` says.
     """
     if profile.tensor == 1:
         return profile
     profile = _known_on(profile, group.cluster)
     layers = tuple(_reducing(layer, group) for layer in profile.layers)
-    # Where each member sends all that it has, it does not matter whether others have the same.
+    # If each rank sends whole tensors, it does not matter whether other ranks have the same ones.
     tensors = profile.tensors if group.slices else tuple(replace(tensor, own=False) for tensor in profile.tensors)
     return replace(profile, layers=layers, tensors=tensors)
 
 
 def _known_on(profile: ModelProfile, cluster: Cluster) -> ModelProfile:
-    """The profile with seconds for every type of the cluster. Only computation scales with the type."""
+    """The profile with seconds for every device type of the cluster.
+
+    Only computation scales with the type.
+    """
     names = {node.device_type: None for node in cluster.nodes} or {cluster.device_type: None}
     found = [profile.on(name) for name in profile.elsewhere]
     for name in names:

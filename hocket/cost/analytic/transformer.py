@@ -1,8 +1,9 @@
-"""Analytic profiles: what a transformer takes on a device type, worked out instead of measured.
+"""Analytic profile of a transformer on a device type, without measurement.
 
-Rules of this file: nothing is allocated and nothing runs. Figures are those of one of `tensor` devices, without what they take to
-reduce among each other, which is a matter of their links (`Layer.reductions` and `Layer.gathers` say how often they do). The head of
-`cost/kernels.py` says what operators take, `profiling/analytic/transformer_blocks.py` what they are.
+Rules of this file: nothing is allocated and nothing runs. Figures are those of one of `tensor` devices, without the
+reductions among these, because reductions depend on the links (`Layer.reductions` and `Layer.gathers` count them). The
+head of `cost/kernels.py` describes the cost of operators, `profiling/analytic/transformer_blocks.py` the operators of a
+block.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,12 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Precision:
-    """Bytes of a parameter's weight, gradient and optimizer state, and how many are moved by a step.
+    """Bytes of a parameter's weight, gradient and optimizer state, and of its step.
 
-    The default is training in 16 bits with exact gradients, an exact copy of the weights, and Adam's two moments; a step reads
-    the gradient twice (for its norm), reads and writes the three exact numbers, and writes the weight. A microbatch's gradient is added
-    to those before it where it is made: `adding_bytes` are moved where that is a pass of its own (Megatron-LM, `main_grad.add_`).
+    The default is training in 16 bits with exact gradients, an exact copy of the weights, and Adam's two moments. A
+    step reads the gradient twice (once for its norm), reads and writes the three exact numbers, and writes the weight.
+    A microbatch's gradient is added to the gradients before it when it is computed. If that is a separate pass
+    (Megatron-LM, `main_grad.add_`), it moves `adding_bytes`.
     """
 
     dtype: str = "float16"
@@ -52,17 +54,20 @@ def analytic(
     calibration: Calibration | None = None,
     microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
 ) -> ModelProfile:
-    """The profile of a model on one of so many tensor-parallel devices.
+    """Estimate the profile of a model on one of `tensor` tensor-parallel devices.
 
     Arguments:
-        sequence_parallel: blocks work on slices of the sequence, but between columns and rows.
-        recompute: inside of every block: none; "selective", what attention makes between scores and values; "full", all
-            but the block's input (section 4.3.5).
-        calibration: what a measured profile has taught of the device type.
+        sequence_parallel: True if blocks work on slices of the sequence, except between column- and row-parallel
+            layers.
+        recompute: recomputation inside of every block: "none"; "selective" for the tensors of attention between scores
+            and values; "full" for everything but the block's input (Narayanan's dissertation, section 4.3.5).
+        precision: bytes of each parameter.
+        calibration: factors of the device type, fitted to a measured profile.
+        microbatch_sizes: samples of a microbatch, for each entry of the profile.
 
     Raises:
-        InputError: a width that does not divide the model, another word for `recompute`, no rate for the type of numbers, a
-            calibration of another device type.
+        InputError: `tensor` does not divide the model, `recompute` is unknown, the device type has no rate for the data
+            type, or the calibration is for another device type.
     """
     if sequence_parallel and (tensor == 1 or model.sequence % tensor):
         raise InputError(

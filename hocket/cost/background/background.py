@@ -1,6 +1,7 @@
-"""Background: a job of one device that may run wherever a more important one leaves something over.
+"""Background job on one device that uses capacity left by a foreground job.
 
-Rules of this file: what such a job is, whoever runs it. How it shares a device is `contention.Collocation`.
+Rules of this file: a description of the job, independent of who runs it. `contention.Collocation` describes how it
+shares a device.
 Source: Park et al., DeepPool (MLSys 2022), section 5: jobs of one device each, of low priority.
 """
 
@@ -16,8 +17,9 @@ class Launch(NamedTuple):
     """One launch: work that a job submits to its device at once.
 
     Attributes:
-        seconds: alone on the device. demand: the share of the device that it needs for that, more than 0, at most 1.
-        kind: what it is of a step, such as "backward"; empty where that is not known.
+        seconds: seconds alone on the device.
+        demand: share of the device that it needs meanwhile, more than 0, at most 1.
+        kind: part of the step, such as "backward"; empty if not known.
     """
 
     seconds: float
@@ -27,13 +29,13 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class Background:
-    """A background job, the same on every device that runs one.
+    """A background job. It is the same on every device that runs one.
 
     Attributes:
-        name: what it is called.
-        samples: that one step trains.
-        launches: of one step, in order; step follows step.
-        memory_bytes: the most that it holds on a device.
+        name: name of the job.
+        samples: samples of one step.
+        launches: launches of one step, in order. Steps follow each other without a gap.
+        memory_bytes: peak bytes on a device.
     """
 
     name: str
@@ -51,7 +53,10 @@ class Background:
 
     @classmethod
     def even(cls, name: str, samples: float, step_s: float, launch_s: float | None = None) -> "Background":
-        """Background job with a known step time only: launches of at most `launch_s` that need the whole device."""
+        """Make a background job for which only the step time is known.
+
+        Its launches are at most `launch_s` long and need the whole device.
+        """
         return cls(name, samples, (Launch(step_s),)).divided(launch_s)
 
     @cached_property
@@ -61,16 +66,19 @@ class Background:
 
     @cached_property
     def utilization(self) -> float:
-        """The share of the device that it needs alone, on average over its time."""
+        """Mean share of a device that the job needs while it runs alone."""
         return sum(launch.seconds * launch.demand for launch in self.launches) / self.step_s
 
     @property
     def samples_per_s(self) -> float:
-        """Alone on a device."""
+        """Samples per second alone on a device."""
         return self.samples / self.step_s
 
     def divided(self, launch_s: float | None) -> "Background":
-        """The job with launches of at most `launch_s` seconds; longer ones are divided equally."""
+        """The job with launches of at most `launch_s` seconds.
+
+        Longer launches are divided into equal parts.
+        """
         if launch_s is None:
             return self
         found: list[Launch] = []

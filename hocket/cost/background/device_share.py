@@ -1,11 +1,16 @@
-"""Demand: the share of a device that a layer needs while it runs, so that another job can have the rest.
+"""Demand: the share of a device that a layer needs while it runs.
 
-A layer's share is the larger of two: what it does by what it does best (samples a second, by those of the measured size at which
-it has most: figure 4 of DeepPool is this, for a whole model), and the bytes of its own weights by what the device's memory moves
-meanwhile (a forward reads them, a backward reads them and writes gradients). One number stands for processors and memory, so that
-predictions err to the slow side. Of a profile with one size, of a step and of all that is no layer's, the share is whole. So is every
-share of a processor's cores: what a small microbatch takes longer there, its threads are busy with.
-Source: Park et al., DeepPool (MLSys 2022), sections 2 and 5; that the share follows from a profile is ours.
+Another job can have the rest. A layer's share is the larger of two:
+
+- its speed relative to its best speed (samples per second, at the measured microbatch size with the most; figure 4 of
+  DeepPool shows this for a whole model),
+- the bytes of its own weights relative to the bytes that the device's memory moves in that time (a forward reads them;
+  a backward reads them and writes gradients).
+
+One number stands for processors and memory, so that predictions err to the slow side. The share is 1 for a profile with
+one microbatch size, for a step, and for time that belongs to no layer. On a CPU, every share is 1: if a small
+microbatch takes relatively longer there, the threads are busy in that time.
+Source: Park et al., DeepPool (MLSys 2022), sections 2 and 5. Deriving the share from a profile is Hocket's own method.
 """
 
 from collections.abc import Sequence
@@ -24,7 +29,9 @@ class LayerDemand(NamedTuple):
     """One layer of a forward or backward, or an instruction without layers.
 
     Attributes:
-        fraction: of the instruction's seconds. demand: share of the device, 0 to 1. layer: its index, -1 for none.
+        fraction: fraction of the instruction's seconds.
+        demand: share of the device, 0 to 1.
+        layer: index of the layer, -1 for none.
     """
 
     fraction: float
@@ -36,7 +43,10 @@ WHOLE = (LayerDemand(1.0, 1.0),)
 
 
 class LayerCosts(Protocol):
-    """Interface of a cost model for device shares: costs of layers by device, and layers of stages."""
+    """Interface of a cost model for device shares.
+
+    It has costs of layers by device, and layers of stages.
+    """
 
     @property
     def cluster(self) -> Cluster:
@@ -58,7 +68,11 @@ class LayerCosts(Protocol):
 
 
 def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float) -> tuple[np.ndarray, np.ndarray]:
-    """Shares of a device by layer, of forwards and of backwards of so many samples."""
+    """Shares of a device by layer, for forwards and for backwards of a microbatch.
+
+    Returns:
+        Two arrays of shape (layers,).
+    """
     profile, figures = columns.profile, columns.at(samples)
     sizes = profile.microbatch_sizes
     weights = np.array([layer.weights_bytes for layer in profile.layers])
@@ -78,10 +92,14 @@ def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float)
 def works(
     costs: LayerCosts, instruction: Instruction, samples: int, first: int = -1, last: int = -1
 ) -> tuple[LayerDemand, ...]:
-    """A compute instruction layer by layer, in the order of time; fractions sum to 1.
+    """A compute instruction layer by layer, in the order of time.
 
     Arguments:
-        first, last: of a backward, the buckets between which it is looked at (simulation/engine/nodes.py), (-1, -1) for all of it.
+        first, last: for a backward, the buckets between which it is considered (simulation/engine/nodes.py); (-1, -1)
+            for all of it.
+
+    Returns:
+        Layers with fractions that sum to 1.
     """
     if instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
         return WHOLE
@@ -100,7 +118,7 @@ def works(
 
 
 def mean_demand(costs: LayerCosts, instruction: Instruction) -> float:
-    """The share of its device that a compute instruction needs, on average over its time."""
+    """Mean share of its device that a compute instruction needs."""
     return sum(work.fraction * work.demand for work in works(costs, instruction, max(costs.samples)))
 
 

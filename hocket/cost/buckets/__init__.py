@@ -1,1 +1,1 @@
-"""Contention of gradient all-reduces with computation (LIBRA): the model and its fit."""
+"""Contention of gradient all-reduces with computation (LIBRA): model and fit."""

@@ -1,13 +1,15 @@
-"""Overlaps: what the collectives of a plan's buckets and the computation beside them take from each other.
+"""Contention of a plan's gradient collectives with computation.
 
-Rules of this file: only where the cluster's file tells it for the level that a bucket's group spans (`Level.overlap`). Computation and
-all-reduces have no speeds of their own for each other in `contention.py`, but loads: what stretches a time by x is a load of x - 1
-beside one's own 1 on a resource of capacity 1.
+Rules of this file: contention exists only if the cluster file describes it for the level that a bucket's group spans
+(`Level.overlap`). In `contention.py`, computation and all-reduces do not have special speeds beside each other. They
+are loads instead: a use that stretches a time by a factor x is a load of x - 1 beside one's own load of 1, on a
+resource of capacity 1.
 
-- A device's speed: each all-reduce loads it, computation is governed.
-- A bucket's speed on a device: computation loads it, the bucket's all-reduce is governed, and goes on as its slowest member does.
+- A device's speed: each all-reduce loads it, and computation is governed by it.
+- A bucket's speed on a device: computation loads it, and the bucket's all-reduce is governed by it. The all-reduce runs
+  at the pace of its slowest rank.
 
-What replicas scatter of a sum, or gather of new weights, contends as an all-reduce of as many bytes does.
+Reduce-scatters of gradients and all-gathers of new weights contend like an all-reduce of as many bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,24 +24,33 @@ from hocket.program.instruction import Instruction, Kind, ValueKind
 from hocket.program.passes.borders import StageCut, Tie
 
 _WEIGHTS = -1
-"""Stands for a bucket where weights are gathered."""
+"""Used instead of a bucket number for a gather of weights."""
 Members = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 
 class _Contention(NamedTuple):
-    """Relative slowdowns of a bucket: computation by its all-reduce, and its all-reduce by computation."""
+    """Relative slowdowns of a bucket.
+
+    Attributes:
+        computation: slowdown of computation by the bucket's all-reduce.
+        all_reduce: slowdown of the all-reduce by computation.
+    """
 
     computation: float
     all_reduce: float
 
 
 class ContentionModel:
-    """See the head of this file."""
+    """Contention of the collectives of one plan; see the head of this file."""
 
     def __init__(
         self, cluster: Cluster, cuts: Sequence[StageCut], ties: Sequence[Tie], memory: PlanMemory, members: Members
     ) -> None:
-        """Arguments: of a cost model; members: a group with those of other columns."""
+        """Take the parts of a cost model.
+
+        Arguments:
+            members: function that extends a group by its ranks in other columns.
+        """
         self._cluster, self._cuts, self._ties = cluster, cuts, ties
         self._memory, self._members = memory, members
 
@@ -51,7 +62,11 @@ class ContentionModel:
         return self._cuts[value.stage].threads_of(value.part) if value.what is ValueKind.ACCUMULATOR else 0
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...] | None:
-        """Shared speeds that a collective of gradients or weights uses; None for a norm or without a model."""
+        """Shared speeds that a collective of gradients or weights uses.
+
+        Returns:
+            None for a norm, or without a model of contention.
+        """
         value = instruction.reads[0]
         gathers = instruction.kind is Kind.ALL_GATHER
         if not self._cluster.contends or not (gathers or value.what is ValueKind.ACCUMULATOR):
@@ -66,7 +81,10 @@ class ContentionModel:
         return (*speeds, *(Use(("bucket", device, *key), 1.0, Sharing.SPEED) for device in members))
 
     def slowed(self, device: int) -> tuple[Use, ...]:
-        """Shared speeds that computation on a device uses: its own, and those of its buckets."""
+        """Shared speeds that computation on a device uses.
+
+        These are the device's own and those of its buckets.
+        """
         return self._slowed.get(device, ())
 
     @cached_property
@@ -85,7 +103,7 @@ class ContentionModel:
 
     @cached_property
     def _contention(self) -> dict[tuple[int, int], _Contention]:
-        """Contention of each bucket, and of weights, that cross a level with a model."""
+        """Contention of each bucket, and of weights, on levels with a model of contention."""
         return {(stage, bucket): found for stage, bucket, found in self._each()} if self._cluster.contends else {}
 
     def _each(self) -> Iterator[tuple[int, int, _Contention]]:
@@ -107,7 +125,7 @@ class ContentionModel:
                         yield s, _WEIGHTS, _of(overlap.on(len(group)), weights_bytes, overlap.own_threads)
 
     def _key(self, stage: int, bucket: int) -> tuple[int, int]:
-        """Key shared by all stages of a tied bucket."""
+        """Key of a bucket. All stages of a tied bucket share it."""
         own = max(1, len(self._cuts[stage].buckets))
         if bucket < own:
             return stage, bucket

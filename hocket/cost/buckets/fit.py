@@ -1,7 +1,7 @@
-"""From measured overlap to an `OverlapModel`, and how far the two are from each other.
+"""Fit of an `OverlapModel` to measured overlap, with the errors of the fit.
 
-Rules of this file: errors count relative to what was measured, so that short and long tasks weigh the same. Startup and rates are
-fitted first, one rate for each number of threads, then the curve through these rates.
+Rules of this file: errors are relative to the measured times, so that short and long tasks weigh the same. Startup and
+rates are fitted first, with one rate for each number of threads; then the curve through these rates.
 Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
 """
 
@@ -16,13 +16,19 @@ from hocket.hardware.overlap import EXPONENT, OverlapModel, Rate
 
 _DECAYS = np.geomspace(1e-4, 10.0, 101)
 LEAST_BESIDE = 0.3
-"""What of an all-reduce computation must have been beside, by time and by what was done, to say how quick it is then."""
+"""Smallest share of an all-reduce, by time and by work, that must be beside computation to fit its rate there."""
 _LONGER = "Take a job with a longer backward (a larger model, or larger microbatches), or more draws and steps."
 _GOLDEN = (5**0.5 - 1) / 2
 
 
 class Computed(NamedTuple):
-    """A computation: seconds beside communication by threads, seconds without, and its seconds alone."""
+    """One measured computation.
+
+    Attributes:
+        beside_s: seconds beside communication, by communication threads.
+        apart_s: seconds without communication.
+        alone_s: seconds of the whole computation if it runs alone.
+    """
 
     beside_s: Mapping[int, float]
     apart_s: float
@@ -30,7 +36,14 @@ class Computed(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """An all-reduce: threads, bytes, seconds beside computation, and seconds without."""
+    """One measured all-reduce.
+
+    Attributes:
+        threads: communication threads.
+        size_bytes: bytes of its gradients.
+        beside_s: seconds beside computation.
+        apart_s: seconds without computation.
+    """
 
     threads: int
     size_bytes: float
@@ -39,7 +52,7 @@ class Moved(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """An all-reduce that ran entirely beside computation, or alone."""
+    """An all-reduce that ran entirely beside computation, or entirely alone."""
 
     threads: int
     size_bytes: float
@@ -47,7 +60,13 @@ class _Whole(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A model, and the mean of absolute errors of its predictions, relative to what was measured."""
+    """A fitted model with its mean absolute errors, relative to the measured times.
+
+    Attributes:
+        computed_error: error for computation beside communication.
+        beside_error: error for all-reduces beside computation.
+        alone_error: error for all-reduces alone.
+    """
 
     model: OverlapModel
     computed_error: float
@@ -56,10 +75,13 @@ class Fitted(NamedTuple):
 
 
 def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> Fitted:
-    """Fit computation's share (equation 5), startup (equation 4) and rates beside computation and alone (equation 6).
+    """Fit an overlap model.
+
+    Fitted are computation's share (equation 5), startup (equation 4), and rates beside computation and alone (equation
+    6).
 
     Raises:
-        InputError: too few measurements of one kind, or some that are no times.
+        InputError: there are too few measurements of one kind, or times of 0 or less.
     """
     if workers < 2:
         raise InputError("workers", str(workers), ">= 2: one worker reduces nothing")
@@ -77,7 +99,7 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
     startup_s, rates = _rates(alone_ones, carried, "alone")
     alone = _curve(rates)
     model = OverlapModel(kept, taken, alone, alone, startup_s / hops, workers)
-    # What was done alone is known; the rest was done beside computation.
+    # The share that was done alone is known. The rest was done beside computation.
     long = [one for one in partly if one.beside_s >= LEAST_BESIDE * (one.beside_s + one.apart_s)]
     shares = [(one, 1 - one.apart_s / model.alone_s(one.size_bytes, one.threads)) for one in long]
     beside_ones = [
@@ -105,7 +127,10 @@ def _error(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _share(computed: Sequence[Computed]) -> tuple[float, float]:
-    """alpha_1 and alpha_2: beside r threads computation keeps alpha_1 - alpha_2 r of its speed."""
+    """Fit alpha_1 and alpha_2.
+
+    Beside r threads, computation keeps alpha_1 - alpha_2 r of its speed.
+    """
     beside = np.array([sum(one.beside_s.values()) / one.alone_s for one in computed])
     threads = np.array([sum(r * seconds for r, seconds in one.beside_s.items()) / one.alone_s for one in computed])
     done = np.array([1 - one.apart_s / one.alone_s for one in computed])
@@ -125,17 +150,26 @@ def _share(computed: Sequence[Computed]) -> tuple[float, float]:
 
 
 def _done(one: Computed, model: OverlapModel) -> float:
-    """Share of a computation done in its time according to a model; 1 for a perfect model."""
+    """Share of a computation that a model predicts for its measured time.
+
+    A perfect model predicts 1.
+    """
     return (one.apart_s + sum(seconds * model.share(r) for r, seconds in one.beside_s.items())) / one.alone_s
 
 
 def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, dict[int, float]]:
-    """One startup, and bytes per second by threads, for all-reduces beside computation or alone.
+    """Fit one startup, and bytes per second by threads.
 
-    Where few of some number of threads do not say how long bytes take, they count to the next such number.
+    If samples of one number of threads show no growth with bytes, they are added to the nearest other number of
+    threads.
+
+    Arguments:
+        moved: all-reduces beside computation, or all-reduces alone.
+        carried: bytes through each worker per byte of gradients.
+        what: "beside computation" or "alone", for errors.
 
     Raises:
-        InputError: neither do all together.
+        InputError: even all samples together show no growth.
     """
     counted = list(moved)
     while True:
@@ -153,18 +187,21 @@ def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, d
 
 
 def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, float]]:
-    """One startup, and seconds per byte by threads; seconds per byte may be negative."""
+    """Fit one startup, and seconds per byte by threads.
+
+    Seconds per byte may be negative.
+    """
     kinds = sorted({one.threads for one in moved})
     table = np.zeros((len(moved), 1 + len(kinds)))
     for row, one in zip(table, moved, strict=True):
         row[0] = 1 / one.seconds
         row[1 + kinds.index(one.threads)] = carried * one.size_bytes / one.seconds
-    # Columns of like size, or bytes drown the startup.
+    # Columns are scaled to similar size; otherwise, bytes would drown the startup.
     scale = np.abs(table).max(axis=0)
     found, _, rank, _ = np.linalg.lstsq(table / scale, np.ones(len(moved)), rcond=None)
     if rank < table.shape[1]:
         raise InputError("measurements", "all-reduces of one size only", "several sizes")
-    if found[0] < 0:  # shorter than can be seen
+    if found[0] < 0:  # the startup is too short to be measured
         found[0] = 0.0
         found[1:] = np.linalg.lstsq((table / scale)[:, 1:], np.ones(len(moved)), rcond=None)[0]
     found = found / scale
@@ -172,7 +209,10 @@ def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, flo
 
 
 def _curve(rates: dict[int, float]) -> Rate:
-    """gamma_1 to gamma_3: a line for each decay; the best decay is searched on a grid, then refined."""
+    """Fit gamma_1 to gamma_3.
+
+    For each decay, the rest is a line. The best decay is searched on a grid, then refined.
+    """
     threads = np.array(sorted(rates), dtype=float) ** EXPONENT
     measured = np.array([rates[r] for r in sorted(rates)])
     if len(rates) == 1:
@@ -182,7 +222,7 @@ def _curve(rates: dict[int, float]) -> Rate:
         left = np.exp(-decay * threads)
         table = np.stack([np.ones_like(left), -left], axis=1) / measured[:, None]
         most, lost = np.linalg.lstsq(table, np.ones_like(measured), rcond=None)[0]
-        if lost < 0:  # more threads are slower: as if they were equal
+        if lost < 0:  # more threads are slower: use one rate for all
             most, lost = 1 / float((1 / measured).mean()), 0.0
         made = most - lost * left
         return (float(np.square(made / measured - 1).sum()) if made.min() > 0 else np.inf), Rate(

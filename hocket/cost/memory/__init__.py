@@ -1,1 +1,1 @@
-"""Memory of a stage: bytes of each value that an instruction reads, writes or frees."""
+"""Memory of a stage: bytes of each value of an instruction."""

@@ -1,8 +1,8 @@
-"""Inside: how much of its device's memory and compute an instruction leaves while it runs, layer by layer.
+"""Memory and compute inside an instruction, layer by layer.
 
-Rules of this file: a simulated device holds the most that an instruction needs from its beginning on (values.py), which is what a plan
-must have room for. Inside of a forward the stash grows, and inside of a backward it shrinks while gradients grow; layers take as long as
-profiled.
+Rules of this file: a simulated device holds an instruction's peak from its beginning on (values.py), because a plan
+must have room for it. In reality, the stash grows during a forward; during a backward it shrinks while gradients grow.
+Layers take their profiled seconds.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ class InstructionProfile:
     """Memory inside one forward or backward.
 
     Attributes:
-        until: shares of its seconds, ascending to 1, at which its layers end; shape (layers,).
-        below_bytes: while each of them runs, by how much less the device holds than the most; shape (layers,).
-        demand: the share of the device that it needs, a mean over its layers.
+        until: ends of its layers as shares of its seconds, ascending to 1; shape (layers,).
+        below_bytes: for each layer, bytes by which the device holds less than the peak while the layer runs; shape
+            (layers,).
+        demand: share of the device that it needs, as the mean over its layers.
     """
 
     until: np.ndarray
@@ -31,11 +32,14 @@ class InstructionProfile:
 
 
 Insides = dict[tuple[Kind, int, bool], InstructionProfile]
-"""By kind, stage, and whether a forward makes its stash again."""
+"""Profiles by kind, stage, and True for a recomputed forward."""
 
 
 def insides(costs: CostModel, program: Program) -> Insides:
-    """Memory inside every stage's forwards and backwards, from the first microbatch of each size."""
+    """Memory inside every stage's forwards and backwards.
+
+    Each is for the first microbatch of the program's prologue or period.
+    """
     found: Insides = {}
     for part in (program.prologue, program.period):
         for one in (instruction for lane in part.values() for instruction in lane):
@@ -48,7 +52,7 @@ def insides(costs: CostModel, program: Program) -> Insides:
             stash = figures.stash_bytes[own]
             if one.kind is Kind.BACKWARD:
                 stage = costs.memory.stages[one.stage]
-                # What is summed over devices lies in flat memory, which is there from the beginning.
+                # Gradients that are summed over devices are in flat memory, which is there from the beginning.
                 made = stage.bucket_of[:, [not summed for summed in stage.summed]].sum(axis=1)
                 own, stash, made = own[::-1], stash[::-1], made[::-1]
                 fresh = all(value.what is not ValueKind.ACCUMULATOR for value in one.reads)

@@ -1,10 +1,15 @@
-"""Walk: the most that one forward or backward holds while it goes through a stage's layers.
+"""Peak memory of a forward or backward on its way through a stage's layers.
 
-Rules of this file: positions are those of the stage's layers, ascending; a backward visits them from the last to the first.
-A tensor between layers that autograd keeps lives until the first of the layers that keep it has gone backward; its gradient
-from the last layer that reads it to the one that made it. Where a profile does not know who keeps what, a layer's stash is
-its own, and gradients on their way inside a stage are not seen. Gradients that meet are added out of place: torch adds in
-place only where nobody looks at its operations and nobody else holds the first of them.
+Rules of this file:
+
+- Positions are those of the stage's layers, ascending. A backward visits them from the last to the first.
+- A tensor between layers that autograd keeps lives until the backward of the first layer that keeps it. Its gradient
+  lives from the last layer that reads the tensor to the layer that made it.
+- If a profile does not know which layers keep a tensor, a layer's stash is all its own, and gradients between the
+  layers of a stage are not counted.
+- Gradients that meet are added out of place. Torch adds in place only if no hook observes the operations and nothing
+  else refers to the first gradient.
+
 Source: none; measured facts about torch's autograd engine, see profiling/measure/memory.py.
 """
 
@@ -16,7 +21,7 @@ import numpy as np
 from hocket.cost.compute import LayerFigures
 from hocket.profiling.profile import ModelProfile
 
-LOSS_BYTES = 8.0  # its gradient is one number, which stays until the backward is over
+LOSS_BYTES = 8.0  # the loss's gradient is one number, which stays until the backward is over
 
 Span = tuple[float, int, int]  # bytes, and the first and last position at which they are there
 
@@ -26,18 +31,22 @@ class Walk:
     """One stage at one number of samples; arrays by position.
 
     Attributes:
-        inner: what autograd keeps inside a layer, tensors between layers left out; outputs: what leaves the layer.
+        inner: bytes that autograd keeps inside a layer, without tensors between layers.
+        outputs: bytes of the tensors that leave the layer.
         working, backward_bytes, fresh_bytes: as in a profile's layer.
-        made: weights' gradients by position and bucket. waiting: of those that are added to what is there, parts that are
-            there before they are complete.
-        passing: tensors between layers that the stash does not keep: bytes, the layer that makes them, the last that reads
-            them, or past the end if they leave the stage.
-        kept: those that it keeps: bytes, the layer that makes them, the first that keeps them, and the last as above.
+        made: bytes of weight gradients by position and bucket.
+        waiting: by position and bucket, parts of gradients that exist before the gradient is complete and is added to
+            an accumulator.
+        passing: tensors between layers that the stash does not keep: bytes, position of the layer that makes them, and
+            the last position that reads them, or past the end if they leave the stage.
+        kept: tensors between layers that the stash keeps: bytes, the position that makes them, the first position that
+            keeps them, and the last position as above.
         leaving: bytes of the tensors that leave the stage.
-        gradients: of tensors that the stage's layers read, as long as they are there.
-        joined: by position, when a layer's backward is over but for one of its gradients that is added to one that came
-            before it: that sum, all that the layer has made, less what it has freed by then; 0 where none is.
-        known: whether the profile knows who keeps what.
+        gradients: gradients of tensors that the stage's layers read, with the positions at which they exist.
+        joined: by position, memory at the moment when a layer's backward is over except that one of its gradients is
+            still added to an earlier one: the sum and all that the layer has made, minus the memory that it has freed
+            by then. 0 if there is no such gradient.
+        known: True if the profile knows which layers keep a tensor.
     """
 
     inner: np.ndarray
@@ -67,8 +76,9 @@ class Walk:
         """The walk over some layers of a profile.
 
         Arguments:
-            made: bytes of weights' gradients by position and bucket; waiting: of their parts, nothing where none is given.
-            readers: of tensors that leave the stage, how many other stages read them.
+            made: bytes of weight gradients by position and bucket.
+            readers: for tensors that leave the stage, the number of other stages that read them.
+            waiting: bytes of parts of gradients, like `made`; zero if not given.
         """
         own, readers = list(layers), readers or {}
         place = {layer: k for k, layer in enumerate(own)}
@@ -94,7 +104,7 @@ class Walk:
                 else:
                     passing.append((size, source, until))
             if tensor.gradient and tensor.source >= 0 and targets:
-                # One from outside is collected in a leaf, until the backward is over.
+                # The gradient of a tensor from another stage is collected in a leaf until the backward is over.
                 if source is None:
                     gradients.append((size, 0, max(targets)))
                 else:
@@ -107,7 +117,7 @@ class Walk:
                 sums[met] = np.maximum(sums[met], size)
             if tensor.gradient and source is not None and readers.get(index, 0) > 1:
                 gradients.append((size, max(targets, default=source), len(own) - 1))
-        if own[-1] == len(profile.layers) - 1:  # in the layer that makes it the loss's own gradient is counted already
+        if own[-1] == len(profile.layers) - 1:  # the layer that makes the loss already counts the loss's gradient
             gradients.append((LOSS_BYTES, 0, len(own) - 2))
         return cls(
             np.maximum(inner, 0.0),
@@ -131,10 +141,11 @@ class Walk:
         return float(self.inner.sum()) + sum(size for size, *_ in self.kept)
 
     def forward_peak(self, kept: bool, leaves: bool) -> float:
-        """The most that a forward makes.
+        """Maximum bytes that a forward adds.
 
         Arguments:
-            kept: it keeps the stash. leaves: it makes tensors that leave the stage.
+            kept: True if it keeps the stash.
+            leaves: True if it makes tensors that leave the stage.
         """
         end = len(self.inner) - 1
         before = np.cumsum(self.inner) - self.inner
@@ -151,11 +162,13 @@ class Walk:
         return float((before + self._there(earlier) + self.inner + self.outputs + self.working).max())
 
     def backward_peak(self, fresh: Iterable[int], gradients: float) -> float:
-        """The most that a backward adds to what was there when it began, stash included.
+        """Maximum bytes that a backward adds to the memory at its beginning.
+
+        The memory at the beginning includes the stash.
 
         Arguments:
-            fresh: buckets whose gradients it makes, instead of adding to them.
-            gradients: bytes that it makes for other stages.
+            fresh: buckets with gradients that it makes instead of adding to existing ones.
+            gradients: bytes of gradients that it makes for other stages.
         """
         made = self.made[:, list(fresh)].sum(axis=1)
         before = np.cumsum(made[::-1])[::-1] - made
@@ -172,7 +185,7 @@ class Walk:
         return float((held + before + alone).max()) - self.stash_bytes
 
     def _there(self, spans: Iterable[Span]) -> np.ndarray:
-        """Bytes by position of what is there from one position to another."""
+        """Bytes at each position of tensors that exist during spans of positions."""
         change = np.zeros(len(self.inner) + 1)
         for size, first, last in spans:
             if first <= last:

@@ -1,9 +1,10 @@
-"""Bytes of every value, and what an instruction holds on its device while it runs and leaves when it is over.
+"""Bytes of every value, and memory of an instruction while it runs and afterwards.
 
-Rules of this file: `hold` is the most that an instruction adds to what its device held before it started, `net` what is
-left of that when it has finished; between the two the walk over the stage's layers (stage_walk.py) decides, so that a backward
-that frees the stash while it makes gradients is not counted with both.
-Source: section 3.3.3 (MEMORY), with optimizer state, gradients, buffers and working memory added.
+Rules of this file: `hold` is the maximum that an instruction adds to its device's memory, `net` the change that remains
+when it has finished. Between the two, the walk over the stage's layers (stage_walk.py) decides, so that a backward that
+frees the stash while it makes gradients is not counted with both.
+Source: Narayanan's dissertation, section 3.3.3 (MEMORY), extended by optimizer state, gradients, buffers and working
+memory.
 """
 
 from collections import Counter
@@ -19,27 +20,33 @@ from hocket.program.instruction import Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
 
-NORM_BYTES = 8.0  # of the squares of gradients, one number; of the weights of losses another one
+NORM_BYTES = 8.0  # one number for the squares of gradients, and one for the weights of losses
 _SUMS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.LENT)
-_ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
+_ALIGNMENT_BYTES = 64  # alignment of tensors that share a message or a flat bucket
 
 
 @dataclass(frozen=True)
 class StageBytes:
-    """Bytes of one stage that do not depend on the microbatch: weights, optimizer state, buffers, gradient buckets.
+    """Bytes of one stage that do not depend on the microbatch.
 
     Attributes:
-        bucket_of: for every layer position of the stage, bytes of gradients that are complete there, by bucket; shape
-            (layers, buckets). made_of: the same where their memory is taken: with the last layer that uses a parameter.
-            waiting: what is there in a backward, by position and bucket, of gradients of parameters that several layers of the
-            stage use, before the first of these has its part and they are added to what was there.
-        groups: for every bucket, the layers whose gradients it waits for.
+        weights_bytes: bytes of the whole weights.
+        optimizer_bytes: bytes of one replica's optimizer state.
+        buffers_bytes: bytes of buffers.
+        bucket_of: bytes of gradients that are complete at a layer position, by position and bucket; shape (layers,
+            buckets).
+        made_of: the same, at the position where their memory is allocated: the last layer that uses the parameter.
+        waiting: for parameters that several layers of the stage use, by position and bucket: bytes of gradients during
+            a backward, before the first of these layers has its part and they are added to the accumulator.
+        groups: for every bucket, the layers with gradients in it.
+        summed: for every bucket, True if its gradients are summed over devices. Then they are in flat memory, which is
+            allocated as a whole.
+        gaps_bytes: for every bucket, maximum bytes between the gradients in flat memory.
         step_bytes: temporary memory of an optimizer step.
-        summed: for every bucket, whether its gradients are summed over devices: then they lie in one flat piece of
-            memory, which is taken as a whole. gaps_bytes: at most, between the gradients in there.
-        shard_bytes: of the part of the weights that one replica's step makes, if that is not all.
-        stepped: what share of the stage's weights one replica's step is for.
-        replicas: among which it is divided; gathers: whether nothing is kept whole (program.StageShape).
+        shard_bytes: bytes of the part of the weights that one replica's step writes, if that is not all.
+        stepped: share of the stage's weights that one replica's step is for.
+        replicas: number of replicas that the state is sharded over.
+        gathers: True if no weights are kept whole (program.StageShape).
     """
 
     weights_bytes: float
@@ -59,15 +66,15 @@ class StageBytes:
 
     @property
     def bucket_bytes(self) -> np.ndarray:
-        """Bytes of each gradient bucket, tie buckets last; shape (buckets,)."""
+        """Bytes of each gradient bucket, tied buckets last; shape (buckets,)."""
         return self.bucket_of.sum(axis=0)
 
 
 def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tuple[Tie, ...]) -> StageBytes:
-    """Constant bytes of one stage; parameters shared by its layers count once.
+    """Constant bytes of one stage. Parameters shared by its layers count once.
 
     Arguments:
-        s: which of the stages.
+        s: number of the stage.
         every: all ties of the model.
     """
     cut, ties = cuts[s], tuple(tie for tie in every if s in tie.stages)
@@ -81,7 +88,7 @@ def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tup
     last = {name: position[i] for i in cut.layers for name in layers[i].parameters}
     groups: list[set[int]] = [set() for _ in range(table.shape[1])]
     weights = optimizer = 0.0
-    shared_weights = shared_optimizer = 0.0  # with other stages
+    shared_weights = shared_optimizer = 0.0  # shared with other stages
     seen: set[str] = set()
     # Ascending: a parameter's gradient is complete with the first layer that uses it, which the backward visits last.
     for i in cut.layers:
@@ -117,7 +124,7 @@ def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tup
     whole = StageBytes(weights, optimizer, buffers, table, made, waiting, complete, summed, gaps, step)
     if not cut.sharded:
         return whole
-    # Parts are equal: what lies in flat memory is made longer for that.
+    # Shards have equal sizes, so flat memory is padded.
     replicas, padding = cut.replicas, float(_ALIGNMENT_BYTES * cut.replicas)
     gaps[: len(own)] += padding
     gap = float(gaps[: len(own)].sum())
@@ -140,8 +147,9 @@ class PlanMemory:
     Arguments:
         columns: figures of the profile.
         cuts: the stages.
-        samples: of each microbatch of a batch.
-        swaps: every value has memory of its own, whatever the stash keeps, and gives it back: it may be swapped.
+        samples: samples of each microbatch of a batch.
+        swaps: True if values may be swapped. Then every value has separate memory, even if the stash keeps it as well,
+            and returns it.
     """
 
     def __init__(
@@ -154,7 +162,7 @@ class PlanMemory:
         ties = ties_of(profile, cuts)
         self.stages = tuple(stage_bytes(columns, cuts, s, ties) for s in range(len(cuts)))
         self._added: dict[tuple[int, int], int] = {}
-        """Of (stage, bucket) that stages share on the same devices (order.together), the first of these stages."""
+        """By (stage, bucket) with weights shared on the same devices (order.together): the first of these stages."""
         for s, cut in enumerate(cuts):
             for k, tie in enumerate(tie for tie in ties if s in tie.stages):
                 if len({frozenset(cuts[t].devices) for t in tie.stages}) == 1:
@@ -163,7 +171,11 @@ class PlanMemory:
         self._sizes: dict[tuple[ValueKind, int, int, int], float] = {}
 
     def value_bytes(self, value: Value, samples: int) -> float:
-        """Bytes of one value, where it depends on the microbatch for one of that many samples."""
+        """Bytes of one value.
+
+        Arguments:
+            samples: samples of its microbatch, for values that depend on them.
+        """
         key = (value.what, value.stage, value.part, samples)
         found = self._sizes.get(key)
         if found is None:
@@ -209,15 +221,18 @@ class PlanMemory:
         return tuple(i for i in found if self._columns.profile.tensors[i].gradient)
 
     def own(self, value: Value) -> bool:
-        """True if each tensor-parallel rank has its own part of some tensor of an activation or gradient."""
+        """True if tensor-parallel ranks have different parts of a border value.
+
+        It is enough if one tensor of the activation or gradient differs.
+        """
         return any(self._columns.profile.tensors[i].own for i in self._crossing(value))
 
     def held_bytes(self, value: Value, device: int, samples: int) -> float:
-        """Bytes that a value takes on one of the devices that have it.
+        """Bytes of memory of a value on one of its devices.
 
-        On the device that made it, an activation that the stash keeps as well takes nothing for itself: the stash stays
-        until its backward is over, and so until every reader has it. Several tensors that come in one message, and
-        gradients in a flat bucket, begin on boundaries.
+        An activation that the stash keeps as well needs no separate memory on the device that made it: the stash stays
+        until its backward is over, and so until every reader has the activation. Several tensors in one message, and
+        gradients in a flat bucket, are aligned.
         """
         if value.what in _SUMS:
             stage = self.stages[value.stage]
@@ -227,7 +242,7 @@ class PlanMemory:
             return self.value_bytes(value, samples) + float(stage.gaps_bytes[value.part]) / stage.replicas
         if (
             value.what is ValueKind.SHARD and not self.stages[value.stage].gathers
-        ):  # in its place in the memory of the whole
+        ):  # a shard is a part of the memory of the whole weights
             return self.stages[value.stage].weights_bytes
         if value.what not in BORDER:
             return self.value_bytes(value, samples)
@@ -240,11 +255,14 @@ class PlanMemory:
         return self._loose_bytes(value, samples)
 
     def _makes(self, value: Value, device: int) -> bool:
-        """True if an activation or gradient is produced on this device instead of received."""
+        """True if an activation or gradient is written on this device instead of received."""
         return self.bundles.maker(value).device(value.index) == device
 
     def _joined_bytes(self, instruction: Instruction, samples: int) -> float:
-        """Bytes that exist twice while a bundle's pieces are joined, border by border."""
+        """Bytes that exist twice while a bundle's pieces are joined.
+
+        Pieces are joined border by border, so this is the maximum over borders.
+        """
         borders: dict[tuple[int, int], float] = {}
         for value in self.bundles.joins(instruction):
             key, size = (value.stage, value.part), self.bundles.samples_in(instruction, value, samples)
@@ -252,7 +270,7 @@ class PlanMemory:
         return max(borders.values(), default=0.0)
 
     def _packed(self, value: Value, device: int) -> bool:
-        """True if an activation or gradient is copied into a message as soon as it is produced."""
+        """True if an activation or gradient is copied into a message when it is written."""
         reader = self.bundles.reader(value)
         if reader.device(value.index) == device:
             return False
@@ -260,7 +278,7 @@ class PlanMemory:
         return len(indices) > 1 or (value.what is ValueKind.ACTIVATION and not all(tensors[i].dense for i in indices))
 
     def _loose_bytes(self, value: Value, samples: int) -> float:
-        """Bytes of a border value's own tensors on its producer, beyond the stash."""
+        """Bytes of a border value's own tensors on its producer, without the stash."""
         maker = self._cuts[value.stage]
         if value.what is ValueKind.GRADIENT or maker.recompute or self._swaps:
             return self.value_bytes(value, samples)
@@ -269,7 +287,10 @@ class PlanMemory:
         return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
 
     def pooled(self, value: Value) -> bool:
-        """True if the memory of such values is pooled: weight versions and flat buckets."""
+        """True if the memory of such a value is pooled.
+
+        Weight versions and flat buckets are pooled.
+        """
         if self._swaps:
             return False
         if value.what in _SUMS:
@@ -277,10 +298,12 @@ class PlanMemory:
         return value.what in (ValueKind.WEIGHTS, ValueKind.SHARD) and not self.stages[value.stage].gathers
 
     def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
-        """Net change of device memory by an instruction; negative if it frees more than it makes.
+        """Net change of device memory by an instruction.
+
+        It is negative if the instruction frees more than it makes.
 
         Arguments:
-            pooled: count values whose memory is pooled.
+            pooled: True to count values with pooled memory.
         """
         inherited = {heir_of(instruction, value) for value in instruction.writes}
         made = [v for v in self._new(instruction) if pooled or not self.pooled(v)]
@@ -288,22 +311,22 @@ class PlanMemory:
         return self._sum(instruction, made, samples) - self._sum(instruction, gone, samples)
 
     def hold_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
-        """The most that an instruction adds to its device's memory while it runs; never below 0.
+        """Maximum bytes that an instruction adds while it runs; never below 0.
 
         Arguments:
-            pooled: count new values whose memory is pooled; they take it at the beginning.
+            pooled: True to count new values with pooled memory, which is allocated at the beginning.
         """
         figures = self._columns.at(samples)
         new = self._new(instruction)
         taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
-        # Flat memory is taken as a whole when the instruction begins, also where it is given back.
+        # Flat memory is allocated as a whole when the instruction begins, also if it is returned later.
         flat = [v for v in new if v.what is ValueKind.ACCUMULATOR and self._flat(v)]
         flat_bytes = self._sum(instruction, flat, samples)
         own = [v for v in new if not self.pooled(v) and v not in flat]
         whole = self._sum(instruction, own, samples)
         match instruction.kind:
             case Kind.LOAD:
-                # The whole batch's samples, and their stack; of that the stage takes what it reads.
+                # All tensors of the microbatch's samples, and their stack. The stage keeps the tensors that it reads.
                 tensors = self._columns.profile.tensors
                 whole = max(
                     whole, 2 * float(sum(figures.tensor_bytes[i] for i, t in enumerate(tensors) if t.source < 0))
@@ -325,7 +348,7 @@ class PlanMemory:
             case Kind.STEP:
                 whole += self.stages[instruction.stage].step_bytes
                 whole += self._added_bytes(v for v in instruction.reads if v.stage == instruction.stage)
-        # Messages are packed, and bundles divided, when all else is over: then what goes into them is there twice.
+        # Messages are packed, and bundles divided, at the end. Then the packed or divided values exist twice.
         moving = [v for v in own if v.what in BORDER and (self._packed(v, instruction.device) or self.bundles.split(v))]
         if moving:
             besides = sum(self._besides(v, self.bundles.samples_in(instruction, v, samples)) for v in moving)
@@ -333,17 +356,23 @@ class PlanMemory:
         return whole + flat_bytes + (taken if pooled else 0.0)
 
     def _flat(self, value: Value) -> bool:
-        """True if a gradient bucket lies in flat memory that is allocated anew for each update."""
+        """True if a gradient bucket is in flat memory that is allocated for each update."""
         stage = self.stages[value.stage]
         return stage.gathers or (self._swaps and stage.summed[value.part])
 
     def _added_bytes(self, values: Iterable[Value]) -> float:
-        """Bytes of summed gradients of several stages of the device while in use: one sum for each bucket."""
+        """Bytes of gradients summed over several stages of the device, while in use.
+
+        There is one sum for each bucket.
+        """
         shared = ((v.stage, v.part) for v in values if v.what in _SUMS)
         return sum(float(self.stages[s].bucket_bytes[b]) for s, b in shared if (s, b) in self._added)
 
     def _besides(self, value: Value, samples: int) -> float:
-        """Bytes of a value besides its copy while that is made; a piece may be copied twice."""
+        """Bytes of a value in addition to its copy, while the copy is made.
+
+        A piece may be copied twice.
+        """
         loose = self._loose_bytes(value, samples)
         return max(loose, self.value_bytes(value, samples)) if self.bundles.split(value) else loose
 
@@ -355,11 +384,14 @@ class PlanMemory:
         )
 
     def _new(self, instruction: Instruction) -> list[Value]:
-        """The written values that take nobody's place."""
+        """The written values that do not take over the memory of a freed value."""
         return [v for v in instruction.writes if heir_of(instruction, v) is None]
 
     def _walk(self, stage: int, samples: int) -> Walk:
-        """Layers and tensors of one stage by position, computed once for each number of samples."""
+        """Layers and tensors of one stage by position.
+
+        They are computed once for each number of samples.
+        """
         found = self._walks.get((stage, samples))
         if found is None:
             profile = self._columns.profile

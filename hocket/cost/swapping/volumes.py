@@ -1,8 +1,11 @@
-"""Bytes that an iteration swaps between devices and host, by kind of tensor (Harmony, HotOS 2021, section 3 and Figure 5).
+"""Bytes that an iteration swaps between devices and host, by kind of tensor.
 
-The paper's assumptions: a device holds one operation (one layer or pack, one microbatch) at a time, so what the next task does not share
-is gone. A task is an operation, or with grouping one over all microbatches; a just-in-time update belongs to its backward's last task.
-docs/explanation/harmony.md derives every formula; the paper prints only those of the weights, (4m + 2)N|W|, 3N|W| and 3|W|.
+The assumptions are those of the paper. A device holds one operation (one layer or pack, one microbatch) at a time, so
+all values that the next task does not share are evicted. A task is an operation; with grouping, it is one operation for
+all microbatches. A just-in-time update belongs to its backward's last task. docs/explanation/harmony.md derives every
+formula. The paper prints only those of the weights: (4m + 2)N|W|, 3N|W| and 3|W|.
+
+Source: Harmony (HotOS 2021), section 3 and figure 5.
 """
 
 from collections.abc import Sequence
@@ -20,13 +23,18 @@ class SwapKind(StrEnum):
     WEIGHTS = "weights"
     GRADIENTS = "gradients"  # of weights, accumulated over microbatches
     OPTIMIZER = "optimizer"
-    STASH = "stash"  # what a layer's backward needs of its forward
+    STASH = "stash"  # tensors that a layer's backward needs from its forward
     ACTIVATIONS = "activations"  # from layer to layer, and the batch itself
     ACTIVATION_GRADIENTS = "activation gradients"
 
 
 class Volume(NamedTuple):
-    """Bytes of an iteration over all devices: to and from hosts, and between devices (counted once)."""
+    """Bytes of an iteration over all devices.
+
+    Attributes:
+        host_bytes: to and from hosts.
+        peer_bytes: between devices, counted once.
+    """
 
     host_bytes: float
     peer_bytes: float
@@ -34,7 +42,10 @@ class Volume(NamedTuple):
 
 @dataclass(frozen=True)
 class SwapLayer:
-    """Bytes of one layer's tensors; stash and input (and that one's gradient) of one microbatch."""
+    """Bytes of one layer's tensors.
+
+    Stash and input are those of one microbatch. The input's gradient has the size of the input.
+    """
 
     weights_bytes: float
     gradients_bytes: float
@@ -45,17 +56,21 @@ class SwapLayer:
 
 @dataclass(frozen=True)
 class Scheme:
-    """Execution scheme of an iteration; each field is one of the paper's choices.
+    """Execution scheme of an iteration. Each field is one of the paper's choices.
 
     Attributes:
-        devices: N. microbatches: m, of one device's part of the batch: m N in all.
-        pipeline: a layer's tasks on one device and all microbatches; otherwise data parallelism.
-        in_turn: packs on devices in turn; otherwise as many neighbouring packs each.
-        grouped: a task runs all its microbatches. just_in_time: an update follows its backward at once.
-        peer: what crosses devices goes from one to the other and not through the host.
-        packs: first layers of packs; () for packs of one layer. forward: of forward tasks, in data parallelism, where a task runs each
-            microbatch through all its layers; () for the same as backward. writes_clean: what is evicted is written out although
-            the host has the same (per-device virtualisation); otherwise it is dropped.
+        devices: N.
+        microbatches: m, for one device's part of the batch; m N in total.
+        pipeline: True if a layer's tasks for all microbatches run on one device; False for data parallelism.
+        in_turn: True if packs are on devices in turn; False if each device has equally many neighbouring packs.
+        grouped: True if a task runs all its microbatches.
+        just_in_time: True if an update directly follows its backward.
+        peer: True if values go directly from device to device, False if through the host.
+        packs: first layers of packs; () for packs of one layer.
+        writes_clean: True if evicted values are written to the host even if it has the same copy (per-device
+            virtualisation); False if they are dropped.
+        forward: first layers of forward tasks in data parallelism, where a task runs each microbatch through all its
+            layers; () for the same as `packs`.
     """
 
     devices: int
@@ -73,7 +88,7 @@ class Scheme:
         """First layers of packs.
 
         Raises:
-            InputError: packs that do not begin at 0 and ascend.
+            InputError: packs do not begin at 0 or are not ascending.
         """
         return self._checked(self.packs or tuple(range(layers)), layers)
 
@@ -81,7 +96,7 @@ class Scheme:
         """First layers of forward tasks.
 
         Raises:
-            InputError: they do not begin at 0 and ascend, or there are such in a pipeline.
+            InputError: they do not begin at 0 or are not ascending, or a pipeline has separate forward tasks.
         """
         if self.forward and self.pipeline:
             raise InputError(
@@ -102,37 +117,43 @@ class Scheme:
         return pack % self.devices if self.in_turn else pack * self.devices // packs
 
     def backward_device(self, pack: int, packs: int) -> int:
-        """Device of a pack's backward and update in a pipeline. The round robin continues after the last forward."""
+        """Device of a pack's backward and update in a pipeline.
+
+        If packs are on devices in turn, the round continues after the last forward.
+        """
         return (2 * packs - 1 - pack) % self.devices if self.in_turn else self.forward_device(pack, packs)
 
 
 def data_parallel(devices: int, microbatches: int) -> Scheme:
-    """Data parallelism, the memory of each device virtualised by itself."""
+    """Data parallelism with virtual memory of each device alone."""
     return Scheme(devices, microbatches)
 
 
 def pipeline_parallel(devices: int, microbatches: int) -> Scheme:
-    """A pipeline of stages, the memory of each device virtualised by itself."""
+    """A pipeline of stages with virtual memory of each device alone."""
     return Scheme(devices, microbatches, pipeline=True)
 
 
 def harmony_data(devices: int, microbatches: int, packs: tuple[int, ...] = ()) -> Scheme:
-    """Harmony-DP."""
+    """Harmony-DP: Harmony with data parallelism."""
     return Scheme(devices, microbatches, grouped=True, just_in_time=True, packs=packs, writes_clean=False)
 
 
 def harmony_pipeline(devices: int, microbatches: int, packs: tuple[int, ...] = ()) -> Scheme:
-    """Harmony-PP."""
+    """Harmony-PP: Harmony with pipeline parallelism."""
     return Scheme(devices, microbatches, True, True, True, True, packs=packs, writes_clean=False)
 
 
 def swap_volumes(layers: Sequence[SwapLayer], scheme: Scheme) -> dict[SwapKind, Volume]:
-    """Bytes by kind of tensor; sums of gradients over replicas are no swaps and not counted."""
+    """Bytes by kind of tensor.
+
+    Sums of gradients over replicas are not swaps and do not count.
+    """
     firsts = scheme.first_layers(len(layers))
     replicas = 1 if scheme.pipeline else scheme.devices
     seen = scheme.microbatches * (scheme.devices if scheme.pipeline else 1)  # microbatches of one layer on one device
     tasks = 1 if scheme.grouped else seen
-    apart = 0 if scheme.just_in_time else 1  # whether the update is a task of its own
+    apart = 0 if scheme.just_in_time else 1  # 1 if the update is a separate task
     loads = 2 * tasks + apart
     writes = loads if scheme.writes_clean else 1
     weights = sum(layer.weights_bytes for layer in layers)
