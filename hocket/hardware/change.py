@@ -1,6 +1,8 @@
-"""Change: a cluster as it is not, for questions of what would help: other links, memory, rates, numbers or types of devices.
+"""Hypothetical changes to a cluster, for what-if analysis.
 
-Rules of this file: from clusters to clusters; files stay as they are. Nothing is changed that was not named.
+They change links, memory, rates, or the number or type of devices.
+
+Rules of this file: functions map clusters to clusters; files stay as they are. Only the named properties change.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,11 +20,12 @@ class Change:
     """Changes to a cluster.
 
     Attributes:
-        bandwidth, latency: factors by the name of a level. memory, rate: factors of what each device has and calculates.
-        host_link: a factor of the bandwidth between devices and their hosts.
-        devices: how many, by more or fewer components of the outermost level; 0 for as many as there are.
-        device_type: what all devices are; empty for what they are.
-        alone: some of its devices, as a cluster of their own, instead of all.
+        bandwidth, latency: factors by the name of a level.
+        memory, rate: factors on the memory and on the speed of each device.
+        host_link: factor on the bandwidth between devices and their hosts.
+        devices: number of devices, reached with more or fewer components of the outermost level; 0 for no change.
+        device_type: type of all devices; empty for no change.
+        alone: sub-cluster to use instead of the whole cluster; None for no change.
     """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
@@ -42,10 +45,11 @@ class Change:
                 raise InputError(key, str(factor), "a factor > 0")
 
     def of(self, cluster: Cluster) -> Cluster:
-        """The cluster with these changes.
+        """Apply these changes to a cluster.
 
         Raises:
-            InputError: a level that it does not have, a number of devices that its levels cannot have, an unknown type.
+            InputError: the cluster does not have a level, its levels do not fit the number of devices, or the type is
+                unknown.
         """
         cluster = self.alone or cluster
         for name in (*self.bandwidth, *self.latency):
@@ -80,7 +84,7 @@ class Change:
 
 
 SHARED = "host_link"
-"""The name of a link to the host that a server's devices share, as a cluster file has it; all others have that of their device type."""
+"""Name of a host link that a server's devices share, as in a cluster file. Other host links have their device type's."""
 
 
 def host_link_name(cluster: Cluster, device: int) -> str:
@@ -89,7 +93,13 @@ def host_link_name(cluster: Cluster, device: int) -> str:
 
 
 def with_host_links(cluster: Cluster, other: Callable[[str, Link], Link]) -> Cluster:
-    """A cluster with other links to hosts, by their names and what they are; shared or not as they were."""
+    """The cluster with other links to hosts.
+
+    Links stay shared, or separate, as they are.
+
+    Arguments:
+        other: (name of a link, link) -> link that replaces it.
+    """
     if cluster.host_link is not None:
         return replace(cluster, host_link=other(SHARED, cluster.host_link))
     changed = []
@@ -102,7 +112,10 @@ def with_host_links(cluster: Cluster, other: Callable[[str, Link], Link]) -> Clu
 
 
 def _counted(cluster: Cluster, devices: int) -> Cluster:
-    """More or fewer components of the outermost level; of one server so many devices."""
+    """The cluster with more or fewer components of the outermost level.
+
+    A number smaller than a server takes devices of one server.
+    """
     inner = prod(level.width for level in cluster.levels[:-1])
     if cluster.nodes:
         raise InputError(
@@ -137,7 +150,13 @@ def _roomier(cluster: Cluster, factor: float) -> Cluster:
 
 
 def _quicker(cluster: Cluster, factor: float) -> Cluster:
-    """Types of their own, whose arithmetic and memory are so much quicker; they launch kernels as before."""
+    """The cluster with device types that compute and access memory faster.
+
+    Launches of kernels take as long as before.
+
+    Arguments:
+        factor: factor on the rates.
+    """
     kinds: dict[str, DeviceType] = {}
     for device in range(cluster.devices):
         kind = cluster.type_of(device)

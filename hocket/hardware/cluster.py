@@ -1,8 +1,8 @@
-"""Cluster: devices in a hierarchy of levels, each with width, bandwidth and latency.
+"""Cluster: devices in a hierarchy of levels with width, bandwidth and latency.
 
-Rules of this file: devices are numbered 0 to n-1, innermost level first, so that two devices' nearest common level
-follows from their numbers alone; levels are listed from the inside (devices of one server) to the outside.
-Source: section 2.4.1, figure 2.6 (levels of width m_k joined by links of bandwidth B_k).
+Rules of this file: devices are numbered 0 to n-1, innermost level first, so that the nearest common level of two
+devices follows from their numbers alone. Levels are listed from the inside (devices of one server) to the outside.
+Source: Narayanan's dissertation, section 2.4.1, figure 2.6 (levels of width m_k joined by links of bandwidth B_k).
 """
 
 from dataclasses import dataclass, field
@@ -20,12 +20,15 @@ from hocket.util.files import read_bytes, write_atomic
 from hocket.util.schema import as_data, read_as
 
 MAX_DEVICES = 2**17
-"""More than the largest machines that train one model have; sizes of a file are bounded."""
+"""Bound on the sizes in a file; the largest machines that train one model have fewer devices."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link's alpha-beta figures: t(n bytes) = latency_s + n / bandwidth_bytes_per_s."""
+    """Alpha-beta figures of a link.
+
+    t(n bytes) = latency_s + n / bandwidth_bytes_per_s.
+    """
 
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
@@ -39,12 +42,12 @@ class Link:
             raise InputError("latency_s", str(self.latency_s), ">= 0")
 
     def seconds(self, size_bytes: float) -> float:
-        """Time to move one message, alone on the link."""
+        """Seconds to move one message, alone on the link."""
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
 HALF = 0.5
-"""Of an all-reduce round a ring, which is a reduce-scatter and an all-gather."""
+"""Share of a reduce-scatter, or of an all-gather, in a ring all-reduce, which consists of both."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,19 @@ class Level:
 
     Attributes:
         name: such as "server" or "cluster".
-        width: how many components of the level below it joins (devices, for the innermost).
-        bandwidth_bytes_per_s, latency_s: point-to-point between two of its components, per direction.
-        shared: True when all transfers of one component share its link (a network card, a PCIe root); False when each
-            pair of devices has its own (NVLink, a switch that never blocks).
-        all_reduce: measured alpha-beta of one step of a ring all-reduce among its components, when it differs from
-            point-to-point (hardware/links.py says how both are fitted).
-        reduce_scatter, all_gather: measured seconds of one by those of an all-reduce of as many bytes, at least HALF, which is a
-            ring's and what stands where nothing does. Gloo's reduce-scatter is an all-reduce, with copies.
-        members: measured alpha-beta of what devices of one tensor-parallel group give each other in one step, where these
-            share memory; of devices that share cores, what it keeps a core busy, as others work while members wait.
-        overlap: what computation and all-reduces among its components take from each other, measured by training
-            (docs/explanation/libra.md); none: nothing but what `transfer_cores` says.
+        width: number of components of the level below that it joins (devices, for the innermost level).
+        bandwidth_bytes_per_s, latency_s: point-to-point between two of its components, for each direction.
+        shared: True if all transfers of one component share its link (a network card, a PCIe root). False if each pair
+            of devices has its own (NVLink, a switch that never blocks).
+        all_reduce: measured alpha-beta figures of one step of a ring all-reduce among its components, if they differ
+            from point-to-point (hardware/links.py describes both fits).
+        members: measured alpha-beta figures of one step between devices of a tensor-parallel group that share memory.
+            For devices that share cores, only the seconds in which a core is busy, because others work while ranks
+            wait.
+        overlap: contention of computation with all-reduces among its components, measured in training
+            (docs/explanation/libra.md); None for no contention except `transfer_cores`.
+        reduce_scatter, all_gather: measured seconds relative to an all-reduce of as many bytes, at least HALF. HALF is
+            the share in a ring, and the default. Gloo's reduce-scatter is an all-reduce, with copies.
     """
 
     name: str
@@ -97,10 +101,13 @@ class Level:
 
 @dataclass(frozen=True)
 class Node:
-    """Devices of one type in a heterogeneous cluster: `devices` consecutive numbers.
+    """Devices of one type in a heterogeneous cluster, with consecutive numbers.
 
     Attributes:
-        price_usd_per_hour: of one device.
+        devices: number of devices.
+        host_memory_bytes: memory of the server of each device.
+        memory_bytes: limit for each device.
+        price_usd_per_hour: price of one device.
     """
 
     device_type: str
@@ -132,24 +139,26 @@ class Cluster:
     """A cluster: one device type or several, in a hierarchy of levels.
 
     Attributes:
+        levels: innermost first. The product of the widths is the number of devices.
         device_type: the type of all devices, unless `nodes` lists them.
-        levels: innermost first; the product of the widths is the number of devices.
-        memory_bytes: a limit per device below the type's capacity (what other software holds is not ours).
+        memory_bytes: limit for each device, below the type's capacity (memory that other software uses is not
+            available).
         host_memory_bytes: memory of one component of the innermost level (a server).
-        host_cores: where devices are processor cores: how many cores one component of the innermost level really has; more
-            busy workers than that slow each other down. None: every device has its own processor.
-        transfer_cores: cores that moving one message keeps busy on each side while it moves (0 for real network cards).
-        collective_cores: cores that a collective keeps busy on each member while it moves; None: `transfer_cores`.
-        sender_copies: inside one component of the innermost level messages go through memory: the sender's compute lane copies
-            them where their receive is posted, and then they are over for it.
-        post_s: seconds of a device's compute lane to begin a send or a receive; they are part of the links' latency.
-        instruction_s: seconds that the engine needs for each forward, backward or step besides the layers' own.
-        nodes: for mixed clusters, runs of devices in numbering order; their counts sum to the number of devices. Either
-            these or `device_type`, not both.
-        types: descriptions of device types that the catalogue lacks, or that replace one of the catalogue.
-        price_usd_per_hour: of one device, unless its node says another; where neither does it is the type's.
-        price_source: where prices were found, and of which day.
-        host_link: between such a server's memory and its devices, which share it, in each direction; None: what the device type says.
+        host_cores: for devices that are processor cores, the number of cores that one component of the innermost level
+            really has. More busy workers than that slow each other down. None: every device has its own processor.
+        transfer_cores: cores that one message keeps busy on each side while it moves (0 for real network cards).
+        collective_cores: cores that a collective keeps busy on each rank while it moves; None: `transfer_cores`.
+        sender_copies: True if messages inside one component of the innermost level go through memory. The sender's
+            compute lane copies a message if its receive is posted; then the send is over.
+        post_s: seconds of a device's compute lane to begin a send or a receive. They are part of the links' latency.
+        instruction_s: seconds that the engine needs for each forward, backward or step, in addition to the layers.
+        nodes: for heterogeneous clusters, runs of devices in numbering order. Their counts add up to the number of
+            devices. Either `nodes` or `device_type` is given, not both.
+        types: descriptions of device types that are not in the catalogue, or that replace one of the catalogue.
+        price_usd_per_hour: price of one device, unless its node has a price. Without both, the type's price holds.
+        price_source: where prices were found, and on which day.
+        host_link: link between a server's memory and its devices, which share it, for each direction; None: the link of
+            the device type.
     """
 
     name: str
@@ -209,10 +218,13 @@ class Cluster:
         return tuple(spans)
 
     def level_between(self, first: int, second: int) -> int:
-        """Index of the innermost level that contains both devices; two equal devices give level 0."""
+        """Index of the innermost level that contains both devices.
+
+        Two equal devices give level 0.
+        """
         if not (0 <= first < self.devices and 0 <= second < self.devices):
             raise InputError("device", f"{first} and {second}", f"numbers 0 to {self.devices - 1}")
-        # The outermost span holds every device, so the search always ends.
+        # The outermost span contains every device, so the search always ends.
         return next(k for k, span in enumerate(self._spans) if first // span == second // span)
 
     @property
@@ -229,34 +241,43 @@ class Cluster:
         return self.levels[self.level_between(first, second)].link
 
     def host_link_of(self, device: int) -> tuple[Link, bool]:
-        """A device's link to its host, in each direction, and whether its server's devices share it."""
+        """A device's link to its host for each direction, and True if it is shared.
+
+        The devices of a server may share the link.
+        """
         if self.host_link is not None:
             return self.host_link, True
         kind = self.type_of(device)
         return Link(kind.host_bandwidth_bytes_per_s, kind.host_latency_s), kind.host_shared
 
     def copied_between(self, source: int, target: int) -> bool:
-        """True if the sender's compute lane copies messages from source to target (`sender_copies`)."""
+        """True if the sender's compute lane copies messages (`sender_copies`)."""
         return self.sender_copies and self.level_between(source, target) == 0
 
     def component(self, device: int, level: int) -> int:
-        """Component of `level` (numbered over the whole cluster) that hosts a device: the owner of a shared link."""
+        """Component of a level that contains a device: the owner of a shared link.
+
+        Components are numbered over the whole cluster.
+        """
         return device if level == 0 else device // self._spans[level - 1]
 
     @cached_property
     def _node_of(self) -> tuple[Node, ...]:
-        """The node of every device; in a cluster of one device type, one node that stands for all."""
+        """Node of every device.
+
+        A cluster of one device type has one node for all.
+        """
         nodes = self.nodes or (Node(self.device_type, self.devices, self.host_memory_bytes, self.memory_bytes),)
         return tuple(node for node in nodes for _ in range(node.devices))
 
     def node_of(self, device: int) -> Node:
-        """The device's node: its type and the memory of device and host, as the file says."""
+        """A device's node: its type and the memory of device and host, as in the file."""
         if not 0 <= device < self.devices:
             raise InputError("device", str(device), f"a number 0 to {self.devices - 1}")
         return self._node_of[device]
 
     def type_of(self, device: int) -> DeviceType:
-        """The device's type: from this file's own `types`, or from the catalogue."""
+        """A device's type: from this file's own `types`, or from the catalogue."""
         return self._type_named(self.node_of(device).device_type)
 
     def _type_named(self, name: str) -> DeviceType:
@@ -264,18 +285,24 @@ class Cluster:
         return own or device_type(name)
 
     def capacity_bytes(self, device: int) -> float:
-        """Memory of one device for a plan: its node's limit, else the cluster's, else the type's memory."""
+        """Memory of one device for a plan.
+
+        This is its node's limit, else the cluster's, else the type's memory.
+        """
         limits = (self.node_of(device).memory_bytes, self.memory_bytes)
         limit = next((limit for limit in limits if limit is not None), None)
         return limit if limit is not None else self.type_of(device).memory_bytes
 
     def host_bytes(self, device: int) -> float | None:
-        """Memory of the host of a device's server: its node's, else the cluster's; None where neither says it."""
+        """Memory of the host of a device's server.
+
+        This is its node's figure, else the cluster's; None without both.
+        """
         own = self.node_of(device).host_memory_bytes
         return self.host_memory_bytes if own is None else own
 
     def to_yaml(self) -> str:
-        """The cluster as text; `from_yaml` is the inverse."""
+        """Convert the cluster to text; `from_yaml` is the inverse."""
         data = as_data(self)
         slim = {key: value for key, value in data.items() if value not in (None, [], "")}
         for key in ("levels", "nodes", "types"):
@@ -288,7 +315,8 @@ class Cluster:
         """Read a cluster strictly.
 
         Raises:
-            InputError: unknown or missing keys, wrong values, device types that neither the file nor the catalogue has.
+            InputError: unknown or missing keys, wrong values, or device types that neither the file nor the catalogue
+                has.
         """
         expected, step = "a cluster (YAML, with `levels`)", "Make one with `hocket links`."
         try:
@@ -312,5 +340,5 @@ class Cluster:
         return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the text form whole or not at all."""
+        """Write the text form atomically."""
         write_atomic(path, self.to_yaml())

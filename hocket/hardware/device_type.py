@@ -1,4 +1,7 @@
-"""A device type: capacity, peak rates, and how well its kernels reach them. The catalogue has one file for each type."""
+"""Device type: capacity, peak rates, and efficiency of its kernels.
+
+The catalogue has one file for each type.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,10 +17,11 @@ class DeviceType:
     Attributes:
         memory_bytes: capacity.
         flops_per_s: peak dense rate by data type, such as {"float32": 15.7e12}.
-        memory_bandwidth_bytes_per_s: of the device's own memory.
-        host_bandwidth_bytes_per_s: device to host, per direction; host_shared: several devices share that link.
-        launch_s: seconds that a kernel launch costs at least.
-        kernels: how well its kernels use it.
+        memory_bandwidth_bytes_per_s: bandwidth of the device's own memory.
+        host_bandwidth_bytes_per_s, host_latency_s: link between device and host, for each direction.
+        host_shared: True if several devices share that link.
+        launch_s: minimum seconds of a kernel launch.
+        kernels: efficiency of its kernels.
     """
 
     name: str

@@ -1,8 +1,9 @@
-"""Groups: devices that work on the same microbatch together stand for one device of a smaller cluster.
+"""Groups: tensor-parallel devices as one device of a smaller cluster.
 
-Rules of this file: a group of t devices is t neighbours in numbering order. Whoever plans with groups sees a cluster of n / t
-devices, each as roomy as one member. What one group sends another is sent by every member to its counterpart: whole, or a t-th
-each, which the receivers gather again (`slices`: the scatter/gather optimisation of dissertation section 4.4.1).
+Rules of this file: a group of t devices is t neighbours in numbering order. A planner sees a cluster of n / t devices,
+each with the memory of one rank. A message from one group to another is sent by every rank to its counterpart: whole,
+or one t-th by each rank, which the receivers then gather (`slices`: the scatter/gather optimisation of Narayanan's
+dissertation, section 4.4.1).
 """
 
 from dataclasses import dataclass, replace
@@ -13,11 +14,15 @@ from hocket.hardware.cluster import Cluster, Level, Link, Node
 
 @dataclass(frozen=True)
 class GroupTraffic:
-    """Traffic inside tensor-parallel groups, with the figures of the outermost level that a group spans.
+    """Traffic inside tensor-parallel groups.
+
+    Figures are those of the outermost level that a group spans.
 
     Attributes:
-        link: of a step. width: members.
-        at_once: each gives all others their parts in one step, as those do that share memory, and not in the steps of a ring.
+        link: figures of one step.
+        width: ranks of a group.
+        at_once: True if each rank gives its part to all others in one step, as with shared memory; False for the steps
+            of a ring.
     """
 
     link: Link
@@ -35,7 +40,10 @@ class GroupTraffic:
         return 1 if self.at_once else self.width - 1
 
     def gather_s(self, size_bytes: float) -> float:
-        """Seconds of a gather or a reduce-scatter of `size_bytes` in total; each rank has a t-th already."""
+        """Seconds of a gather or a reduce-scatter of `size_bytes` in total.
+
+        Each rank has one t-th of the bytes already.
+        """
         return self.steps * self.link.seconds(size_bytes * (self.width - 1) / self.width / self.steps)
 
     def all_reduce_s(self, size_bytes: float) -> float:
@@ -45,11 +53,13 @@ class GroupTraffic:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A cluster whose devices are groups.
+    """A cluster with groups as its devices.
 
     Attributes:
-        inside: what members exchange among themselves; None for groups of one.
-        width: members of a group. slices: whether each of them sends a part of what all have.
+        cluster: the smaller cluster.
+        inside: traffic among the ranks of a group; None for groups of one.
+        width: ranks of a group.
+        slices: True if each rank sends a slice of tensors that all ranks have.
     """
 
     cluster: Cluster
@@ -58,19 +68,23 @@ class Grouped:
     slices: bool = False
 
     def all_reduce_s(self, size_bytes: float) -> float:
-        """Seconds of an all-reduce among members."""
+        """Seconds of an all-reduce among the ranks of a group."""
         return self.inside.all_reduce_s(size_bytes) if self.inside else 0.0
 
     def gather_s(self, size_bytes: float) -> float:
-        """Seconds of a gather or a reduce-scatter among members, of so many bytes of the whole."""
+        """Seconds of a gather or a reduce-scatter among the ranks of a group.
+
+        Arguments:
+            size_bytes: bytes of the whole.
+        """
         return self.inside.gather_s(size_bytes) if self.inside else 0.0
 
 
 def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
-    """The cluster of groups of so many devices.
+    """The cluster with groups of `width` devices as its devices.
 
     Raises:
-        InputError: groups of this width do not fit the levels, or have members of unlike types.
+        InputError: groups of this width do not fit the levels, or have ranks of different types.
     """
     if width == 1:
         return Grouped(cluster, None, 1)
@@ -102,7 +116,7 @@ def fits(cluster: Cluster, width: int) -> bool:
 
 
 def _divided(level: Level, width: int) -> tuple[int, int]:
-    """Components of a level inside one group, and the number of such parts."""
+    """Components of a level inside one group, and number of groups in the level."""
     if level.width % width == 0:
         return width, level.width // width
     if width % level.width == 0:
@@ -114,10 +128,11 @@ def _between(level: Level, groups: int, inside: GroupTraffic, sharing: int, slic
     """A level between groups.
 
     Arguments:
-        sharing: members that send over one link.
+        inside: traffic inside a group.
+        sharing: ranks that send over one link.
     """
     steps = level.all_reduce or level.link
-    # Each member reduces what is its own, beside its own computation.
+    # Each rank reduces its own part, beside its own computation.
     all_reduce = Link(steps.bandwidth_bytes_per_s / sharing, steps.latency_s)
     overlap = level.overlap and level.overlap.scaled(1 / sharing, 1.0)
     if not slices:

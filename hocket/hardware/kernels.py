@@ -1,7 +1,7 @@
-"""Kernels: how well a device type is used by products of matrices and by passes over memory.
+"""Kernels: efficiency of matrix products and of passes over memory.
 
-Rules of this file: shares of peaks, which no maker publishes, are usual figures; calibration replaces them by what was seen on
-devices. The number of units is the maker's.
+Rules of this file: makers do not publish shares of peak rates, so these are usual figures. Calibration replaces them by
+measured ones. The number of units is the maker's.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,12 @@ class Kernels:
     """Efficiency of the kernels of a device type.
 
     Attributes:
-        units: how many take a tile of a product each, at a time (streaming multiprocessors); one core of a processor.
-        tiles: rows and columns of the tiles that there are kernels for; the quickest is taken.
-        product_share: of the peak rate, that long products of full waves of the largest tiles reach.
-        inner: length of the inner dimension that costs a product half of its rate.
-        memory_share: of the memory's peak bandwidth, that passes reach.
+        units: number of units that process one tile of a product each at a time (streaming multiprocessors); 1 for a
+            processor core.
+        tiles: (rows, columns) of the available tiles. The fastest one is used.
+        product_share: share of the peak rate that long products with full waves of the largest tiles reach.
+        inner: length of the inner dimension at which a product reaches half of its rate.
+        memory_share: share of the memory's peak bandwidth that passes reach.
     """
 
     units: int = 1

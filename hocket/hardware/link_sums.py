@@ -1,19 +1,21 @@
-"""Sums over messages that a link has carried: enough for a line through their seconds by bytes, whoever adds them up and wherever.
+"""Sums over messages of a link, enough to fit seconds to bytes.
 
-Rules of this file: the line meets the mean of all, so that together they take on it what they took (links.py fits single samples,
-each of which counts by its relative error).
+Sums can be added up in any order and place.
+
+Rules of this file: the line passes through the mean of all messages, so its total equals the measured total. (links.py
+fits single samples instead, and each counts by its relative error.)
 """
 
 from dataclasses import dataclass
 
 from hocket.hardware.cluster import Link
 
-_ALIKE = 1e-6  # of the bytes' mean square: what they vary by less says nothing of a latency
+_ALIKE = 1e-6  # smallest variance, relative to the bytes' mean square, with which a latency can be fitted
 
 
 @dataclass(frozen=True)
 class LinkSums:
-    """Their count, bytes and seconds, squares of bytes, and bytes times seconds."""
+    """Count, bytes and seconds of messages, squares of bytes, and bytes times seconds."""
 
     count: float = 0.0
     size_bytes: float = 0.0

@@ -1,8 +1,9 @@
-"""From measured transfer times to a link's alpha-beta figures, with the error of the fit.
+"""Fit of a link's alpha-beta figures to measured transfers, with its error.
 
-Rules of this file: pure arithmetic, no clock and no network (training/calibrate/link_benchmark.py measures); errors are relative, because a
-plan sends small and large messages and a microsecond matters to one as a millisecond to the other.
-Source: t(n) = alpha + n / beta of one message; a ring all-reduce among p members is 2 (p - 1) steps, each of which
+Rules of this file: pure arithmetic, no clock and no network (training/calibrate/link_benchmark.py measures). Errors are
+relative: a plan sends small and large messages, and a microsecond matters to a small one as much as a millisecond to a
+large one.
+Source: t(n) = alpha + n / beta for one message. A ring all-reduce among p ranks has 2 (p - 1) steps, each of which
 moves n / p bytes to the neighbour (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
 """
 
@@ -17,9 +18,9 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Level, Link
 
 _ROUNDS = 50
-# Residuals below this share of the time count alike: the timer itself is not better.
+# Residuals below this share of the time count equally: the timer itself is not more exact.
 _FLOOR = 1e-3
-_LARGE_BYTES = 2**20  # such collectives move bytes more than they wait
+_LARGE_BYTES = 2**20  # larger collectives spend more time on moving bytes than on waiting
 
 
 POINT_TO_POINT, ALL_REDUCE, MEMBERS = "point_to_point", "all_reduce", "members"
@@ -31,12 +32,12 @@ class LinkSample:
     """One measured transfer.
 
     Attributes:
-        level: index of the level of the hierarchy whose link was used.
+        level: index of the level of the used link.
         kind: POINT_TO_POINT (one way), ALL_REDUCE, or MEMBERS: an all-reduce among devices of a tensor-parallel group.
-        members: how many workers took part.
-        size_bytes: of the message, or of the tensor that was reduced.
-        seconds: from its start until the last member had it.
-        busy_cores: processor cores that it kept busy on the busiest member while it moved.
+        members: number of workers.
+        size_bytes: bytes of the message, or of the reduced tensor.
+        seconds: from its start until the last worker had it.
+        busy_cores: processor cores that it kept busy on the busiest worker while it moved.
     """
 
     level: int
@@ -55,13 +56,13 @@ class LinkSample:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """A link and how well it explains the samples.
+    """A fitted link, and its errors on the samples.
 
     Attributes:
         link: the fitted figures.
         mean_relative_error: mean of |predicted - measured| / measured over the samples.
-        worst_relative_error: the largest of them.
-        samples: how many there were.
+        worst_relative_error: maximum of these.
+        samples: number of samples.
     """
 
     link: Link
@@ -71,11 +72,14 @@ class LinkFit:
 
 
 def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
-    """Fit latency and bandwidth to message sizes and their times, one pair a sample, in any order.
+    """Fit latency and bandwidth to message sizes and their times.
 
-    Minimises the sum of absolute relative errors (by iteratively reweighted least squares), so that a few samples
-    that something disturbed do not move the line; the latency is never negative. Where that line is a factor of 1.5 away from
-    the largest messages, the smallest sizes are left out until it is not.
+    The fit minimises the sum of absolute relative errors (by iteratively reweighted least squares), so that a few
+    disturbed samples do not move the line. The latency is never negative. If the line is off by more than a factor of
+    1.5 at the largest messages, the smallest sizes are left out until it is not.
+
+    Arguments:
+        sizes_bytes, seconds: one pair for each sample, in any order.
 
     Raises:
         InputError: fewer than two different sizes, times that are not positive, or times that do not grow with size.
@@ -92,7 +96,7 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
     least = sizes.min()
     latency_s, per_byte_s = _line(sizes, times)
     while not _meets_the_largest(sizes, times, latency_s, per_byte_s) and len(np.unique(sizes[sizes >= least])) > 2:
-        # A shaped link lets short messages pass for nothing: they say nothing of its bandwidth.
+        # A shaped link lets short messages pass immediately, so these do not show its bandwidth.
         least = np.unique(sizes[sizes > least])[0]
         latency_s, per_byte_s = _line(sizes[sizes >= least], times[sizes >= least])
     if not per_byte_s > 0:
@@ -108,7 +112,7 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
 
 
 def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
-    """Latency and seconds a byte with the least sum of absolute relative errors."""
+    """Latency and seconds per byte with the least sum of absolute relative errors."""
     weights = 1 / times  # squared relative errors
     latency_s, per_byte_s = 0.0, 0.0
     for _ in range(_ROUNDS):
@@ -119,14 +123,17 @@ def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
 
 
 def _meets_the_largest(sizes: np.ndarray, times: np.ndarray, latency_s: float, per_byte_s: float) -> bool:
-    """True if a line is within a factor of 1.5 of the largest messages, which are dominated by bandwidth."""
+    """True if a line is within a factor of 1.5 of the largest messages.
+
+    Their time is dominated by bandwidth.
+    """
     largest_s = float(np.median(times[sizes == sizes.max()]))
     return largest_s / 1.5 < latency_s + per_byte_s * float(sizes.max()) < largest_s * 1.5
 
 
 def _weighted_line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     """Least squares of weights * (a + b * size - time) with a >= 0."""
-    # Sizes are scaled: bytes beside ones would cost the solution half of its digits.
+    # Sizes are scaled, because a column of bytes beside a column of ones would lose half of the digits.
     scale = sizes.max()
     columns = np.stack([weights, weights * sizes / scale], axis=1)
     (latency, slope), *_ = np.linalg.lstsq(columns, weights * times, rcond=None)
@@ -137,14 +144,22 @@ def _weighted_line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) ->
 
 
 def ring_all_reduce_s(members: int, size_bytes: float, link: Link) -> float:
-    """Seconds of a ring all-reduce of `size_bytes` among `members`; `link` describes one step. 0 for one member."""
+    """Seconds of a ring all-reduce.
+
+    Arguments:
+        members: number of ranks; 1 gives 0 seconds.
+        size_bytes: bytes of the reduced tensor.
+        link: figures of one step.
+    """
     if members < 1:
         raise InputError("members", str(members), ">= 1")
     return 2 * (members - 1) * link.seconds(size_bytes / members) if members > 1 else 0.0
 
 
 def fit_all_reduce(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
-    """Fit latency and bandwidth of one ring step to all-reduce times, for `ring_all_reduce_s`.
+    """Fit latency and bandwidth of one ring step to the times of all-reduces.
+
+    The fitted link is for `ring_all_reduce_s`.
 
     Raises:
         InputError: fewer than two members, and as `fit_alpha_beta`.
@@ -159,7 +174,7 @@ def fit_samples(samples: Sequence[LinkSample]) -> dict[tuple[int, str], LinkFit]
     """Fit all samples, by level and kind.
 
     Raises:
-        InputError: as `fit_alpha_beta`; all-reduces of one level among different numbers of members.
+        InputError: as `fit_alpha_beta`, or samples of one level and kind have different numbers of members.
     """
     fits: dict[tuple[int, str], LinkFit] = {}
     for level, kind in dict.fromkeys((sample.level, sample.kind) for sample in samples):
@@ -175,7 +190,10 @@ def fit_samples(samples: Sequence[LinkSample]) -> dict[tuple[int, str], LinkFit]
 
 
 def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) -> tuple[Level, ...]:
-    """The levels with their measured figures; a level that was not measured stays as it is."""
+    """The levels with their measured figures.
+
+    A level without measurements stays as it is.
+    """
     measured = []
     for k, level in enumerate(levels):
         if (k, POINT_TO_POINT) in fits:
@@ -190,20 +208,26 @@ def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) 
 
 
 def undisturbed_cores(seconds: Sequence[float], processor_s: Sequence[float]) -> float:
-    """Cores that transfers keep busy: the upper quartile, because other load stretches a transfer without using more."""
+    """Cores that transfers keep busy without other load: the upper quartile.
+
+    Other load makes a transfer longer without using more cores.
+    """
     return quantiles([busy / each for each, busy in zip(seconds, processor_s, strict=True)], n=4, method="inclusive")[2]
 
 
 def transfer_cores(samples: Sequence[LinkSample]) -> float:
-    """Cores that a message keeps busy on each side, by the largest message."""
+    """Cores that a message keeps busy on each side, from the largest message."""
     own = [sample for sample in samples if sample.kind == POINT_TO_POINT]
     return max(own, key=lambda sample: sample.size_bytes).busy_cores if own else 0.0
 
 
 def collective_cores(samples: Sequence[LinkSample], threads: int) -> float | None:
-    """Cores that a collective keeps busy on each rank, relative to one busy worker; None if not measured.
+    """Cores that a collective keeps busy on each rank, relative to one busy worker.
 
-    Of large ones the busiest, because other programs disturb longer ones more often.
+    The busiest large collective counts, because other programs disturb longer ones more often.
+
+    Returns:
+        None if not measured.
     """
     own = [sample for sample in samples if sample.kind == ALL_REDUCE]
     large = [sample for sample in own if sample.size_bytes >= _LARGE_BYTES] or own[-1:]

@@ -1,9 +1,11 @@
-"""A backward and the all-reduces of its gradients beside each other: what threads that move gradients take from it.
+"""Overlap of a backward with the all-reduces of its gradients.
 
-Rules of this file: computation keeps a share of its speed that falls evenly with the threads which communication has; bytes
-per second rise with these threads and level off. A bucket's all-reduce begins when its gradients are there and the one before it is
-over; computation never waits.
-Source: LIBRA (Liu et al. 2023), section III; equations are named where they stand.
+Communication threads slow the backward down.
+
+Rules of this file: beside communication, computation keeps a share of its speed that falls linearly with the number of
+communication threads. Bytes per second rise with the number of threads and level off. A bucket's all-reduce begins when
+its gradients are there and the previous all-reduce is over. Computation never waits.
+Source: LIBRA (Liu et al. 2023), section III. Equation numbers in this file are of this paper.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from hocket.errors import InputError
 
 EXPONENT = 0.6
-"""Of threads in equation 6, gamma_4: set by hand there, as here."""
+"""Exponent of threads in equation 6 (gamma_4). The paper sets it by hand as well."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,10 @@ class Rate:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def at(self, threads: float) -> float:
-        """Bytes per second of so many threads.
+        """Bytes per second with this number of threads.
 
         Raises:
-            InputError: they move nothing at all.
+            InputError: these threads move no bytes.
         """
         found = self.most_bytes_per_s - self.lost_bytes_per_s * exp(-self.decay * threads**EXPONENT)
         if found <= 0:
@@ -47,7 +49,13 @@ class Rate:
 
 
 class OverlapStage(NamedTuple):
-    """Time between the begins of two all-reduces: both at work, computation alone, communication alone."""
+    """Seconds between the begins of two all-reduces, in three parts.
+
+    Attributes:
+        both_s: computation and communication.
+        computing_s: computation alone.
+        communicating_s: communication alone.
+    """
 
     both_s: float
     computing_s: float
@@ -64,16 +72,16 @@ class OverlapModel:
     """Fitted model of overlap on one kind of device and network.
 
     Attributes:
-        kept: share of its speed that computation keeps beside communication, without what each thread takes (alpha_1).
-        taken: of that share, by each thread (alpha_2).
+        kept: share of its speed that computation keeps beside communication, before the loss by each thread (alpha_1).
+        taken: loss of that share by each thread (alpha_2).
         beside, alone: bytes per second of all-reduces beside computation (p) and alone (q).
-        latency_s: of one hop of the ring (alpha of equation 4).
-        workers: in the ring.
-        threads: numbers of threads that it was fitted to, ascending; () if that is not known.
-        own_threads: what the library takes by itself.
-        beside_latency_s: of one hop beside computation, where cores are busy and what waits for a message wakes up later than
-            elsewhere; None: as alone, as in the paper.
-        error: by how much backwards that it foretells are off in the mean, as a share; 0 where that is not known.
+        latency_s: latency of one hop of the ring (alpha of equation 4).
+        workers: number of workers in the ring.
+        threads: numbers of threads that it was fitted to, ascending; () if not known.
+        own_threads: the library's default number of threads.
+        beside_latency_s: latency of one hop beside computation, where cores are busy and threads that wait for a
+            message wake up later. None: as alone, as in the paper.
+        error: mean error of predicted backwards, as a share; 0 if not known.
     """
 
     kept: float
@@ -107,7 +115,10 @@ class OverlapModel:
         return replace(self, workers=workers)
 
     def without_contention(self) -> "OverlapModel":
-        """The model without contention, as if computation and communication had the device alone."""
+        """The model without contention.
+
+        Computation and communication run as if each had the device alone.
+        """
         return replace(self, kept=1.0, taken=0.0, beside=self.alone, beside_latency_s=None)
 
     def scaled(self, bandwidth: float, latency: float) -> "OverlapModel":
@@ -139,10 +150,13 @@ class OverlapModel:
         return 2 * (self.workers - 1) * each_s
 
     def share(self, threads: float) -> float:
-        """Share of its speed that computation keeps beside communication with so many threads.
+        """Share of its speed that computation keeps beside communication.
+
+        Arguments:
+            threads: communication threads.
 
         Raises:
-            InputError: nothing is left.
+            InputError: the share is not above 0.
         """
         found = self.kept - self.taken * threads
         if found <= 0:
@@ -150,15 +164,22 @@ class OverlapModel:
         return found
 
     def computation_s(self, alone_s: float, threads: float) -> float:
-        """Seconds of computation beside communication, given its seconds alone (equation 5: g)."""
+        """Seconds of computation beside communication (equation 5: g).
+
+        Arguments:
+            alone_s: its seconds alone.
+        """
         return alone_s / self.share(threads)
 
     def beside_s(self, size_bytes: float, threads: float) -> float:
-        """An all-reduce that has computation beside it all the time, startup included (equation 6: a + p)."""
+        """Seconds of an all-reduce that is beside computation all the time.
+
+        Startup is included (equation 6: a + p).
+        """
         return self.beside_startup_s + self.carried_bytes(size_bytes) / self.beside.at(threads)
 
     def alone_s(self, size_bytes: float, threads: float) -> float:
-        """An all-reduce that has nothing beside it, startup included (a + q)."""
+        """Seconds of an all-reduce alone, startup included (a + q)."""
         return self.startup_s + self.carried_bytes(size_bytes) / self.alone.at(threads)
 
     def carried_bytes(self, size_bytes: float) -> float:
@@ -166,7 +187,10 @@ class OverlapModel:
         return 2 * (self.workers - 1) / self.workers * size_bytes
 
     def overlapped(self, size_bytes: float, compute_s: float, threads: float) -> OverlapStage:
-        """An all-reduce and computation that begin together, until both end (equations 8 to 11)."""
+        """Parts of an all-reduce and computation that begin together, until both end.
+
+        Source: equations 8 to 11.
+        """
         if size_bytes == 0:
             return OverlapStage(0.0, compute_s, 0.0)
         if compute_s == 0:
@@ -179,21 +203,25 @@ class OverlapModel:
     def stages(
         self, sizes_bytes: Sequence[float], computes_s: Sequence[float], threads: Sequence[float]
     ) -> tuple[OverlapStage, ...]:
-        """A backward of several buckets, in the order in which their gradients come (equations 12 to 15).
+        """Stages of a backward with several buckets (equations 12 to 15).
+
+        Buckets are in the order in which their gradients are computed.
 
         Arguments:
-            sizes_bytes, computes_s, threads: of each bucket: its gradients, the computation that makes them, and what moves them.
+            sizes_bytes: for each bucket, bytes of its gradients.
+            computes_s: for each bucket, seconds of the computation of its gradients.
+            threads: for each bucket, its communication threads.
 
         Returns:
-            One more than buckets: stage 0 is the computation of the first bucket, stage i the all-reduce of the i-th until the
-            next begins.
+            One more stage than buckets. Stage 0 is the computation of the first bucket, stage i the all-reduce of the
+                i-th until the next begins.
         """
         if not len(sizes_bytes) == len(computes_s) == len(threads) > 0:
             found = f"{len(sizes_bytes)}, {len(computes_s)}, {len(threads)}"
             raise InputError(
                 "buckets", found, "one size, computation and thread count for each bucket, at least one bucket"
             )
-        behind_s = [0.0]  # computation behind bucket i, from the last one on
+        behind_s = [0.0]  # computation after bucket i, from the last one on
         for compute_s in reversed(computes_s):
             behind_s.append(behind_s[-1] + compute_s)
         behind_s.reverse()
@@ -207,5 +235,8 @@ class OverlapModel:
         return tuple(stages)
 
     def backward_s(self, sizes_bytes: Sequence[float], computes_s: Sequence[float], threads: Sequence[float]) -> float:
-        """Seconds from the begin of the backward to the end of the last all-reduce (equation 7)."""
+        """Seconds from the begin of the backward to the end of the last all-reduce.
+
+        Source: equation 7.
+        """
         return sum(stage.seconds for stage in self.stages(sizes_bytes, computes_s, threads))

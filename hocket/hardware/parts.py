@@ -1,7 +1,7 @@
-"""Parts: smaller clusters of a cluster's devices, and what their hours cost.
+"""Sub-clusters of a cluster, and their prices per hour.
 
-Rules of this file: servers are taken whole, or a part of one alone; likewise racks, and whatever levels join. What is taken stands
-side by side, so that a part is a cluster as any other. Parts that are alike are one part.
+Rules of this file: a sub-cluster has whole servers, or some devices of one server; likewise for racks and every other
+level. Its components are side by side, so a sub-cluster is an ordinary cluster. Identical sub-clusters count once.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,16 @@ from math import prod
 
 from hocket.hardware.cluster import Cluster, Node
 
-_MOST_MIXED = 4096  # ways to take components of several kinds; beyond them all of each kind alone, and all together
+_MOST_MIXED = 4096  # combinations of components of several kinds; if there are more, only each whole kind, and all
 
 
 @dataclass(frozen=True)
 class Subcluster:
-    """Sub-cluster as a cluster of its own; `usd_per_hour` of all devices, None if a price is unknown."""
+    """A sub-cluster as a separate cluster.
+
+    Attributes:
+        usd_per_hour: price of all devices in dollars per hour; None if a price is unknown.
+    """
 
     cluster: Cluster
     usd_per_hour: float | None
@@ -28,14 +32,17 @@ class Subcluster:
 
 
 def price_of(cluster: Cluster, device: int) -> float | None:
-    """Dollars an hour of one device: the node's price, else the cluster's, else the type's; None if unknown."""
+    """Price of one device in dollars per hour.
+
+    This is the node's price, else the cluster's, else the type's; None if unknown.
+    """
     prices = (cluster.node_of(device).price_usd_per_hour, cluster.price_usd_per_hour)
     price = next((price for price in prices if price is not None), None)
     return price if price is not None else cluster.type_of(device).price_usd_per_hour
 
 
 def usd_per_hour(cluster: Cluster) -> float | None:
-    """Dollars an hour of all devices; None if a price is unknown."""
+    """Price of all devices in dollars per hour; None if a price is unknown."""
     whole, first = 0.0, 0
     for node in cluster.nodes or (Node(cluster.device_type, cluster.devices),):
         price = price_of(cluster, first)
@@ -46,7 +53,7 @@ def usd_per_hour(cluster: Cluster) -> float | None:
 
 
 def whole(cluster: Cluster) -> Subcluster:
-    """All devices."""
+    """The cluster as a sub-cluster of all its devices."""
     return Subcluster(cluster, usd_per_hour(cluster))
 
 
@@ -55,7 +62,7 @@ def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
     found: dict[tuple[object, ...], Cluster] = {}
     for level in range(len(cluster.levels)):
         for taken in _taken(cluster, level):
-            if level == 0 or len(taken) > 1:  # one alone is a whole of the level below
+            if level == 0 or len(taken) > 1:  # a single component is a sub-cluster of the level below
                 smaller = _of(cluster, level, taken)
                 found.setdefault((smaller.levels, smaller.nodes), smaller)
     ordered = sorted(found.values(), key=lambda one: one.devices)
@@ -63,7 +70,10 @@ def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
 
 
 def _taken(cluster: Cluster, level: int) -> Iterator[tuple[int, ...]]:
-    """First devices of the components of a level below that are taken, within one component of the level."""
+    """Yield combinations of components within one component of a level.
+
+    A combination is given by the first device of each of its components, which are of the level below.
+    """
     below = prod(one.width for one in cluster.levels[:level])
     span = below * cluster.levels[level].width
     seen: set[tuple[object, ...]] = set()
@@ -98,12 +108,15 @@ def _of(cluster: Cluster, level: int, taken: tuple[int, ...]) -> Cluster:
     for node in nodes or (Node(cluster.device_type, devices),):
         counts[node.device_type] = counts.get(node.device_type, 0) + node.devices
     told = " + ".join(f"{count} {kind}" for kind, count in counts.items())
-    # Of a server with so many cores, a part of its devices still has all of them.
+    # A part of a server's devices still has all of the server's cores.
     return replace(cluster, name=f"{told} of {cluster.name}", levels=levels, nodes=nodes)
 
 
 def _runs(cluster: Cluster, firsts: tuple[int, ...], below: int) -> Iterator[Node]:
-    """Nodes of some runs of `below` devices each, equal neighbours as one."""
+    """Yield the nodes of some runs of `below` devices each.
+
+    Equal neighbours are merged.
+    """
     each = (replace(cluster.node_of(d), devices=1) for first in firsts for d in range(first, first + below))
     for node, group in groupby(each):
         yield replace(node, devices=sum(1 for _ in group))

@@ -1,4 +1,4 @@
-"""A device type from what a user names: a type of the catalogue, or a cluster file."""
+"""Device type by name: a type of the catalogue, or the type in a cluster file."""
 
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
@@ -7,10 +7,10 @@ from hocket.hardware.device_type import DeviceType
 
 
 def device_type_of(name: str) -> DeviceType:
-    """A type of the catalogue by name, or the one that all devices of a cluster file are of.
+    """Device type with a catalogue name, or the only device type of a cluster file.
 
     Raises:
-        InputError: neither; devices of several types.
+        InputError: the name is neither, or the cluster has several device types.
     """
     if not name.endswith((".yaml", ".yml")):
         return device_type(name)

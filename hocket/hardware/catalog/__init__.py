@@ -1,9 +1,12 @@
-"""The catalogue of device types: one data file per type, its name is the file's name.
+"""Catalogue of device types: one data file for each type, named as the type.
 
-A file holds the fields of `DeviceType` but for the name. Rules: rates are peaks of dense arithmetic; a maker's GB is
-10**9 bytes (the devices hold slightly more, so that a plan that fits here fits there); figures of a board with several
-devices are divided by them; `source` names the maker's data sheet or white paper. What no maker publishes
-(`launch_s`, `host_latency_s`) is a usual figure, kept at the defaults of `DeviceType`.
+A file holds all fields of `DeviceType` but the name. Rules:
+
+- Rates are peaks of dense arithmetic.
+- A maker's GB is 10**9 bytes. Devices have slightly more, so a plan that fits here fits there.
+- Figures of a board with several devices are divided by their number.
+- `source` names the maker's data sheet or white paper.
+- Figures that no maker publishes (`launch_s`, `host_latency_s`) are usual ones, the defaults of `DeviceType`.
 """
 
 import tomllib
@@ -27,10 +30,10 @@ def names() -> tuple[str, ...]:
 
 @cache
 def device_type(name: str) -> DeviceType:
-    """Device type of this name.
+    """Device type with a name of the catalogue.
 
     Raises:
-        InputError: no file has this name (the message lists all, and says how to describe another), or the file is wrong.
+        InputError: the name is unknown (the message lists all, and says how to describe another), or the file is wrong.
     """
     if name not in names():
         raise InputError(
@@ -50,9 +53,12 @@ def device_type(name: str) -> DeviceType:
 
 @cache
 def type_of_card(card: str) -> str:
-    """Device type of a card by its driver's name; the driver's name if it is not listed.
+    """Device type of a card by its driver's name.
 
     A data file lists these names under `cards`, such as "NVIDIA H100 80GB HBM3".
+
+    Returns:
+        The driver's name if it is not listed.
     """
     for name in names():
         data = tomllib.loads(read_bytes(_FOLDER / f"{name}.toml", _LIMIT_BYTES).decode())

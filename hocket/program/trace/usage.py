@@ -99,8 +99,8 @@ def usage(
     Arguments:
         known: facts about the inside of forwards and backwards; empty for a measured trace.
         columns: number of columns.
-        span: begin and end. By default, the iteration of the later half with the length closest to the median (the last of
-            these); the whole trace if it has no two updates.
+        span: begin and end. By default, the iteration of the later half with the length closest to the median (the last
+            of these); the whole trace if it has no two updates.
     """
     start_s, end_s = span or _usual(iterations(trace))
     edges = np.linspace(start_s, end_s, columns + 1)
