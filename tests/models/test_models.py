@@ -26,7 +26,10 @@ def count(model):
     ],
 )
 def test_sizes_of_the_papers_models(make, expected):
-    """Parameters of the full models, made without memory, equal the published numbers."""
+    """The full models have the published numbers of parameters.
+
+    They are built without memory.
+    """
     with torch.device("meta"):
         assert count(make()) == expected
 
@@ -50,7 +53,7 @@ def test_jobs_learn(name):
 
 
 def test_jobs_are_the_same_each_time():
-    """A seed makes weights and data; the global random numbers are left alone."""
+    """A seed determines weights and data; the global generators are unchanged."""
     before = torch.get_rng_state()
     first, second, third = (
         models.job("lstm", small=True),
@@ -72,14 +75,17 @@ def test_untied_and_other_options():
 
 
 def test_unknown_job():
-    """A misspelt name is told with the nearest one."""
+    """A misspelt name is refused with the nearest one."""
     with pytest.raises(InputError) as caught:
         models.job("incepton")
     assert "'inception'" in caught.value.next_step
 
 
 def test_text(tmp_path):
-    """The text is that of a file or of the standard library, bounded, and targets are the tokens that follow."""
+    """The text is a file's or the standard library's, bounded.
+
+    Targets are the tokens that follow.
+    """
     assert len(text_bytes(limit_bytes=1000)) == 1000
     assert text_bytes() == text_bytes()
     path = tmp_path / "a.txt"

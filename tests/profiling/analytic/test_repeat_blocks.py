@@ -1,4 +1,4 @@
-"""A profile with more blocks is the profile of the model that has more blocks."""
+"""A profile with added blocks equals the profile of the deeper model."""
 
 from dataclasses import replace
 
@@ -13,17 +13,20 @@ from hocket.profiling.profile import ModelProfile
 
 
 def sketched(blocks: int) -> ModelProfile:
-    """A small GPT of so many blocks."""
+    """Sketch a small GPT with this number of blocks."""
     return sketch(models.job("gpt", small=True, n_layer=blocks, dropout=0.0, tied=False), (2,)).profile
 
 
 def facts(tensor: Tensor) -> tuple[object, ...]:
-    """All but the name."""
+    """All facts of a profile except its name."""
     return (tensor.source, tensor.targets, tensor.kept_by, tensor.size_bytes, tensor.gradient, tensor.gradient_until)
 
 
 def test_a_deeper_gpt_is_a_deeper_gpt() -> None:
-    """Three blocks as five and as three: graph, bytes and parameters of the models that have these."""
+    """Three blocks scaled to five, and to three, equal real models.
+
+    Graph, bytes and parameters are compared.
+    """
     of = {blocks: sketched(blocks) for blocks in (3, 5)}
     block = repeated_block(of[3])
     assert block == RepeatedBlock(3, 7, 3)
@@ -39,7 +42,7 @@ def test_a_deeper_gpt_is_a_deeper_gpt() -> None:
 
 
 def test_what_repeats_nothing() -> None:
-    """Two of a kind are no block, nor are layers without weights; of several blocks that with most weights is taken."""
+    """A block needs three repetitions and weights; the one with most weights counts."""
     assert repeated_block(chain(LEAST - 1)) is None
     assert repeated_block(chain(4, weights_bytes=[1e6, 2e6, 3e6, 4e6])) is None
     assert repeated_block(chain(4, weights_bytes=0.0)) is None
@@ -48,7 +51,7 @@ def test_what_repeats_nothing() -> None:
 
 @pytest.mark.parametrize("times", [1, LEAST, 9])
 def test_a_mask_that_all_blocks_read(times: int) -> None:
-    """What comes from in front and is read by all is read by all copies."""
+    """A tensor from before the blocks that all blocks read is read by all copies."""
     masked = chain(6, weights_bytes=[2e6, *[1e6] * 4, 3e6], skips=[(0, 2), (0, 3), (0, 4)])
     block = repeated_block(masked)
     assert block == RepeatedBlock(1, 1, 4)
@@ -59,7 +62,7 @@ def test_a_mask_that_all_blocks_read(times: int) -> None:
 
 
 def test_variances_grow_as_seconds_do() -> None:
-    """Twelve layers instead of six, each as long: twice the variance."""
+    """Twelve layers instead of six, with equal seconds, have twice the variance."""
     short = replace(chain(6), whole_forward_std_s=(3.0, 3.0, 3.0, 3.0))
     block = repeated_block(short)
     assert block is not None

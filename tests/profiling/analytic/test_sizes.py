@@ -22,20 +22,20 @@ LLAMA |= {"vocab_size": 100, "max_position_embeddings": 32}
 
 
 def opened(folder: Path, content: str | dict[str, Any], name: str = "") -> Transformer | ModelProfile:
-    """What a file of this content holds."""
+    """Return the model in a file of this content."""
     path = folder / (name or ("tiny.json" if isinstance(content, dict) else "tiny.yaml"))
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return open_model(path)
 
 
 def test_our_own_file(tmp_path: Path) -> None:
-    """Fields of `Transformer`; the file's name is the model's where it says none."""
+    """A YAML file has the fields of `Transformer`; its name is the default name."""
     assert opened(tmp_path, OWN) == Transformer("tiny", 2, 64, 4, 100, 16)
     assert opened(tmp_path, OWN + "name: other\ngated: true\n") == Transformer("other", 2, 64, 4, 100, 16, gated=True)
 
 
 def test_a_profile_is_still_a_profile(tmp_path: Path) -> None:
-    """As it was saved."""
+    """A saved profile is opened unchanged."""
     profile = chain(3)
     profile.save(tmp_path / "profile.json")
     assert open_model(tmp_path / "profile.json") == profile
@@ -56,7 +56,7 @@ def test_a_profile_is_still_a_profile(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_of_ours(tmp_path: Path, text: str, place: str, found: str) -> None:
-    """Its key is named, and what stands there."""
+    """The error names the key and its value."""
     with pytest.raises(InputError) as caught:
         opened(tmp_path, text)
     assert caught.value.place == str(tmp_path / place)
@@ -81,7 +81,7 @@ def test_a_wrong_file_of_ours(tmp_path: Path, text: str, place: str, found: str)
     ],
 )
 def test_a_wrong_config(tmp_path: Path, change: dict[str, Any], place: str, found: str, expected: str) -> None:
-    """Other models and what changes their numbers are refused by name."""
+    """Unknown models, and options that change their sizes, are refused by name."""
     with pytest.raises(InputError) as caught:
         opened(tmp_path, {**GPT2, **change})
     error = caught.value
@@ -91,7 +91,7 @@ def test_a_wrong_config(tmp_path: Path, change: dict[str, Any], place: str, foun
 
 
 def test_a_config_in_its_folder(tmp_path: Path) -> None:
-    """A model is called after the folder of its config.json."""
+    """A model is named after the folder of its config.json."""
     (tmp_path / "my-gpt").mkdir()
     found = opened(tmp_path, GPT2, "my-gpt/config.json")
     assert isinstance(found, Transformer)
@@ -102,7 +102,7 @@ def test_a_config_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_window_is_the_longest_sample() -> None:
-    """Of Mistral; Llama has none."""
+    """Mistral's window limits the length of a sample; Llama has no window."""
 
     assert transformer_of({"model_type": "mistral", **LLAMA, "sliding_window": 8}, "x").sequence == 8
     assert transformer_of({"model_type": "llama", **LLAMA}, "x").sequence == 32
@@ -114,7 +114,7 @@ PUBLISHED = {"gpt3-175b": 174.6, "llama-2-7b": 6.738, "llama-2-70b": 68.977, "be
 
 @pytest.mark.parametrize("name", names())
 def test_published_models(name: str) -> None:
-    """Parameters as published, and a source."""
+    """Published models have the published number of parameters, and a source."""
     model = published(name)
     assert model.name == name
     assert len(model.source) > 10
@@ -124,7 +124,7 @@ def test_published_models(name: str) -> None:
 
 
 def test_a_name_that_is_none() -> None:
-    """With the nearest one; a path is a path."""
+    """An unknown name is refused with the nearest one; a path is not taken for a name."""
     with pytest.raises(InputError, match=r"^model: found 'gpt3-175'; .*gpt3-175b") as caught:
         open_model("gpt3-175")
     assert "gpt3-175b" in caught.value.next_step
@@ -149,7 +149,10 @@ def test_a_name_that_is_none() -> None:
     ],
 )
 def test_mixtures_of_experts_are_refused_as_such(config: dict[str, Any], found: str) -> None:
-    """No other model is offered for one with experts: what is known is said, and that the module can be profiled."""
+    """A mixture of experts is refused without the suggestion of another model.
+
+    The error says that the module can be profiled.
+    """
     with pytest.raises(InputError, match=found) as caught:
         transformer_of(config, "config.json")
     assert "Did you mean" not in str(caught.value)
@@ -158,7 +161,7 @@ def test_mixtures_of_experts_are_refused_as_such(config: dict[str, Any], found: 
 
 @pytest.mark.parametrize("kind", ["qwen3", "gpt_neox", "phi3", "mistral3"])
 def test_other_families_are_no_misspelling(kind: str) -> None:
-    """A type that is not known is not taken for one whose name is alike."""
+    """An unknown type is not taken for a misspelling of a known one."""
     with pytest.raises(InputError, match="one of bert, gpt2, llama, mistral, qwen2") as caught:
         transformer_of({"model_type": kind}, "config.json")
     assert "Did you mean" not in str(caught.value)
@@ -166,7 +169,7 @@ def test_other_families_are_no_misspelling(kind: str) -> None:
 
 
 def of_library(kind: str, **changes: Any) -> Any:
-    """A configuration of the library."""
+    """Return a configuration of the transformers library."""
     transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")
     return getattr(transformers, f"{kind}Config")(**changes)
 
@@ -189,7 +192,7 @@ MODELS = [
     ("kind", "model", "changes"), MODELS, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_parameters_of_the_real_model(tmp_path: Path, kind: str, model: str, changes: dict[str, Any]) -> None:
-    """What the library builds, without allocating it, has exactly as many."""
+    """The library's model, built without memory, has exactly as many parameters."""
     config = of_library(kind, **changes)
     import torch
     import transformers
@@ -216,7 +219,7 @@ def test_parameters_of_the_real_model(tmp_path: Path, kind: str, model: str, cha
     ],
 )
 def test_published_as_the_library_has_them(tmp_path: Path, name: str, kind: str, changes: dict[str, Any]) -> None:
-    """The same sizes from a config.json."""
+    """A published model equals the one from the library's config.json."""
     of_library(kind, **changes).save_pretrained(tmp_path)
     found = open_model(tmp_path / "config.json")
     assert isinstance(found, Transformer)

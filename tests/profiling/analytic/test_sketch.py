@@ -1,4 +1,4 @@
-"""A sketched job: the same layers and bytes as a measured one, torch's operations, and no memory for what is only looked at."""
+"""Sketched jobs: the measured profile's layers and bytes, torch's operations."""
 
 import json
 import subprocess
@@ -84,7 +84,10 @@ ZOO = ("gpt", "lstm", "vgg", "inception", "resnet")
     ],
 )
 def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
-    """Exactly: names, graph, parameters, stashes, working bytes, optimizer state, what layers keep, operations."""
+    """A sketch equals a measured profile exactly, except for seconds.
+
+    Names, graph, parameters, stashes, working bytes, optimizer state, kept tensors and operations are compared.
+    """
     job = models.job(name, small=True, optimizer=adam) if name in ZOO else of_transformers(name)
     job = replace(job, precision=precision)
     measured = measure(job, (2, 4), budget_s=0.01)
@@ -92,7 +95,7 @@ def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
 
 
 def test_a_model_on_meta_is_sketched_as_one_with_numbers():
-    """What was never given memory has the same layers, bytes and operations; tied weights stay tied."""
+    """A model on `meta` has the same layers, bytes, operations and tied weights."""
     job = models.job("gpt", small=True)
     with torch.device("meta"):
         model = models.GPT(n_layer=2, d_model=32, n_head=2, seq=16)
@@ -105,7 +108,10 @@ def test_a_model_on_meta_is_sketched_as_one_with_numbers():
 
 @pytest.mark.parametrize("name", ["gpt", "vgg", "inception", "resnet"])
 def test_operations_are_those_that_torch_counts(name):
-    """Forward and backward; torch has no formula for attention on a CPU, and gets the one that it has elsewhere."""
+    """Operations equal torch's count, in forward and backward.
+
+    torch has no formula for attention on a CPU; the formula for other devices is used.
+    """
     job = models.job(name, small=True)
     counter = FlopCounterMode(display=False)
     counter.flop_registry.update(_FORMULAS)
@@ -121,7 +127,10 @@ def test_operations_are_those_that_torch_counts(name):
 
 
 def test_on_a_gpu_adam_steps_all_weights_at_once():
-    """So torch does there: the root of second moments is of all weights. Nothing else is another, nor is a choice of the user's."""
+    """With `foreach`, the step needs temporary memory for all weights at once.
+
+    Nothing else changes, and the user's own choice is kept.
+    """
     one, all_at_once = (
         sketch(models.job("gpt", small=True, optimizer=adam), (2,), foreach=way) for way in (False, True)
     )
@@ -141,7 +150,10 @@ def without_steps(profile: ModelProfile) -> ModelProfile:
 
 
 def test_recurrent_layers_are_products_of_all_positions_and_of_one_after_the_other():
-    """Torch counts nothing for them; the operations are those that a layer's profile has."""
+    """A recurrent layer is one product of all positions and one for each position.
+
+    torch does not count them. The operations equal those of a layer's profile.
+    """
     job = models.job("lstm", small=True)
     found = sketch(job, (4,))
     for layer, work in zip(found.profile.layers, found.work[0], strict=True):
@@ -157,7 +169,10 @@ def log_of(run):
 
 
 def test_operators_of_single_operations():
-    """Views and empty memory ask for nothing, copies read one side, convolutions and attention touch each number once."""
+    """Views and empty memory cost nothing; copies read one side.
+
+    Convolutions and attention touch each number once.
+    """
     assert log_of(lambda: torch.empty(4, 4).view(2, 8).t()) == []
     assert log_of(lambda: torch.zeros(8).fill_(1.0)) == [MemoryPass(32.0), MemoryPass(32.0)]
     assert log_of(lambda: torch.empty(8).copy_(torch.empty(8))) == [MemoryPass(64.0)]
@@ -176,7 +191,7 @@ def test_operators_of_single_operations():
 
 @pytest.mark.slow
 def test_a_model_larger_than_memory_is_sketched_from_its_file(tmp_path):
-    """Over 30 billion parameters, unedited, in a process that never has 1 GB."""
+    """A model with over 30 billion parameters is sketched in less than 1 GB."""
     (tmp_path / "job.py").write_text(
         """
 import torch
@@ -217,7 +232,10 @@ print(json.dumps([stage, largest, found.profile.dtype]))
 
 
 def test_a_file_is_run_without_numbers_and_its_plan_is_for_the_model_with_them(tmp_path):
-    """The digest is the real model's; a model whose making needs numbers is made of real ones, and then looked at."""
+    """The digest of a sketched file equals the real model's.
+
+    A model that needs values during construction is built from real tensors and then sketched.
+    """
     text = """
 import torch
 from hocket import Job, models
@@ -243,7 +261,7 @@ def make_job():
 
 
 def test_what_cannot_be_sketched_is_refused_by_name():
-    """A course that follows from numbers; sizes beyond the batch; nothing to train."""
+    """Refused: operations that depend on numbers, too large sizes, nothing to train."""
 
     class Looking(nn.Module):
         def __init__(self):

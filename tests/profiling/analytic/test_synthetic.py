@@ -1,4 +1,4 @@
-"""The made-up profiles are what they say, so that other tests can be worked out by hand."""
+"""Synthetic profiles have the given figures."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 def test_chain_grows_in_proportion_to_the_microbatch():
-    """Figures are for one sample; a microbatch of 4 takes four times as long and as much."""
+    """A microbatch of 4 costs four times the seconds and bytes of one sample."""
     profile = synthetic.chain(3, forward_s=[1, 2, 3], activation_bytes=10, weights_bytes=[0, 5, 6])
     assert profile.column("forward_s", 4).tolist() == [4, 8, 12]
     assert [t.size_bytes[2] for t in profile.tensors] == [40, 40, 40]
@@ -25,14 +25,14 @@ def test_skips_are_further_readers_of_the_same_tensor():
 
 
 def test_wrong_number_of_figures_is_refused():
-    """One number for all layers, or one a layer."""
+    """Figures are one number for all layers, or one for each layer."""
     with pytest.raises(InputError, match="found 2 values; expected one, or 3"):
         synthetic.chain(3, forward_s=[1, 2])
 
 
 @pytest.mark.parametrize("profile", [synthetic.branching(12, seed=4), synthetic.cells(4)], ids=lambda p: p.name)
 def test_graphs_round_trip_and_repeat(profile):
-    """A generated graph is the same each time and survives its text form."""
+    """A generated graph is the same each time and survives JSON."""
     again = synthetic.cells(4) if profile.name.startswith("cells") else synthetic.branching(12, seed=4)
     assert again == profile
     assert ModelProfile.from_json(profile.to_json()) == profile

@@ -1,4 +1,4 @@
-"""Sizes of transformers: numbers of parameters and operations as published."""
+"""Analytic transformers have the published parameters and operations."""
 
 import pytest
 
@@ -21,13 +21,13 @@ TABLE_4_1 = [
 
 
 def gpt(layers: int, hidden: int, heads: int, **others: bool | int) -> Transformer:
-    """As in section 4.5.1."""
+    """A GPT as in section 4.5.1 of the dissertation."""
     return Transformer("gpt", layers, hidden, heads, 51200, 2048, **others)
 
 
 @pytest.mark.parametrize(("layers", "hidden", "heads", "billions"), TABLE_4_1)
 def test_parameters_of_published_models(layers: int, hidden: int, heads: int, billions: float) -> None:
-    """All of Table 4.1, to its digits."""
+    """All models of the dissertation's table 4.1, to its digits."""
     model = gpt(layers, hidden, heads)
     assert round(model.parameters / 1e9, 1) == billions
     equation = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (51200 + 2048) / (12 * layers * hidden))
@@ -44,7 +44,10 @@ def test_others_than_gpt() -> None:
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
 def test_devices_of_a_group_have_the_whole(tensor: int) -> None:
-    """What is divided is there once, what is not as often as there are devices: normalisations, biases behind a sum, positions."""
+    """Divided parameters exist once in a group, others on each device.
+
+    Normalisations, biases after a sum and positions are not divided.
+    """
     model = gpt(96, 12288, 96)
     own = model.block_parameters(tensor) * tensor
     assert own - model.block_parameters() == (tensor - 1) * 6 * model.hidden
@@ -53,7 +56,7 @@ def test_devices_of_a_group_have_the_whole(tensor: int) -> None:
 
 
 def test_what_does_not_divide() -> None:
-    """Each with its place."""
+    """Sizes that do not divide are refused with their keys."""
     with pytest.raises(InputError, match=r"^heads: found 7 heads for a hidden size of 64"):
         gpt(2, 64, 7)
     with pytest.raises(InputError, match=r"^kv_heads: found 3 for 4 heads"):

@@ -1,4 +1,4 @@
-"""Layers of transformers as operators: what is published of operations and bytes."""
+"""A transformer's layers as operators: published operations and bytes."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ GPT3 = Transformer("gpt3", 96, 12288, 96, 51200, 2048)
 
 
 def flops(blocks: tuple[BlockCost, ...], again: bool) -> float:
-    """Of a forward and a backward, blocks' forwards twice where they are recomputed."""
+    """Operations of a forward and a backward; recomputed blocks run two forwards."""
     return sum(
         flops_of(block.forward) * (2 if again and block.kind == "block" else 1) + flops_of(block.backward)
         for block in blocks
@@ -23,14 +23,17 @@ def flops(blocks: tuple[BlockCost, ...], again: bool) -> float:
 
 @given(st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), st.booleans())
 def test_operations_are_those_of_equation_4_2(samples: int, tensor: int, again: bool) -> None:
-    """With recomputation and without, divided evenly."""
+    """Operations equal equation 4.2, with and without recomputation, divided evenly."""
     found = flops(blocks_of(GPT3, samples, tensor), again) * tensor
     assert found == pytest.approx(GPT3.model_flops(samples, again), rel=1e-12)
 
 
 @given(st.integers(1, 4), st.sampled_from([1, 2, 4, 8]))
 def test_what_a_block_keeps(samples: int, tensor: int) -> None:
-    """Korthikanti et al. 2022, equations 2 and 4, and 6 for what selective recomputation leaves."""
+    """A block keeps the bytes of Korthikanti et al. 2022, equations 2 and 4.
+
+    With selective recomputation, equation 6.
+    """
     s, h, heads = GPT3.sequence, GPT3.hidden, GPT3.heads
     block = blocks_of(GPT3, samples, tensor)[1]
     assert block.stash_bytes == samples * s * h * (10 + 24 / tensor + 5 * heads * s / (h * tensor))
@@ -40,7 +43,10 @@ def test_what_a_block_keeps(samples: int, tensor: int) -> None:
 
 
 def test_reductions() -> None:
-    """Two forward and two backward of a block (4.2.3), one of the embedding, one of the output; none of a device alone."""
+    """A block has two all-reduces each way; embedding and output have one each.
+
+    See section 4.2.3 of the dissertation. A single device has none.
+    """
     assert [block.reductions for block in blocks_of(replace(GPT3, layers=2), 1, 4)] == [(1, 0), (2, 2), (2, 2), (0, 1)]
     assert {block.reductions for block in blocks_of(GPT3, 1)} == {(0, 0)}
 
@@ -56,7 +62,7 @@ def test_gathers_of_slices() -> None:
 
 
 def test_a_backward_has_two_products_for_each() -> None:
-    """And twice the operations; a fused attention makes its scores once more."""
+    """A backward has two products for each forward product; fused attention one more."""
     for block in blocks_of(GPT3, 1):
         forward, backward = (
             [one for one in part if isinstance(one, Product)] for part in (block.forward, block.backward)
@@ -69,7 +75,10 @@ def test_a_backward_has_two_products_for_each() -> None:
 
 
 def test_what_fusing_saves() -> None:
-    """Unfused, more passes over more bytes; a fused attention moves no scores, and keeps none."""
+    """Without fusion there are more passes over more bytes.
+
+    Fused attention moves no scores and keeps none.
+    """
 
     def moved(model: Transformer) -> float:
         block = blocks_of(model, 1)[1]
@@ -85,7 +94,7 @@ def test_what_fusing_saves() -> None:
 
 
 def test_a_network_with_gates() -> None:
-    """Three products of a feed-forward network instead of two, and fewer keys than queries."""
+    """A gated network has three products instead of two, and fewer keys than queries."""
     llama = Transformer("70b", 80, 8192, 64, 32000, 4096, 8, 28672, True, False, False, False, False)
     block = blocks_of(llama, 1)[1]
     tokens, h = llama.sequence, llama.hidden

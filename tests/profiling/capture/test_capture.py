@@ -1,4 +1,4 @@
-"""Captured models, cut anywhere, compute exactly what the plain model computes; what cannot be captured is refused."""
+"""Captured models, cut anywhere, compute exactly as the plain model."""
 
 import copy
 import dataclasses
@@ -43,7 +43,7 @@ def assert_same(found, expected):
 
 
 def check(job, sizes=(4, 3), **options):
-    """Cut into 1 to 4 stages and into single layers; return the capture."""
+    """Compare stages of 1 to 4 cuts and of single layers; return the capture."""
     captured = capture(job, **options)
     state = copy.deepcopy(job.model.state_dict())
     for size in sizes:
@@ -58,7 +58,10 @@ def check(job, sizes=(4, 3), **options):
 
 @pytest.mark.parametrize("name", ["gpt", "lstm", "vgg", "inception", "resnet"])
 def test_zoo_parity(name):
-    """Loss and gradients of 1, 2, 3, 4 and single-layer stages equal the plain model's, ragged microbatch included."""
+    """Loss and gradients of all cuts equal the plain model's.
+
+    The model is cut into 1, 2, 3, 4 and single-layer stages, with a ragged microbatch too.
+    """
     options = {"dropout": 0.0} if name in ("vgg", "inception") else {}
     check(models.job(name, small=True, dtype=torch.float64, batch_size=4, **options))
 
@@ -68,7 +71,7 @@ def test_zoo_parity(name):
     [("gpt", {"dropout": 0.2}), ("lstm", {"dropout": 0.2}), ("vgg", {"batch_norm": True}), ("inception", {})],
 )
 def test_dropout_is_the_same_whatever_the_cut_and_recomputed(name, options):
-    """With a seed for each layer the masks depend neither on the stages nor on recomputation."""
+    """With a seed for each layer, masks do not depend on stages or recomputation."""
     job = models.job(name, small=True, dtype=torch.float64, batch_size=4, **options)
     captured = capture(job, 4)
     assert any(layer.random for layer in captured.layers)
@@ -132,7 +135,7 @@ def token_job(model, mask=False):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_hugging_face_parity(name, attention):
-    """GPT-2 and BERT from a configuration, with their own loss, are cut into layers and stay exact."""
+    """GPT-2 and BERT with their own loss are cut into layers and stay exact."""
     captured = check(token_job(hugging_face(name, attention)))
     assert len(captured.layers) > 15
     assert captured.ties
@@ -140,13 +143,13 @@ def test_hugging_face_parity(name, attention):
 
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_hugging_face_with_a_mask(name):
-    """A padding mask in the batch reaches every layer that needs it, and the model is still cut into layers."""
+    """A padding mask in the batch reaches every layer that needs it."""
     captured = check(token_job(hugging_face(name, "sdpa"), mask=True))
     assert len(captured.layers) > 15
 
 
 def test_one_sample_has_the_same_layers():
-    """What a model can leave out for a single sample, such as a copy of what is contiguous anyway, is not missed."""
+    """A single sample has the same layers, although the model could skip copies."""
     check(token_job(hugging_face("gpt2", "sdpa")), sizes=(1, 2))
 
 
@@ -160,7 +163,7 @@ def test_hugging_face_dropout():
 
 
 def test_capture_leaves_the_model_as_it_was():
-    """Weights, gradients, buffers, training mode and the random numbers afterwards are untouched."""
+    """Capture leaves weights, gradients, buffers, modes and generators untouched."""
     job = models.job("resnet", small=True)
     state = copy.deepcopy(job.model.state_dict())
     torch.manual_seed(5)
@@ -175,7 +178,7 @@ def test_capture_leaves_the_model_as_it_was():
 
 
 def test_layers_are_the_same_each_time():
-    """Two captures of one model, asked for at different sizes first, agree name by name."""
+    """Two captures of one model that begin with different sizes have equal layers."""
     job = models.job("inception", small=True)
     first, second = capture(job, 2), capture(job, 5)
     assert [layer.name for layer in first.layers] == [layer.name for layer in second.layers]
@@ -185,7 +188,10 @@ def test_layers_are_the_same_each_time():
 
 
 def test_gpt_layers():
-    """Blocks are cut into attention and MLP, the residual stream is a tensor that skips a layer, tying is seen."""
+    """Blocks are cut into attention and MLP.
+
+    The residual stream is a tensor that skips a layer, and tied weights are found.
+    """
     captured = capture(models.job("gpt", small=True))
     names = [layer.name for layer in captured.layers]
     assert "blocks.1.mlp.up" in names
@@ -197,7 +203,10 @@ def test_gpt_layers():
 
 
 def test_inception_branches():
-    """Each branch is a layer or a chain of its own that reads the same tensor; the join is a layer that reads all."""
+    """Each branch is a separate layer or chain that reads the same tensor.
+
+    The join is a layer that reads all branches.
+    """
     captured = capture(models.job("inception", small=True))
     forks = [t for t in captured.tensors if len(t.targets) == 4]
     assert len(forks) == 3
@@ -210,7 +219,7 @@ def test_inception_branches():
 
 
 def test_fewer_layers():
-    """`max_layers` bounds their number; one layer is the whole model."""
+    """`max_layers` bounds the number of layers; one layer is the whole model."""
     job = models.job("resnet", small=True, dtype=torch.float64)
     for most in (1, 7, 20):
         captured = check(job, sizes=(4,), max_layers=most)
@@ -218,7 +227,7 @@ def test_fewer_layers():
 
 
 def test_batch_dimension():
-    """It is found wherever it stands; a tensor without one is marked."""
+    """The batch dimension is found at any place; a tensor without one is marked."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -236,7 +245,7 @@ def test_batch_dimension():
 
 
 def test_views_across_a_cut_keep_their_layout():
-    """A transposed tensor that is later seen through `view` still can be, after it was sent as plain numbers."""
+    """A transposed tensor can be viewed after it was sent as plain numbers."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -252,7 +261,7 @@ def test_views_across_a_cut_keep_their_layout():
 
 
 class InPlace(nn.Module):
-    """Writes into tensors in every way that is allowed."""
+    """A model with all allowed kinds of writes into tensors."""
 
     def __init__(self):
         super().__init__()
@@ -275,7 +284,10 @@ class InPlace(nn.Module):
 
 
 def test_in_place():
-    """Changes in place, of batch tensors, constants and views, are done again in order and never seen outside."""
+    """Changes in place are repeated in order and never seen outside.
+
+    Batch tensors, constants and views are changed.
+    """
     job = job_of(InPlace())
     captured = check(job)
     batch = job.batch(range(2))
@@ -285,7 +297,7 @@ def test_in_place():
 
 
 def test_constants_written_to_are_refused():
-    """A plain tensor that a forward writes to is hidden state."""
+    """A plain tensor that a forward writes to is hidden state and refused."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -300,7 +312,7 @@ def test_constants_written_to_are_refused():
 
 
 def test_gradient_modes_inside_the_model():
-    """What ran without gradients runs without them again, also in the middle of a layer."""
+    """Operations without gradients run without them in a stage too."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -317,7 +329,7 @@ def test_gradient_modes_inside_the_model():
 
 
 def test_autocast_inside_the_model():
-    """What ran under autocast runs under it again."""
+    """Operations under autocast run under autocast in a stage too."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -363,7 +375,7 @@ def test_structures_in_and_out_of_modules():
 
 
 def test_running_statistics_are_updated_once():
-    """A recomputation gives the same numbers and leaves the running statistics alone; a forward updates them."""
+    """A recomputation does not update running statistics; a forward does."""
     job = models.job("resnet", small=True, dtype=torch.float64)
     captured = capture(job, 4)
     batch = job.batch(range(4))
@@ -380,7 +392,7 @@ def test_running_statistics_are_updated_once():
 
 
 def test_frozen_parameters_and_unused_batch_tensors():
-    """A frozen parameter gets no gradient; a tensor of the batch that nobody reads is noted."""
+    """A frozen parameter gets no gradient; an unused tensor of the batch is noted."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -398,7 +410,7 @@ def test_frozen_parameters_and_unused_batch_tensors():
 
 
 class Branching(nn.Module):
-    """Goes one way or the other by its numbers."""
+    """A model with a branch that depends on its numbers."""
 
     def __init__(self):
         super().__init__()
@@ -409,7 +421,7 @@ class Branching(nn.Module):
 
 
 class Around(nn.Module):
-    """Has a child in its middle."""
+    """A model around a child."""
 
     def __init__(self, child):
         super().__init__()
@@ -426,14 +438,14 @@ def refusal(job):
 
 
 def test_data_dependent_control_flow_at_the_root_is_refused():
-    """The message names the module and what it did."""
+    """Data-dependent control flow at the root is refused; the error names the module."""
     error = refusal(job_of(Branching()))
     assert error.place == "module (root)"
     assert "__bool__" in error.found
 
 
 def test_data_dependent_control_flow_in_a_module_is_one_layer():
-    """A module that cannot be looked into runs its own code, as a layer, and that is noted."""
+    """A module with data-dependent control flow is kept whole, with a note."""
     model = Around(Branching())
     job = job_of(model)
     captured = capture(job)
@@ -442,7 +454,7 @@ def test_data_dependent_control_flow_in_a_module_is_one_layer():
 
 
 def test_a_model_that_changes_shape_is_refused():
-    """A shape that follows from the data shows between two samples."""
+    """A shape that depends on the data differs between two samples."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -476,7 +488,7 @@ def test_python_randomness_is_refused():
 
 
 def test_parameters_changed_in_place_are_refused():
-    """A forward that writes into a parameter is no forward."""
+    """A forward that writes into a parameter is refused."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -492,7 +504,7 @@ def test_parameters_changed_in_place_are_refused():
 
 
 def test_hidden_parameters_are_refused():
-    """A parameter in a plain list is not registered, so nobody would train it."""
+    """A parameter in a plain list is not registered and is refused."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -506,7 +518,7 @@ def test_hidden_parameters_are_refused():
 
 
 def test_buffers_changed_in_place_and_replaced():
-    """A buffer that glue between modules changes in place is a running statistic; one that is replaced is refused."""
+    """A buffer may be changed in place between modules; a replaced one is refused."""
 
     class Average(nn.Module):
         def __init__(self, replaces):
@@ -547,7 +559,7 @@ class Doubling(torch.autograd.Function):
 
 
 class Doubled(nn.Module):
-    """Uses it beside a child."""
+    """A model with the custom function and a child."""
 
     def __init__(self):
         super().__init__()
@@ -558,14 +570,14 @@ class Doubled(nn.Module):
 
 
 def test_custom_autograd_functions():
-    """Inside a module they make it one layer that runs its own code; at the root they are refused."""
+    """Custom autograd functions make a submodule one layer; the root is refused."""
     captured = check(job_of(Around(Doubled())))
     assert any("child is kept whole" in note for note in captured.notes)
     assert "gradient" in refusal(job_of(Doubled(), loss=lambda out, target: out.square().mean())).found
 
 
 def test_errors_of_the_model_name_the_module():
-    """A shape mistake inside the model is told with the module's path."""
+    """A shape error inside the model is reported with the module's path."""
     error = refusal(job_of(Around(nn.Sequential(nn.Linear(5, 6)))))
     assert "child.0" in error.place
 

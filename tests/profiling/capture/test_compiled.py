@@ -1,4 +1,4 @@
-"""Stages as compiled code: what comes out of them is what comes out of the same operations as they are written."""
+"""Compiled stages compute the same as eager stages."""
 
 import shutil
 from dataclasses import replace
@@ -24,7 +24,7 @@ CASES = [
 
 
 def check(model: str, case: Case, backend: str, repeats: int = 2) -> None:
-    """Losses and weights of a plan with compiled stages are those of the plain loop."""
+    """Check losses and weights of a plan with compiled stages against the plain loop."""
     graph = captured(model)
     plan = replace(case, compile=backend).plan(graph)
     program = plan.compile(graph)
@@ -39,25 +39,31 @@ def check(model: str, case: Case, backend: str, repeats: int = 2) -> None:
 @pytest.mark.thinned(of=lambda case: (case.strategy == "pipedream",))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_losses_are_those_of_one_process(case: Case) -> None:
-    """With dropout, a ragged microbatch, recomputation, versions of weights, and weights that are gathered: to 1e-8."""
+    """Compiled losses equal those of one process to 1e-8.
+
+    With dropout, a ragged microbatch, recomputation, weight versions, and gathered weights.
+    """
     check("gpt untied", case, "aot_eager")
 
 
 @pytest.mark.slow
 def test_running_statistics() -> None:
-    """A branching model with batch normalisation."""
+    """Running statistics of a branching model with batch normalisation are right."""
     check("inception", Case("flush", (1, 1), batch_size=4, recompute=True), "aot_eager", 1)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor makes C++, and there is no compiler")
 @pytest.mark.slow
 def test_code_of_inductor_draws_the_same_masks() -> None:
-    """Its own random numbers would be others."""
+    """Inductor draws the same dropout masks as eager code."""
     check("gpt one block", Case("flush", (1, 1)), "inductor")
 
 
 def test_a_piece_for_each_seed() -> None:
-    """A layer that draws random numbers begins a piece, for its seed is set in front of it; without such there is one."""
+    """A layer that draws random numbers begins a compiled piece, because of its seed.
+
+    Without such a layer there is one piece.
+    """
     for model, pieces in (("gpt untied", 1 + 7), ("gpt plain untied", 1)):
         graph = captured(model)
         stage = Stage(graph, range(len(graph.layers)), compile="aot_eager")
@@ -67,7 +73,7 @@ def test_a_piece_for_each_seed() -> None:
 
 
 def test_memory_is_seen() -> None:
-    """What compiled code keeps for its backward counts where storages are followed, as what operations keep does."""
+    """Tensors that compiled code keeps for its backward are counted."""
     graph = captured("gpt plain untied")
     batch = {
         graph.batch_names[key]: value for key, value in graph.job.batch([0, 1]).items() if key in graph.batch_names
@@ -86,7 +92,7 @@ def test_memory_is_seen() -> None:
 
 
 def test_no_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name of what is missing, before anything is compiled."""
+    """A missing compiler is refused by name before anything is compiled."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     graph = captured("gpt plain")
@@ -95,7 +101,7 @@ def test_no_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_torch_cannot_compile_is_named() -> None:
-    """torch leaves recurrent layers out."""
+    """A recurrent layer, which torch cannot compile, is named."""
     graph = capture(captured("lstm plain").job, 2)
     stage = Stage(graph, range(len(graph.layers)), compile="aot_eager")
     batch = {

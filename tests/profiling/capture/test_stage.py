@@ -1,4 +1,4 @@
-"""A stage holds what is its own, exchanges parameters quickly, and leaves the model alone."""
+"""A stage holds its own tensors, exchanges parameters, and leaves the model alone."""
 
 import copy
 
@@ -14,7 +14,10 @@ from tests.profiling.helpers.splitting import plain, run_stages, stages_of
 
 @pytest.mark.parametrize("name", ["gpt", "lstm", "resnet"])
 def test_bound_versions_are_used(name):
-    """After `bind` forward and gradients are those of a model with these weights, tied ones and LSTMs included."""
+    """After `bind`, forward and gradients are those of a model with the new weights.
+
+    Tied weights and LSTMs are included.
+    """
     job = models.job(name, small=True, dtype=torch.float64)
     captured = capture(job, 4)
     batch = job.batch(range(4))
@@ -35,7 +38,7 @@ def test_bound_versions_are_used(name):
 
 
 def test_two_stages_of_one_model_do_not_meet():
-    """Binding and training one stage changes neither the model nor another stage of it."""
+    """Binding and training one stage changes neither the model nor another stage."""
     job = models.job("gpt", small=True, dtype=torch.float64)
     captured = capture(job, 2)
     state = copy.deepcopy(job.model.state_dict())
@@ -51,7 +54,7 @@ def test_two_stages_of_one_model_do_not_meet():
 
 
 def test_a_stage_holds_only_its_own_parameters():
-    """The parameters of all stages together are the model's, a tied one in each stage that uses it."""
+    """All stages together have the model's parameters; a tied one is in each user."""
     job = models.job("gpt", small=True)
     captured = capture(job, 2)
     held = [stage.parameters() for stage in stages_of(captured, 3)]
@@ -62,7 +65,7 @@ def test_a_stage_holds_only_its_own_parameters():
 
 
 def test_shared_tensors():
-    """With `share` a stage works on the model's own parameters."""
+    """With `share`, a stage works on the model's own parameters."""
     job = models.job("gpt", small=True)
     captured = capture(job, 2)
     stage = Stage(captured, range(len(captured.layers)), share=True)
@@ -81,7 +84,7 @@ def test_another_model_of_the_same_kind():
 
 
 def test_inputs_and_outputs():
-    """A middle stage names what it needs from before and what others need after, skips included."""
+    """A middle stage names its inputs and outputs, skip connections included."""
     captured = capture(models.job("gpt", small=True), 2)
     start, end = captured.index_of("blocks.0.ln2"), captured.index_of("blocks.0.mlp.act")
     stage = Stage(captured, range(start, end + 1))
@@ -101,7 +104,7 @@ def test_layers_must_be_consecutive(layers):
 
 
 def test_intermediate_tensors_are_freed():
-    """What nothing needs any more is freed during the run, as in the plain model."""
+    """Tensors are freed during the run after their last use, as in the plain model."""
     from hocket.profiling.capture.storage_tracker import StorageTracker
 
     job = models.job("vgg", small=True, dropout=0.0)

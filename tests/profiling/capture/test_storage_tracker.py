@@ -6,7 +6,10 @@ from hocket.profiling.capture.storage_tracker import StorageTracker, unique_byte
 
 
 def test_forward_and_backward():
-    """A product, its saved result, the gradients: each counted while it lives, views and old tensors not."""
+    """A product, its saved result and gradients count while they exist.
+
+    Views and old tensors do not count.
+    """
     w = torch.randn(100, 50, requires_grad=True)
     x = torch.randn(10, 100)
     with StorageTracker() as tracker:
@@ -28,7 +31,7 @@ def test_forward_and_backward():
 
 
 def test_registered_tensors_count_until_they_die():
-    """Storages from before count once they are registered, a storage once."""
+    """Older storages count after they are registered, each once."""
     a = torch.zeros(8)
     with StorageTracker() as tracker:
         tracker.register([a, a.view(2, 4)])
@@ -46,7 +49,7 @@ def test_unique_bytes():
 
 
 def test_storages_that_become_larger_or_smaller_count_anew():
-    """When they are registered again; what has died counts no more."""
+    """Resized storages count again when registered; freed ones do not count."""
     a = torch.zeros(8)
     with StorageTracker() as tracker:
         tracker.register([a])

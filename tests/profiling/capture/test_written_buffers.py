@@ -1,4 +1,7 @@
-"""Buffers that a forward writes hold in stages what they hold in the plain model, also where nothing reads them."""
+"""Buffers that a forward writes have the plain model's values in stages.
+
+This includes buffers that nothing reads.
+"""
 
 from typing import Any
 
@@ -14,7 +17,7 @@ from tests.profiling.helpers.splitting import plain, run_stages, stages_of
 
 
 class Observer(nn.Module):
-    """Statistics of what goes through it, as quantisation and monitoring keep them."""
+    """Observer of statistics, as for quantisation and monitoring."""
 
     def __init__(self, gives: str) -> None:
         super().__init__()
@@ -30,7 +33,7 @@ class Observer(nn.Module):
 
 
 class Observed(nn.Module):
-    """Three linear layers, and an observer behind the first."""
+    """Three linear layers, and an observer after the first."""
 
     def __init__(self, gives: str) -> None:
         super().__init__()
@@ -81,7 +84,10 @@ MODELS = {
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_buffers_that_nothing_reads_are_written(name: str, recompute: bool) -> None:
-    """Counters, statistics and their chains of writes: three microbatches leave in one to all stages what the model has of them."""
+    """Counters and statistics have the plain model's values after three microbatches.
+
+    The model is cut into one stage up to all layers.
+    """
     made, argument = MODELS[name]
     draw = torch.Generator().manual_seed(3)
     data = [(torch.randn(6, generator=draw).double(), torch.tensor(k % 3)) for k in range(12)]
@@ -105,7 +111,10 @@ def test_buffers_that_nothing_reads_are_written(name: str, recompute: bool) -> N
 
 
 class Twice(nn.Module):
-    """One batch normalisation at two places, or a statistic that one module writes and a later one reads."""
+    """A model that uses one buffer twice.
+
+    It has one batch normalisation at two places, or a statistic that one module writes and a later one reads.
+    """
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -119,7 +128,7 @@ class Twice(nn.Module):
 
 @pytest.mark.parametrize("how", ["shared", "read later"])
 def test_users_of_a_written_buffer_stay_in_one_layer(how: str) -> None:
-    """On two stages each would have a buffer of its own, and what one writes the other would not see."""
+    """Users of a written buffer stay in one layer: each stage has its own copy."""
     draw = torch.Generator().manual_seed(3)
     data = [(torch.randn(6, generator=draw).double(), torch.tensor(k % 3)) for k in range(12)]
     model = Twice(how).double()
@@ -138,7 +147,7 @@ def test_users_of_a_written_buffer_stay_in_one_layer(how: str) -> None:
 
 
 def test_an_observer_of_the_input_belongs_to_the_next_layer() -> None:
-    """What hands nothing on is no layer of its own, in front of all layers as well."""
+    """An observer without outputs joins the next layer, even before all layers."""
 
     class First(nn.Module):
         def __init__(self) -> None:
@@ -161,7 +170,10 @@ def test_an_observer_of_the_input_belongs_to_the_next_layer() -> None:
 
 
 def test_a_buffer_written_by_a_hook_of_another_module_is_refused() -> None:
-    """A stage has a copy of the module and the hook the original: its buffer would be written aside, and never saved."""
+    """A buffer that a hook of another module writes is refused.
+
+    A stage has a copy of the module, but the hook has the original: the write would be lost.
+    """
 
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers that look at whole weights are found when a job is profiled, and no plan for it shards them."""
+"""Optimizers that need whole weights are detected, and no plan shards them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ class NormalizedSGD(torch.optim.Optimizer):
 
 
 def job(optimizer: Optimizers) -> Job:
-    """A model of two linear layers under an optimizer."""
+    """A job of two linear layers with an optimizer."""
     data = [(torch.ones(8), torch.ones(8)) for _ in range(8)]
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
     return Job(model, nn.functional.mse_loss, data, optimizer, 8)
@@ -52,7 +52,7 @@ def job(optimizer: Optimizers) -> Job:
     ids=["sgd", "adamw", "normalized"],
 )
 def test_an_optimizer_is_elementwise_or_not(optimizer: Optimizers, expected: bool) -> None:
-    """The profile says it too, and survives its text form."""
+    """The profile records whether an optimizer is elementwise, also through JSON."""
     assert is_elementwise(job(optimizer)) is expected
     profile = sketch(job(optimizer), (1, 2)).profile
     assert profile.elementwise_step is expected
@@ -60,12 +60,15 @@ def test_an_optimizer_is_elementwise_or_not(optimizer: Optimizers, expected: boo
 
 
 def test_adafactor_is_not_elementwise() -> None:
-    """Its second moments are means over rows and columns."""
+    """Adafactor is not elementwise: its moments are means over rows and columns."""
     assert not is_elementwise(job(lambda params: torch.optim.Adafactor(params, lr=0.1)))
 
 
 def test_no_plan_shards_what_the_optimizer_reads_whole() -> None:
-    """The search leaves such plans out, refuses them if they are asked for, and a plan edited by hand is refused."""
+    """The search leaves out plans that shard such an optimizer.
+
+    Requested plans and plans edited by hand are refused.
+    """
     profile = replace(
         chain(6, forward_s=0.01, backward_s=0.02, device_type="v100-16gb"),
         elementwise_step=False,

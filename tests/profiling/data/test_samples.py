@@ -1,4 +1,4 @@
-"""What data[i] may return, and what is said of a sample that fails or changes."""
+"""Allowed results of data[i], and errors for samples that fail or change."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ from tests.runtime.helpers.plans import momentum
 
 
 class Data:
-    """Sample i is what a function makes of it."""
+    """Dataset: sample i is the result of a function of i."""
 
     def __init__(self, make, samples=40):
         self.make, self.samples = make, samples
@@ -50,7 +50,7 @@ def refused(call):
     "error", [ValueError("boom"), IndexError("list index out of range"), StopIteration(), KeyError("a")]
 )
 def test_an_error_inside_a_sample_names_it(error):
-    """One error: the sample, what was raised, and the user's own line."""
+    """One error names the sample, the exception, and the user's own line."""
 
     def make(i):
         if i == 5:
@@ -83,20 +83,20 @@ def test_an_error_inside_a_sample_names_it(error):
     ],
 )
 def test_what_is_no_sample(value, found, advice):
-    """Its type is named, with what makes a tensor of it."""
+    """An invalid item is refused with its type and the conversion to a tensor."""
     error = refused(lambda: job_of(lambda i: value).batch([7]))
     assert (error.place, error.found) == ("Job.data[7]", found)
     assert advice in error.next_step
 
 
 def test_images_have_an_advice():
-    """A PIL image is no tensor; the type's module tells."""
+    """A PIL image is refused with advice, by the module of its type."""
     image = type("Image", (), {"__module__": "PIL.Image"})()
     assert "pil_to_tensor" in refused(lambda: job_of(lambda i: (image,)).batch([0])).next_step
 
 
 def test_data_whose_length_changes():
-    """The order of samples follows from the length, so another one is refused."""
+    """Data that change their length are refused: the length determines the order."""
     job = job_of(good)
     job.data.samples = 41
     error = refused(lambda: job.batch_at(0, 2))
@@ -128,7 +128,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_sample_that_changes_is_found(kind):
-    """Read twice it differs, and is named, in inputs and in labels."""
+    """A sample that differs at the second read is named, in inputs and in labels."""
     error = refused(lambda: check_repeatable(job_of(BAD[kind])))
     assert error.place.startswith("Job.data[")
     assert error.found == f"other values of item{int(kind == 'label')} at the second read"
@@ -136,7 +136,10 @@ def test_a_sample_that_changes_is_found(kind):
 
 
 def test_samples_that_stay():
-    """Plain data and seeded draws pass, of every type; so do ones that differ by rounding between two kinds of machines."""
+    """Plain data and seeded draws of every type pass.
+
+    Differences by rounding between two kinds of machines pass too.
+    """
 
     def make(i):
         return (
@@ -153,7 +156,10 @@ def test_samples_that_stay():
 
 
 def test_data_that_two_workers_made_otherwise():
-    """Each worker alone is consistent; beside each other they are not, in values, in order, or in number."""
+    """Datasets that differ between workers are found, in values, order or number.
+
+    Each worker alone is consistent.
+    """
     jobs = [job_of(lambda i, k=k: (torch.zeros(3), torch.tensor((i + k) % 4))) for k in range(2)]
     error = refused(lambda: check_reads(jobs[0], [reads_of(job) for job in (jobs[0], jobs[0], jobs[1])]))
     assert error.found == "other values of item1 on worker 2 than on worker 0"
@@ -180,7 +186,10 @@ def test_a_sample_that_ends_the_process():
 
 @pytest.mark.parametrize("bad", [1, 30])
 def test_a_target_out_of_range_names_its_sample(bad):
-    """Whether the capture meets it first or the measurement, the sample, its item and its value are named."""
+    """A target out of range is reported with sample, item and value.
+
+    Capture and measurement report it in the same way.
+    """
 
     def make(i):
         return good(i)[0], torch.tensor(9 if i == bad else 1)
@@ -198,7 +207,10 @@ def test_a_target_out_of_range_names_its_sample(bad):
 
 
 def test_where_torch_does_not_say_the_value():
-    """Then the samples are listed, with the extremes of their integers; other errors are none of the data's."""
+    """If torch does not give the value, all samples are listed with their extremes.
+
+    Other errors are not attributed to the data.
+    """
     batch = {"x": torch.tensor([[0, 2], [7, 1]]), "y": torch.rand(2)}
     error = refusal(IndexError("index out of range in self"), [4, 6], batch)
     assert error is not None
@@ -209,7 +221,7 @@ def test_where_torch_does_not_say_the_value():
 
 
 def test_only_own_frames_are_shown():
-    """A cause inside a library is told by its name, with the line of the user that called it."""
+    """An error inside a library is shown with the user's line that called it."""
     found = refused(lambda: job_of(lambda i: torch.zeros(2).reshape(3)).batch([0]))
     assert found.found.startswith("RuntimeError: shape '[3]' is invalid")
     assert len(traceback.format_exception(found)) > 2

@@ -1,4 +1,4 @@
-"""Random numbers inside data[i] follow from the job's seed and the sample's place in the stream alone."""
+"""Random numbers in data[i] depend only on the job's seed and the stream position."""
 
 import random
 
@@ -20,7 +20,7 @@ DRAWS = {
 
 
 class Noise:
-    """Sample i is i and a draw."""
+    """Dataset: sample i is i and a random number."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -37,14 +37,17 @@ def job_of(data, seed=0):
 
 
 def draws(job, position, count):
-    """(index, draw) of so many samples of the stream."""
+    """Return (index, draw) of the first samples of the stream."""
     batch = job.batch_at(position, count)
     return list(zip(batch["item0"][:, 0].tolist(), batch["item1"][:, 0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("kind", DRAWS)
 def test_draws_follow_from_the_place_alone(kind):
-    """However the stream is cut and whatever was drawn before, a place has one draw; every place and seed has another."""
+    """Each position has one draw, for any cut of the stream and any earlier draws.
+
+    Other positions and seeds have other draws.
+    """
     job = job_of(Noise(DRAWS[kind]))
     whole = draws(job, 0, 15)
     DRAWS[kind]()
@@ -56,7 +59,10 @@ def test_draws_follow_from_the_place_alone(kind):
 
 
 def test_the_generators_are_left_as_they_were():
-    """Reading samples takes no number from the process's generators, not even the half of a pair of normal ones."""
+    """Reading samples does not advance the process's generators.
+
+    Not even the second number of a pair of normal ones is used.
+    """
 
     def numbers():
         return float(torch.rand(())), np.random.randn(), np.random.randn(), random.gauss(0, 1), random.gauss(0, 1)
@@ -72,7 +78,7 @@ def test_the_generators_are_left_as_they_were():
 
 
 def test_the_generators_are_put_back_after_an_error():
-    """An error inside data[i] leaves them as well."""
+    """The generators are restored after an error inside data[i]."""
 
     def fail():
         raise ValueError(np.random.rand())

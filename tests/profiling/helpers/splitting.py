@@ -1,4 +1,7 @@
-"""Helps for the tests of capture: run a captured model as stages with detached borders, and compare."""
+"""Helpers for the tests of capture: run a model as stages, and compare.
+
+Stages have detached boundaries.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -23,7 +26,7 @@ def run_stages(
     seed_of: Callable[[int], int] | None = None,
     recompute: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Forward stage by stage with detached borders, backward in reverse: the loss and the summed gradients."""
+    """Run stages with detached boundaries; return the loss and the summed gradients."""
     made: dict[str, Tensor] = {captured.batch_names[k]: v for k, v in batch.items() if k in captured.batch_names}
     taken, outs = [], []
     for stage in stages:
@@ -57,7 +60,7 @@ def run_stages(
 
 
 def plain(job: Job, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss and the gradients of the model as it stands."""
+    """Return the loss and the gradients of the plain model."""
     job.model.zero_grad()
     args, kwargs, loss_args, loss_kwargs = job.split({k: v.clone() for k, v in batch.items()})
     out = job.model(*args, **kwargs)

@@ -1,4 +1,7 @@
-"""Small transformers of several makers, with random weights, and the arguments of one call of each."""
+"""Small transformers of several libraries, with arguments of one call of each.
+
+Weights are random.
+"""
 
 from typing import Any
 
@@ -46,6 +49,6 @@ def model_of(name: str, dropout: float = 0.0, heads: int = 4, layers: int = 2) -
 
 
 def logits_of(output: Any) -> torch.Tensor:
-    """What a model says about each token."""
+    """Logits of a model for each token."""
     found: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return found

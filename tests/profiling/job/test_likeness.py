@@ -1,4 +1,4 @@
-"""Two jobs are alike when training them would be the same run."""
+"""Two jobs are alike if training them would be the same run."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,7 @@ from hocket.profiling.job.likeness import check_likeness, difference, likeness
 
 
 def made(seed: int = 0, width: int = 4, bias: bool = True, dtype: torch.dtype = torch.float32) -> Job:
-    """A job with weights, a buffer and an odd value in it."""
+    """A job with weights and with buffers that hold NaN, infinity and complex numbers."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, width, bias=bias), nn.BatchNorm1d(width), nn.Linear(width, 2)).to(dtype)
     model.register_buffer("odd", torch.tensor([float("nan"), float("inf"), 1.0]))
@@ -24,14 +24,14 @@ def made(seed: int = 0, width: int = 4, bias: bool = True, dtype: torch.dtype = 
 
 
 def loaded(job: Job) -> Job:
-    """The job after a step of training, as if its weights had been loaded."""
+    """The job after a step of training, as if weights had been loaded."""
     with torch.no_grad():
         job.model[2].weight += 1e-3 * torch.ones_like(job.model[2].weight)
     return job
 
 
 def test_made_again_it_is_alike() -> None:
-    """From the same seed, also through JSON, and with other last digits."""
+    """A rebuilt job with the same seed is alike, also through JSON and rounding."""
     wanted = json.loads(json.dumps(likeness(made()), allow_nan=False))
     assert difference(wanted, likeness(made())) == ""
     other = made()
@@ -55,14 +55,14 @@ def test_made_again_it_is_alike() -> None:
     ],
 )
 def test_another_job_is_refused(other: Job, told: str) -> None:
-    """The first thing in which it differs is named, and what to do."""
+    """A different job is refused with the first difference and the next step."""
     with pytest.raises(InputError, match=r"torch\.manual_seed") as caught:
         check_likeness(other, likeness(made()))
     assert told in caught.value.found
 
 
 def test_more_than_was_wanted() -> None:
-    """A parameter that the first one did not have is a difference too."""
+    """An additional parameter is a difference too."""
     wanted = likeness(made())
     del wanted["tensors"]["0.bias"]
     assert difference(wanted, likeness(made())) == "there is 0.bias as well"

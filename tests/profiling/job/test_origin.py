@@ -1,4 +1,4 @@
-"""Where a job was made is known where another process can make it again, and nowhere else."""
+"""The origin of a job is known exactly if another process can rebuild the job."""
 
 import sys
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     ],
 )
 def test_a_function_without_arguments_makes_it_again(jobs: ModuleType, call: str, names: tuple[str, ...]) -> None:
-    """The innermost such function is the one: what it gives is the job again, and not what it was made from."""
+    """The innermost function without arguments that returns the job is its origin."""
     function = look_up(vars(jobs), call)
     job = function()
     assert job.origin == Origin(Path(str(jobs.__file__)), names)
@@ -108,7 +108,10 @@ def test_a_function_without_arguments_makes_it_again(jobs: ModuleType, call: str
 
 
 def test_what_stands_at_the_top_is_found_there(jobs: ModuleType) -> None:
-    """Under the name that it has, whatever made it; the function that made it is there for when the name is not."""
+    """A job at the top level of a module is found by its name.
+
+    The function that created it is the fallback.
+    """
     path = Path(str(jobs.__file__))
     assert jobs.top.origin == Origin(path, ("top",))
     assert jobs.made.origin == Origin(path, ("made", "make_job"))
@@ -117,7 +120,7 @@ def test_what_stands_at_the_top_is_found_there(jobs: ModuleType) -> None:
 
 
 def test_a_loaded_job_is_that_of_its_file(tmp_path: Path) -> None:
-    """By the names that job files use."""
+    """The origin of a loaded job is its file, with the default names."""
     path = tmp_path / "j.py"
     path.write_text(JOBS)
     assert load_job(path).origin == Origin(path, ("job", "make_job"))
@@ -135,21 +138,21 @@ def test_a_loaded_job_is_that_of_its_file(tmp_path: Path) -> None:
     ],
 )
 def test_no_other_process_can_make_it(jobs: ModuleType, how: object) -> None:
-    """Made with arguments and kept nowhere at the top of a file: told with what to do."""
+    """A job made with arguments and without a top-level name is refused with advice."""
     with pytest.raises(InputError, match=r"make_job\(\) in job\.py, or start this script with torchrun") as caught:
         _ = how(jobs).origin  # type: ignore[operator]
     assert caught.value.place == "job"
 
 
 def test_a_function_that_has_not_returned_makes_nothing_again(jobs: ModuleType) -> None:
-    """Called again it would come back to where it stands now."""
+    """A function that has not returned is no origin: a call would recurse."""
     for call in (lambda: jobs.busy(lambda job: job.origin), jobs.busy_too):
         with pytest.raises(InputError, match="cannot create"):
             call()
 
 
 def test_what_was_typed_in_is_of_no_file() -> None:
-    """Code that lies in no file, as that of a notebook's cell, cannot be run by others."""
+    """Code without a file, such as a notebook cell, is no origin."""
     names: dict[str, object] = {"__name__": "cell"}
     exec(compile(JOBS, "<cell>", "exec"), names)  # the test's own text
     for job in (names["top"], look_up(names, "make_job")()):

@@ -1,4 +1,4 @@
-"""Jobs as compute sees them in another precision."""
+"""Compute copies of jobs in another precision."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ SHORT = torch.bfloat16
 
 
 class Model(nn.Module):
-    """A tied weight, a normalisation with running statistics, a floating buffer, a parameter that is not trained."""
+    """A model with a tied weight, running statistics, a buffer and a frozen parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Model(nn.Module):
 
 
 def job(loss: Any = None, **options: Any) -> Job:
-    """Samples of floating and whole numbers, and a floating target."""
+    """A job with samples of floating-point and integer inputs, and a floating target."""
     torch.manual_seed(0)
     data = [(torch.randn(4), torch.tensor(k), torch.randn(4)) for k in range(16)]
     loss = loss or nn.MSELoss()
@@ -44,7 +44,10 @@ def job(loss: Any = None, **options: Any) -> Job:
 
 
 def test_what_is_cast_and_what_is_not() -> None:
-    """Weights, buffers, and what of the batch goes to the model; not normalisation, whole numbers and targets."""
+    """Weights, buffers and the model's inputs are cast.
+
+    Normalisation, integers and targets are not.
+    """
     own = job(precision="bfloat16")
     seen = computed(own)
     types = {name: p.dtype for name, p in seen.model.named_parameters()}
@@ -63,7 +66,7 @@ def test_what_is_cast_and_what_is_not() -> None:
 
 
 def test_a_job_in_its_own_type_is_itself() -> None:
-    """Nothing is copied where nothing is asked for."""
+    """Without a precision, the job itself is returned."""
     own = job()
     assert computed(own) is own
     assert capture(own).job is own
@@ -71,7 +74,10 @@ def test_a_job_in_its_own_type_is_itself() -> None:
 
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.functional.mse_loss], ids=["module", "function"])
 def test_layers_are_those_of_the_job_itself(loss: Any) -> None:
-    """The same names, so that a plan fits both; the loss in the model's type; and it computes what the model computes."""
+    """Layers have the names of the job itself, so that a plan fits both.
+
+    The loss is in the model's type, and the capture equals the model.
+    """
     plain, short = capture(job(loss)), capture(job(loss, precision="bfloat16"))
     assert [layer.name for layer in short.layers] == [layer.name for layer in plain.layers]
     assert [layer.parameters for layer in short.layers] == [layer.parameters for layer in plain.layers]
@@ -82,7 +88,10 @@ def test_layers_are_those_of_the_job_itself(loss: Any) -> None:
 
 
 def test_a_profile_in_another_precision() -> None:
-    """Versions of weights and messages take half, sums of gradients the same, the optimizer has the masters besides."""
+    """Weights and messages have half the bytes, gradients the same.
+
+    The optimizer holds the master weights in addition.
+    """
     adam = torch.optim.Adam
     plain, short = (
         measure(models.job("gpt", small=True, optimizer=adam, precision=p), (2,), budget_s=0.1)
@@ -100,14 +109,14 @@ def test_a_profile_in_another_precision() -> None:
 
 @pytest.mark.parametrize("precision", ["float16", "fp8", 16])
 def test_other_types_are_refused(precision: Any) -> None:
-    """float16 with the reason."""
+    """Other types are refused; float16 with the reason."""
     with pytest.raises(InputError, match=r"Job\.precision") as found:
         job(precision=precision)
     assert ("scaled" in str(found.value)) == (precision == "float16")
 
 
 def test_a_model_that_has_nothing_longer() -> None:
-    """A model in bfloat16 keeps no weights of float32."""
+    """A model in bfloat16 is refused: it has no longer weights to keep."""
     own = job(precision="bfloat16")
     with pytest.raises(RefusedError, match=r"of a model of torch.bfloat16"):
         computed(replace(own, model=Model().bfloat16()))

@@ -1,4 +1,4 @@
-"""Subtasks: a linear layer in parts gives what it gives undivided."""
+"""Subtasks: a linear layer in parts equals the undivided layer."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ LARGE_BYTES = 400 * 25 * 4
 
 
 def job(subtask_bytes: float | None, **more: Any) -> Job:
-    """A small layer, one of 40 kB, and a small one."""
+    """A job with a small layer, a layer of 40 kB, and a small layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 400), nn.Tanh(), nn.Linear(400, 2))
     data = [(torch.randn(16), torch.tensor(i % 2)) for i in range(32)]
@@ -34,7 +34,7 @@ def job(subtask_bytes: float | None, **more: Any) -> Job:
 
 
 def gradients(graph: Captured) -> tuple[float, dict[str, Tensor]]:
-    """The loss of one microbatch and all gradients, of whole weights."""
+    """Return the loss of one microbatch and the gradients of whole weights."""
     stage = Stage(graph, range(len(graph.layers)))
     batch = graph.job.batch([0, 1])
     loss = stage.run({name: batch[key] for key, name in graph.batch_names.items()})[graph.loss_tensor]
@@ -48,7 +48,10 @@ def gradients(graph: Captured) -> tuple[float, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_a_layer_in_parts_is_the_layer(parts: int) -> None:
-    """The loss and the gradient of every weight from the layer on are the same bits; before it they are the same but for rounding."""
+    """Loss and gradients from the layer on are equal to the bit.
+
+    Gradients before the layer are equal but for rounding.
+    """
     whole, divided = capture(job(None), 2), capture(job(LARGE_BYTES / parts), 2)
     assert [layer.name for layer in divided.layers if layer.name.startswith("2.")] == [f"2.{k}" for k in range(parts)]
     weights = dict(divided.job.model.named_parameters())
@@ -64,7 +67,10 @@ def test_a_layer_in_parts_is_the_layer(parts: int) -> None:
 
 
 def test_no_plan_changes_a_bit() -> None:
-    """Parts on one stage, on two and on one each: the same losses, which are those of the undivided layer but for rounding."""
+    """Subtasks on one, two or separate stages give equal losses to the bit.
+
+    They equal the undivided layer's but for rounding.
+    """
     graph, losses = capture(job(LARGE_BYTES / 3), 2), []
     for widths in ((1,), (1, 1), (1,) * 8):
         plan = Case("flush" if len(widths) > 1 else "data_parallel", widths).plan(graph)
@@ -78,7 +84,7 @@ def test_no_plan_changes_a_bit() -> None:
 
 
 def test_layers_that_stay_whole() -> None:
-    """One whose weight another has as well, and classes that are not `nn.Linear` itself; and the model is as it was."""
+    """Tied layers and subclasses of `nn.Linear` stay whole; the model is unchanged."""
     made = job(LARGE_BYTES / 2)
     names = [name for name, _ in made.model.named_parameters()]
     assert decomposed(made) is not made
@@ -92,7 +98,10 @@ def test_layers_that_stay_whole() -> None:
 
 
 def test_a_checkpoint_has_whole_weights(tmp_path: Path) -> None:
-    """What is saved in parts by two workers is read whole, optimizer state as well, and in parts of any size."""
+    """Weights saved in parts by two workers are read whole, and in parts of any size.
+
+    Optimizer state too.
+    """
     weight, moment, step = torch.randn(6, 3), torch.randn(6, 3), torch.tensor(5.0)
 
     def parts(ends: tuple[int, ...]) -> dict[str, ParameterRows]:
@@ -119,7 +128,10 @@ def test_a_checkpoint_has_whole_weights(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_with_it() -> None:
-    """Groups of members that have parts of weights already, and an optimizer that looks at whole weights, before the first step."""
+    """Refused with subtasks: tensor parallelism, and optimizers of whole weights.
+
+    The error comes before the first step.
+    """
 
     class ByNorm(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:

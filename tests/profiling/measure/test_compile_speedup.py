@@ -1,4 +1,4 @@
-"""What compiling runs of layers gains is measured beside the layers as they are written."""
+"""Speed of compiled runs of layers, relative to eager layers."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.runtime.helpers.plans import captured
 
 
 def test_runs_of_about_equal_cost() -> None:
-    """At most four, each of one layer at least, all layers in one."""
+    """At most four runs, of one layer at least, cover all layers."""
     assert ends_of([1.0] * 8) == (2, 4, 6, 8)
     assert ends_of([5.0, 1.0, 1.0, 1.0]) == (1, 2, 3, 4)
     assert ends_of([1.0, 1.0, 1.0, 9.0]) == (3, 4)
@@ -18,7 +18,10 @@ def test_runs_of_about_equal_cost() -> None:
 
 
 def test_a_profile_with_code() -> None:
-    """A factor for each run of layers and microbatch size, seconds to make the code, in one line for people; the rest as without."""
+    """A profile with compiled speeds has a factor for each run and microbatch size.
+
+    The time to compile and the factors are shown in one line. The rest equals a profile without.
+    """
     profile = measure(captured("gpt plain").job, (1, 2), budget_s=0.1, compile="aot_eager")
     code = profile.compiled
     assert code is not None
@@ -32,7 +35,7 @@ def test_a_profile_with_code() -> None:
 
 
 def test_members_of_groups_are_not_compiled(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said before anything is measured."""
+    """Tensor-parallel ranks are not compiled; the error comes before any measurement."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text("job = None")
     assert main(["profile", "job.py", "--tensor", "2", "--compile"]) == 2

@@ -27,7 +27,10 @@ def quick(job, sizes=(1, 2), **options):
 
 
 def test_profile_of_a_gpt():
-    """Every figure is there, the layers' times sum up to the undivided model's, and text form is an inverse."""
+    """A measured GPT has all figures, and survives JSON.
+
+    The layers' times sum up to the undivided model's.
+    """
     job = models.job("gpt", small=True, dropout=0.1, optimizer=adam)
     steps = []
     threads = torch.get_num_threads()
@@ -60,7 +63,7 @@ def test_profile_of_a_gpt():
 
 @pytest.mark.parametrize("name", ["gpt", "lstm", "vgg", "inception", "resnet"])
 def test_stashes_sum_up_to_what_the_undivided_model_keeps(name):
-    """After a forward exactly the layers' stashes and the loss live."""
+    """After a forward, exactly the layers' stashes and the loss are in memory."""
     job = models.job(name, small=True)
     captured = capture(job, 4)
     batch = {captured.batch_names[key]: value for key, value in job.batch(range(4)).items()}
@@ -77,7 +80,7 @@ def test_stashes_sum_up_to_what_the_undivided_model_keeps(name):
 
 
 def test_working_bytes_of_a_known_layer():
-    """A linear layer's backward makes a weight gradient to add to the one that is there, and no more."""
+    """A linear layer's working memory is one weight gradient, to be accumulated."""
     job = models.job("gpt", small=True)
     captured = capture(job, 4)
     batch = {captured.batch_names[key]: value for key, value in job.batch(range(4)).items()}
@@ -87,7 +90,7 @@ def test_working_bytes_of_a_known_layer():
 
 
 def test_the_model_is_not_changed():
-    """Measuring trains copies only, and leaves the random numbers alone."""
+    """Measurement trains copies only and restores the random generators."""
     job = models.job("resnet", small=True)
     state = {name: t.clone() for name, t in job.model.state_dict().items()}
     random_state = torch.get_rng_state()
@@ -98,7 +101,7 @@ def test_the_model_is_not_changed():
 
 
 def test_the_clock_is_an_argument():
-    """With a clock that moves on by one a look, every layer takes one second before scaling."""
+    """With a clock that advances by 1 at each read, every layer costs one second."""
     ticks = itertools.count()
     profile = measure(models.job("gpt", small=True), (2,), clock=lambda: float(next(ticks)))
     assert profile.whole_forward_s == (1.0,)
@@ -108,7 +111,7 @@ def test_the_clock_is_an_argument():
 
 
 def test_deviations_are_told_by_neighbours() -> None:
-    """Seconds of a normal distribution that drift slowly, jump between rounds and are disturbed twice: the distribution's deviation."""
+    """Neighbouring seconds give the deviation despite drift, jumps and disturbances."""
     rng = np.random.default_rng(5)
     seconds = rng.normal(10.0, 0.5, 3000) + np.linspace(0.0, 4.0, 3000)
     seconds[1000:] += 50.0
@@ -119,7 +122,7 @@ def test_deviations_are_told_by_neighbours() -> None:
 
 
 def test_batch_normalisation_of_one_value():
-    """A microbatch of one that the model refuses is left out, and noted; alone it is an error."""
+    """A refused microbatch of one is left out with a note; alone it is an error."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     data = [(torch.randn(3), torch.tensor(k % 2)) for k in range(8)]
     job = Job(model, nn.CrossEntropyLoss(), data, models.sgd, 4)
@@ -132,7 +135,7 @@ def test_batch_normalisation_of_one_value():
 
 
 def test_bad_arguments():
-    """No size that fits, no such device, nothing to train."""
+    """Refused: no usable size, an unknown device, nothing to train."""
     job = models.job("gpt", small=True)
     with pytest.raises(InputError, match="microbatch_sizes: found 0, 99; expected at least one from 1 to"):
         measure(job, (0, 99))
@@ -149,7 +152,10 @@ def _two_linear(optimizer):
 
 
 def test_who_keeps_a_tensor_and_what_a_backward_takes():
-    """The second layer keeps the first's output; its backward makes that output's gradient, and its own weight's."""
+    """The second layer keeps the first layer's output.
+
+    Its backward allocates the gradients of that output and of its own weight.
+    """
     job = _two_linear(lambda p: torch.optim.SGD(p, lr=0.1))
     captured = capture(job, 4)
     stages = [Stage(captured, [k]) for k in range(len(captured.layers))]
@@ -172,7 +178,10 @@ def test_who_keeps_a_tensor_and_what_a_backward_takes():
     ],
 )
 def test_temporary_memory_of_a_step(optimizer, together):
-    """Adam's square roots and quotients: two tensors of each parameter's size, one after the other or all at once."""
+    """Adam's step needs two temporary tensors of each parameter's size.
+
+    One parameter after the other, or all at once.
+    """
     weights = {"a": nn.Parameter(torch.zeros(512)), "b": nn.Parameter(torch.zeros(256))}
     made = optimizer(list(weights.values()))
     for p in weights.values():
@@ -186,7 +195,7 @@ def test_temporary_memory_of_a_step(optimizer, together):
 
 
 def test_an_optimizer_that_refuses_dense_gradients():
-    """SparseAdam ends in one error about the optimizer, and in no traceback."""
+    """SparseAdam gives one error about the optimizer, without a traceback."""
     data = [(torch.tensor([i % 10]), torch.ones(1, 4)) for i in range(8)]
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True))
     job = Job(model, nn.functional.mse_loss, data, lambda params: torch.optim.SparseAdam(params, lr=0.1), 8)

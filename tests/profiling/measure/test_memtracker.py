@@ -1,4 +1,7 @@
-"""Predicted peaks against torch's MemTracker, on fake tensors, for small models; bench/bench_memtracker.py has the large ones."""
+"""Predicted memory peaks of small models against torch's MemTracker.
+
+The models have fake tensors. bench/bench_memtracker.py has the large models.
+"""
 
 import pytest
 import torch
@@ -28,7 +31,10 @@ OPTIMIZERS = {
 def test_the_peak_is_what_torch_tracks(
     name: str, optimizer: str, samples: int, microbatches: int, recompute: bool
 ) -> None:
-    """Never under, and at most 1 % above: gradients that are added, of tied weights, and parts of one piece are all seen."""
+    """Predicted peaks are never below MemTracker's, and at most 1 % above.
+
+    Accumulated gradients, gradients of tied weights, and gradients in shared storages are included.
+    """
     job = models.job(name, small=True, optimizer=OPTIMIZERS[optimizer], batch_size=samples * microbatches)
     seen = tracked(job, samples, microbatches, recompute)["Total"]
     assert seen <= predicted(job, samples, microbatches, recompute) <= 1.01 * seen
@@ -36,7 +42,10 @@ def test_the_peak_is_what_torch_tracks(
 
 @pytest.mark.slow
 def test_what_data_keep_is_not_the_models() -> None:
-    """Patterns of 4,000 classes are more than all that the model takes; where they were counted the prediction seemed too low."""
+    """Memory of the data does not count as the model's.
+
+    The patterns of 4,000 classes are larger than the model. When they were counted, the prediction seemed too low.
+    """
     job = models.job("inception", small=True, classes=4000, optimizer=OPTIMIZERS["SGD"], batch_size=4)
     seen, kept = tracked(job, 4, 1)["Total"], job.data.patterns.nbytes
     assert seen < kept

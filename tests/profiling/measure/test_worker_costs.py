@@ -1,4 +1,4 @@
-"""A rehearsal does what a worker does: it loads, trains and steps."""
+"""A rehearsal loads, trains and steps as a worker does."""
 
 import itertools
 
@@ -22,12 +22,12 @@ def rehearsal(job: Job, size: int = 2) -> WorkerCosts:
 
 
 def ticks() -> float:
-    """A clock that nobody reads."""
+    """A clock that always returns 0."""
     return 0.0
 
 
 def test_steps_train_and_the_model_stays() -> None:
-    """A step in place changes the weights that the next forward uses; one that keeps them changes a copy."""
+    """A step in place changes the current weights; a step on a copy changes the copy."""
     job = models.job("gpt", small=True)
     before = {name: p.detach().clone() for name, p in job.model.named_parameters()}
     worker = rehearsal(job)
@@ -43,7 +43,7 @@ def test_steps_train_and_the_model_stays() -> None:
 
 
 def test_the_least_step() -> None:
-    """It changes the smallest parameter and no other."""
+    """The least step changes the smallest parameter and no other."""
     worker = rehearsal(models.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=1.0)))
     before = {name: p.detach().clone() for name, p in worker.masters.items()}
     worker.once(ticks, StepMode.LEAST)
@@ -52,7 +52,7 @@ def test_the_least_step() -> None:
 
 
 def test_the_gradient_of_each_step_is_its_own() -> None:
-    """Plain SGD moves by the rate times this microbatch's gradient, however many came before."""
+    """Each step uses its own microbatch's gradient alone, under plain SGD."""
     job = models.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
     worker = rehearsal(job)
     seen: list[float] = []
@@ -73,7 +73,7 @@ def test_the_gradient_of_each_step_is_its_own() -> None:
 
 
 def test_every_part_is_timed() -> None:
-    """With a clock that moves on by one a look, each part takes one second."""
+    """With a clock that advances by 1 at each read, each part costs one second."""
     count = itertools.count()
     seconds = rehearsal(models.job("gpt", small=True)).once(lambda: float(next(count)))
     assert (seconds.load, seconds.forward, seconds.backward, seconds.step) == (1.0, 1.0, 1.0, 1.0)
@@ -86,7 +86,7 @@ def test_every_part_is_timed() -> None:
 
 
 def test_nothing_to_train() -> None:
-    """A model whose parameters are all frozen."""
+    """A model with only frozen parameters is refused."""
     job = models.job("gpt", small=True)
     for p in job.model.parameters():
         p.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The reader of DeepPool's layer profiles."""
+"""Reader of DeepPool's layer profiles."""
 
 from pathlib import Path
 
@@ -22,7 +22,10 @@ def _write(tmp_path, text, name="x.prof"):
 
 
 def test_small_profile(tmp_path):
-    """Two blocks of two layers: the total is column 2, split as columns 3 and 4; bytes follow from the parameters."""
+    """Two blocks of two layers are read: column 2 is the total.
+
+    It is split as columns 3 and 4; bytes follow from the parameters.
+    """
     text = f"  {CONV}[4][3,4,4]  3.0  1000 3000\n  {LINEAR}[4]16  1.0 500 500\n SUM 4.0\n" + (
         f"  {CONV}[2][3,4,4]  2.0  1000 1000\n  {LINEAR}[2]16  0.5 250 250\n SUM 2.5"
     )
@@ -41,7 +44,10 @@ def test_small_profile(tmp_path):
 
 
 def test_missing_batch_is_interpolated_between_its_neighbours_and_said(tmp_path):
-    """A layer without batch 2 gets the middle of its batches 1 and 3; beyond its range, in proportion."""
+    """A missing batch size is interpolated between its neighbours, with a note.
+
+    Beyond the layer's range, times are proportional to the size.
+    """
     rows = [f"{POOL}[{b}][3,4,4] {t} {t}" for b, t in ((1, 1.0), (3, 5.0))]
     rows += [f"{LINEAR}[{b}]16 {t} {t}" for b, t in ((1, 1.0), (2, 2.0), (3, 3.0), (6, 9.0))]
     profile = deeppool.read(_write(tmp_path, "\n".join(rows), "x.txt"))
@@ -52,7 +58,7 @@ def test_missing_batch_is_interpolated_between_its_neighbours_and_said(tmp_path)
 
 
 def test_layer_never_profiled_is_refused_or_filled_by_the_rule(tmp_path):
-    """A job's layer without any entry is never free: refused, or bytes moved over the given bandwidth."""
+    """A layer without an entry is refused, or filled from bytes moved."""
     path = _write(tmp_path, f"{LINEAR}[1]16 1.0 500 500")
     job = [f"{POOL}[1,8,8]", f"{LINEAR}[16]"]
     with pytest.raises(InputError, match="without a profile line"):
@@ -76,8 +82,11 @@ def test_layer_never_profiled_is_refused_or_filled_by_the_rule(tmp_path):
     ],
 )
 def test_published_profiles(file, layers, parameters, batch, block_ms):
-    """The published files: each block's sum as the file states it, parameters of VGG-16 and Wide ResNet-101-2 exactly
-    (the file knows no batch normalisation after the latter's first convolution: a bias of 64 for its 128)."""
+    """Published files have the stated sums, and exact parameters.
+
+    The sum of each block equals the file's. Parameters of VGG-16 and Wide ResNet-101-2 are exact, except that the
+    file has no batch normalisation after the latter's first convolution: it counts a bias of 64 instead of 128.
+    """
     if not (DATA / file).exists():
         pytest.skip("the public profiles are not beside this checkout")
     profile = deeppool.read(DATA / file)
@@ -109,7 +118,7 @@ def test_malformed(tmp_path, text, message):
 
 
 def test_a_vision_transformer(tmp_path):
-    """Layers of tokens x width: weights equal those of the modules of DeepPool's ViT, and shapes follow each other."""
+    """A vision transformer's weights and shapes equal those of DeepPool's ViT."""
     dim, heads, inner, patch = 512, 8, 1024, 16
     rows = [
         f'prep{{"dim":{dim},"dropout":0.0,"img_dim":256,"in_channels":3,"patch_dim":{patch}}}[8][3,256,256] 1 400 600',
@@ -131,7 +140,10 @@ def test_a_vision_transformer(tmp_path):
 
 
 def test_tokens_of_other_layers(tmp_path):
-    """A linear layer works on each token; a kind that nobody knows keeps its shape, and says that its weights are not counted."""
+    """A linear layer works on each token. An unknown kind keeps its shape.
+
+    A note says that its weights are not counted.
+    """
     rows = (
         'linear{"bias":false,"in_features":512,"out_features":64}[4][257,512] 1 400 600',
         "swish{}[4][257,64] 1 400 600",

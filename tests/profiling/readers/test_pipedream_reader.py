@@ -1,4 +1,4 @@
-"""The reader of PipeDream's graph.txt."""
+"""Reader of PipeDream's graph.txt."""
 
 from pathlib import Path
 
@@ -39,7 +39,11 @@ SMALL = (
 
 
 def test_small_graph(tmp_path):
-    """Inputs become the batch's tensors, unread __getitem__ sinks go, lists of sizes add up, times are in seconds."""
+    """A small graph is read.
+
+    Inputs become tensors of the batch, unread `__getitem__` sinks are dropped, lists of sizes are summed, times are
+    in seconds.
+    """
     profile = pipedream.read(_write(tmp_path, *SMALL))
     assert [layer.name for layer in profile.layers] == ["node2", "node3", "node10"]
     assert [layer.kind for layer in profile.layers] == ["LSTM", "__getitem__", "Add"]
@@ -57,14 +61,17 @@ def test_small_graph(tmp_path):
 
 
 def test_order_does_not_depend_on_the_order_of_lines(tmp_path):
-    """The same graph written in another order gives the same profile."""
+    """The same graph in another order of lines gives the same profile."""
     nodes, edges = SMALL[:5], SMALL[5:]
     first = pipedream.read(_write(tmp_path, *SMALL))
     assert pipedream.read(_write(tmp_path, *reversed(nodes), *reversed(edges))) == first
 
 
 def test_example_vgg16():
-    """VGG-16 has 138.36 million parameters, 40 operators, one V100 at 128 images in 672.5 ms."""
+    """VGG-16 has 138.36 million parameters and 40 operators.
+
+    One V100 runs 128 images in 672.5 ms.
+    """
     profile = pipedream.read(EXAMPLES / "vgg16.graph.txt")
     assert profile.unique_weights_bytes == 138_357_544 * 4
     assert len(profile.layers) == 40
@@ -74,7 +81,7 @@ def test_example_vgg16():
 
 
 def test_example_gnmt8_drops_inputs_and_unread_outputs():
-    """Of 48 nodes 3 are inputs and 8 are outputs that nobody reads."""
+    """Of 48 nodes, 3 are inputs and 8 are unread outputs, which are dropped."""
     profile = pipedream.read(EXAMPLES / "gnmt8.graph.txt")
     assert len(profile.layers) == 37
     assert profile.microbatch_sizes == (32,)
@@ -95,7 +102,10 @@ def test_example_gnmt8_drops_inputs_and_unread_outputs():
     ],
 )
 def test_published_profiles(name, batch, total_s):
-    """Every published profile is read, with the single-device time that the public optimizer prints for it."""
+    """Every published profile is read.
+
+    Its single-device time is the one that the public optimizer prints.
+    """
     path = DATA / f"{name}.graph.txt"
     if not path.exists():
         pytest.skip("the public profiles are not beside this checkout")
@@ -133,7 +143,7 @@ def test_malformed(tmp_path, rows, message):
 
 
 def test_not_text_and_missing(tmp_path):
-    """Bytes that are not text, and files that are not there, are the user's errors."""
+    """A binary or missing file is the user's error."""
     path = tmp_path / "x.graph.txt"
     path.write_bytes(b"node\xff\xfe")
     with pytest.raises(InputError, match="invalid UTF-8 byte at position 4"):
@@ -158,7 +168,7 @@ LSTM = _node("node3", "LSTM(2048, 1024)", 1, 2, "[6291456.0; 131072.0; 131072.0]
     ],
 )
 def test_samples_of_a_minibatch(tmp_path, rows, size, why):
-    """Sizes of outputs tell how many samples the figures are of, where they agree; a note says what was believed."""
+    """Output sizes give the number of samples if they agree; a note names the source."""
     profile = pipedream.read(_write(tmp_path, *rows))
     assert profile.microbatch_sizes == (size,)
     assert why in profile.notes[0]
@@ -169,7 +179,10 @@ def test_samples_of_a_minibatch(tmp_path, rows, size, why):
 
 
 def test_a_published_file_is_named_by_its_folder(tmp_path):
-    """PipeDream calls each file graph.txt; the model is the folder's name, by which SqueezeNet's minibatch is known."""
+    """A graph.txt is named after its folder.
+
+    SqueezeNet's minibatch is known by this name.
+    """
     folder = tmp_path / "squeezenet1_0"
     folder.mkdir()
     (folder / "graph.txt").write_text(CONV)

@@ -1,4 +1,4 @@
-"""Conformance of the room of readers: every member keeps the contract."""
+"""Conformance of all profile readers."""
 
 import inspect
 
@@ -11,7 +11,10 @@ from hocket.util import registry
 
 @pytest.mark.parametrize("name", registry.names("hocket.profiling.readers"))
 def test_every_reader_reads_a_path_and_refuses_nonsense(name, tmp_path):
-    """Each member has read(path) -> ModelProfile and refuses an empty file and a wrong one as the user's error."""
+    """Each reader has read(path) -> ModelProfile and refuses invalid files.
+
+    An empty file and a file of another format are the user's errors.
+    """
     member = registry.load("hocket.profiling.readers", name, "reader")
     signature = inspect.signature(member.read)
     assert next(iter(signature.parameters)) == "path"

@@ -11,7 +11,7 @@ from hocket.profiling.tensor_parallel.dropout import MaskPart
 
 
 def attention_inputs(case: str) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-    """Query, key, value (samples, heads, seq, width) and the other arguments."""
+    """Return query, key, value (samples, heads, seq, width) and other arguments."""
     draw = torch.Generator().manual_seed(0)
     groups = 2 if case == "grouped" else 1
     shapes = [(2, 4, 5, 3), (2, 4 // groups, 5, 3), (2, 4 // groups, 5, 3)]
@@ -29,7 +29,10 @@ def attention_inputs(case: str) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]
 
 @pytest.mark.parametrize("case", ["causal", "grouped", "mask", "bias"])
 def test_attention_by_heads(case: str) -> None:
-    """The heads of each of two devices come out as from the whole, and leave the same random numbers behind."""
+    """The heads of each of two devices equal the whole's.
+
+    The random numbers that follow are equal too.
+    """
     q, k, v, others = attention_inputs(case)
     torch.manual_seed(5)
     whole = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.4, **others)
@@ -45,7 +48,7 @@ def test_attention_by_heads(case: str) -> None:
 
 @pytest.mark.parametrize("inplace", [False, True])
 def test_dropout_by_any_dimension(inplace: bool) -> None:
-    """What is divided, what is whole and what draws nothing, one after the other."""
+    """Divided masks, whole masks and operations without masks follow one another."""
     x, y = torch.rand(4, 6), torch.rand(3)
     torch.manual_seed(5)
     whole = [functional.dropout(x, 0.5), functional.dropout(y, 0.5)]
@@ -63,7 +66,10 @@ def test_dropout_by_any_dimension(inplace: bool) -> None:
 
 
 def test_what_is_kept_of_a_mask() -> None:
-    """One byte for each element of the part: neither the whole mask nor numbers of the tensor's type."""
+    """The backward keeps one byte for each element of the part.
+
+    Neither the whole mask nor numbers of the tensor's type are kept.
+    """
     x, kept = torch.rand(4, 6, requires_grad=True), list[Tensor]()
 
     def keep(tensor: Tensor) -> Tensor:
@@ -76,7 +82,7 @@ def test_what_is_kept_of_a_mask() -> None:
 
 
 def test_all_is_dropped() -> None:
-    """With a probability of one nothing is left, and no number is undefined."""
+    """With a probability of one, all elements are zero and none is NaN."""
     x = torch.rand(4, 6, requires_grad=True)
     with MaskPart((0,), 3, 1):
         found = functional.dropout(x, 1.0)

@@ -1,4 +1,4 @@
-"""Parts of logits: what a model and its loss do with them, their cross-entropy, and what needs the whole."""
+"""Parts of logits: operations on them, their cross-entropy, and gathering."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,11 @@ TARGET = torch.tensor([[0, 3, -100, 4, 10], [7, 8, 9, -100, 1]])
 
 
 def both(work: Callable[[Tensor], Tensor], shape: tuple[int, ...] = SHAPE, scale: float = 3.0) -> list[str]:
-    """Do this with whole logits and with parts, whose words are the last dimension; what needed the whole, by device."""
+    """Run a function with whole logits and with parts along the last dimension.
+
+    Results and gradients are compared. The return value is the operation that needed the whole, by device; "" for
+    none.
+    """
     draw = torch.Generator().manual_seed(0)
     whole = (scale * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
     expected = work(whole)
@@ -49,7 +53,7 @@ def both(work: Callable[[Tensor], Tensor], shape: tuple[int, ...] = SHAPE, scale
 @pytest.mark.parametrize("ignored", [-100, 4])
 @pytest.mark.parametrize("scale", [3.0, 1000.0])
 def test_cross_entropy(reduction: str, smoothing: float, ignored: int, scale: float) -> None:
-    """Values and gradients of torch's own, also where exponents are beyond what a number holds."""
+    """Cross-entropy equals torch's in values and gradients, also for huge logits."""
     target = TARGET.clone() if ignored < 0 else TARGET.clamp(min=0)
 
     def work(logits: Tensor) -> Tensor:
@@ -84,7 +88,7 @@ WAYS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_done_with_parts(way: str) -> None:
-    """Shape, type and scale are changed as of the whole, and nothing is gathered."""
+    """Changes of shape, type and scale work on parts without a gather."""
     assert both(WAYS[way]) == [""] * WIDTH
 
 
@@ -102,13 +106,16 @@ ODD: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_needs_the_whole_gets_it(name: str) -> None:
-    """Anything else is right as well, and the journal says what it was."""
+    """Other operations get the whole logits, and the log names them."""
     work, reason = ODD[name]
     assert both(work) == [reason] * WIDTH
 
 
 def test_a_part_says_the_size_of_the_whole() -> None:
-    """And everything else of itself; a copy of it is the whole."""
+    """A part reports the size of the whole, and its own other properties.
+
+    A copy of it is the whole.
+    """
     cut = Cut(2, words=WORDS)
     own = torch.randn(2, 5, len(cut.words_of(WIDTH, 2)))
 
@@ -125,13 +132,13 @@ def test_a_part_says_the_size_of_the_whole() -> None:
 
 
 def test_a_target_that_is_no_word() -> None:
-    """Refused, as torch does on a processor."""
+    """A target outside the vocabulary is refused, as torch does on a CPU."""
     with pytest.raises(RuntimeError, match="out of bounds"):
         parts_of_a_target_that_is_no_word()
 
 
 def parts_of_a_target_that_is_no_word() -> None:
-    """Word 11 of 11, counted from 0."""
+    """Cross-entropy of word 11 of 11, counted from 0."""
     cut = Cut(1, words=WORDS)
     ThreadedGroup(WIDTH).run(
         lambda rank, members: loss_of(
@@ -142,7 +149,7 @@ def parts_of_a_target_that_is_no_word() -> None:
 
 
 def test_half_types_are_added_up_in_float32() -> None:
-    """The loss of bfloat16 logits is that of the same numbers in float32, rounded."""
+    """The loss of bfloat16 logits is the rounded float32 loss of the same numbers."""
     whole = torch.randn(20, WORDS, generator=torch.Generator().manual_seed(1)).bfloat16()
     target = torch.arange(20) % WORDS
     cut = Cut(1, words=WORDS)

@@ -1,4 +1,4 @@
-"""The tensor-parallel split of unedited models, found and proved."""
+"""Tensor-parallel splits of unedited models, found and proved."""
 
 import json
 
@@ -42,7 +42,10 @@ BLOCKS = {"gpt": "blocks", "gpt2": "transformer.h", "bert": "bert.encoder.layer"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_split_of_a_transformer(name: str) -> None:
-    """Attention and MLP of every block, two all-reduces each way; the model is left as it was."""
+    """Attention and MLP of every block are divided, with two all-reduces each way.
+
+    The model is unchanged.
+    """
     model, args, kwargs = model_of(name)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     split = find_split(model, 2, *args, **kwargs)
@@ -66,7 +69,7 @@ def test_the_split_of_a_transformer(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "works", "fails"), [("gpt", 4, 3), ("bert sdpa", 4, 3), ("llama sdpa", 2, 4)])
 def test_heads_that_the_width_does_not_divide(name: str, works: int, fails: int) -> None:
-    """Refused with the linear layers and a width that works, which does."""
+    """Heads that the width does not divide are refused with a width that works."""
     model, args, kwargs = model_of(name)
     with pytest.raises(RefusedError, match=f"width {fails}") as error:
         find_split(model, fails, *args, **kwargs)
@@ -76,7 +79,7 @@ def test_heads_that_the_width_does_not_divide(name: str, works: int, fails: int)
 
 
 def test_features_may_divide_where_heads_do_not() -> None:
-    """12 features in 6 heads of 2 are no 4 x 3: a head belongs to one device."""
+    """12 features in 6 heads of 2 are not divided by 4: a head belongs to one device."""
     model, args, kwargs = model_of("gpt", heads=6)  # 24 features
     with pytest.raises(RefusedError, match="such as 2 or 3") as error:
         find_split(model, 4, *args, **kwargs)
@@ -84,7 +87,7 @@ def test_features_may_divide_where_heads_do_not() -> None:
 
 
 class Pair(nn.Module):
-    """Two linear layers with something between, and a residual connection."""
+    """Two linear layers with a module between them, and a residual connection."""
 
     def __init__(self, between: nn.Module, fused: int = 1) -> None:
         super().__init__()
@@ -96,7 +99,10 @@ class Pair(nn.Module):
 
 
 class Gate(nn.Module):
-    """Of features that come in twos, side by side or half by half, one opens the other."""
+    """Gate: one half of the features opens the other.
+
+    The halves are interleaved or consecutive.
+    """
 
     def __init__(self, interleaved: bool) -> None:
         super().__init__()
@@ -109,7 +115,7 @@ class Gate(nn.Module):
 
 
 def in_rows(*blocks: nn.Module) -> nn.Module:
-    """A model of these blocks."""
+    """Return a model of these blocks."""
     return nn.Sequential(*blocks)
 
 
@@ -121,20 +127,23 @@ def in_rows(*blocks: nn.Module) -> nn.Module:
     ],
 )
 def test_what_mixes_features_is_not_divided(between: nn.Module, reason: str) -> None:
-    """A norm over the divided features is another function."""
+    """A norm over divided features is another function, so the part stays whole."""
     with pytest.raises(RefusedError, match=reason):
         find_split(in_rows(Pair(between)), 2, torch.randn(4, 8))
 
 
 def test_a_weight_that_meets_divided_features_is_summed() -> None:
-    """It stays whole, and its gradient is the sum over devices: one more all-reduce backward."""
+    """An undivided weight between columns and row gets a summed gradient.
+
+    That is one more all-reduce in the backward.
+    """
     split = find_split(in_rows(Pair(nn.PReLU())), 2, torch.randn(4, 8))
     assert split.blocks[0].parts[0].summed == ("between.weight",)
     assert split.collectives.all_reduces == CollectiveCounts(1, 2)
 
 
 class Telling(Pair):
-    """A block that returns its inner features as well."""
+    """A block that returns its inner features too."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(samples, 8) to the same and to (samples, 16)."""
@@ -143,7 +152,7 @@ class Telling(Pair):
 
 
 class Listening(nn.Module):
-    """Blocks whose second result is used or not."""
+    """A model that uses or ignores the second result of its blocks."""
 
     def __init__(self, uses: bool) -> None:
         super().__init__()
@@ -156,14 +165,17 @@ class Listening(nn.Module):
 
 
 def test_results_that_nobody_uses_need_not_be_equal() -> None:
-    """Such as attention weights, of which every device has some heads."""
+    """Unused results need not be equal, such as attention weights of some heads."""
     assert find_split(Listening(False), 2, torch.randn(4, 8)).collectives.all_reduces == CollectiveCounts(1, 1)
     with pytest.raises(RefusedError, match=r"output 1 has the shape \(4, 8\) instead of \(4, 16\)"):
         find_split(Listening(True), 2, torch.randn(4, 8))
 
 
 def test_matrices_outside_linear_layers_stay_whole() -> None:
-    """PyTorch's own attention keeps its weights to itself: the MLP is divided, and the split says what is not."""
+    """Matrices outside linear layers stay whole, with the reason.
+
+    PyTorch's own attention has such matrices; the MLP is divided.
+    """
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
     split = find_split(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), 2, torch.randn(2, 5, 8))
     (block,) = split.blocks
@@ -173,13 +185,16 @@ def test_matrices_outside_linear_layers_stay_whole() -> None:
 
 @pytest.mark.parametrize(("interleaved", "pieces"), [(True, 1), (False, 2)])
 def test_a_fused_layer_is_divided_as_it_is_read(interleaved: bool, pieces: int) -> None:
-    """Half by half it is divided in pieces, side by side as a whole: values decide, not shapes."""
+    """A fused layer is divided in pieces if its halves are consecutive.
+
+    Interleaved halves are divided as one piece: values decide, not shapes.
+    """
     (block,) = find_split(in_rows(Pair(Gate(interleaved), fused=2)), 4, torch.randn(4, 8)).blocks
     assert block.parts[0].columns[0][0].cut == Cut(0, pieces)
 
 
 class Noise(nn.Module):
-    """Random numbers that are not dropout's, as many as there are features."""
+    """A module with random numbers other than dropout, one for each feature."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape to the same."""
@@ -188,7 +203,10 @@ class Noise(nn.Module):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_of_attention_is_divided_by_heads(name: str) -> None:
-    """Each device draws its heads' part of the mask; what is dropped after the sum is the same everywhere."""
+    """Each device draws the part of an attention mask for its heads.
+
+    Dropout after the sum is equal on all devices.
+    """
     model, args, kwargs = model_of(name, dropout=0.2)
     (block,) = find_split(model, 2, *args, **kwargs).blocks
     attention, mlp = block.parts
@@ -199,7 +217,7 @@ def test_dropout_of_attention_is_divided_by_heads(name: str) -> None:
 
 
 def test_dropout_between_linear_layers() -> None:
-    """A dropout module inside the divided part draws by features."""
+    """A dropout module between linear layers has masks divided by features."""
     (block,) = find_split(in_rows(Pair(nn.Dropout(0.3))), 2, torch.randn(4, 8)).blocks
     assert block.parts[0].draws == (DividedDraws("between", (1,)),)
 
@@ -212,14 +230,14 @@ def test_dropout_between_linear_layers() -> None:
     ],
 )
 def test_masks_that_cannot_be_divided(between: nn.Module, reason: str) -> None:
-    """A mask over two pieces has its parts in two places; other random numbers cannot be followed."""
+    """A mask over two fused pieces, and other random numbers, are refused."""
     with pytest.raises(RefusedError, match=f"mask cannot be divided: .*{reason}") as error:
         find_split(in_rows(Pair(between, fused=2)), 2, torch.randn(4, 8))
     assert "down" in error.value.place
 
 
 def test_blocks_that_differ_are_proved_each() -> None:
-    """Each kind of block has an entry of its own; the ones alike share one."""
+    """Each kind of block has its own entry; equal blocks share one."""
     split = find_split(in_rows(Pair(nn.GELU()), Pair(Gate(False), 2), Pair(nn.GELU())), 2, torch.randn(4, 8))
     assert [block.paths for block in split.blocks] == [("0", "2"), ("1",)]
 
@@ -232,13 +250,13 @@ def test_blocks_that_differ_are_proved_each() -> None:
     ],
 )
 def test_a_model_without_blocks_is_refused(model: nn.Module, given: torch.Tensor) -> None:
-    """Nothing in it is numbered and holds two linear layers."""
+    """A model without numbered modules of two linear layers is refused."""
     with pytest.raises(RefusedError, match="no repeated module"):
         find_split(model, 2, given)
 
 
 def test_a_model_without_numbers_is_refused() -> None:
-    """On meta nothing can be tried."""
+    """A model on `meta` is refused, because nothing can be run."""
     with torch.device("meta"):
         model = in_rows(Pair(nn.GELU()))
     with pytest.raises(RefusedError, match="on meta"):
@@ -246,7 +264,10 @@ def test_a_model_without_numbers_is_refused() -> None:
 
 
 def test_a_divided_weight_that_is_shared_is_refused() -> None:
-    """Parts of it in two layers would be two weights; embedding and output layer, which are cut alike, may share theirs."""
+    """A divided weight that is shared by two layers is refused.
+
+    Embedding and output layer may share a weight: they are divided in the same way.
+    """
     model = in_rows(Pair(nn.GELU()), Pair(nn.GELU()))
     model[1].up.weight = model[0].up.weight  # type: ignore[index, union-attr]
     with pytest.raises(RefusedError, match=r"parameter 0\.up\.weight: found shared with 1\.up\.weight"):
@@ -254,7 +275,7 @@ def test_a_divided_weight_that_is_shared_is_refused() -> None:
 
 
 class Reading(nn.Module):
-    """Attention to another sequence, with keys and values of one linear layer."""
+    """Attention to another sequence; keys and values come from one linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -269,7 +290,7 @@ class Reading(nn.Module):
 
 
 class Translator(nn.Module):
-    """Blocks that all read one memory, whose gradient they sum."""
+    """Blocks that all read one memory, and sum its gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,7 +305,10 @@ class Translator(nn.Module):
 
 
 def test_columns_that_read_different_tensors() -> None:
-    """Each tensor has a backward all-reduce of its own, and each column its own pieces."""
+    """Columns that read different tensors need one all-reduce for each tensor.
+
+    Each column has its own number of pieces.
+    """
     split = find_split(Translator(), 4, torch.randn(2, 3, 8), torch.randn(2, 5, 6))
     (part,) = split.blocks[0].parts
     assert [[(linear.path, linear.cut) for linear in group] for group in part.columns] == [
@@ -296,7 +320,7 @@ def test_columns_that_read_different_tensors() -> None:
 
 
 def test_one_device_needs_no_split() -> None:
-    """Width 1 is refused, in a file as well."""
+    """A width of 1 is refused, in a file too."""
     model, args, _ = model_of("gpt")
     with pytest.raises(RefusedError, match="width"):
         find_split(model, 1, *args)
@@ -307,7 +331,7 @@ def test_one_device_needs_no_split() -> None:
 
 @pytest.mark.parametrize("cut", [Cut(0), Cut(1), Cut(0, 3), Cut(1, 2)])
 def test_parts_make_the_whole(cut: Cut) -> None:
-    """Every element belongs to one device, and the pieces stay in their order."""
+    """Parts make the whole: every element belongs to one device, in order."""
     whole = torch.arange(12.0 * 8).view(12, 8)
     parts = [part_of(whole, cut, 2, rank) for rank in range(2)]
     assert torch.equal(whole_of(parts, cut), whole)

@@ -1,4 +1,4 @@
-"""Sequence parallelism of unedited models: found and proved beside their split, refused with the reason, and what it keeps."""
+"""Sequence parallelism of unedited models, found and proved."""
 
 import json
 from typing import Any
@@ -37,14 +37,17 @@ RETURNING = "gpt2 eager"  # what every block makes, if asked
 
 
 def sliced_split(model: nn.Module, width: int, *args: Any, **kwargs: Any) -> TensorSplit:
-    """Both steps."""
+    """Find the split, then its sequence-parallel form."""
     return with_slices(model, find_split(model, width, *args, **kwargs), *args, **kwargs)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_slices_of_a_transformer(name: str) -> None:
-    """Positions are the second dimension, norms are summed, sizes of the whole are claimed to attention and MLP; the blocks hand on
-    slices from the first to the last. The model is left as it was."""
+    """A transformer is sliced along its second dimension.
+
+    Norms are summed, attention and MLP see the size of the whole, and blocks pass slices from the first to the last.
+    The model is unchanged.
+    """
     model, args, kwargs = model_of(name)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     split = sliced_split(model, 2, *args, **kwargs)
@@ -65,7 +68,10 @@ def test_slices_of_a_transformer(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_of_slices(name: str) -> None:
-    """Each device draws its part of every mask: heads of attention's, positions of what follows a row."""
+    """Each device draws its part of every mask.
+
+    Heads of attention masks, positions of masks after a row.
+    """
     model, args, kwargs = model_of(name, dropout=0.2)
     (block,) = sliced_split(model, 2, *args, **kwargs).blocks
     assert block.sliced is not None
@@ -74,7 +80,10 @@ def test_dropout_of_slices(name: str) -> None:
 
 
 def losses(model: nn.Module, split: TensorSplit, args: Any, kwargs: Any) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """Of the whole model, then of each simulated device: the sum of squares of what it says, and gradients of whole weights."""
+    """Losses and gradients of the whole model, then of each simulated device.
+
+    A loss is the sum of squares of the outputs. Gradients are of whole weights.
+    """
 
     def run(one: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
         loss = logits_of(one(*args, **kwargs)).square().sum()
@@ -92,7 +101,10 @@ def losses(model: nn.Module, split: TensorSplit, args: Any, kwargs: Any) -> list
 
 
 def test_results_between_blocks_that_are_read_elsewhere() -> None:
-    """What a model returns of every block must be whole: each block takes and gathers its own slices, and all is equal."""
+    """Results that are read between blocks are whole.
+
+    Each block then takes and gathers its own slices, and all results are equal.
+    """
     model, _, kwargs = model_of(RETURNING)
     kwargs = {**kwargs, "output_hidden_states": True}
     split = sliced_split(model, 2, **kwargs)
@@ -106,7 +118,7 @@ def test_results_between_blocks_that_are_read_elsewhere() -> None:
 
 
 class Running(Pair):
-    """A block that mixes positions where slices are."""
+    """A block that mixes positions where hidden states are slices."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(samples, seq, 8) to the same."""
@@ -114,7 +126,10 @@ class Running(Pair):
 
 
 def test_blocks_that_mix_positions_stay_whole() -> None:
-    """With the reason; those before and behind hand on slices up to it."""
+    """Blocks that mix positions stay whole, with the reason.
+
+    Blocks before and after pass slices up to them.
+    """
     model = in_rows(Pair(nn.GELU()), Pair(nn.GELU()), Running(nn.GELU()), Pair(nn.GELU()))
     split = sliced_split(model, 2, torch.randn(2, 6, 8))
     assert split.runs == (("0", "1"), ("3",))
@@ -129,7 +144,7 @@ def test_blocks_that_mix_positions_stay_whole() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 5, 8), (4, 8)])
 def test_what_has_no_positions_to_divide(shape: tuple[int, ...]) -> None:
-    """Five of them for two devices; or samples alone, which are no positions."""
+    """Refused: five positions for two devices, or samples without positions."""
     split = sliced_split(in_rows(Pair(nn.GELU())), 2, torch.randn(shape))
     assert split.runs == ()
     assert split.blocks[0].unsliced == "no dimension of positions that 2 divides"
@@ -137,7 +152,7 @@ def test_what_has_no_positions_to_divide(shape: tuple[int, ...]) -> None:
 
 
 def test_positions_that_come_first() -> None:
-    """Samples are told from positions by running one sample."""
+    """Positions may come first: a run with one sample shows the samples' dimension."""
 
     class Turning(nn.Module):
         def __init__(self) -> None:
@@ -154,7 +169,7 @@ def test_positions_that_come_first() -> None:
 
 
 class Ended(nn.Module):
-    """A block with something behind its row."""
+    """A block with a module after its row."""
 
     def __init__(self, end: nn.Module) -> None:
         super().__init__()
@@ -167,7 +182,10 @@ class Ended(nn.Module):
 
 
 def test_what_stands_behind_a_row() -> None:
-    """A matrix that is not divided is summed as norms are; random numbers other than dropout's are told."""
+    """An undivided matrix after a row gets a summed gradient.
+
+    Random numbers other than dropout keep the block whole, with the reason.
+    """
     block = sliced_split(in_rows(Ended(nn.Linear(8, 8))), 2, torch.randn(2, 6, 8)).blocks[0]
     assert block.sliced is not None
     assert block.sliced.summed == ("end.weight", "end.bias")
@@ -180,7 +198,10 @@ def test_what_stands_behind_a_row() -> None:
 
 @pytest.mark.parametrize("width", [2, 4])
 def test_what_blocks_keep_is_a_part(width: int) -> None:
-    """Of all that autograd keeps of a block each device has one part (Korthikanti et al. 2022, equation 4), weights left out."""
+    """Each device keeps its part of a block's saved activations, without weights.
+
+    Korthikanti et al. 2022, equation 4.
+    """
     model, args, kwargs = model_of("gpt")
     split = sliced_split(model, width, *args, **kwargs)
 
@@ -211,7 +232,7 @@ def test_what_blocks_keep_is_a_part(width: int) -> None:
 
 
 def test_columns_of_two_stages_keep_nothing() -> None:
-    """A stage that has some of the columns which read one tensor does not wait for the others with it."""
+    """A stage with some of the columns of one tensor does not wait for the others."""
     model, _, _ = model_of("llama sdpa")
     tokens = torch.randint(0, 32, (4, 12))
     job = Job(model, None, [{"input_ids": t, "labels": t} for t in tokens], torch.optim.SGD, 2)

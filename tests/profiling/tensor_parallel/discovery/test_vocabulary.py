@@ -1,4 +1,7 @@
-"""Embeddings and output layers of unedited models divided by words: found and proved, or whole with the reason."""
+"""Vocabulary parallelism of unedited models, found and proved.
+
+Otherwise an embedding or output layer stays whole, with the reason.
+"""
 
 import copy
 import json
@@ -38,7 +41,7 @@ TIED = {
 
 
 def loss_of(model: nn.Module, args: Any, kwargs: Any) -> Tensor:
-    """Of the next word, but of some; in the model's own type."""
+    """Loss of the next word, without some words, in the model's own type."""
     logits = logits_of(model(*args, **kwargs))[..., :-1, :].flatten(0, 1)
     target = 3 * torch.arange(len(logits)) % VOCAB
     target[2] = -100
@@ -46,7 +49,7 @@ def loss_of(model: nn.Module, args: Any, kwargs: Any) -> Tensor:
 
 
 def labelled(model: nn.Module, kwargs: Any) -> Tensor:
-    """The loss that the model makes itself."""
+    """The loss that the model computes itself."""
     labels = kwargs["input_ids"].clone()
     labels[0, 3] = -100
     found: Tensor = model(**kwargs, labels=labels).loss
@@ -54,7 +57,7 @@ def labelled(model: nn.Module, kwargs: Any) -> Tensor:
 
 
 def gradients(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """A loss and what follows from it."""
+    """Return a loss and its gradients."""
     found = loss(model)
     names = dict(model.named_parameters())
     made = torch.autograd.grad(found, list(names.values()), allow_unused=True)
@@ -62,7 +65,7 @@ def gradients(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tuple[Te
 
 
 def assert_as_one(model: nn.Module, split: TensorSplit, loss: Callable[[nn.Module], Tensor], tolerance: float) -> None:
-    """Losses and gradients of simulated devices are those of the whole model."""
+    """Check losses and gradients of simulated devices against the whole model."""
     expected, whole = gradients(model, loss)
     divided = cuts(model, split)
 
@@ -84,8 +87,10 @@ def assert_as_one(model: nn.Module, split: TensorSplit, loss: Callable[[nn.Modul
 @pytest.mark.parametrize("own_loss", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_vocabulary_of_a_transformer(name: str, own_loss: bool) -> None:
-    """Words that the width does not divide, of a weight that both ends have or of two; with the loss of a job and the model's own. The
-    model is left as it was."""
+    """The vocabulary of a transformer is divided, also unevenly.
+
+    The weight is tied or not, and the loss is the job's or the model's own. The model is unchanged.
+    """
     model, args, kwargs = model_of(name)
     if own_loss and name == "gpt":
         pytest.skip("it makes no loss itself")
@@ -114,7 +119,7 @@ def test_the_vocabulary_of_a_transformer(name: str, own_loss: bool) -> None:
 
 @pytest.mark.parametrize("name", ["gpt", "bert sdpa"])
 def test_words_and_slices_of_the_sequence(name: str) -> None:
-    """On four devices, of which the last has fewer words."""
+    """Vocabulary and sequence are divided over four devices; the last has fewer words."""
     model, args, kwargs = model_of(name)
     split = with_slices(model, find_split(model, 4, *args, **kwargs), *args, **kwargs)
     split = with_vocabulary(model, split, lambda: loss_of(model, args, kwargs))
@@ -145,7 +150,7 @@ IDS = torch.tensor([[0, 3, 14, 3], [7, 8, 3, 9]])
 
 
 def next_word(logits: Tensor) -> Tensor:
-    """The usual loss."""
+    """Cross-entropy of the next word."""
     return functional.cross_entropy(logits.flatten(0, 1), IDS.flatten())
 
 
@@ -160,7 +165,7 @@ def found_for(
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("padding", [None, 0, 3, 14])
 def test_padding_of_an_embedding(tied: bool, padding: int | None) -> None:
-    """Wherever the word is that has no gradient of its own."""
+    """The padding word of an embedding may be on any device."""
     torch.manual_seed(0)
     model = Speaker(tied=tied, padding_idx=padding).double()
     split = found_for(model)
@@ -172,7 +177,7 @@ def test_padding_of_an_embedding(tied: bool, padding: int | None) -> None:
 
 
 class Reusing(Speaker):
-    """One that looks at its embedding's weight elsewhere."""
+    """A model that reads its embedding's weight elsewhere too."""
 
     def forward(self, ids: Tensor, kinds: Tensor) -> Tensor:
         """As above."""
@@ -181,7 +186,7 @@ class Reusing(Speaker):
 
 
 class Functional(Speaker):
-    """One whose output is no module."""
+    """A model with an output layer that is a function, not a module."""
 
     def forward(self, ids: Tensor, kinds: Tensor) -> Tensor:
         """As above."""
@@ -217,7 +222,10 @@ ELSEWHERE = "its weights are used elsewhere as well"
     ],
 )  # fmt: skip
 def test_what_stays_whole(model: nn.Module, loss: Callable[[Tensor], Tensor], expected: dict[str, str]) -> None:
-    """With the reason, and with whatever has its weight; the other end is divided alone."""
+    """An end that stays whole has a reason, and so has a tied one.
+
+    The other end is divided alone.
+    """
     split = found_for(model.double(), loss=loss)
     assert split.undivided == expected
     ends = {end.path for end in (split.embedding, split.output) if end is not None}
@@ -226,7 +234,7 @@ def test_what_stays_whole(model: nn.Module, loss: Callable[[Tensor], Tensor], ex
 
 
 def test_too_few_words() -> None:
-    """Every device has at least one: of 9 words on four three would have all."""
+    """Every device needs a word: 9 words on four devices would give 3, 3, 3, 0."""
     torch.manual_seed(0)
     ids = IDS % 9
     model = Speaker(9).double()
@@ -239,7 +247,7 @@ def test_too_few_words() -> None:
 
 
 def test_less_words_than_features_are_no_vocabulary() -> None:
-    """Nothing is said of them."""
+    """Fewer words than features are no vocabulary, and no reason is given."""
     ids = IDS % 5
     model = Speaker(5).double()
     split = with_vocabulary(
@@ -251,7 +259,7 @@ def test_less_words_than_features_are_no_vocabulary() -> None:
 
 
 def test_a_divided_model_is_not_divided_again() -> None:
-    """Nor a vocabulary of another size."""
+    """A divided model is not divided again, nor a vocabulary of another size."""
     model = Speaker().double()
     split = found_for(model)
     with pytest.raises(InputError, match="16 entries; expected 15"):
@@ -265,7 +273,10 @@ def test_a_divided_model_is_not_divided_again() -> None:
 
 @pytest.mark.parametrize(("words", "width"), [(15, 2), (15, 4), (16, 4), (9, 4)])
 def test_parts_of_words_make_the_whole(words: int, width: int) -> None:
-    """As torch cuts, and also where parts are filled up to one size, as they are gathered."""
+    """Parts of a vocabulary make the whole, as torch cuts it.
+
+    Parts may be padded to one size, as they are gathered.
+    """
     whole = torch.arange(2.0 * words).view(words, 2)
     cut = Cut(0, words=words)
     parts = [part_of(whole, cut, width, rank) for rank in range(width)]
@@ -276,7 +287,10 @@ def test_parts_of_words_make_the_whole(words: int, width: int) -> None:
 
 
 def test_devices_that_run_side_by_side_draw_the_same() -> None:
-    """However threads take turns, an embedding that can be looked up in by parts is found to be: what a device tries is its own."""
+    """Simulated devices draw the same numbers in any order of threads.
+
+    Otherwise a divisible embedding would not always be found.
+    """
     embedding = nn.Embedding(64, 8, dtype=torch.float64)
     ids, cut = torch.arange(64), Cut(0, words=64)
     interval_s = sys.getswitchinterval()
