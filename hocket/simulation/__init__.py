@@ -1,1 +1,1 @@
-"""Simulation: the time and memory of a program on a cluster, before anything is launched."""
+"""Simulation: time and memory of a program on a cluster, before a launch."""

@@ -1,8 +1,8 @@
-"""The critical path in seconds: who makes an iteration as long as it is.
+"""Seconds of the critical path, by device, link and host.
 
-Rules of this file: the path is summary.py's. What it does not fill, such as the time to begin a transfer, is "waiting". Between
-plans of one stage and of many the path of a pipeline goes through the devices that hold the others up: filling and draining are
-seconds of these.
+summary.py finds the path. Time of the iteration that no instruction of the path fills, such as the latency of a
+transfer, is "waiting". The path of a pipeline goes through the devices that delay the others, so the time to fill and
+drain the pipeline counts as seconds of these devices.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,10 @@ class PathSeconds:
     """Seconds of one iteration's critical path; they sum to the iteration.
 
     Attributes:
-        compute_s: by device. link_s: by the name of the level, transfers and sums of gradients. host_s: swaps, in
-            whatever lane they stand. waiting_s: the rest.
+        compute_s: computation, by device.
+        link_s: transfers and sums of gradients, by the name of the level.
+        host_s: swaps, in any lane.
+        waiting_s: the rest.
     """
 
     compute_s: dict[int, float]
@@ -37,7 +39,11 @@ class PathSeconds:
         return sum(self.compute_s.values()) + sum(self.link_s.values()) + self.host_s + self.waiting_s
 
     def further(self, second: "PathSeconds", rounds: float) -> "PathSeconds":
-        """Extrapolate to `rounds` further rounds by the difference to a longer path."""
+        """Extrapolate to `rounds` further rounds.
+
+        Arguments:
+            second: the path with one round more.
+        """
 
         def at(one: float, other: float) -> float:
             return max(0.0, one + rounds * (other - one))
@@ -55,7 +61,7 @@ class PathSeconds:
 
 
 def critical_seconds(outcome: SimulationResult) -> PathSeconds:
-    """Seconds of the critical path in a run's steady state, by cause."""
+    """Seconds of the critical path of one iteration in a run's steady state."""
     steady = steady_state(outcome)
     compute: dict[int, float] = {}
     links: dict[str, float] = {}
@@ -103,6 +109,6 @@ def _level(outcome: SimulationResult, one: Instruction) -> str:
     """Name of the outermost level that an instruction's messages cross."""
     cluster = outcome.costs.cluster
     group = (one.device, one.peer) if one.kind is Kind.SEND else one.group
-    if one.kind in COLLECTIVES:  # of a column that stands for others: theirs are members, too
+    if one.kind in COLLECTIVES:  # a simulated column stands for others, and their devices are members, too
         group = (*group, *(other for cut in outcome.costs.cuts if one.device in cut.devices for other in cut.beside))
     return cluster.levels[cluster.level_of(group)].name

@@ -1,4 +1,4 @@
-"""Outcome: everything that the kernel found about one run, and the trace of it."""
+"""Result of a simulation: times and memory from the kernel, and the trace."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,14 +18,17 @@ class SimulationResult:
     """Result of the kernel.
 
     Attributes:
-        program, repeats: what was played, and how often its period.
-        layout: where the nodes stand.
-        start_s, end_s: of each node (simulation/engine/nodes.py); cause: the node whose end let it start, -1 for none.
+        program: the simulated program.
+        repeats: repetitions of its period.
+        layout: numbering of the nodes.
+        start_s: start of each node (simulation/engine/nodes.py).
+        end_s: end of each node.
+        cause: for each node, the node that released it; -1 for none.
         peak_memory_bytes: by device.
         records: (seconds, device, bytes) of every change of memory, or empty arrays.
-        late_s: of each node that is a collective, expected seconds by which its slowest member comes later than all mean arrivals; empty
-            where seconds do not vary.
-        wall_s: seconds that lowering and playing took.
+        late_s: for each collective, the expected seconds from the latest mean arrival to the arrival of its slowest
+            member; 0 for other nodes; empty if compute seconds do not vary.
+        wall_s: seconds of lowering and playing.
     """
 
     program: Program
@@ -42,16 +45,20 @@ class SimulationResult:
 
     @property
     def instructions(self) -> int:
-        """Instructions that were played."""
+        """Number of simulated instructions."""
         return self.layout.skeleton.counts(self.layout.repeats)
 
     @property
     def makespan_s(self) -> float:
-        """Seconds from the first instruction to the end of the last."""
+        """Seconds from the start of the run to the end of its last instruction."""
         return float(self.end_s.max(initial=0.0))
 
     def _events(self, part: ProgramPart) -> tuple[np.ndarray, ...]:
-        """Lane, kind, stage, index, label, start and end of a part's instructions, in all repetitions."""
+        """Columns of the trace for a part's instructions, in all repetitions.
+
+        Returns:
+            Lane, kind, stage, index, label, start and end.
+        """
         prologue, period, _ = self.layout.sizes
         repeats, stride = self.layout.repeats, self.layout.skeleton.program.stride
         rows = np.array(part.rows, dtype=np.int64).reshape(len(part.rows), 8)
@@ -71,7 +78,7 @@ class SimulationResult:
 
     @cached_property
     def trace(self) -> Trace:
-        """The trace of the whole run."""
+        """Trace of the whole run."""
         parts = [self._events(part) for part in self.layout.skeleton.parts]
         lane, kind, stage, index, label, start_s, end_s = (np.concatenate(c) for c in zip(*parts, strict=True))
         seconds, device, size = self.records

@@ -1,7 +1,8 @@
-"""The simulator: a program, its costs and a cluster in; a trace and a summary out. It obeys hocket/program/order.py.
+"""Simulator: from a program, its costs and a cluster to a trace and a summary.
 
-Rules of this file: it moves arrays between the lowered program and the kernel; readiness is the lowered program's, time
-is the kernel's, seconds and bytes are the cost model's.
+The order of instructions follows hocket/program/order.py. This module moves arrays between the lowered program and
+the kernel. The lowered program says when an instruction is ready, the kernel computes times, and the cost model gives
+seconds and bytes.
 """
 
 from dataclasses import replace
@@ -29,30 +30,34 @@ from hocket.util.gc_pause import paused
 __all__ = ["SimulationResult", "Summary", "lay_out", "play", "simulate", "summarize"]
 
 ENGINES = ("auto", "numba", "python")
-# To load the compiled kernel takes as long as to play this many nodes plainly (to compile it, once on a machine, longer).
+# Loading the compiled kernel takes as long as playing this many nodes in plain Python. Compiling it, once on a
+# machine, takes longer.
 _SMALL = 60_000
 
-_played_plainly = 0  # nodes in this process: a search of many small programs is worth the compiled kernel as well
+_played_plainly = 0  # nodes that this process has played in plain Python, over all programs
 
 
 def simulate(program: Program, costs: CostModel, cluster: Cluster, repeats: int | None = None) -> Trace:
-    """Simulate a program on a cluster: start and end of every instruction, and memory of every device.
+    """Simulate a program on a cluster.
 
     Arguments:
-        costs: of the program's plan; those for another cluster are asked again for this one.
-        repeats: of the period; by default enough for a steady state to be seen.
+        costs: costs of the program's plan; the cluster of the costs is replaced by `cluster`.
+        repeats: repetitions of the period; by default enough to measure a steady state.
+
+    Returns:
+        Start and end of every instruction, and memory of every device over time.
 
     Raises:
-        ProgramError: the program cannot go on; the message names the instructions that wait.
+        ProgramError: the program deadlocks; the message names the instructions that wait.
     """
     return play(program, costs if costs.cluster == cluster else replace(costs, cluster=cluster), repeats).trace
 
 
 def enough_repeats(program: Program, batch: int = 1) -> int:
-    """Repetitions after which the pipeline is warm, and as many again to measure.
+    """Number of repetitions to fill the pipeline and to measure its steady state.
 
     Arguments:
-        batch: microbatches after which their sizes repeat themselves; the measured span holds that many, or a multiple.
+        batch: number of microbatches after which their sizes repeat; the measured span has a multiple of it.
     """
     in_flight = max(program.admitted, len(program.stages), 1)
     warm = max(2, -(-2 * in_flight // max(program.stride, 1)))
@@ -60,15 +65,17 @@ def enough_repeats(program: Program, batch: int = 1) -> int:
 
 
 def lay_out(program: Program, repeats: int | None = None) -> NodeLayout:
-    """Lower a program for a number of repetitions. Keep the result to try several costs on one program.
+    """Lower a program for a number of repetitions.
+
+    Keep the result to try several costs on one program.
 
     Raises:
-        ProgramError: sends without receives, collectives without members, reads of what nobody writes.
+        ProgramError: a send has no receive, a collective lacks a member, or a value is read and never written.
     """
     if repeats is not None and repeats < 0:
         raise InputError("repeats", str(repeats), ">= 0")
     count = enough_repeats(program) if repeats is None else repeats
-    with paused():  # lowering makes many small tuples; to look at them again and again is half the time
+    with paused():  # lowering creates many small tuples; garbage collection would take half the time
         lowered = skeleton(program, count)
         layout = NodeLayout(program, lowered, count if lowered.parts[PERIOD].rows else 0, count)
         _ = layout.structure
@@ -82,12 +89,13 @@ def play(
     engine: str = "auto",
     record: bool = True,
 ) -> SimulationResult:
-    """Simulate like `simulate`, with all results of the kernel.
+    """Simulate like `simulate`, and return all results of the kernel.
 
     Arguments:
-        program: a program, or one that was laid out before (then with its own repetitions).
-        engine: "python" or "numba" (the same numbers), or "auto": numba where it is installed and there is enough to play.
-        record: keep every change of memory, not only the peaks.
+        program: a program; or the result of `lay_out`, which has its own number of repetitions.
+        engine: "python" or "numba" (the same numbers), or "auto": numba if it is installed and there are enough
+            nodes.
+        record: True to keep every change of memory, not only the peaks.
     """
     began = perf_counter()
     if engine not in ENGINES:
@@ -143,7 +151,11 @@ def play(
 def _run(
     arguments: tuple[Any, ...], engine: str, nodes: int
 ) -> tuple[int, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """Play with one of the engines; return how many nodes finished, and the memory, out and meets arrays."""
+    """Play with one of the engines.
+
+    Returns:
+        Number of finished nodes; memory, out and meets arrays.
+    """
     global _played_plainly
     fast = None
     if engine == "numba" or (engine == "auto" and _played_plainly + nodes >= _SMALL):
@@ -153,7 +165,7 @@ def _run(
     if engine == "numba":
         raise InputError("engine", "numba is not installed", "python or auto", "Install numba.")
     _played_plainly += nodes
-    # Plain lists are several times as fast to index as arrays, one by one.
+    # Indexing single elements is several times as fast in plain lists as in arrays.
     plain = [tuple(x.tolist() if isinstance(x, np.ndarray) else x for x in group) for group in arguments]
     finished = kernel.play(*plain)
     memory, out, meets = (tuple(np.array(x) for x in group) for group in plain[7:10])
@@ -181,7 +193,7 @@ def _records(layout: NodeLayout, cost: tuple[np.ndarray, ...]) -> int:
 
 
 def _stuck(layout: NodeLayout, end_s: np.ndarray) -> ProgramError:
-    """The error for a program that cannot go on: the first instruction of every lane that waits for ever."""
+    """Error for a deadlock: names the first waiting instruction of every lane."""
     skeleton = layout.skeleton
     waiting: dict[int, str] = {}
     for part in skeleton.parts:

@@ -1,6 +1,7 @@
-"""Steady state: what one period takes once the pipeline has filled, and how busy devices are in it.
+"""Steady state of a run: seconds of one period, and busy seconds of the devices.
 
-Rules of this file: it lies between the ends of two repetitions of the period, after the pipeline has filled and before it drains.
+The steady state is measured between the ends of two repetitions of the period, after the pipeline has filled and
+before it drains.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ _BUSY = tuple(KINDS.index(kind) for kind in COMPUTES)
 
 @dataclass(frozen=True)
 class Steady:
-    """The steady state: seconds of one period, and the busy seconds of every device in it.
+    """Steady state of a run.
 
     Attributes:
-        last: the repetition whose end closes the measured span, -1 when the whole run was taken as one period.
-        batches: how many batches' worth one period trains.
+        period_s: seconds of one period.
+        busy_s: busy seconds of every device in one period.
+        last: last repetition of the measured span; -1 if the whole run counts as one period.
+        batches: number of batches in one period, may be a fraction.
     """
 
     period_s: float
@@ -37,13 +40,16 @@ class Steady:
 
     @property
     def bubble_fraction(self) -> float:
-        """Idle by busy seconds of all compute lanes."""
+        """Idle seconds of all devices, relative to their busy seconds."""
         busy = sum(self.busy_s.values())
         return len(self.busy_s) * self.period_s / busy - 1 if busy > 0 else 0.0
 
 
 def steady_state(outcome: SimulationResult) -> Steady:
-    """Measure the steady state between the ends of two repetitions; the whole run without repetitions."""
+    """Measure the steady state between the ends of two repetitions.
+
+    Without two repetitions the whole run counts as one period.
+    """
     layout, program, batch = outcome.layout, outcome.program, len(outcome.costs.samples)
     prologue, period, _ = layout.sizes
     repeats = layout.repeats
@@ -56,7 +62,7 @@ def steady_state(outcome: SimulationResult) -> Steady:
     # The last repetition may run faster than the others, while the pipeline drains.
     last = repeats - 2 if repeats > 3 else repeats - 1
     first = (last - 1) // 2
-    # Where microbatches differ in size only whole batches are alike.
+    # If microbatches differ in size, the measured span must have whole batches.
     rounds = outcome.costs.rounds // gcd(outcome.costs.rounds, max(program.stride, 1))
     whole = max(1, (last - first) // rounds) * rounds
     first = last - whole if whole <= last else first
@@ -67,7 +73,13 @@ def steady_state(outcome: SimulationResult) -> Steady:
 
 
 def _busy(outcome: SimulationResult, first: int, stop: int, whole: bool) -> dict[int, float]:
-    """Busy seconds of each device's compute lane in repetitions first to stop - 1, or in the whole run."""
+    """Busy seconds of each device's compute lanes.
+
+    Arguments:
+        first: first repetition to count.
+        stop: repetition after the last.
+        whole: True to count the whole run instead.
+    """
     skeleton = outcome.layout.skeleton
     prologue, period, _ = outcome.layout.sizes
     busy = dict.fromkeys(outcome.program.devices, 0.0)
@@ -94,7 +106,7 @@ def _busy(outcome: SimulationResult, first: int, stop: int, whole: bool) -> dict
 
 
 def _together(outcome: SimulationResult, begin_s: float, end_s: float) -> dict[int, float]:
-    """Busy seconds of devices with several compute lanes, overlaps counted once."""
+    """Busy seconds of devices with several compute lanes; overlaps count once."""
     layout, lanes = outcome.layout, outcome.layout.skeleton.lanes
     several = {device for device, lane in lanes if computes(lane) and lane != COMPUTE}
     if not several:

@@ -1,6 +1,6 @@
-"""Summary: what a person asks of a run, all of it derived from the kernel's times and the program's structure.
+"""Summary of a run, from the kernel's times and the program's structure.
 
-Rules of this file: what is said of an iteration is of the steady state (steady_state.py).
+Numbers of an iteration are of the steady state (steady_state.py).
 """
 
 from collections.abc import Iterator
@@ -21,21 +21,30 @@ from hocket.simulation.swapping.traffic import Swapped, swapped_of
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in figures. Per iteration means: per batch of the plan, in the steady state.
+    """Numbers of a run.
+
+    "Per iteration" means per batch of the plan, in the steady state.
 
     Attributes:
-        iteration_s: seconds of one iteration; samples_per_s: at that pace.
-        bubble_fraction: idle time of the compute lanes by their busy time (section 4.2.2: t_pb / t_id).
-        utilization: by device, the share of time in which its compute lane is busy.
-        peak_memory_bytes: by device, over the whole run.
-        weight_versions, stashes: by stage, how many live at once at most on one of its replicas.
-        sent_bytes: per iteration, by the name of the cluster's level; sent_bytes_between: by "source>target" device. Of
-            tensor-parallel groups: of all members together, between groups.
-        group_bytes: per iteration, what members of tensor-parallel groups send among each other.
-        swapped_bytes: per iteration, between devices and their hosts; swapped: of what, and what lies there.
-        critical_path: instructions that make a period as long as it is, each released by the one before it.
-        overlap: what it gains that gradients are summed beside backwards; None where none are summed, or it was not asked for.
-        makespan_s: of the whole run; instructions: that were simulated; wall_s: that simulating them took.
+        iteration_s: seconds of one iteration.
+        samples_per_s: samples of a batch per second of an iteration.
+        bubble_fraction: idle time of devices, relative to their busy time (t_pb / t_id in Narayanan's dissertation,
+            section 4.2.2).
+        utilization: share of time in which a device computes, by device.
+        peak_memory_bytes: over the whole run, by device.
+        weight_versions: maximum number of live weight versions on one replica, by stage.
+        stashes: maximum number of live stashes on one replica, by stage.
+        sent_bytes: bytes per iteration, by the name of the cluster's level. For tensor-parallel groups: bytes between
+            groups, of all ranks together.
+        sent_bytes_between: the same, by "source>target" device.
+        swapped_bytes: bytes per iteration between devices and their hosts.
+        critical_path: instructions that determine the length of a period, each released by the one before it.
+        makespan_s: seconds of the whole run.
+        instructions: number of simulated instructions.
+        wall_s: seconds that the simulation took.
+        group_bytes: bytes per iteration that ranks of tensor-parallel groups send to each other.
+        swapped: swapped bytes by kind and device, and host memory; None without swaps.
+        overlap: gain from summing gradients beside backwards; None without sums, or if not requested.
     """
 
     iteration_s: float
@@ -61,8 +70,9 @@ def summarize(outcome: SimulationResult, members: int = 1, slices: bool = False)
     """Summarize a run.
 
     Arguments:
-        members: devices of each group that a device of the run stands for. slices: whether each of them sends a part of what
-            crosses stages, and not the whole.
+        members: ranks of the tensor-parallel group that a device of the run stands for.
+        slices: True if each rank sends a part of a message between stages (scatter/gather), False for the whole
+            message.
     """
     steady = steady_state(outcome)
     sent = traffic_of(outcome, members, slices)
@@ -89,13 +99,14 @@ def summarize(outcome: SimulationResult, members: int = 1, slices: bool = False)
 
 
 def most_alive(program: Program, what: ValueKind) -> tuple[int, ...]:
-    """Maximum number of live values of a kind on one replica, by stage (values of the compute lane).
+    """Maximum number of live values of a kind on one replica, by stage.
 
-    Of a program that swaps: on its device and its host together; of weights it has one version, whatever copies of it there are.
+    Only values of compute lanes count. In a program that swaps, values on the device and on its host count together,
+    and weights have one version with any number of copies.
     """
     if program.swaps and what is ValueKind.WEIGHTS:
         return (1,) * len(program.stages)
-    whats = (what, ValueKind.SHARD) if what is ValueKind.WEIGHTS else (what,)  # a new part lies where the whole will be
+    whats = (what, ValueKind.SHARD) if what is ValueKind.WEIGHTS else (what,)  # a new shard has the memory of the whole
     most = [0] * len(program.stages)
     for device in program.devices:
         alive = [0] * len(program.stages)
@@ -118,7 +129,10 @@ def most_alive(program: Program, what: ValueKind) -> tuple[int, ...]:
 
 
 def critical_nodes(outcome: SimulationResult, steady: Steady) -> Iterator[int]:
-    """Back from the last node of the measured span, always to the node that released it, for one period."""
+    """Yield the nodes of the critical path of one period, from the last to the first.
+
+    The path begins at the last node of the measured span. Each next node is the one that released the node before.
+    """
     layout = outcome.layout
     prologue, period, _ = layout.sizes
     stop = prologue + (steady.last + 1) * period if steady.last >= 0 else layout.nodes
@@ -133,7 +147,7 @@ def critical_nodes(outcome: SimulationResult, steady: Steady) -> Iterator[int]:
 
 
 def _critical_path(outcome: SimulationResult, steady: Steady) -> tuple[str, ...]:
-    """Names on it, in the order of time."""
+    """Names of the instructions on the critical path, in order of time."""
     names = _Names(outcome)
     path: list[str] = []
     for node in critical_nodes(outcome, steady):

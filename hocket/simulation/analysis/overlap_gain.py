@@ -1,7 +1,7 @@
-"""Gain: a plan's backwards with sums of gradients beside them, and what they would be without.
+"""Gain of overlap: backwards of a plan with and without concurrent gradient sums.
 
-Rules of this file: times are the kernel's, of a steady iteration; nothing is simulated here. One device of every stage, since
-its replicas do the same.
+Times are the kernel's, of an iteration in the steady state. Nothing is simulated here. One device of every stage is
+compared, because its replicas do the same.
 """
 
 from dataclasses import replace
@@ -27,10 +27,11 @@ _BACKWARD = KINDS.index(Kind.BACKWARD)
 
 
 def overlap_of(beside: SimulationResult, apart: SimulationResult) -> Overlap | None:
-    """Two runs of one plan laid beside each other; None where no gradients are summed.
+    """Compare two runs of one plan; None if no gradients are summed.
 
     Arguments:
-        apart: without overlap (without_overlap.py).
+        beside: the run with overlap.
+        apart: the run without overlap (without_overlap.py).
     """
     shapes = beside.program.stages
     found, rows = [], [_backwards(outcome) for outcome in (beside, apart)]
@@ -48,14 +49,14 @@ def overlap_of(beside: SimulationResult, apart: SimulationResult) -> Overlap | N
 
 
 def _spread(devices: list[int]) -> list[int]:
-    """The first, the last, and some between them, where there are too many."""
+    """At most `MOST_DEVICES` devices, evenly spread from the first to the last."""
     if len(devices) <= MOST_DEVICES:
         return devices
     return [devices[round(k * (len(devices) - 1) / (MOST_DEVICES - 1))] for k in range(MOST_DEVICES)]
 
 
 def _steady_update(outcome: SimulationResult, device: int) -> int | None:
-    """The last update of a device whose sums are over within the steady state."""
+    """Last update of a device with all its sums finished in the steady state."""
     ends = updates_with_sums(outcome.trace, device)
     last = steady_state(outcome).last
     until_s = outcome.makespan_s
@@ -67,7 +68,7 @@ def _steady_update(outcome: SimulationResult, device: int) -> int | None:
 
 
 def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> SummedBackward | None:
-    """Backwards cut at their buckets, with bytes, from the trace of a run."""
+    """Backwards of one update from a run's trace, cut at buckets, with bytes of sums."""
     found = summed_backward(outcome.trace, outcome.program.rule.batch, device, update)
     if found is None:
         return None
@@ -88,7 +89,7 @@ def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> Su
 
 
 def _backwards(outcome: SimulationResult) -> _Rows:
-    """Rows of the backward nodes: (part, first node, last node, microbatch), by device and stage."""
+    """Backwards by device and stage: (part, first node, last node, microbatch)."""
     skeleton = outcome.layout.skeleton
     found: _Rows = {}
     for part in skeleton.parts:
@@ -101,7 +102,7 @@ def _backwards(outcome: SimulationResult) -> _Rows:
 def _pieces(
     outcome: SimulationResult, rows: list[_Row], whole: BackwardPiece, found: SummedBackward
 ) -> list[BackwardPiece]:
-    """One backward, cut where the gradients of each bucket are complete."""
+    """One backward, cut at the times at which the gradients of a bucket are complete."""
     layout = outcome.layout
     stride = layout.skeleton.program.stride
     for part, first, last, index in rows:

@@ -1,6 +1,6 @@
-"""Traffic: the bytes that one iteration of a run sends from device to device, and between devices and hosts.
+"""Traffic of one iteration: bytes between devices, and between devices and hosts.
 
-Rules of this file: bytes come from the program's structure and the cost model's sizes alone, never from times.
+Bytes follow from the program's structure and the cost model's sizes alone, never from times.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class Traffic:
     """Bytes per iteration.
 
     Attributes:
-        messages: by pair of devices, sends between stages.
-        collectives: by pair of devices, the hops of rings. Where one of several alike columns is simulated, the rings are those of
-            all columns.
-        swapped_bytes: between devices and their hosts.
+        messages: sends between stages, by pair of devices.
+        collectives: hops of rings, by pair of devices. If one column is simulated for several equal columns, the
+            rings are those of all columns.
+        swapped_bytes: bytes between devices and their hosts.
     """
 
     messages: dict[Pair, float]
@@ -33,17 +33,18 @@ class Traffic:
     swapped_bytes: float
 
     def between(self) -> dict[Pair, float]:
-        """Messages and collectives together, by pair in ascending order."""
+        """Bytes of messages and collectives together, by ascending pair of devices."""
         pairs = sorted(self.messages.keys() | self.collectives.keys())
         return {pair: self.messages.get(pair, 0.0) + self.collectives.get(pair, 0.0) for pair in pairs}
 
 
 def traffic_of(outcome: SimulationResult, members: int = 1, slices: bool = False) -> Traffic:
-    """The traffic of a run.
+    """Compute the traffic of one iteration of a run.
 
     Arguments:
-        members: devices of each group that a device of the run stands for; each reduces its own part. slices: whether each of them
-            sends a part of what crosses stages, and not the whole.
+        members: ranks of the tensor-parallel group that a device of the run stands for; each reduces its own part.
+        slices: True if each rank sends a part of a message between stages (scatter/gather), False for the whole
+            message.
     """
     costs, layout, copies = outcome.costs, outcome.layout, 1 if slices else members
     batch, stride = len(costs.samples), layout.skeleton.program.stride

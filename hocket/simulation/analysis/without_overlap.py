@@ -1,9 +1,9 @@
-"""Apart: the same program without overlap, so that it can be told what overlap gains.
+"""A program without overlap of gradient sums, to measure the gain of overlap.
 
-Rules of this file: edges alone are added. Every sum of gradients waits until the last backward of its update is over on each of
-its devices, whatever stages they host, and until the one before it is, in the order in which backwards make them; of backwards that
-stand behind the first instruction that takes the sum (a step, or what swaps it out), it cannot wait for any. What else runs
-meanwhile does so still.
+This module only adds edges. Every sum of gradients waits for the last backward of its update on each of its devices,
+on all stages that they host. It also waits for the sum before it, in the order in which backwards compute gradients.
+A sum cannot wait for backwards after the first instruction that uses the sum (a step, or a swap out). All other
+overlap remains.
 """
 
 from collections.abc import Iterable
@@ -16,14 +16,15 @@ from hocket.simulation.engine.nodes import KINDS, PERIOD, ProgramPart
 from hocket.simulation.engine.tables import NodeLayout
 
 _BACKWARD = KINDS.index(Kind.BACKWARD)
-_TAKES = {KINDS.index(kind) for kind in (Kind.STEP, Kind.SWAP_OUT)}
+_TAKES = {KINDS.index(kind) for kind in (Kind.STEP, Kind.SWAP_OUT)}  # kinds that use a sum
 _SUMMED = (ValueKind.REDUCED, ValueKind.PART)
 
 
 def sums_apart(layout: NodeLayout) -> NodeLayout | None:
     """Lowered program with its gradient sums after the backwards.
 
-    None without gradient sums, or if swap lanes have sums in an order of their own beside computation.
+    The result is None without gradient sums, and for programs with swap lanes, in which sums have an order of their
+    own.
     """
     if any(lane in SWAP_LANES.values() for _, lane in layout.program.lanes):
         return None
@@ -41,11 +42,11 @@ def sums_apart(layout: NodeLayout) -> NodeLayout | None:
 
 
 def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
-    """(node, sum that waits for it) in one part of the program."""
+    """Additional edges in one part of the program: (node, sum that waits for it)."""
     skeleton, batch = layout.skeleton, layout.program.rule.batch
-    last: dict[tuple[int, int, int], int] = {}  # node, by device, microbatches of an update, and update
-    taken: dict[tuple[int, int, int], int] = {}  # likewise when its first sum was taken, by device, stage and update
-    for lane, node, end, kind, stage, index, _, _ in part.rows:  # those of a lane are in its order
+    last: dict[tuple[int, int, int], int] = {}  # last backward, by device, microbatches of an update, and update
+    taken: dict[tuple[int, int, int], int] = {}  # last backward before the first use of a sum, by device, stage, update
+    for lane, node, end, kind, stage, index, _, _ in part.rows:  # rows of a lane are in its order
         device = skeleton.lanes[lane][0]
         if kind == _BACKWARD:
             last[device, batch[stage], index // batch[stage]] = end
@@ -73,9 +74,10 @@ def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
 def _chain(
     part: ProgramPart, places: dict[int, tuple[int, int, int]], devices: Iterable[list[int]]
 ) -> set[tuple[int, int]]:
-    """Edges that serialize the sums of each device: by update, from the last stage to the first, by bucket.
+    """Edges that serialize the sums of each device.
 
-    None where a lane has another order: they would wait for each other.
+    The order is by update, then from the last stage to the first, then by bucket. There are no edges if a lane has
+    another order, because the sums would wait for each other.
     """
     lanes: dict[int, tuple[int, int, int]] = {}
     for node in sorted(places):  # nodes of a lane are in its order

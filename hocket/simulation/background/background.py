@@ -1,7 +1,8 @@
-"""Background jobs by simulation: what they do where a foreground job leaves devices idle, and what that costs it.
+"""Simulation of a background job on devices that a foreground job leaves idle.
 
-Rules of this file: the run without a background is the kernel's and stays as it is; with one it is played again (replay.py). Figures
-are those of the steady state of each.
+The kernel simulates the run without a background job. replay.py simulates it again with the background job.
+Throughput and slowdown compare the steady states of both.
+
 Source: Park et al., DeepPool (MLSys 2022), sections 5 and 7.
 """
 
@@ -23,8 +24,8 @@ from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import Steady, steady_state
 
 REPEATS = 24
-"""Repetitions of the period that are enough: launches fall into each at another place."""
-_ROUNDS = 2  # of watching and pausing: a third changes next to nothing
+"""Sufficient repetitions of the period: launches begin at another time in each of them."""
+_ROUNDS = 2  # replays with more paused operators; a third changes nearly nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +33,14 @@ class Collocated:
     """A foreground job and a background job together.
 
     Attributes:
-        alone: the run without a background; foreground: with it (its changes of memory are not known).
-        devices: that run the background; those that the foreground does not use are left to it.
-        launches: by device of the foreground, begin and end of every launch, and seconds of work that it did, shape (launches, 3).
-        paused: layers and collectives of the foreground beside which no launch begins, because they were seen to suffer.
-        lost_s: seconds that the foreground's layers and collectives lost, by what they lost them to (`BackgroundReplay.lost_s`).
-        ceilings: by device of the foreground, what both jobs do together at most.
+        alone: the run without the background job.
+        foreground: the run with the background job; it has no records of memory.
+        devices: devices that run the background job; it runs alone on devices that the foreground does not use.
+        launches: begin, end and seconds of work of every launch, by device of the foreground; shape (launches, 3).
+        paused: layers and collectives of the foreground beside which no launch begins, because they lost too much
+            time.
+        lost_s: seconds that the foreground's layers and collectives lost, by cause (`BackgroundReplay.lost_s`).
+        ceilings: maximum of what both jobs do together, by device of the foreground.
     """
 
     alone: SimulationResult
@@ -52,18 +55,21 @@ class Collocated:
 
     @cached_property
     def steady(self) -> tuple[Steady, Steady]:
-        """The steady state without and with the background."""
+        """Steady states without and with the background job."""
         return steady_state(self.alone), steady_state(self.foreground)
 
     @property
     def slowdown(self) -> float:
-        """Seconds of an iteration with the background by those without it."""
+        """Seconds of an iteration with the background job, relative to those without it."""
         before, after = self.steady
         return after.iteration_s / before.iteration_s
 
     @cached_property
     def room(self) -> bool:
-        """True if both jobs can share a device: layers of one, or launches of the other, leave a part of it free."""
+        """True if both jobs can share a device.
+
+        Some layer of the foreground, or some launch of the background, must leave a part of the device free.
+        """
         if any(launch.demand < 1 for launch in self.background.launches):
             return True
         unrolled = Unrolled(self.alone.layout, self.alone.costs)
@@ -80,12 +86,12 @@ class Collocated:
 
     @property
     def foreground_samples_per_s(self) -> float:
-        """Samples per second of the foreground, beside the background."""
+        """Samples per second of the foreground job, beside the background job."""
         return self.foreground.costs.batch_size / self.steady[1].iteration_s
 
     @cached_property
     def background_samples_per_s(self) -> dict[int, float]:
-        """Samples per second of the background, by device."""
+        """Samples per second of the background job, by device."""
         begin, end = self._window
         found = dict.fromkeys(self.devices, self.background.samples_per_s)
         for device, log in self.launches.items():
@@ -96,12 +102,15 @@ class Collocated:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second of both jobs over all devices: the throughput if both train the same model."""
+        """Samples per second of both jobs over all devices.
+
+        It is the total throughput if both jobs train the same model.
+        """
         return self.foreground_samples_per_s + sum(self.background_samples_per_s.values())
 
     @cached_property
     def idle(self) -> dict[int, tuple[float, float]]:
-        """Idle share of each device of the cluster, without and with the background."""
+        """Idle share of each device of the cluster, without and with the background job."""
         before = self.steady[0]
         begin, end = self._window
         found = {}
@@ -116,7 +125,10 @@ class Collocated:
 
     @cached_property
     def trace(self) -> Trace:
-        """Trace of the foreground with the background; memory has peaks only. Consecutive launches are one span."""
+        """Trace of the foreground with the background job.
+
+        Consecutive launches are one span. Memory has peaks only.
+        """
         spans = {d: _joined(log[:, :2]) for d, log in self.launches.items() if len(log)}
         found, none = self.foreground.trace, np.zeros(0)
         peaks = {str(d): size for d, size in self.alone.peak_memory_bytes.items()}
@@ -126,7 +138,7 @@ class Collocated:
 
     @property
     def _window(self) -> tuple[float, float]:
-        """Window of the background's figures: whole warm periods, as in the steady state."""
+        """Begin and end of the measured window: whole periods of the steady state."""
         layout, steady = self.foreground.layout, self.steady[1]
         if steady.last < 0:
             return 0.0, self.foreground.makespan_s
@@ -139,7 +151,7 @@ class Collocated:
 
     @cached_property
     def _computed(self) -> dict[int, np.ndarray]:
-        """Begin and end of the foreground's computations by device; shape (nodes, 2)."""
+        """Begin and end of the foreground's computations, by device; shape (nodes, 2)."""
         run, found = self.foreground, {}
         unrolled = Unrolled(run.layout, run.costs)
         nodes = [n for n in range(len(run.end_s)) if unrolled.computes(n)]
@@ -161,8 +173,13 @@ def collocate(
     On devices that the run does not use, the background job is alone.
 
     Arguments:
-        outcome: of a run of some repetitions (REPEATS), so that launches fall into periods at many places.
-        devices: that run the background; all of the cluster by default.
+        outcome: result of a run of several repetitions (REPEATS), so that launches begin at many times of the period.
+        background: the background job.
+        rules: rules of sharing a device; by default `Collocation()`.
+        devices: devices that run the background job; by default all devices of the cluster.
+
+    Raises:
+        InputError: a device is not in the cluster.
     """
     rules = rules or Collocation()
     cluster = outcome.costs.cluster
@@ -191,12 +208,13 @@ def collocate(
 
 
 def background_of(outcome: SimulationResult, name: str = "") -> Background:
-    """Background job from a run on one device: forwards and backwards layer by layer, and steps.
+    """Build a background job from a simulated run on one device.
 
-    What the host does, and waits of the device, are left out: a background has time to load ahead.
+    Its launches are forwards and backwards, layer by layer, and steps. Work of the host and idle times are left out,
+    because a background job has time to load data ahead.
 
     Raises:
-        InputError: the run is of several devices.
+        InputError: the run has several devices.
     """
     program, costs = outcome.program, outcome.costs
     if len(program.devices) != 1:
@@ -224,7 +242,7 @@ def background_of(outcome: SimulationResult, name: str = "") -> Background:
 
 
 def _joined(spans: np.ndarray) -> np.ndarray:
-    """Spans, those without room between them as one."""
+    """Join spans without a gap between them; both of shape (spans, 2)."""
     if not len(spans):
         return spans
     apart = np.flatnonzero(spans[1:, 0] - spans[:-1, 1] > 2 * SOON_S)

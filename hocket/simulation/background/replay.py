@@ -1,10 +1,16 @@
-"""Replay: a run once more, with a background job in the gaps of its devices and beside its layers.
+"""Replay of a run with a background job in idle times and beside layers.
 
-Rules of this file: nodes, their order and what they wait for are those of the lowered program, so that what is late on one device
-makes the others late; who gets what of a device says cost/contention.py (`Collocation`, `Ceiling`). A compute instruction goes on layer
-by layer. Links, cores and devices with several compute lanes are shared as in the kernel (sharing.py). Memory is not played again.
-Collectives are slowed by a background on any of their devices. Ties are broken by (time, launches last, order of scheduling): at one
-moment the foreground goes first. A replay that makes no progress ends with an InternalError (`_patience`).
+Nodes, their order and their dependencies are those of the lowered program, so that a delay on one device delays the
+others.
+
+- Shares of a device: cost/contention.py (`Collocation`, `Ceiling`).
+- Compute instructions: they proceed layer by layer.
+- Links, cores, and devices with several compute lanes: they are shared as in the kernel (sharing.py).
+- Collectives: a background job on any of their devices slows them down.
+- Memory: it is not simulated again.
+- Ties: events at the same time are ordered by (launches last, order of scheduling), so the foreground goes first.
+
+A replay without progress ends with an InternalError (`_patience`).
 """
 
 from collections import defaultdict
@@ -24,23 +30,26 @@ from hocket.simulation.engine.unrolled import Unrolled
 from hocket.simulation.result import SimulationResult
 
 Operator = tuple[int, int, int]
-"""Signature of a node, its class of samples, and which of its layers (0 of a collective)."""
+"""Signature of a node, its number of samples, and the index of a layer in the node (0 for a collective)."""
 
-_AT, _BEHIND = 0, 1  # of two events at one moment: what ends, then launches that begin
+_AT, _BEHIND = 0, 1  # order of events at the same time: first ends, then begins of launches
 COLLECTIVE = "collective"
-"""What of `BackgroundReplay.lost_s` no launch is named for."""
-SOON_S = 1e-9  # from room on a device to the launch that takes it: rounding makes shorter gaps, which are none
-_SHOWN = 8  # of what is in motion, in an error
+"""Key of `BackgroundReplay.lost_s` for the lost seconds of collectives."""
+SOON_S = 1e-9  # delay of a launch after room appears: shorter gaps come from rounding and are ignored
+_SHOWN = 8  # maximum number of nodes in motion that an error message lists
 
 
 class BackgroundReplay:
     """One replay of a run with a background job.
 
     Attributes:
-        start, end, cause: of every node, as in an Outcome.
-        seen: by operator, seconds that it took and seconds that it would have taken without launches.
-        lost_s: seconds by which the foreground's layers took longer, of all lanes, by the kind of the launch that was there; and by
-            "collective" those of its collectives, whatever the launch. What waits for them is not counted.
+        start: start of every node, in seconds.
+        end: end of every node, in seconds.
+        cause: for every node, the node that released it; -1 for none.
+        seen: by operator, its seconds, and its seconds without launches.
+        lost_s: seconds that layers of the foreground lost in all lanes, by the kind of the launch; and under
+            "collective" the seconds that collectives lost to launches of any kind. Instructions that wait for them do
+            not count.
     """
 
     def __init__(
@@ -57,7 +66,8 @@ class BackgroundReplay:
         self.job = job if rules.beside else job.alone()
         own = [d for d in outcome.program.devices if d in set(devices)]
         used = self.nodes.utilization(outcome)
-        # Each begins at another place of its step, so that devices that do the same are not disturbed all at once.
+        # Each device begins at another launch of the background's step, so that launches do not disturb equal devices
+        # at the same time.
         count = len(self.job.launches)
         self.devices = {
             d: SharedDevice(d, self.job, rules, Ceiling.of(used[d], self.job.utilization), k * count // len(own))
@@ -75,10 +85,10 @@ class BackgroundReplay:
         self._patience_s, self._progress_s = self._patience(), 0.0
 
     def run(self) -> None:
-        """Play it to its end.
+        """Replay to the end of the foreground.
 
         Raises:
-            InternalError: nothing of the foreground is in motion before the end, or what is in motion does not come to an end.
+            InternalError: the foreground makes no progress: no node is in motion, or a node in motion does not end.
         """
         self._begin([n for n, waits in enumerate(self.waits) if waits == 0], 0.0)
         for device in self.devices.values():
@@ -106,7 +116,7 @@ class BackgroundReplay:
     # Nodes of the foreground
 
     def _begin(self, ready: list[int], now: float) -> None:
-        """Let nodes begin that wait for nothing, and all that follows from those that take no time."""
+        """Begin ready nodes; nodes without duration end at once, and successors follow."""
         while ready:
             n = ready.pop(0)
             self.start[n] = now
@@ -128,14 +138,17 @@ class BackgroundReplay:
                 self._flow(one, now)
 
     def _members(self, n: int) -> tuple[int, ...]:
-        """Devices with a background that a collective or a compute instruction is on; none of all else."""
+        """Devices with a background on which a collective or a compute instruction runs.
+
+        The result is empty for all other instructions.
+        """
         one = self.nodes.instruction(n)
         if one.kind in COLLECTIVES:
             return tuple(d for d in one.group if d in self.devices)
         return (one.device,) if self.nodes.computes(n) and one.device in self.devices else ()
 
     def _flow(self, one: Motion, now: float) -> None:
-        """The latency is over: the node shares links from now on."""
+        """End a node's latency: it shares links from now on."""
         one.phase, one.left, one.since = 1, self.shares.work_s[one.node], now
         self._repace(self.shares.enter(one.node), now)
 
@@ -152,7 +165,7 @@ class BackgroundReplay:
         self._ask(device, now)
 
     def _over(self, one: Motion, now: float) -> None:
-        """A latency, a layer or a node is over."""
+        """End a latency, a layer or a node."""
         n = one.node
         if one.computes:
             self._advance(one, now)
@@ -180,7 +193,7 @@ class BackgroundReplay:
             self._ask(self.devices[d], now)
 
     def _finish(self, n: int, now: float) -> list[int]:
-        """A node is over; what waits for nothing else now."""
+        """End a node; return the successors that are ready now."""
         self.end[n] = now
         self._finished += 1
         found = []
@@ -205,14 +218,14 @@ class BackgroundReplay:
             self._push(now + max(0.0, one.left) / one.rate, _AT, one.node, -1, one.version)
 
     def _slowed(self, one: Motion) -> float:
-        """A node's progress by its progress without launches."""
+        """Progress of a node, relative to its progress without launches."""
         if one.computes:
             return self.devices[one.devices[0]].pace
         disturbed = any(self.devices[d].busy for d in one.devices)
         return 1 / self.rules.collective_slowdown if disturbed else 1.0
 
     def _advance(self, one: Motion, now: float) -> None:
-        """Count a node's progress since the last look, at the rate that it had."""
+        """Update a node's progress since the last update, at its rate until now."""
         passed = now - one.since
         one.left -= passed * one.rate
         one.since = now
@@ -229,7 +242,7 @@ class BackgroundReplay:
     # Launches of the background
 
     def _settle(self, device: SharedDevice, now: float) -> None:
-        """New rates for a launch and for the layers beside it."""
+        """Update the rates of a launch and of the layers beside it."""
         device.advance(now)
         ends = device.settle(now)
         for one in list(device.layers.values()):
@@ -238,13 +251,13 @@ class BackgroundReplay:
             self._push(ends, _AT, -1, device.number, device.version)
 
     def _ask(self, device: SharedDevice, now: float) -> None:
-        """See whether a launch can begin, as soon as all else that happens now has happened."""
+        """Schedule an attempt to begin a launch, after all other events of this time."""
         if not device.busy and not device.asked:
             device.asked = True
             self._push(now + SOON_S, _BEHIND, -1, device.number, 0)
 
     def _launch(self, device: SharedDevice, now: float) -> None:
-        """Begin a launch, if it may and if the foreground leaves something over."""
+        """Begin a launch, if the rules allow it and the foreground leaves room."""
         device.asked = False
         if self._may(device) and (share := device.room()) > 0:
             device.begin(share, now)
@@ -259,7 +272,7 @@ class BackgroundReplay:
         return self.rules.beside or not device.layers
 
     def _launch_over(self, device: SharedDevice, now: float) -> None:
-        """A launch has ended; those that were given to the device together with it follow at once."""
+        """End a launch; the launches queued together with it follow at once."""
         device.advance(now)
         for one in device.layers.values():
             self._advance(one, now)
@@ -275,12 +288,13 @@ class BackgroundReplay:
     # Bounds
 
     def _patience(self) -> float:
-        """Seconds in which a latency, a layer or a node must end that is in motion.
+        """Maximum number of seconds until the next latency, layer or node ends.
 
-        A layer is kept from all progress by the launches that are on its device when it begins, and by no others: those of one batch
-        (`outstanding`), each at no less than half of the least share. Beside launches that begin later it has at least half of its
-        pace (`Collocation.rates`), a collective what `collective_slowdown` leaves it, and all of them their least share of links and
-        cores (`ResourceLoads.least_rate`).
+        Only the launches that are on its device when a layer begins can stop the layer completely. They are those of
+        one queue (`outstanding`), each with at least half of the least share. Beside launches that begin later, a
+        layer has at least half of its pace (`Collocation.rates`). A collective has the pace that
+        `collective_slowdown` leaves. All nodes have at least their least share of links and cores
+        (`ResourceLoads.least_rate`).
         """
         rules = self.rules
         slowest = max(2 * rules.compute_slowdown, rules.collective_slowdown)
@@ -294,7 +308,7 @@ class BackgroundReplay:
         return blocked_s + slowest * nodes_s + 2 * SOON_S
 
     def _stuck(self, now: float) -> InternalError:
-        """The error for a replay that does not go on, with the state that it is in."""
+        """Error for a replay without progress, with its state."""
         moving = [f"{self.nodes.instruction(n).name} (node {n})" for n in list(self._moving)[:_SHOWN]]
         launched = [str(d) for d, device in self.devices.items() if device.busy]
         first = next((n for n, waits in enumerate(self.waits) if waits > 0), -1)
@@ -307,7 +321,7 @@ class BackgroundReplay:
         )
 
     def outcome_of(self) -> SimulationResult:
-        """The run as it came out; its changes of memory are not known any more."""
+        """Result of the replay; it has no records of memory."""
         none = (np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
         start, end, cause = np.array(self.start), np.array(self.end), np.array(self.cause, dtype=np.int64)
         return replace(self.outcome, start_s=start, end_s=end, cause=cause, records=none)

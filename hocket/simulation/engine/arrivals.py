@@ -1,6 +1,7 @@
-"""Arrivals: what brings the members of each collective of a run, and the tables by which the kernel expects the last of them.
+"""Arrivals of members at the collectives of a run, as tables for the kernel.
 
-Rules of this file: structure and costs; no clock. How arrivals are joined is in meetings.py.
+The kernel uses the tables to compute the expected arrival of the last member (meetings.py). This module has structure
+and costs, and no clock.
 """
 
 import numpy as np
@@ -13,7 +14,11 @@ from hocket.simulation.engine.tables import NodeLayout, fraction, size_classes
 
 
 def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
-    """Last node before each rank of a collective, by compute lane: (pointer by node, nodes)."""
+    """Last node of each compute lane before each collective.
+
+    Returns:
+        Pointers by node, and nodes: those before collective n are nodes[pointer[n] : pointer[n + 1]].
+    """
     skeleton, (prologue, period, _) = layout.skeleton, layout.sizes
     joint = np.array([signature.members[0].kind in COLLECTIVES for signature in skeleton.signatures], dtype=np.bool_)
     busy = np.array([computes(lane) for _, lane in skeleton.lanes], dtype=np.bool_)
@@ -33,7 +38,8 @@ def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
     between = np.array(own, dtype=np.int64).reshape(-1, 3)
     lanes = np.broadcast_to(lane[prologue + source], first.shape) if len(source) else np.zeros_like(first)
     table = np.concatenate((np.stack([first[valid], second[valid], lanes[valid]], axis=1), between))
-    # Nodes of a lane are numbered in its order: of several that one collective waits for, the greatest is the last.
+    # Nodes of a lane are numbered in order. If a collective waits for several nodes of a lane, the greatest is the
+    # last.
     table = table[np.lexsort((table[:, 0], table[:, 2], table[:, 1]))]
     last = np.ones(len(table), dtype=np.bool_)
     last[:-1] = (table[1:, 1:] != table[:-1, 1:]).any(axis=1)
@@ -45,8 +51,11 @@ def meeting_tables(layout: NodeLayout, costs: CostModel) -> tuple[np.ndarray, ..
     """Tables of collectives for the kernel; empty arrays if compute times do not vary.
 
     Returns:
-        (variance by signature and class of samples as in `cost_tables`, copies by signature: members that each member of a collective
-        stands for, 0 of all else; arrivals' pointer and nodes; means, variances, late, tail; spread and lateness by node, to be written).
+        - variance: by signature and size class, as in `cost_tables`.
+        - copies: by signature, number of members that each member of a collective stands for; 0 for other nodes.
+        - pointer, nodes: result of `arrivals`.
+        - means, variances, late, tail: tables of cost/stragglers.py.
+        - spread, lateness: by node, for the kernel to write.
     """
     if not costs.varies:
         none, counts = np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -72,7 +81,7 @@ def meeting_tables(layout: NodeLayout, costs: CostModel) -> tuple[np.ndarray, ..
 
 
 def _variances(skeleton: Skeleton, costs: CostModel) -> np.ndarray:
-    """Variance of a node's seconds, in square seconds, by signature and class of samples."""
+    """Variance of a node's seconds, in square seconds, by signature and size class."""
     merged, kinds, _ = size_classes(skeleton, costs)
     found = np.zeros((len(skeleton.signatures), len(kinds)))
     for s, signature in enumerate(skeleton.signatures):

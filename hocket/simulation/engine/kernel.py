@@ -1,9 +1,10 @@
-"""The event queue with its clock, and the loop that plays a lowered program: plain functions that numba can compile.
+"""Event queue with its clock, and the loop that plays a lowered program.
 
-Rules of this file: only indexing and arithmetic, so that the same functions run with and without numba and give the same
-bits; arrays are flat. Ties are broken by (time, order of scheduling), so that equal input gives equal output.
+These functions use only indexing and arithmetic on flat arrays, so that they run with and without numba and give the
+same bits. Ties are broken by (time, order of scheduling), so that equal input gives equal output.
 
-The queue is a binary heap of slots (one event a slot, here: one a lane) that can be moved while they wait.
+The queue is a binary heap of slots. A slot has one event, and there is one slot for each lane. Events can be moved
+while they wait.
 """
 
 from collections.abc import Callable
@@ -16,9 +17,15 @@ Ints = Any
 Floats = Any
 
 OTHERS, BEGINS, COMPUTES, FINISHES, SENDS, AT_ONCE = range(6)
-"""What a node's changes of memory wait for: nothing; nothing, and sends' changes for its begin and its end, or, of the first
-part of a compute instruction, for its begin, of its last, for its end; those of sends wait for either, but those of some for nothing if the compute
-instruction behind which they come is what they have waited for."""
+"""Role of a node: when its changes of memory apply.
+
+- OTHERS: when the node ends.
+- BEGINS, COMPUTES, FINISHES: first part, whole, and last part of a compute instruction. Its own changes apply when
+the node
+  ends. Late changes of sends on the device apply when the compute instruction begins and when it ends.
+- SENDS: late, at the next begin or end of a compute instruction on the device.
+- AT_ONCE: when the send starts, if it waited last for a compute instruction of the device; otherwise as for SENDS.
+"""
 
 
 def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
@@ -27,7 +34,7 @@ def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
 
 
 def rise(heap: Ints, where: Ints, time: Floats, rank: Ints, position: int) -> int:
-    """Let the slot at a position of the heap rise to its place, and return that."""
+    """Move a slot of the heap up to its place; return the new position."""
     slot = heap[position]
     while position > 0:
         parent = (position - 1) // 2
@@ -42,7 +49,7 @@ def rise(heap: Ints, where: Ints, time: Floats, rank: Ints, position: int) -> in
 
 
 def sink(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, position: int) -> None:
-    """Let the slot at a position of the heap sink to its place."""
+    """Move a slot of the heap down to its place."""
     slot = heap[position]
     while True:
         child = 2 * position + 1
@@ -60,7 +67,7 @@ def sink(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, position:
 
 
 def schedule(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, slot: int, at_s: float, order: int) -> int:
-    """Set the event of a slot to a time, whether it waits already or not; return the heap's size."""
+    """Set or move the event of a slot to a time; return the heap's size."""
     time[slot] = at_s
     rank[slot] = order
     if where[slot] < 0:
@@ -72,7 +79,7 @@ def schedule(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, slot:
 
 
 def take(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int) -> int:
-    """Remove the first event; return the heap's size. The slot is heap[0] before."""
+    """Remove the first event, of slot heap[0]; return the heap's size."""
     where[heap[0]] = -1
     size -= 1
     if size > 0:
@@ -82,7 +89,10 @@ def take(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int) -> int:
 
 
 def rate_of(s: int, use_ptr: Ints, use_resource: Ints, use_sharing: Ints, capacity: Floats, load: Floats) -> float:
-    """Rate of a node: the smallest share of its resources (1), times the smallest share of speeds (2)."""
+    """Rate of a node.
+
+    It is the smallest share of its resources (sharing 1), times the smallest share of its speeds (sharing 2).
+    """
     rate, speed = 1.0, 1.0
     for u in range(use_ptr[s], use_ptr[s + 1]):
         resource = use_resource[u]
@@ -107,9 +117,13 @@ def retime(
     left: Floats,
     since: Floats,
 ) -> tuple[int, int]:
-    """Update the rates of nodes that share a resource with an added or removed node of this signature.
+    """Update the rates of nodes that share a resource with an added or removed node.
 
-    Returns the order counter and the heap size.
+    Arguments:
+        s: signature of the added or removed node.
+
+    Returns:
+        The order counter and the heap's size.
     """
     heap, where, time, rank = queue
     use_ptr, use_resource, _, use_sharing, share_ptr, share_lane, capacity = uses
@@ -129,7 +143,10 @@ def retime(
 
 
 def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> tuple[int, int]:
-    """Template and repetition of a node; nodes are numbered prologue, periods, epilogue."""
+    """Template and repetition of a node.
+
+    Nodes are numbered prologue, periods, epilogue.
+    """
     if n < n_prologue:
         return n, 0
     if n < base:
@@ -139,7 +156,10 @@ def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> t
 
 
 def charge(device: int, amount: float, now: float, records: int, memory: Any) -> int:
-    """Change a device's memory level, update its peak and record the level; return the number of records."""
+    """Change a device's memory level; return the number of records.
+
+    The function also updates the device's peak, and records the level if the buffers for records are not empty.
+    """
     level, peak, record_s, record_device, record_bytes = memory
     if amount == 0.0:
         return records
@@ -165,12 +185,14 @@ def follows(n: int, device: int, cause: Ints, shape: Any, node: Any, cost: Any) 
 def play(
     shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, lanes: Any, memory: Any, out: Any, meets: Any
 ) -> int:
-    """Play a program to its end, or until nothing can go on; return how many nodes have finished.
+    """Play a program to its end, or until no node can start or end.
 
-    Bounded: each node starts once and has two events at most, the end of its latency and its own. -1 after more turns than that.
+    The arguments are tuples of flat arrays, documented in simulation/engine/tables.py. `out`, `memory` and the last
+    two arrays of `meets` are written. The number of turns is bounded: each node starts once, and has at most two
+    events, the end of its latency and its own end.
 
-    Arguments: tuples of flat arrays, as simulation/engine/tables.py makes and explains them. `out`, `memory` and
-    the last two of `meets` are written.
+    Returns:
+        Number of finished nodes; -1 if the bound of turns is exceeded.
     """
     n_prologue, n_period, repeats, n_epilogue, stride, classes = shape
     size_class, signature, lane_of, index_of, moves = node
@@ -198,7 +220,7 @@ def play(
             tail += 1
 
     for _ in range(3 * (base + n_epilogue) + 1):
-        # What ends now is gone before anything starts now.
+        # Events of this time come before nodes that start at this time.
         if head < tail and not (size > 0 and time[heap[0]] <= now):
             n = ready[head]
             head += 1
@@ -209,7 +231,7 @@ def play(
             start[n] = now
             if (
                 role[s] == COMPUTES or role[s] == BEGINS
-            ):  # what was sent before is let go before a compute instruction begins
+            ):  # memory of earlier sends is freed before a compute instruction begins
                 records = charge(hold_device[s], late[hold_device[s]], now, records, held)
                 late[hold_device[s]] = 0.0
             records = charge(hold_device[s], hold[c], now, records, held)
@@ -219,7 +241,7 @@ def play(
             lane = lane_of[local]
             shares = use_ptr[s + 1] > use_ptr[s] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]
-            if varies and copies[s] > 0:  # it begins when the slowest member is expected
+            if varies and copies[s] > 0:  # a collective begins when its slowest member is expected
                 late_s[n] = max(0.0, last_arrival(n, copies[s], a_ptr, a_from, end, spread, meets[4:8]) - now)
                 alone += late_s[n]
             if shares or alone > 0.0:
@@ -258,7 +280,7 @@ def play(
         local, round_ = locate(n, n_prologue, n_period, base, repeats)
         s = signature[local]
         k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
-        if varies and copies[s] == 0:  # members of a collective go on from it together
+        if varies and copies[s] == 0:  # after a collective, its members continue together without spread
             spread[n] = variance[s * classes + k] + (spread[cause[n]] if cause[n] >= 0 else 0.0)
         for o in range(op_ptr[s], op_ptr[s + 1]):
             if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
@@ -267,10 +289,10 @@ def play(
                 late[op_device[o]] += op_bytes[o * classes + k]
             else:
                 records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
-        if role[s] == COMPUTES or role[s] == FINISHES:  # and what was sent meanwhile when it ends
+        if role[s] == COMPUTES or role[s] == FINISHES:  # memory of sends meanwhile is freed when it ends
             records = charge(hold_device[s], late[hold_device[s]], now, records, held)
             late[hold_device[s]] = 0.0
-        # Successors inside the period are counted from the node itself; all others stand in linked lists.
+        # Successors inside the period are relative to the node. All others are in linked lists.
         e, stop = 0, 0
         if n_prologue <= local < n_prologue + n_period:
             e, stop = t_ptr[local - n_prologue], t_ptr[local - n_prologue + 1]
@@ -289,7 +311,7 @@ def play(
                 cause[to] = n
                 ready[tail] = to
                 tail += 1
-            if posts:  # the next receive of this lane is posted: its buffer is there from now on
+            if posts:  # the next receive of this lane is posted: its buffer exists from now on
                 local, round_ = locate(to, n_prologue, n_period, base, repeats)
                 s = signature[local]
                 k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
@@ -304,7 +326,10 @@ def play(
 
 @cache
 def compiled() -> Callable[..., int] | None:
-    """`play` compiled by numba; None without numba. The first call in a process is slow."""
+    """`play` compiled by numba; None without numba.
+
+    The first call in a process is slow.
+    """
     try:
         from numba import njit
         from numba.extending import register_jitable

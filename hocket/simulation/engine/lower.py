@@ -1,8 +1,9 @@
-"""Lowering: a Program as a graph of nodes, its period once, so that any number of repetitions is index arithmetic.
+"""Lowering of a Program to a graph of nodes.
 
-Rules of this file: an edge says that one node waits for another: the next in its lane, the reader of a value for its
-writer (order.py, rule 1), or a receive for the node that makes room for it (rule 6). Values are followed by their names
-alone, across the repetitions of the period.
+The graph has the period once, so that any number of repetitions is index arithmetic. An edge says that one node waits
+for another: a node for the one before it in its lane, a reader of a value for the writer (order.py, rule 1), or a
+receive for the node that makes room for it (rule 6). Across the repetitions of the period, values are identified by
+their names alone.
 """
 
 from dataclasses import dataclass, replace
@@ -17,18 +18,21 @@ from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, PROLOGUE, Irregular
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A lowered program. Edges say: when the first node ends, one thing less holds the second back.
+    """A lowered program.
+
+    The second node of an edge waits for the end of the first. `posts` is True for an edge to a receive that is posted
+    when the first node ends.
 
     Attributes:
-        program, lanes: the program and its lanes; a lane's number is its place here.
-        signatures: of the nodes.
+        program: the program.
+        lanes: lanes of the program; a lane's number is its index here.
+        signatures: signatures of the nodes.
         parts: prologue, period, epilogue.
-        inside: edges in the period, (from, to, repetitions later, posts), sorted by `from`. Posts: the second is a receive
-            that is posted when the first ends.
-        between: all other edges, as ((part, node, repetition), (part, node, repetition), posts), where repetitions of the
-            period's nodes are counted from the start when >= 0, from the end when < 0.
-        first_posts: receives that are posted before anything runs, as (part, node, repetition).
-        reach: repetitions that the program must have at least for these edges to be right.
+        inside: edges in the period, (from, to, repetitions later, posts), sorted by `from`.
+        between: all other edges, ((part, node, repetition), (part, node, repetition), posts). Repetitions of the
+            period's nodes count from the start if >= 0, from the end if < 0.
+        first_posts: receives that are posted before the program starts, (part, node, repetition).
+        reach: minimum number of repetitions for which these edges are correct.
         labels: names of instructions, with {} for the index.
     """
 
@@ -43,7 +47,7 @@ class Skeleton:
     labels: tuple[str, ...]
 
     def counts(self, repeats: int) -> int:
-        """Instructions of the whole program with some repetitions."""
+        """Number of instructions of the whole program with `repeats` repetitions."""
         prologue, period, epilogue = (len(part.rows) for part in self.parts)
         return prologue + repeats * period + epilogue
 
@@ -52,11 +56,12 @@ def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
     """Lower a program.
 
     Arguments:
-        repeats: when given, the result is for exactly this number of repetitions. It is then the whole program unrolled where
-            the period does not follow itself in a regular way; without it such a program is refused.
+        repeats: if given, the result is for exactly this number of repetitions. If repetitions of the period do not
+            follow each other regularly, the result is then the whole program unrolled. Without `repeats` such a
+            program is refused.
 
     Raises:
-        ProgramError: sends without receives, collectives without members, reads of what nobody writes.
+        ProgramError: a send has no receive, a collective lacks a member, or a value is read and never written.
     """
     try:
         found = _Edges(Nodes(program)).skeleton()
@@ -75,7 +80,7 @@ def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
 
 
 class _Edges:
-    """The edges of a program's nodes."""
+    """Edges between the nodes of a program."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes, self.program, self.parts = nodes, nodes.program, nodes.parts
@@ -86,7 +91,7 @@ class _Edges:
         self.initial = {device: frozenset(self.program.initial(device)) for device in self.program.devices}
 
     def skeleton(self) -> Skeleton:
-        """All edges between nodes."""
+        """Add all edges, and return the lowered program."""
         for number, first, second in self.nodes.chained:
             if number == PERIOD:
                 self.inside.append((first, second, 0, False))
@@ -112,7 +117,7 @@ class _Edges:
         )
 
     def _data(self, part: ProgramPart) -> None:
-        """Edges from the writer of a value to its readers in other lanes."""
+        """Add the edges from the writer of a value to its readers in other lanes."""
         for node, lane, values in part.reads:
             for value in values:
                 if part.number == PERIOD:
@@ -135,7 +140,7 @@ class _Edges:
         if later == 0:
             return
         self.reach = max(self.reach, later)
-        for r in range(later):  # the first repetitions read what the prologue wrote
+        for r in range(later):  # the first repetitions read values from the prologue
             moved = self.program.moved(value, r)
             found = self.parts[PROLOGUE].writers.get((device, moved))
             if found is None and moved not in self.initial[device]:
@@ -170,7 +175,11 @@ class _Edges:
         return ProgramError(f"device {device}, lane {lane[1]}", f"a read of {value}, which nobody writes", "a writer")
 
     def _lane_borders(self) -> None:
-        """Edges from the last node of a lane in one part to its first in the next, and the first receives."""
+        """Add the edges that join the parts of each lane.
+
+        They go from the last node of a lane in one part to its first in the next, and from the last node of the
+        period to its first in the next repetition.
+        """
         for lane in self.program.lanes:
             previous: tuple[int, int, int] | None = None
             for part in self.parts:
@@ -185,10 +194,11 @@ class _Edges:
                 previous = (part.number, last, -1 if part.number == PERIOD else 0)
 
     def _posts(self, lane: Lane, window: int) -> None:
-        """Add edges from compute nodes to receives (or gathers): node k makes room for the receive `window` later.
+        """Add edges from compute nodes to receives (or gathers).
 
-        Messages are numbered as they come. The prologue consumes fewer than come in it by what period and epilogue
-        consume of it, at most a window (window.py): so nothing waits for what comes in a later part.
+        Compute node k makes room for the receive `window` later. Messages are numbered as they arrive. Period and
+        epilogue consume at most a window of the messages that arrive in the prologue (receive_window.py). So no
+        receive waits for a node of a later part.
         """
         receives = [part.receives.get(lane, []) for part in self.parts]
         consumers = [part.consumers.get(lane, []) for part in self.parts]
@@ -200,7 +210,7 @@ class _Edges:
             rounds, consumer = divmod(place + behind, each)
             self.inside.append((consumers[PERIOD][consumer], node, -rounds, posts))
             self.reach = max(self.reach, -rounds)
-            for r in range(-rounds):  # the first repetitions have room from the prologue
+            for r in range(-rounds):  # nodes of the prologue make room for the first repetitions
                 self._post(
                     consumers[PROLOGUE], len(receives[PROLOGUE]) + r * each + place - window, (PERIOD, node, r), posts
                 )
@@ -216,7 +226,10 @@ class _Edges:
                 self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + place - window, (EPILOGUE, node, 0), posts)
 
     def _post(self, consumers: list[int], number: int, receive: tuple[int, int, int], posts: bool) -> None:
-        """A receive that has room from a node of the prologue, or (number below 0) from the start."""
+        """Add a receive for which a node of the prologue makes room.
+
+        If `number` is negative, the receive has room from the start.
+        """
         if number >= 0:
             self.between.append(((PROLOGUE, consumers[number], 0), receive, posts))
         elif posts:

@@ -1,12 +1,14 @@
-"""Meetings: when the last member of a collective is expected, where seconds of computation vary.
+"""Expected arrival of the last member of a collective, if compute seconds vary.
 
-A simulation plays mean seconds. The mean of the slowest member's arrival is later than the latest of the mean arrivals. So the kernel keeps,
-for each node, the variance of its end since the last collective that it waited for: the sum of the variances of the computation along the
-chain of causes. A collective begins when its slowest member is expected. Where nothing waits for a collective, variance goes on to add up
-past it; where computation waited for one, all members go on together and it begins anew at 0.
+A simulation plays mean seconds. The mean of the slowest member's arrival is later than the latest of the mean
+arrivals. A collective therefore begins when its slowest member is expected.
 
-Rules of this file: only indexing and arithmetic, as in kernel.py, which calls these functions. What members compute since they met varies
-independently. Source: cost/stragglers.py.
+For each node, the kernel keeps the variance of its end since the last collective that it waited for. It is the sum of
+the variances of the computation along the chain of causes. If no computation waits for a collective, variance
+continues to add up past it. If computation waited for a collective, all members continue together, and variance
+begins anew at 0. The model assumes that computation of different members varies independently between collectives.
+
+These functions use only indexing and arithmetic, like kernel.py, which calls them. Source: cost/stragglers.py.
 """
 
 from math import sqrt
@@ -18,7 +20,7 @@ _STEPS = 64.0  # entries of a table for each standard deviation (cost/stragglers
 
 
 def looked_up(table: Floats, z: float) -> float:
-    """A table's value at a distance of z >= 0 deviations, interpolated; 0 beyond its end."""
+    """Interpolate a table at z >= 0 standard deviations; 0 beyond its end."""
     at = z * _STEPS
     k = int(at)
     if k + 1 >= len(table):
@@ -29,7 +31,10 @@ def looked_up(table: Floats, z: float) -> float:
 def later(
     first_s: float, first_var: float, second_s: float, second_var: float, late: Floats, tail: Floats
 ) -> tuple[float, float]:
-    """Mean and variance of the later of two independent normal times (Clark's first two moments)."""
+    """Mean and variance of the later of two independent normal times.
+
+    The formulas are Clark's first two moments.
+    """
     if second_s > first_s:
         first_s, first_var, second_s, second_var = second_s, second_var, first_s, first_var
     both = sqrt(first_var + second_var)
@@ -49,7 +54,13 @@ def last_arrival(n: int, copies: int, a_ptr: Ints, a_from: Ints, end: Floats, sp
     Ranks of equal mean and variance, such as replicas, are merged first.
 
     Arguments:
-        copies: members that each arrival stands for. numbers: (means, variances, late, tail) of cost/stragglers.py.
+        n: the collective's node.
+        copies: number of members that each arrival stands for.
+        a_ptr: pointers of `arrivals.arrivals`, by node.
+        a_from: nodes of `arrivals.arrivals`.
+        end: end of each node, in seconds.
+        spread: variance of each node's end, in square seconds.
+        numbers: (means, variances, late, tail) of cost/stragglers.py.
     """
     means, variances, late, tail = numbers
     found_s, found_var, joined = 0.0, 0.0, 0

@@ -1,9 +1,11 @@
-"""Nodes: what of a program runs as one, with the rows of a trace that it stands for.
+"""Nodes of a lowered program, and the rows of a trace that they stand for.
 
-Rules of this file: structure only, no seconds and no bytes. A node is a compute instruction, a send with its receive
-(rendezvous), or a collective with all its members. A backward whose gradient buckets are read by another lane before it is
-over is a chain of nodes, one up to each such bucket (order.py, rule 2). Nodes of one signature cost the same but for the
-samples of their microbatch.
+A node is a compute instruction, a send with its receive (rendezvous), or a collective with all its members. If
+another lane reads gradient buckets of a backward before the backward ends, the backward is a chain of nodes. Each
+node of the chain goes up to one such bucket (order.py, rule 2). Nodes of one signature and number of samples have the
+same cost.
+
+This module has structure only, without seconds and bytes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,10 +28,10 @@ from hocket.program.order import early_writes
 from hocket.program.program import Lane, Lanes, Program
 
 KINDS = tuple(Kind)
-_NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.DROP})  # by their value
+_NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.DROP})  # kinds with their value in the name
 _NAMED_AS_WRITTEN = SWAPS | COLLECTIVES
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
-_MARK = 8_888_888_888  # stands for the index while a label is made
+_MARK = 8_888_888_888  # placeholder of the index while a label is made
 _KIND_OF_VALUE = itemgetter(0, 1, 3, 4)  # what, stage, part and copy of a value: all but its index
 PROLOGUE, PERIOD, EPILOGUE = range(3)
 
@@ -39,9 +41,9 @@ class Signature:
     """Common properties of nodes with equal cost.
 
     Attributes:
-        members: one instruction for each device that takes part, sender before receiver.
-        first_bucket, last_bucket: of the part of a backward that this is; (-1, -1) when it is all of it, and otherwise
-            from behind one bucket (-1: the start) to behind another (-1: the end).
+        members: one instruction for each participating device, sender before receiver.
+        first_bucket: bucket after which a part of a backward begins; -1 for the start of the instruction.
+        last_bucket: bucket after which a part of a backward ends; -1 for the end of the instruction.
     """
 
     members: tuple[Instruction, ...]
@@ -51,15 +53,22 @@ class Signature:
 
 @dataclass
 class ProgramPart:
-    """Prologue, period or epilogue: nodes, and the rows of a trace that they stand for.
+    """Nodes of prologue, period or epilogue, and the rows of a trace for them.
 
     Attributes:
-        signature, lane, index, moves: of every node; `moves`: the index counts microbatches and moves on with the period.
+        number: PROLOGUE, PERIOD or EPILOGUE.
+        content: instructions by lane.
+        signature: signature of every node.
+        lane: lane of every node.
+        index: index of every node's instruction; 0 if it counts updates.
+        moves: True for every node with an index that counts microbatches and grows with each repetition of the
+            period.
         rows: (lane, first node, last node, kind, stage, index, label, batch) of every instruction.
-        ends: first and last node of every lane; of a transfer the sender's lane, of a collective the first member's.
-        writers: (node, lane, repetitions until it has its name) by (device, value).
+        ends: first and last node of every lane. A transfer counts in the sender's lane, a collective in the first
+            member's.
+        writers: by (device, value), the writer as (node, lane, repetitions until the value has this name).
         reads: (node, lane, values).
-        consumers: by lane of receives, the compute nodes that consume its messages (window.py), in order.
+        consumers: by lane of receives, the compute nodes that consume its messages (receive_window.py), in order.
         receives: by lane of receives, its nodes in order.
     """
 
@@ -78,7 +87,7 @@ class ProgramPart:
 
 
 def cost_key(i: Instruction) -> tuple[object, ...]:
-    """Key of an instruction's bytes and seconds on a given device, without its microbatch."""
+    """Key of an instruction's bytes and seconds, without device and microbatch."""
     return (
         i.kind,
         i.stage,
@@ -90,7 +99,7 @@ def cost_key(i: Instruction) -> tuple[object, ...]:
 
 
 def _key(i: Instruction) -> tuple[object, ...]:
-    """Key of an instruction's cost, without its microbatch."""
+    """Key of an instruction's signature: devices and cost, without its microbatch."""
     return (i.device, i.peer, i.group, *cost_key(i))
 
 
@@ -99,16 +108,17 @@ class IrregularError(Exception):
 
 
 class Nodes:
-    """The nodes of a program.
+    """Nodes of a program.
 
     Attributes:
         parts: prologue, period, epilogue.
-        made: the signatures; labels: names of instructions, with {} for the index.
-        chained: (part, node, next node) of nodes that follow each other in a lane of one part.
+        made: the signatures.
+        labels: number of each name of an instruction; the name has {} for the index.
+        chained: (part, node, next node) for successive nodes in a lane of one part.
 
     Raises:
-        ProgramError: sends without receives, collectives without members, lanes with several peers.
-        IrregularError: these would meet in another part of the program.
+        ProgramError: a send has no receive, a collective lacks a member, or a lane has several peers.
+        IrregularError: sends and receives, or members of a collective, do not meet in the same part of the program.
     """
 
     def __init__(self, program: Program) -> None:
@@ -130,7 +140,7 @@ class Nodes:
             self._nodes(part)
 
     def folded(self, value: Value) -> tuple[object, int]:
-        """The value's name in the period before it, and after how many repetitions it has its own."""
+        """Name of a value in the first repetition, and the repetitions until its own name."""
         what, stage, index, part, copy = value
         stride = self._updates[stage] if what in COUNTS_UPDATES else self.program.stride
         if stride == 0:
@@ -139,7 +149,11 @@ class Nodes:
         return (what, stage, first, part, copy), rounds
 
     def _find_watched(self) -> frozenset[tuple[int, int, int, int]]:
-        """Accumulators that another lane reads: (device, stage, bucket, microbatch within the period)."""
+        """Find the accumulators that another lane reads.
+
+        Returns:
+            Device, stage, bucket and microbatch within the period, for each.
+        """
         stride = self.program.stride if self.program.period else 0
         found = set()
         for _, instruction in self.program.instructions():
@@ -197,7 +211,7 @@ class Nodes:
             part.ends[lane] = (part.ends[lane][0] if lane in part.ends else nodes[0], previous)
 
     def _cuts(self, instruction: Instruction) -> tuple[int, ...]:
-        """Buckets of a backward behind which it is cut in two."""
+        """Buckets after which a backward is cut into separate nodes."""
         if instruction.kind is not Kind.BACKWARD or not self._watched:
             return ()
         stride = self.program.stride if self.program.period else 0

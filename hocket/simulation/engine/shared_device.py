@@ -1,6 +1,7 @@
-"""A device that runs a background job: the foreground's layers on it, one of each compute lane, and the launch that is on it.
+"""State of a device that two jobs share.
 
-Rules of this file: state of one device and the rates that follow from it (`Collocation`, `Ceiling`); events are the replay's.
+The state is the foreground's current layer of each compute lane, and the background's current launch. Rates follow
+from the state (`Collocation`, `Ceiling`). replay.py handles the events.
 """
 
 from dataclasses import dataclass, field
@@ -13,13 +14,21 @@ from hocket.cost.contention import Ceiling, Collocation
 
 @dataclass
 class Motion:
-    """A node in motion: latency (`phase` 0), then its work; layer by layer for computation.
+    """A node in motion: first its latency (`phase` 0), then its work (`phase` 1).
+
+    A compute instruction proceeds layer by layer.
 
     Attributes:
-        left, rate, since: seconds of work that remained at a time, and the rate from then on. pace: the rate by that without launches.
-        devices: that run a background and take part; of a compute instruction the one that computes, if it runs a background.
-        began, lost_s: of the layer or the collective, when it began, and seconds that it lost to launches.
-        works, at: of a compute instruction its layers, and the one that runs.
+        devices: participating devices with a background job.
+        since: time of the last update.
+        left: seconds of work that remained at `since`.
+        rate: progress since then.
+        pace: rate relative to the rate without launches.
+        began: begin of the layer or the collective.
+        lost_s: seconds that the layer or the collective lost to launches.
+        works: layers of a compute instruction; empty for other nodes.
+        at: index of the running layer.
+        version: number of the latest update; events of earlier versions are void.
     """
 
     node: int
@@ -37,7 +46,7 @@ class Motion:
 
     @property
     def computes(self) -> bool:
-        """True if foreground layers run here on a device that has a background."""
+        """True if the node computes layers on a device with a background job."""
         return bool(self.works)
 
 
@@ -46,11 +55,19 @@ class SharedDevice:
     """One device shared by two jobs.
 
     Attributes:
-        ceiling: what both jobs do together at most. place: of the launch that is on the device, or comes next, in the background's step.
-        layers, collectives: of the foreground, in motion here, by node.
-        pace: of the foreground's layers beside the launch, 1 without one.
-        share: of the device, that the launch has; 0 for no launch. queued: launches that were given to the device and are not over.
-        work_s, speed, since: seconds of the launch's work that remained at a time, and its rate from then on.
+        ceiling: maximum of what both jobs do together.
+        place: index of the current or next launch in the background's step.
+        layers: compute instructions of the foreground in motion here, by node.
+        collectives: collectives of the foreground in motion here, by node.
+        pace: pace of the foreground's layers beside the launch; 1 without a launch.
+        queued: number of launches in the device's queue that have not ended.
+        share: share of the device that the launch has; 0 without a launch.
+        work_s: seconds of the launch's work that remained at `since`.
+        speed: rate of the launch since then.
+        launched: begin of the launch.
+        since: time of the last update.
+        version: number of the latest update; events of earlier versions are void.
+        asked: True if an attempt to begin a launch is scheduled.
         log: begin, end and seconds of work of every launch.
     """
 
@@ -74,7 +91,7 @@ class SharedDevice:
 
     @property
     def launch(self) -> Launch:
-        """The launch that is on the device, or comes next."""
+        """The current or next launch."""
         return self.job.launches[self.place]
 
     @property
@@ -88,24 +105,24 @@ class SharedDevice:
         return min(1.0, sum(one.works[one.at].demand for one in self.layers.values()))
 
     def room(self) -> float:
-        """The share that a launch may begin with; 0 where that is less than a launch takes."""
+        """Share of the device with which a launch may begin; 0 if it is too small."""
         need = self.launch.demand
         share = self.rules.share(self.demand, need, self.ceiling)
         return share if share >= min(need, self.rules.least_share) else 0.0
 
     def begin(self, share: float, now: float) -> None:
-        """Begin the next launch, with those that are given to the device together with it."""
+        """Begin the next launch, and queue the launches after it (`outstanding`)."""
         self.queued = self.rules.outstanding
         self._put(share, now)
 
     def advance(self, now: float) -> None:
-        """Count the launch's work since the last look."""
+        """Update the launch's work since the last update."""
         if self.busy:
             self.work_s -= (now - self.since) * self.speed
         self.since = now
 
     def settle(self, now: float) -> float:
-        """Give both jobs their rates; return when the launch ends, infinite without one."""
+        """Update the rates of both jobs; return the launch's end, infinite without one."""
         self.version += 1
         self.pace = 1.0
         if not self.busy:
@@ -118,7 +135,7 @@ class SharedDevice:
         return now + max(0.0, self.work_s) / self.speed
 
     def end(self, now: float) -> bool:
-        """End the launch; return whether none follows at once."""
+        """End the launch; return True if no queued launch follows at once."""
         self.log.append((self.launched, now, self.launch.seconds))
         self.place = (self.place + 1) % len(self.job.launches)
         self.queued -= 1
@@ -129,7 +146,7 @@ class SharedDevice:
         return True
 
     def stop(self, now: float) -> None:
-        """Note the part of a launch that was done when the foreground came to its end."""
+        """Log the finished part of the current launch at the end of the foreground."""
         if self.busy and self.launched < now:
             self.advance(now)
             self.log.append((self.launched, now, self.launch.seconds - self.work_s))

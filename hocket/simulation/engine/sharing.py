@@ -1,7 +1,7 @@
-"""Sharing of links and cores among the nodes of a run, one node at a time: the rules of the kernel, without its clock.
+"""Sharing of links and cores among the nodes of a run, without a clock.
 
-Rules of this file: the tables and the rates are the kernel's own (tables.py, kernel.py), so that a replay without a background job gives
-the run that it replays.
+Tables and rates are those of the kernel (tables.py, kernel.py), so that a replay without a background job gives the
+same run.
 """
 
 import numpy as np
@@ -12,10 +12,12 @@ from hocket.simulation.engine.tables import NodeLayout, cost_tables, use_tables
 
 
 class ResourceLoads:
-    """Loads of links, cores and devices, with the nodes in motion that put them there.
+    """Loads of links, cores and devices, and the nodes in motion that cause them.
 
     Attributes:
-        signature: of every node. work_s, latency_s: of every node alone: seconds that may be shared, and seconds before these.
+        signature: signature of every node.
+        work_s: seconds of every node alone in which it may share resources.
+        latency_s: seconds of every node before these.
     """
 
     def __init__(self, layout: NodeLayout, costs: CostModel) -> None:
@@ -26,7 +28,7 @@ class ResourceLoads:
         numbers = np.arange(layout.nodes)
         rounds = np.clip((numbers - prologue) // period, 0, layout.repeats) if period else np.zeros_like(numbers)
         at = numbers - rounds * period
-        # Behind the last repetition a node is one of the epilogue, whose templates follow the period's.
+        # Nodes after the last repetition are those of the epilogue. Their templates follow those of the period.
         at = np.where(numbers >= prologue + period * layout.repeats, numbers - period * (layout.repeats - 1), at)
         moved = index[at] + moves[at] * rounds * skeleton.program.stride
         classes = int(size_class.max()) + 1
@@ -46,19 +48,27 @@ class ResourceLoads:
         return self._ptr[s + 1] > self._ptr[s] and self.work_s[node] > 0
 
     def enter(self, node: int) -> list[int]:
-        """Add a node's loads; return the nodes in motion whose rates may change, itself included."""
+        """Add a node's loads.
+
+        Returns:
+            Nodes in motion with rates that may change, the node itself included.
+        """
         return self._change(node, 1)
 
     def leave(self, node: int) -> list[int]:
-        """Take a node's loads away; return the nodes in motion whose rates may change."""
+        """Remove a node's loads.
+
+        Returns:
+            Nodes in motion with rates that may change.
+        """
         return self._change(node, -1)
 
     def rate(self, node: int) -> float:
-        """Progress of a node in motion by its progress alone, at most 1."""
+        """Progress of a node in motion, relative to its progress alone; at most 1."""
         return self._rate(self.signature[node], self._loads)
 
     def least_rate(self, node: int) -> float:
-        """The lowest rate that a node can have, beside everything that can run at once."""
+        """Lowest possible rate of a node, beside all nodes that can run at once."""
         return self._rate(self.signature[node], self._most)
 
     def _rate(self, signature: int, loads: list[float]) -> float:

@@ -1,7 +1,7 @@
-"""Tables: a lowered program with costs and a number of repetitions, as the flat arrays that the kernel plays.
+"""Flat arrays for the kernel, from a lowered program, costs and repetitions.
 
-Rules of this file: every array is explained where it is made; costs are asked once for each signature and each number
-of samples, never for each node.
+Every array is documented where it is made. The cost model is called once for each signature and number of samples,
+never for each node.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,13 @@ from hocket.simulation.engine.nodes import PERIOD, Signature, cost_key
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Node numbers: prologue, `repeats` periods, epilogue; structure only.
+    """Numbering of nodes: prologue, `repeats` periods, epilogue; structure only.
 
     Attributes:
-        program: what was lowered; asked: the repetitions that were asked for.
-        repeats: the same, or 0 when the lowered program is the whole run unrolled.
+        program: the program before lowering.
+        skeleton: the lowered program.
+        repeats: repetitions of the period; 0 if the lowered program is the whole run unrolled.
+        asked: requested repetitions of the period.
     """
 
     program: Program
@@ -35,18 +37,22 @@ class NodeLayout:
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
-        """Nodes of prologue, period and epilogue."""
+        """Number of nodes of prologue, period and epilogue."""
         prologue, period, epilogue = (len(part.signature) for part in self.skeleton.parts)
         return prologue, period, epilogue
 
     @property
     def nodes(self) -> int:
-        """Nodes of the whole run."""
+        """Number of nodes of the whole run."""
         prologue, period, epilogue = self.sizes
         return prologue + self.repeats * period + epilogue
 
     def number(self, place: tuple[int, int, int]) -> int:
-        """Number of a node given as (part, node of the part, repetition); negative repetitions count from the end."""
+        """Number of a node in the run.
+
+        Arguments:
+            place: part, node of the part, and repetition; negative repetitions count from the end.
+        """
         part, node, repetition = place
         prologue, period, _ = self.sizes
         if part == PERIOD:
@@ -55,10 +61,13 @@ class NodeLayout:
 
     @cached_property
     def structure(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
-        """Arrays of the templates, of the edges, and how many edges lead to each node.
+        """Arrays of templates, edges, and number of edges to each node.
 
-        Templates: signature, lane, index, moves. Edges inside the period in compressed rows (pointer by node, distance to
-        the successor's number, posts), others as linked lists (head by node, next, successor, posts), first posts.
+        Returns:
+            - Templates: signature, lane, index, moves.
+            - Edges inside the period, in compressed rows: pointer by node, distance to the successor's number, posts.
+              Other edges, as linked lists: head by node, next, successor, posts. First posts.
+            - Number of edges to each node.
         """
         skeleton, (prologue, period, _) = self.skeleton, self.sizes
         columns = zip(*((part.signature, part.lane, part.index, part.moves) for part in skeleton.parts), strict=True)
@@ -68,7 +77,8 @@ class NodeLayout:
             if skeleton.inside
             else (np.zeros(0, dtype=np.int64),) * 4
         )
-        # Of what one node sets free sends come first: those that are over at once are so before the next instruction begins.
+        # Of the nodes that one node releases, sends come first. A send without duration then ends before the next
+        # instruction begins.
         sends = np.array([signature.members[0].kind is Kind.SEND for signature in skeleton.signatures], dtype=np.bool_)
         send_at = sends[node[0]]
         order = np.lexsort((~send_at[prologue + target], source)) if period else source
@@ -98,7 +108,13 @@ class NodeLayout:
 
 
 def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[tuple[int, ...]], np.ndarray]:
-    """Microbatches of instructions, distinct sample counts, and the size class of each microbatch of a batch."""
+    """Size classes of microbatches.
+
+    Returns:
+        - Distinct numbers of merged microbatches of instructions, ascending.
+        - Distinct sample counts (classes), each by number of merged microbatches.
+        - Class of each microbatch of a batch.
+    """
     merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
     sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
     kinds = sorted(set(sizes))
@@ -106,7 +122,7 @@ def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[
 
 
 def fraction(signature: Signature, costs: CostModel, samples: int) -> float:
-    """The part of its instruction's seconds that a node takes."""
+    """Fraction of its instruction's seconds that a node has."""
     if signature.first_bucket < 0 and signature.last_bucket < 0:
         return 1.0
     ready = costs.ready_fractions(signature.members[0].stage, samples)
@@ -118,12 +134,14 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
     """Costs by signature and number of samples.
 
     Returns:
-        size_class: for every microbatch of a batch, which of the different numbers of samples it has (and so many microbatches
-            from it on, as are merged anywhere).
-        (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role): an entry for
-        signature s and class k stands at s * classes + k, but for latency, devices and role, which stand at s. Operations
-        are changes of a device's memory when the node ends (of a send, at the next begin or end of a compute instruction; role tells
-        them apart); hold applies when it starts; post when its receive is posted.
+        size_class: size class of every microbatch of a batch (`size_classes`).
+        tables: (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes,
+            role). An entry for signature s and class k is at s * classes + k; latency, devices and role are at s.
+            Changes of a device's memory apply at different times:
+
+            - op: when the node ends; for a send, at the next begin or end of a compute instruction (`role`).
+            - hold: when the node starts.
+            - post: when the node's receive is posted.
     """
     merged, kinds, size_class = size_classes(skeleton, costs)
     apart = merged != [1]
@@ -149,7 +167,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
             latency[s] = latency_s
             work[s, k] = flow_s + costs.seconds(one, samples) * fraction(signature, costs, samples)
             for member in signature.members:
-                # Replicas have the same, but for what of a bundle's pieces stays where it is.
+                # Replicas have equal costs, except that different pieces of merged microbatches stay on their device.
                 key = (cost_key(member), samples, member.device if apart else -1)
                 if key not in known:
                     memory = costs.memory
@@ -184,10 +202,14 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
 
 
 def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
-    """Resource use by signature for the kernel.
+    """Resource use by signature, for the kernel.
 
-    (use_ptr, use_resource, use_load, use_sharing) by signature; (share_ptr, share_lane), the lanes that a resource
-    may govern; capacity by resource. Resources that can never be short are left out.
+    Resources that can never be short are left out.
+
+    Returns:
+        - use_ptr, use_resource, use_load, use_sharing: uses by signature.
+        - share_ptr, share_lane: by resource, the lanes that it may slow down.
+        - capacity: by resource.
     """
     lanes: list[set[int]] = [set() for _ in skeleton.signatures]
     for part in skeleton.parts:
@@ -231,7 +253,7 @@ def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
 
 
 def _alike(i: Instruction) -> object:
-    """Instructions with this in common use the same."""
+    """Key of instructions that use the same resources."""
     if i.kind is Kind.SEND:
         return i.kind, i.device, i.peer, i.reads[0].copy
     if i.kind in COLLECTIVES:

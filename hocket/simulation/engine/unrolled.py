@@ -1,6 +1,6 @@
-"""Unrolled: the nodes of a run by their numbers: what each is, what waits for it, and of which layers it is.
+"""Nodes of a run by number: instruction, successors and layers.
 
-Rules of this file: structure and costs as they were played; no clock.
+This module has structure and costs of the run, and no clock.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from hocket.simulation.result import SimulationResult
 
 
 class Unrolled:
-    """The nodes of a lowered program with its repetitions."""
+    """Nodes of a lowered program with all its repetitions."""
 
     def __init__(self, layout: NodeLayout, costs: CostModel) -> None:
         self._layout, self._costs = layout, costs
@@ -26,7 +26,7 @@ class Unrolled:
         self._works: dict[tuple[int, int], tuple[LayerDemand, ...]] = {}
 
     def kind(self, n: int) -> tuple[int, int]:
-        """Signature and samples of a node: nodes that agree in both cost the same."""
+        """Signature and number of samples of a node; they determine its cost."""
         if n not in self._kinds:
             local, round_ = self._local(n)
             signature, index, moves = (column[local] for column in self._templates)
@@ -36,18 +36,18 @@ class Unrolled:
         return self._kinds[n]
 
     def instruction(self, n: int) -> Instruction:
-        """A node's instruction; of a transfer the sender's, of a collective the first member's."""
+        """Instruction of a node: the sender's or the first member's if there are several."""
         return self._layout.skeleton.signatures[self.kind(n)[0]].members[0]
 
     def computes(self, n: int) -> bool:
         """True if a node is computation.
 
-        Loads and swaps are not, even where the compute lane waits for them.
+        Loads and swaps are no computation, even if the compute lane waits for them.
         """
         return self.instruction(n).kind in COMPUTES
 
     def works(self, n: int) -> tuple[LayerDemand, ...]:
-        """The layers of a node in which a device computes."""
+        """Layers of a compute node, with their demand."""
         kind = number, samples = self.kind(n)
         if kind not in self._works:
             made = self._layout.skeleton.signatures[number]
@@ -56,7 +56,7 @@ class Unrolled:
         return self._works[kind]
 
     def utilization(self, outcome: SimulationResult) -> dict[int, float]:
-        """Mean needed share of each device while it computes; 1 for a device that computes nothing."""
+        """Mean demand of each device while it computes; 1 for a device that never does."""
         needed: dict[int, float] = {}
         spans: dict[int, list[tuple[float, float]]] = {device: [] for device in outcome.program.devices}
         for n, (start_s, end_s) in enumerate(zip(outcome.start_s.tolist(), outcome.end_s.tolist(), strict=True)):
@@ -69,7 +69,10 @@ class Unrolled:
         return {device: min(1.0, needed[device] / busy_s[device]) if device in busy_s else 1.0 for device in spans}
 
     def successors(self, n: int) -> list[int]:
-        """Nodes that wait for one, as the kernel finds them: relative numbers inside the period, linked lists elsewhere."""
+        """Nodes that wait for node n.
+
+        As in the kernel, edges inside the period are relative numbers, and other edges are linked lists.
+        """
         t_ptr, t_step, _, x_head, x_next, x_to = self._edges
         prologue, period, _ = self._layout.sizes
         base = prologue + period * self._layout.repeats
@@ -89,7 +92,11 @@ class Unrolled:
 
 
 def covered(spans: np.ndarray, begin: float, end: float) -> float:
-    """Seconds between two times in which at least one of some spans is, given as rows of (begin, end)."""
+    """Seconds between two times that at least one span covers.
+
+    Arguments:
+        spans: rows of (begin, end).
+    """
     total, reached = 0.0, begin
     for first, last in spans[np.argsort(spans[:, 0], kind="stable")].tolist():
         if last > reached:

@@ -1,7 +1,7 @@
-"""HostCourse: what of a program's values lies on hosts, and what is on its way to or from a device, over the time of a simulated run.
+"""Host memory and bytes in transit over the time of a simulated run.
 
-Rules of this file: a value on a host takes its memory when its swap begins, unless it takes over that of one that is freed there; what
-moves is counted from the start of its transfer to the end.
+A value on a host occupies memory from the start of its swap, unless it takes over the memory of a value that is freed
+there. A moving value counts from the start to the end of its transfer.
 """
 
 from collections import defaultdict
@@ -16,19 +16,19 @@ from hocket.program.order import heir_of
 from hocket.simulation.result import SimulationResult
 
 Series = list[tuple[float, float]]
-"""Seconds, and the bytes from then on."""
+"""Pairs of a time in seconds and the bytes from then on."""
 _MOVES = (*SWAPS, Kind.SEND, Kind.RECEIVE)
 
 
 class HostCourse(NamedTuple):
-    """Bytes of each device's values on its host, and in transit, over time."""
+    """Bytes of each device's values over time: on its host, and in transit."""
 
     host: dict[int, Series]
     moving: dict[int, Series]
 
 
 def host_course(outcome: SimulationResult) -> HostCourse:
-    """Host memory of a simulated run with swaps."""
+    """Compute host memory and bytes in transit of a simulated run with swaps."""
     program, trace = outcome.program, outcome.trace
     sizes = PlanSizes(outcome.costs, program)
     host: dict[int, Series] = {device: [] for device in program.devices}
@@ -54,7 +54,7 @@ def host_course(outcome: SimulationResult) -> HostCourse:
 
 
 def _summed(changes: Series) -> Series:
-    """Sums of changes after each moment of change."""
+    """Cumulative sums of changes, by time."""
     by_time: defaultdict[float, float] = defaultdict(float)
     for second, amount in changes:
         by_time[second] += amount

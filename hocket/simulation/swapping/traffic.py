@@ -1,6 +1,6 @@
-"""Swap traffic of a run: bytes by kind and direction, and the host peak of each device.
+"""Swap traffic of a run: bytes by kind and direction, and peaks of host memory.
 
-Rules of this file: all of it follows from the kernel's times and the names of copies; a plan without swaps has none of it.
+All numbers follow from the kernel's times and the names of copies.
 """
 
 from collections import defaultdict
@@ -15,11 +15,13 @@ from hocket.simulation.result import SimulationResult
 
 @dataclass(frozen=True)
 class Swapped:
-    """Bytes of one iteration (of a batch), by the word of a value's kind, and by device.
+    """Swapped bytes of one iteration, and peaks of host memory.
 
     Attributes:
-        in_bytes, out_bytes: swapped in and out, of all devices together. device_bytes: both, of each device.
-        host_peak_bytes: the most that lies on the host for each device at one time of the whole run.
+        in_bytes: bytes swapped in, of all devices together, by the name of the value's kind.
+        out_bytes: bytes swapped out, likewise.
+        device_bytes: bytes swapped in and out, by device.
+        host_peak_bytes: peak of each device's bytes on the host, over the whole run.
     """
 
     in_bytes: dict[str, float] = field(default_factory=dict)
@@ -51,14 +53,17 @@ def swapped_of(outcome: SimulationResult) -> Swapped | None:
 
 
 def swaps_of(outcome: SimulationResult) -> Iterator[tuple[int, float, float]]:
-    """Every swap of the whole run: device, bytes, seconds."""
+    """Yield every swap of the whole run: device, bytes, seconds."""
     for i, number in _ran(outcome):
         if i.kind in SWAPS:
             yield i.device, _bytes(outcome, i.writes[0]), float(outcome.end_s[number] - outcome.start_s[number])
 
 
 def _ran(outcome: SimulationResult) -> Iterator[tuple[Instruction, int]]:
-    """Yield every executed instruction of a microbatch size, with its index in the kernel's times."""
+    """Yield every executed instruction, with its index in the kernel's times.
+
+    The instruction is the one of its node's signature, so its microbatch may be another one.
+    """
     layout, skeleton = outcome.layout, outcome.layout.skeleton
     prologue, period, _ = layout.sizes
     for part in skeleton.parts:
@@ -77,7 +82,7 @@ def _bytes(outcome: SimulationResult, value: Value) -> float:
 def _host_peaks(outcome: SimulationResult) -> dict[int, float]:
     """Peak host bytes by device.
 
-    A buffer exists from the begin of its write to the end of the instruction that frees it.
+    A buffer exists from the start of its write to the end of the instruction that frees it.
     """
     program = outcome.program
     level = {d: sum(_bytes(outcome, v) for v in program.initial(d)) for d in program.devices}
