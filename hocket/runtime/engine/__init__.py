@@ -1,4 +1,1 @@
-"""Engines: interpreters of a program.
-
-Each follows the rules of hocket/program/order.py.
-"""
+"""Engines: interpreters of a program, by the rules of hocket/program/order.py."""

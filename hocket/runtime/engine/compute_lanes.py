@@ -1,9 +1,8 @@
 """Compute lanes of one device beyond the first, and their exchange of values.
 
-Waves run in these lanes, each in a thread of its own.
-
-Rules of this file: a value is given by the lane that writes it and taken by the one that reads it; who comes first waits. Whoever fails
-says so, and all others end with that failure. On a GPU a thread only puts kernels into its lane's stream; events order the streams.
+Waves run in these lanes, each in its own thread. The lane that writes a value gives it, and the lane that reads it
+takes it. A lane that comes first waits. If a lane fails, all other lanes end with its exception. On a GPU, a thread
+only enqueues kernels into its lane's stream; events order the streams.
 """
 
 import threading
@@ -18,30 +17,30 @@ from hocket.program.instruction import Value
 class Exchange:
     """Exchange between the compute lanes of one device.
 
-    It passes values, and decisions of the first lane.
+    It passes values, and the decisions of the first lane.
 
     Attributes:
-        failure: of any lane.
+        failure: first exception of any lane.
     """
 
     def __init__(self, lanes: int) -> None:
-        """Make the exchange for `lanes` compute lanes beside the first."""
+        """Create the exchange for `lanes` lanes in addition to the first compute lane."""
         self.failure: BaseException | None = None
         self._values: dict[Value, Any] = {}
         self._changed = threading.Condition()
         self._answers: list[SimpleQueue[bool | None]] = [SimpleQueue() for _ in range(lanes)]
 
     def give(self, value: Value, thing: Any) -> None:
-        """A value is there."""
+        """Publish a value."""
         with self._changed:
             self._values[value] = thing
             self._changed.notify_all()
 
     def take(self, value: Value) -> Any:
-        """A value of another lane, as soon as it is there.
+        """Wait for a value of another lane and remove it.
 
         Raises:
-            BaseException: what another lane failed with.
+            BaseException: the exception of a lane that failed.
         """
         with self._changed:
             self._changed.wait_for(lambda: value in self._values or self.failure is not None)
@@ -51,7 +50,7 @@ class Exchange:
             return self._values.pop(value)
 
     def look_again(self) -> None:
-        """A transfer has begun."""
+        """Note that a transfer has begun; waiting lanes check again."""
 
     def answer(self, goes_on: bool) -> None:
         """Publish whether another period follows the announced ones."""
@@ -59,11 +58,11 @@ class Exchange:
             answers.put(goes_on)
 
     def goes_on(self, lane: int) -> bool:
-        """The next answer, for one lane; False where there will be none."""
+        """Wait for the next answer for one lane; False after a failure."""
         return bool(self._answers[lane].get())
 
     def fail(self, error: BaseException) -> None:
-        """A lane has failed: nobody waits any longer."""
+        """Record a lane's failure and wake up all waiting lanes."""
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()
@@ -81,10 +80,10 @@ class Exchange:
 
 
 class Lanes:
-    """The threads of the lanes beside the first."""
+    """Threads of the lanes in addition to the first compute lane."""
 
     def __init__(self, exchange: Exchange, works: Sequence[Callable[[int], None]], name: str) -> None:
-        """Start them; each is told its number."""
+        """Start the threads; each receives its number."""
         self._exchange = exchange
         self._threads = [
             threading.Thread(target=self._run, args=(work, k), name=f"{name} wave {k + 1}", daemon=True)
@@ -96,14 +95,14 @@ class Lanes:
     def _run(self, work: Callable[[int], None], number: int) -> None:
         try:
             work(number)
-        except BaseException as error:  # whoever waits raises it
+        except BaseException as error:  # waiting lanes raise it
             self._exchange.fail(error)
 
     def join(self) -> None:
-        """Return when all are at their end.
+        """Wait for all threads.
 
         Raises:
-            BaseException: what one of them failed with.
+            BaseException: the exception of a lane that failed.
         """
         for thread in self._threads:
             thread.join()

@@ -1,15 +1,17 @@
-"""The distributed engine: one process a device, over gloo or NCCL.
+"""Distributed engine: one process per device, over gloo or NCCL.
 
-Rules of this file: what a worker keeps from segment to segment, and what it says of itself between them. How a segment runs is
-segment.py's: the compute lane in the thread that calls `run`, which begins the transfers of the other lanes as it goes and waits for
-what it reads (transfers.py); further compute lanes, of waves, in threads of their own (compute_lanes.py), and so lanes of swaps (shared_values.py).
-What an instruction means is device.py's.
+This file has the state that a worker keeps between segments. Other files define the rest:
+
+- segment.py runs a segment. The first compute lane runs in the thread that calls `run`. It begins the transfers of
+  other lanes and waits for the values that it reads (transfers.py).
+- Further compute lanes, for waves, and swap lanes have their own threads (compute_lanes.py, shared_values.py).
+- device.py defines the meaning of instructions.
 
     worker = Worker(captured, layout, program, number)  # a collective call: every rank of the default process group
     worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
     worker.state(); worker.load(state)                # between segments: one version of every stage's weights
 
-Every member of a tensor-parallel group runs its group's instructions, on its divided model (shard_model.py).
+Every rank of a tensor-parallel group runs the group's instructions, on its shard of the model (shard_model.py).
 """
 
 import time
@@ -51,12 +53,12 @@ from hocket.util.time_slice import long_time_slice
 
 
 class Worker:
-    """Engine of one device of a program, in a process of its own.
+    """Engine of one device of a program, in its own process.
 
     Attributes:
-        position: samples of the data that are behind the last segment.
-        records: what ran in the last segment, if asked for, in any order. A transfer begins when it is posted; a receive
-            ends when compute finds that it is there, at the latest when it needs it: the send says more exactly when.
+        position: number of samples trained on up to the end of the last segment.
+        records: instructions of the last segment in any order, if recorded. A transfer begins when it is posted. A
+            receive ends when the compute lane takes its value, so the end of the send is more exact.
     """
 
     def __init__(
@@ -77,18 +79,19 @@ class Worker:
     ) -> None:
         """Join the other workers.
 
-        A collective call, made by all ranks of the default process group.
+        This is a collective call of all ranks of the default process group.
 
         Arguments:
-            number: which device of the program; that of rank r is program.devices[r // layout.tensor].
-            device: where its tensors live; with NCCL a CUDA device.
-            record: keep the times of every instruction.
-            shared_memory: send messages between processors of one machine through its memory.
-            division: of a tensor-parallel plan: by which `captured` was divided.
+            number: device of the program; for rank r it is program.devices[r // layout.tensor].
+            device: torch device of the tensors; a CUDA device with NCCL.
+            record: True to keep the times of every instruction.
+            shared_memory: True to send messages between CPU workers of one machine through shared memory.
+            division: tensor-parallel split by which `captured` was divided; None without tensor parallelism.
             memory, guard: see Device.
 
         Raises:
-            InputError: there are not as many workers as the plan has devices. MemoryExceeded: the weights do not fit.
+            InputError: the number of workers differs from the number of devices in the plan.
+            MemoryExceeded: the weights do not fit.
         """
         workers = len(program.devices) * layout.tensor
         if dist.get_world_size() != workers:
@@ -116,7 +119,7 @@ class Worker:
         self._roster = LaneTable(program, self.number)
         self._groups = Groups(program, self.number, self.device.device, shared_memory, layout.tensor)
         self._division = division
-        self._sharing = {  # the lane of gathers of each stage of this device that has any
+        self._sharing = {  # the lane of gathers of each of this device's stages with sharded weights
             s: group_lane(GATHER, tuple(sorted(shape.devices)))
             for s, shape in enumerate(program.stages)
             if shape.sharded and number in shape.devices
@@ -136,10 +139,11 @@ class Worker:
         """Run prologue, up to `repeats` periods and epilogue; return the periods run.
 
         Arguments:
-            repeats: fewer run if the observer asks. position: samples trained on before this segment begins.
+            repeats: maximum number of periods; the observer may end the segment earlier.
+            position: number of samples trained on before this segment.
 
-        Raises:
-            PeerLost: a transfer failed. Afterwards this worker can only end its process: other transfers have begun.
+            Raises:
+                PeerLost: a transfer failed. This worker must then end its process, because other transfers are pending.
         """
         store = self.device.start(position)
         self._memory.look(0)  # before a receive is posted
@@ -178,10 +182,10 @@ class Worker:
             self._losses,
         )
         try:
-            with long_time_slice():  # threads of transfers have been started, and keep theirs
+            with long_time_slice():  # transfer threads have been started before, so they keep the short time slice
                 store = segment.run(repeats, store)
             expected = set(self.program.final(self.number, segment.periods))
-            for value in expected.difference(store):  # weights that were gathered, and that no forward has read yet
+            for value in expected.difference(store):  # gathered weights that no forward has read yet
                 store[value] = transfers.take(value)
             transfers.end()
         finally:
@@ -194,7 +198,7 @@ class Worker:
         return segment.periods
 
     def _stream_of(self, lane: str) -> AbstractContextManager[Any]:
-        """Context of a compute lane's work: its CUDA stream.
+        """Return the context of a compute lane's work: its CUDA stream.
 
         Autograd accumulates gradients in the stream in which a parameter was first used.
         """
@@ -204,9 +208,9 @@ class Worker:
         return lost(self.number, self._division, self._step_of(instruction), instruction, error)
 
     def _step_of(self, instruction: Instruction) -> int:
-        """Training step (batch) of an instruction of this segment, from 0."""
+        """Return the training step of an instruction of this segment, counted from 0."""
         updates = instruction.counts_updates
-        # A gather is called by the version that its step has made.
+        # The index of a gather is the version that the step before it has written.
         number = instruction.index - (updates and instruction.kind is Kind.ALL_GATHER)
         microbatch = number * (self.program.rule.batch[instruction.stage] if updates else 1)
         return self.device.stream.step(microbatch)
@@ -214,15 +218,14 @@ class Worker:
     # -- between segments
 
     def state(self, to_save: bool = False) -> dict[str, dict[str, Any]]:
-        """Whole weights, buffers and optimizer state of this device, by global name.
+        """Return whole weights, buffers and optimizer state of this device, by name.
 
-        See ModelState.state.
-
-        For members of a tensor-parallel group, and for replicas that share a step, a collective call, after which each has
-        all of it.
+        Names are global; see ModelState.state. For ranks of a tensor-parallel group, and for replicas with sharded
+        steps, this is a collective call. By default every rank gets all tensors.
 
         Arguments:
-            to_save: of a group only the first member has what is divided, on the CPU; the others have what is left.
+            to_save: True if only the first rank of a tensor-parallel group gets the divided tensors, on the CPU. The
+                other ranks get the other tensors only.
         """
         division = self._division
         try:
@@ -241,7 +244,10 @@ class Worker:
             raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
 
     def described(self) -> dict[str, dict[str, Tensor]]:
-        """Weights and buffers in the form of `state`, as meta tensors. No communication."""
+        """Return weights and buffers as meta tensors, in the form of `state`.
+
+        It does not communicate.
+        """
         found: dict[str, dict[str, Any]] = {
             "weights": self.device.model.described(),
             "buffers": {name: tensor.to("meta") for name, tensor in self.device.model.buffers().items()},
@@ -254,33 +260,30 @@ class Worker:
 
     @property
     def _gathers(self) -> dict[int, Gather]:
-        """Gather function for each stage of this device with sharded steps."""
+        """Gather function of each stage of this device with sharded steps."""
         return {s: partial(self._groups.parts, lane) for s, lane in self._sharing.items()}
 
     def close(self) -> None:
-        """Leave the groups: a collective call, after which nothing runs any more."""
+        """Leave the process groups; a collective call, and the last one."""
         self._groups.close()
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on from a state, of whole tensors; entries of other devices are ignored."""
+        """Load a state of whole tensors; entries of other devices are ignored."""
         self.device.model.load(state if self._division is None else self._division.part(state))
 
     @property
     def sent_bytes(self) -> dict[int, int]:
-        """Bytes of messages that this worker has sent so far, by destination.
-
-        A destination is a device or a group.
-        """
+        """Bytes of messages sent by this worker so far, by device or group of destination."""
         return dict(self._groups.sent_bytes)
 
     @property
     def carried_bytes(self) -> dict[Kind, int]:
-        """Bytes of what this worker has brought into collectives so far, by kind."""
+        """Bytes of this worker's inputs to collectives so far, by kind."""
         return dict(self._groups.carried_bytes)
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Peak bytes of tensors on this device, as far as observed (peak_memory.py)."""
+        """Peak bytes of tensors on this device, while observed (peak_memory.py)."""
         return self._memory.peak_bytes
 
     @property
@@ -289,4 +292,4 @@ class Worker:
 
         Only if events are recorded (peak_memory.py).
         """
-        return sorted(self._memory.course)  # waves note what they do each in a thread of its own
+        return sorted(self._memory.course)  # waves record from several threads

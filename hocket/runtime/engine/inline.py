@@ -1,9 +1,7 @@
-"""The inline engine: all devices in one process, one instruction after the other.
+"""Inline engine: all devices in one process, one instruction after the other.
 
-It is slow and plain, and serves as the executable definition of a program's meaning.
-
-It follows hocket/program/order.py to the letter and nothing else: every lane's first instruction that may start is run,
-lanes taking turns. What a program means is what this file does with it.
+It is slow and simple: the executable definition of a program's meaning. It follows exactly the rules of
+hocket/program/order.py. It visits the lanes in turn and runs the first instruction of a lane if it may start.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,10 +31,11 @@ class Result:
     """Result of a run.
 
     Attributes:
-        losses: (microbatch, loss, by what it counts in the mean of the batch: its samples, if the job says nothing else), by microbatch.
-        weights: by device and global name.
-        position: samples of the data that are behind the run.
-        devices: the devices with their optimizers, to go on from.
+        losses: (microbatch, loss, weight in the mean of the batch), sorted by microbatch. The weight is the number of
+            samples, unless the job defines another.
+        weights: weights by device and global name.
+        position: number of samples trained on up to the end of the run.
+        devices: devices with their optimizers, to continue from.
     """
 
     losses: list[tuple[int, float, float]]
@@ -57,13 +56,13 @@ def run_inline(
     """Run prologue, `repeats` periods and epilogue.
 
     Arguments:
-        position: samples of the data that are behind earlier segments.
-        devices: those of an earlier segment's result, to go on from their weights.
-        guards: of devices that are made, by number.
+        position: number of samples trained on in earlier segments.
+        devices: devices of an earlier result, to continue from their weights.
+        guards: guards of new devices, by number.
 
-    Raises:
-        ProgramError: nothing can start, with what each lane waits for; or a value is written twice or freed before it
-            is there.
+        Raises:
+            ProgramError: no instruction can start (the error names what each lane waits for), or a value is written
+                twice or freed before it is present.
     """
     losses: list[tuple[int, float, float]] = []
 
@@ -84,7 +83,7 @@ def run_inline(
 
 
 def _gathers(devices: Mapping[int, Device], program: Program, device: int) -> dict[int, Gather]:
-    """Gather function for each stage of a device with sharded weights."""
+    """Return a gather function for each stage of a device with sharded weights."""
 
     def gather(stage: int, part: Tensor) -> list[Tensor]:
         own = devices[device].stages[stage].weights.newest.parts
@@ -103,10 +102,10 @@ class Interpreter:
         self.lanes = program.unrolled(repeats)
         self.next: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
         self.stores: dict[int, dict[Value, Any]] = {d: device.start(position) for d, device in devices.items()}
-        self.room = windows(program)  # messages that may yet be posted in each lane of receives
+        self.room = windows(program)  # number of receives that may still be posted, by receive lane
 
     def run(self) -> None:
-        """Run until every lane is at its end."""
+        """Run all lanes to their ends."""
         while any(self._head(lane) for lane in self.lanes):
             moved = False
             for lane in self.lanes:
@@ -148,7 +147,7 @@ class Interpreter:
             return self._send(lane, instruction)
         if instruction.kind in COLLECTIVES:
             return self._collective(lane, instruction)
-        return False  # a receive is moved on by its send
+        return False  # a receive advances with its send
 
     def _send(self, lane: Lane, send: Instruction) -> bool:
         there = (send.peer, receive_lane(send.device))
@@ -170,7 +169,7 @@ class Interpreter:
         return True
 
     def _brought(self, device: int, value: Value, thing: Any) -> Any:
-        """Value as a device receives it: in memory of its own if the device swaps."""
+        """Return a value as a device receives it; copied if the device swaps."""
         if self.devices[device].swapping is not None and not value.on_host:
             thing = tuple(tensor.clone() for tensor in thing)
         return self.devices[device].came(value, thing)
@@ -236,7 +235,7 @@ def _partners(instruction: Instruction) -> str:
 def add_up(parts: Sequence[Bucket | Squares]) -> None:
     """Replace flat tensors (or squares) of several devices by their sums.
 
-    The sums are added in the order of the devices.
+    The summands are added in the order of the devices.
     """
     with torch.no_grad():
         for flats in zip(*(part.flats for part in parts), strict=True):
@@ -248,9 +247,9 @@ def add_up(parts: Sequence[Bucket | Squares]) -> None:
 
 
 def scatter_sums(buckets: Sequence[Bucket]) -> None:
-    """Reduce-scatter: replace each device's part of its flat tensors by the summed part.
+    """Reduce-scatter: replace each device's part of its flat tensors by the sum's part.
 
-    The sums are added in the order of the devices.
+    The summands are added in the order of the devices.
     """
     with torch.no_grad():
         for flats, parts in _side_by_side(buckets):

@@ -1,9 +1,8 @@
 """Execution of one instruction of a compute lane or a swap lane.
 
-It covers the way of the values from their source to their destination.
-
-Rules of this file: what an instruction reads is taken from the lane's own store, from another lane of the device or from a transfer; what
-it writes for others is handed on as soon as it is made. What it means is device.py's, when it runs is the lane's (segment.py).
+The inputs of an instruction come from the lane's own store, from another lane of the device, or from a transfer. Its
+outputs for other lanes are handed over as soon as they are computed. device.py defines the meaning of an instruction,
+and the lane (segment.py) decides when it runs.
 """
 
 import threading
@@ -20,12 +19,12 @@ from hocket.runtime.engine.transport.process_groups import TransferError
 from hocket.runtime.engine.transport.transfers import InstructionRecord, Lost, Transfers
 from hocket.runtime.stage.device import Device
 
-_BETWEEN_WAVES = frozenset({ValueKind.ENDED, ValueKind.LENT})  # what compute lanes of one device hand each other
+_BETWEEN_WAVES = frozenset({ValueKind.ENDED, ValueKind.LENT})  # values that compute lanes of one device exchange
 Routes = tuple[tuple[int, str], ...]
 
 
 class Execution:
-    """Executes the instructions of one segment, of all lanes that are no transfers."""
+    """Executes the instructions of one segment in compute and swap lanes."""
 
     def __init__(
         self,
@@ -37,38 +36,40 @@ class Execution:
         lost: Lost,
         clock: Callable[[], float] | None,
     ) -> None:
-        """Between the lanes of one device.
+        """Prepare the execution.
 
         Arguments:
-            exchange: what its lanes have for each other, a shelf where they share their values.
-            lost: makes of a failed sum over a group's members the error to raise.
-            clock: seconds, if what runs is recorded.
+            exchange: exchange between the device's lanes; a `SharedValues` if compute and swap lanes share values.
+            lost: converts the error of a failed tensor-parallel sum to the error to raise.
+            clock: current time in seconds, to record instructions; None to record nothing.
         """
         self._device, self._handover, self._memory = device, handover, memory
         self._transfers, self._exchange = transfers, exchange
         self._lost, self._clock = lost, clock
-        self._meters = threading.local()  # every compute lane and lane of swaps has a thread
+        self._meters = threading.local()  # one per thread, that is per compute or swap lane
 
     def gather(self, instruction: Instruction, store: dict[Value, Any]) -> None:
-        """Put into a lane's store what an instruction reads and is not there; wait for it.
+        """Wait for the missing inputs of an instruction; put them into the lane's store.
 
-        What other waves give comes first: a wave's sums begin behind those of the wave before, whose step tells that they have begun.
+        Values of other waves are taken first. A wave's all-reduces begin after those of the wave before it, and the
+        values of that wave's step signal their begin.
         """
         absent = [value for value in instruction.reads if value not in store]
         for value in sorted(absent, key=lambda one: one.what not in _BETWEEN_WAVES):
             store[value] = self._taken(value)
 
     def _taken(self, value: Value) -> Any:
-        """Value written by another lane, once it is there."""
+        """Wait for a value that another lane writes."""
         if value.what in _BETWEEN_WAVES:
             return self._handover.taken(self._exchange.take(value))
         return self._device.came(value, self._transfers.take(value))
 
     def borrow(self, shelf: SharedValues, instruction: Instruction, waits: bool = False) -> dict[Value, Any]:
-        """Values that an instruction reads if lanes share their values.
+        """Return the inputs of an instruction, if lanes share their values.
 
         Arguments:
-            waits: for kernels as well.
+            shelf: the shared values.
+            waits: True to wait also for the kernels that compute the inputs.
         """
         store, events = shelf.borrow(
             instruction,
@@ -80,10 +81,13 @@ class Execution:
         return store
 
     def execute(self, instruction: Instruction, routes: Routes, store: dict[Value, Any], begun: int = 0) -> None:
-        """Run an instruction whose reads are all in the store, and hand on what it writes for others.
+        """Run an instruction, and hand over its outputs for other lanes.
+
+        All its inputs must be in the store.
 
         Arguments:
-            begun: of the first compute lane, compute instructions so far, this one included.
+            routes: (position in `writes`, lane) of the outputs for other lanes.
+            begun: number of instructions of the first compute lane so far, including this one; 0 in other lanes.
         """
         start_s = 0.0
         if self._clock is not None:
@@ -95,10 +99,12 @@ class Execution:
             publish = self._publisher(instruction, routes, early)
         try:
             self._device.execute(instruction, store, publish)
-        except TransferError as error:  # a sum over the members of the group
+        except TransferError as error:  # a sum over the ranks of the tensor-parallel group
             raise self._lost(instruction, error) from error
         flowing = (store[v] for v in instruction.writes if v.what is ValueKind.GRADIENT and not v.on_host)
-        self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
+        self._memory.made(
+            tensor for tensors in flowing for tensor in tensors
+        )  # the observer does not see allocations of compiled code
         if self._clock is not None:
             self._handover.synchronize()
             end_s = self._clock()
@@ -111,14 +117,14 @@ class Execution:
         if isinstance(self._exchange, SharedValues):
             self._exchange.put(
                 {value: store.pop(value) for value in instruction.writes if value in store},
-                self._handover.event() if instruction.kind not in SWAPS else None,  # whose copies are over
+                self._handover.event() if instruction.kind not in SWAPS else None,  # the copies of a swap are complete
             )
 
     def _look_for_waits(self) -> None:
-        """Add what the thread has waited for a core since it looked last.
+        """Add the thread's wait for a core since the last call.
 
-        Called before and after every instruction: between two of them other threads of the process may have run while this one was
-        blocked, and these seconds are not to be set off against waits inside an instruction.
+        It is called before and after every instruction. Between two instructions, other threads of the process may have
+        run while this thread was blocked. That time must not be mixed with waits inside an instruction.
         """
         meter: CoreWaits | None = getattr(self._meters, "meter", None)
         if meter is None:
@@ -127,9 +133,9 @@ class Execution:
             self._meters.queued_s += meter.lap()
 
     def _hand_on(self, instruction: Instruction, routes: Routes, store: dict[Value, Any], early: set[Value]) -> None:
-        """Give to other lanes the values that they read.
+        """Give other lanes the values that they read.
 
-        Values that they received while the instruction ran are left out.
+        Values in `early` were given while the instruction ran.
         """
         for position, lane in routes:
             value = instruction.writes[position]
@@ -141,10 +147,13 @@ class Execution:
                 self._exchange.give(value, self._handover.given(thing))
             elif value not in early:
                 self._transfers.give(lane, value, self._handover.given(thing))
-            del thing  # or it would outlive its sending
+            del thing  # otherwise it would outlive its send
 
     def _publisher(self, instruction: Instruction, routes: Routes, early: set[Value]) -> Callable[[Value, Any], None]:
-        """Hands a finished gradient bucket to its all-reduce during the backward (rule 2)."""
+        """Return a function that hands a gradient bucket to its all-reduce (rule 2).
+
+        The backward calls it for each bucket as soon as the bucket is complete.
+        """
         lane_of = {instruction.writes[position]: lane for position, lane in routes}
 
         def publish(value: Value, bucket: Any) -> None:

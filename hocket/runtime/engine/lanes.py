@@ -1,8 +1,6 @@
-"""Lanes of one device.
+"""Lanes of one device: their instructions, and routes of values between them.
 
-They say what each lane executes, in which order, and which lane needs values that another writes.
-
-Rules of this file: which lane reads a value follows from the program and is found once, before anything runs.
+The lane that reads a value follows from the program. It is determined once, before the program runs.
 """
 
 from collections import deque
@@ -24,8 +22,9 @@ class Entry:
     """One instruction of a lane, and the destinations of its values.
 
     Attributes:
-        routes: (position in `writes`, lane).
-        stride: by how much its index moves on in each period; reads, writes, frees: with the same for each value.
+        routes: (position in `writes`, lane that reads the value).
+        stride: increase of the instruction's index per period.
+        reads, writes, frees: values, each with the increase of its index per period.
     """
 
     instruction: Instruction
@@ -37,16 +36,16 @@ class Entry:
 
     @classmethod
     def of(cls, program: Program, instruction: Instruction, routes: tuple[tuple[int, str], ...]) -> "Entry":
-        """An entry; how things move on is asked of the program, once."""
+        """Build an entry; the increases per period are computed from the program, once."""
         i, one = instruction, program.shifted(instruction, 1)
         pairs = ((i.reads, one.reads), (i.writes, one.writes), (i.frees, one.frees))
         moves = (tuple((a, b.index - a.index) for a, b in zip(old, new, strict=True)) for old, new in pairs)
         return cls(i, routes, one.index - i.index, *moves)
 
     def at(self, repeats: int) -> Instruction:
-        """Shift an instruction like `program.shifted`, several times faster.
+        """Return the instruction in a later period, like `program.shifted`.
 
-        It runs for every instruction.
+        It is several times as fast, because it runs for every instruction.
         """
         i = self.instruction
         return Instruction(
@@ -68,13 +67,13 @@ LaneParts = Mapping[str, tuple[Entry, ...]]
 
 
 def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
-    """Every lane of a device, with its three parts as entries.
+    """Build every lane of a device: its prologue, period and epilogue as entries.
 
-    Lanes of swaps and the first compute lane share their values and hand nothing over.
+    Swap lanes and the first compute lane share their values, so they hand nothing over.
 
     Raises:
-        ProgramError: a value that two lanes (those that share as one) read, or a lane other than compute reads twice: it would not be known when
-            nobody needs it any more.
+        ProgramError: two lanes read a value (lanes that share values count as one), or a lane other than compute reads
+            it twice. The last use of such a value would be unknown.
     """
     readers = _readers(program, device)
     names = [lane for d, lane in program.lanes if d == device]
@@ -89,10 +88,13 @@ def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
 
 
 class LaneTable:
-    """The lanes of one device by what runs them.
+    """Lanes of one device, grouped by what runs them.
 
     Attributes:
-        parts: of every lane. waves: names of the compute lanes beside the first. swaps: of the lanes of swaps. transfers: all others.
+        parts: prologue, period and epilogue of every lane.
+        swaps: names of the swap lanes.
+        waves: names of the compute lanes in addition to the first.
+        transfers: all other lanes, with their parts.
     """
 
     def __init__(self, program: Program, device: int) -> None:
@@ -105,13 +107,13 @@ class LaneTable:
 
 
 def _readers(program: Program, device: int) -> dict[Value, str]:
-    """Lane that reads each value, from a run long enough for every value to be read."""
+    """Find the lane that reads each value, in a run that is long enough."""
     found: dict[Value, str] = {}
     for lane, _, i in _unrolled(program, device, _span(program)):
         lane = _home(lane)
         for value in i.reads:
             before = found.get(value)
-            if value.what is ValueKind.SHARD:  # read for many rounds, and by the step that makes the next
+            if value.what is ValueKind.SHARD:  # read in many rounds, and by the step that writes the next shard
                 found[value] = lane if before in (None, COMPUTE) else before
                 continue
             if before is not None and (before != lane or not computes(lane)):
@@ -121,13 +123,13 @@ def _readers(program: Program, device: int) -> dict[Value, str]:
 
 
 def _home(lane: str) -> str:
-    """The lane whose store an instruction's values are in."""
+    """Return the lane with the store of an instruction's values."""
     return COMPUTE if lane in SWAP_LANES.values() else lane
 
 
 def _span(program: Program) -> int:
-    # A value that one repetition writes is read at the latest so many repetitions later: before it, at most the
-    # microbatches of the prologue were on their way.
+    # A value written in one period is read at most this many periods later, because at most the microbatches that the
+    # prologue admits are in flight.
     return -(-program.admitted // program.stride) + 3
 
 
@@ -143,7 +145,7 @@ def _unrolled(program: Program, device: int, repeats: int) -> Iterator[tuple[str
 def _routes(
     program: Program, instruction: Instruction, lane: str, part: str, readers: Mapping[Value, str]
 ) -> tuple[tuple[int, str], ...]:
-    # The first repetition's values have all been read in the run that was looked at; the epilogue comes at its end.
+    # In the unrolled run all values of the first period are read. The epilogue comes at its end.
     repeats = _span(program) if part == "epilogue" else 0
     found = []
     for position, value in enumerate(instruction.writes):
@@ -158,10 +160,10 @@ Step = tuple[Instruction, tuple[tuple[int, str], ...]]
 
 
 class Cursor:
-    """Position of a lane: prologue, periods while another one is announced, epilogue.
+    """Position of a lane: prologue, periods as long as more are announced, epilogue.
 
     Attributes:
-        known: how many periods it was told of.
+        known: number of periods announced so far.
     """
 
     def __init__(self, parts: LaneParts) -> None:
@@ -174,9 +176,9 @@ class Cursor:
         self.known = 0
 
     def answer(self, goes_on: bool) -> None:
-        """Take the answer to whether another period follows the announced ones.
+        """Announce whether another period follows the announced ones.
 
-        The question is asked until the answer is no.
+        It is called until `goes_on` is False.
         """
         self._answers.append(goes_on)
         self.known += goes_on
@@ -187,9 +189,9 @@ class Cursor:
         return self._part, self._repetition if self._part == "period" else 0, self._next
 
     def head(self) -> Step | None:
-        """The next instruction.
+        """Return the next instruction with its routes.
 
-        None at the end, or while it is not yet known whether another period comes.
+        None at the end, or while it is not known whether another period follows.
         """
         if self._head is None:
             while self._next == len(self._entries):
@@ -201,7 +203,7 @@ class Cursor:
         return self._head
 
     def advance(self) -> None:
-        """The head has begun."""
+        """Advance past the head, which has begun."""
         self._next += 1
         self._head = None
 
@@ -214,7 +216,7 @@ class Cursor:
 
 
 def walk(parts: LaneParts, go_on: Callable[[int], bool]) -> Iterator[Step]:
-    """A lane's steps: prologue, periods for as long as `go_on(periods run)`, epilogue."""
+    """Yield a lane's steps: prologue, periods while `go_on(periods run)`, epilogue."""
     for entry in parts["prologue"]:
         yield entry.instruction, entry.routes
     repeats = 0

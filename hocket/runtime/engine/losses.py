@@ -1,4 +1,4 @@
-"""Losses of microbatches, on their way from the compute lane to the observer."""
+"""Losses of microbatches, between the compute lane and the observer."""
 
 from collections import deque
 from typing import Any
@@ -11,7 +11,7 @@ from hocket.runtime.progress.observer import Observer
 
 
 class Losses:
-    """Losses that nobody has looked at yet: reading one waits for a GPU."""
+    """Losses that are computed but not yet read, because reading one waits for a GPU."""
 
     def __init__(self, handover: StreamHandover, observer: Observer, guard: Guard) -> None:
         self._handover, self._observer, self._guard = handover, observer, guard
@@ -21,11 +21,11 @@ class Losses:
         return bool(self._made)
 
     def note(self, microbatch: int, loss: Tensor, samples: int, weight: float) -> None:
-        """A microbatch's loss is made, or will be where the current stream is at."""
+        """Add a microbatch's loss, which the current stream has computed or will compute."""
         self._made.append((microbatch, self._handover.given((loss,)), samples, weight))
 
     def report(self) -> None:
-        """Tell the observer of all that were noted."""
+        """Read all added losses and report them to the observer."""
         while self._made:
             microbatch, loss, samples, weight = self._made.popleft()
             value = float(self._handover.taken(loss)[0])

@@ -1,8 +1,8 @@
-"""Memory: the most bytes of tensors that a device holds.
+"""Peak memory: the most bytes of tensors that a device holds.
 
-CUDA's allocator knows it. On a CPU every operation has to be looked at, which makes them slower: it is done for the
-first two periods, of one segment or of two, and for the prologue before each, which hold what all later ones hold (the second
-has optimizer state and every weight version), and then no more.
+On CUDA the allocator reports it. On a CPU every operation must be observed, which slows operations down. So only the
+first two periods, in one segment or two, are observed, with the prologue before them. They hold as much as all later
+periods: the second period has optimizer state and every weight version.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,18 +20,19 @@ _MOST_NOTES = 100_000
 
 
 class PeakMemory:
-    """Looks at one device's tensors.
+    """Observes one device's tensors.
 
     Attributes:
-        looking: whether operations are being looked at.
-        course: (seconds, bytes) behind every operation that was looked at, where they changed; of long periods the first ones.
+        looking: True while operations are observed.
+        course: (seconds, bytes) after each observed operation that changed the bytes; the first ones, if there are too
+            many.
     """
 
     def __init__(self, device: Device, clock: Callable[[], float] | None = None) -> None:
         """Start without observations.
 
         Arguments:
-            clock: if the course is to be kept.
+            clock: current time in seconds, to keep the course; None to keep only the peak.
         """
         self._device, self.looking, self._left = device, False, _PERIODS
         self._tracker = StorageTracker()
@@ -48,7 +49,7 @@ class PeakMemory:
     def look(self, periods: int) -> None:
         """Begin or end an observation.
 
-        Called before each instruction with the completed periods of the segment.
+        It is called before each instruction, with the number of completed periods of the segment.
         """
         if periods >= self._left:
             self.end(periods)
@@ -58,28 +59,28 @@ class PeakMemory:
             self.looking = True
 
     def follower(self) -> "Follower":
-        """Follower of another thread's operations, active while this thread is observed."""
+        """Create a follower, which observes another thread while this device is observed."""
         return Follower(self, self._tracker)
 
     def made(self, tensors: Iterable[Tensor]) -> None:
-        """Called by other lanes: tensors that they have made, messages above all."""
+        """Register tensors that other lanes have allocated, mainly messages."""
         if self.looking:
             self._tracker.register(tensors)
 
     def end(self, periods: int) -> None:
         """Stop observing in this segment.
 
-        If fewer periods were completed than observation needs, it goes on in the next segment.
+        If too few periods were observed, the observation continues in the next segment.
         """
         if self.looking:
             self._tracker.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._left, self.looking = max(0, self._left - periods), False
-            if self._clock is not None:  # until now
+            if self._clock is not None:  # last value of the segment
                 self.course.append((self._clock(), float(self._tracker.live_bytes)))
 
     @property
     def peak_bytes(self) -> int:
-        """The most so far."""
+        """Peak so far, in bytes."""
         if self._device.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device.device)
         return self._tracker.peak_bytes
@@ -100,7 +101,7 @@ class Follower:
         self._end()
 
     def look(self) -> None:
-        """Called before each instruction."""
+        """Begin or end observing the thread; called before each instruction."""
         if not self._memory.looking:
             self._end()
         elif self._mode is None:
@@ -114,7 +115,7 @@ class Follower:
 
 
 class _Beside(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A tracker's eyes in another thread."""
+    """Dispatch mode that forwards another thread's operations to a tracker."""
 
     def __init__(self, tracker: StorageTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,9 +1,8 @@
-"""A segment: prologue, periods and epilogue of one device.
+"""Segment: prologue, periods and epilogue of one device.
 
-Each compute lane and each swap lane has a thread of its own.
-
-Rules of this file: the first compute lane runs in the thread that calls, asks the observer and tells the transfers where it is; the
-others follow what it was answered. What one instruction takes and gives is instruction.py's.
+Each compute lane and each swap lane has its own thread. The first compute lane runs in the calling thread. It asks the
+observer whether to continue, and informs the transfers of its position. The other lanes follow the observer's answers.
+instruction.py handles inputs and outputs of an instruction.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ class Segment:
     """One run of a device's lanes.
 
     Attributes:
-        periods: how many the first compute lane has run, once it is at its end.
+        periods: number of periods run; set when the first compute lane has ended.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Segment:
         """Prepare a segment; nothing runs yet.
 
         Arguments:
-            gathers: the lane that gathers the weights of each stage of which this device has parts.
+            gathers: lane that gathers the weights, for each of this device's stages with sharded weights.
         """
         self._device, self._roster, self._gathers = device, roster, gathers
         self._execution, self._transfers, self._exchange = execution, transfers, exchange
@@ -61,13 +60,14 @@ class Segment:
     def run(self, repeats: int, store: dict[Value, Any]) -> dict[Value, Any]:
         """Run prologue, at most `repeats` periods, and epilogue.
 
-        Returns the remaining values, without those brought by transfers.
-
         Arguments:
-            store: what is there before.
+            store: values present at the begin.
+
+        Returns:
+            Values present at the end, except those that transfers bring.
 
         Raises:
-            BaseException: what any lane failed with.
+            BaseException: the exception of a lane that failed.
         """
         self._handover.wait_all()
         waves, exchange = self._roster.waves, self._exchange
@@ -88,12 +88,12 @@ class Segment:
         return store
 
     def _of_lane(self, store: dict[Value, Any], lane: str) -> dict[Value, Any]:
-        """Take out of a store what is of the stages of one compute lane."""
+        """Remove the values of one compute lane's stages from a store and return them."""
         stages = self._device.program.stages
         return {value: store.pop(value) for value in list(store) if stages[value.stage].lane == lane}
 
     def _wave(self, lane: str, store: dict[Value, Any], threads: int, number: int) -> None:
-        """A compute lane beside the first, in a thread of its own; see `_compute`."""
+        """Run an additional compute lane in its own thread; see `_compute`."""
         self._begin_thread(threads)
         follower = self._memory.follower()
         with follower, self._handover.lane(lane):
@@ -103,8 +103,8 @@ class Segment:
                 self._execution.execute(instruction, routes, store)
 
     def _swap_lane(self, shelf: SharedValues, lane: str, number: int) -> None:
-        """A lane of swaps, in a thread of its own."""
-        self._begin_thread(1)  # a copy is as quick as the memory
+        """Run a swap lane in its own thread."""
+        self._begin_thread(1)  # one thread saturates the memory bandwidth of a copy
         with self._handover.lane(lane):
             for instruction, routes in walk(self._roster.parts[lane], lambda _: shelf.goes_on(number)):
                 store = self._execution.borrow(shelf, instruction, waits=True)
@@ -117,7 +117,7 @@ class Segment:
         torch.set_num_threads(threads)
 
     def _compute(self, repeats: int, store: dict[Value, Any]) -> int:
-        """The first compute lane; returns the periods that it has run."""
+        """Run the first compute lane; return the number of periods run."""
         exchange, transfers, execution, observer = self._exchange, self._transfers, self._execution, self._observer
         ahead = StopAhead(repeats, observer, transfers, exchange)
         for value, thing in store.items():
@@ -142,7 +142,7 @@ class Segment:
             observer.runs(instruction)
             execution.execute(instruction, routes, store, done + 1)
             if self._losses and (self._device.device.type == "cpu" or instruction.kind is Kind.STEP):
-                self._losses.report()  # reading a loss makes a GPU's queue run empty: there it waits for the step
+                self._losses.report()  # on a GPU, reading a loss drains the queue, so losses are read at the step
             if waits:
                 transfers.consumed(instruction.reads)
             for value in instruction.frees:
@@ -155,7 +155,7 @@ class Segment:
 
 @contextmanager
 def _divided_threads(lanes: int) -> Iterator[int]:
-    """Give each compute lane an equal share of the CPU threads; yields the number."""
+    """Give each compute lane an equal share of the CPU threads; yield its number."""
     threads = torch.get_num_threads()
     own = max(1, threads // lanes)
     if own != threads:

@@ -1,14 +1,15 @@
 """Values of a device that compute and swap lanes share.
 
-Compute and each swap lane have a thread of their own.
+The compute lane and each swap lane have their own threads. An instruction borrows the values that it reads, and removes
+the values that it frees. All its outputs become visible together when it ends, after its memory is released. So a lane
+that waits for one of its values waits for its end, as the program defines.
 
-Rules of this file: an instruction borrows what it reads and takes what it frees; what it has written is there for others when it is
-over, all at once, its memory given back. So whoever waits for one of its values waits for its end, as the program says it. That
-nobody frees what another lane may still read is the program's affair: a host copy is read by swaps in and freed by the swap out of the
-next version, which comes behind a step that reads what they have brought (`check` proves it for every timing).
+The program guarantees that no lane frees a value that another lane may still read. A host copy is read by swaps in, and
+freed by the swap out of the next version. That swap out comes after a step that reads the values of these swaps in.
+`check` proves this for every timing.
 
-On a GPU a lane of swaps works in a stream of its own: it waits for the kernels of whoever has written what it reads, and is over when
-its copies are, so that nobody need wait for it but by this.
+On a GPU, a swap lane works in its own stream. It waits for the kernels that compute its inputs, and it ends when its
+copies are complete. So no other lane needs to wait for a swap's stream.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +20,10 @@ from hocket.runtime.engine.compute_lanes import Exchange
 
 
 class SharedValues(Exchange):
-    """See the head of this file."""
+    """Store of shared values; see the module's docstring."""
 
     def __init__(self, lanes: int, values: Mapping[Value, Any]) -> None:
-        """Make the store for `lanes` lanes beside compute, with the initial values."""
+        """Create the store with initial values, for `lanes` swap lanes."""
         super().__init__(lanes)
         self._values.update(values)
         self._events: dict[Value, Any] = {}
@@ -31,26 +32,28 @@ class SharedValues(Exchange):
         return value in self._values
 
     def items(self) -> Iterator[tuple[Value, Any]]:
-        """Yield all values. No lane may run meanwhile."""
+        """Yield all values; no lane may run meanwhile."""
         yield from self._values.items()
 
     def look_again(self) -> None:
-        """A transfer has begun: it may be what somebody waits for."""
+        """Wake up waiting lanes: a transfer has begun that may bring their values."""
         with self._changed:
             self._changed.notify_all()
 
     def borrow(
         self, instruction: Instruction, arriving: Callable[[Value], bool], take: Callable[[Value], Any]
     ) -> tuple[dict[Value, Any], list[Any]]:
-        """Take the values that an instruction reads, as soon as they are there.
-
-        Values that it frees leave the store. Returns them with the GPU events to wait for.
+        """Wait for the values that an instruction reads, and remove those that it frees.
 
         Arguments:
-            arriving: whether a transfer brings a value. take: what it has brought, when it is there.
+            arriving: returns True if a transfer of the value has begun.
+            take: waits for the transfer and returns its value.
+
+        Returns:
+            The values, and the GPU events to wait for.
 
         Raises:
-            BaseException: what another lane failed with.
+            BaseException: the exception of a lane that failed.
         """
         needed = dict.fromkeys((*instruction.reads, *instruction.frees))
 
@@ -62,7 +65,7 @@ class SharedValues(Exchange):
             if not all(map(there, needed)):
                 assert self.failure is not None
                 raise self.failure
-            # All at once: what is freed is others' until then.
+            # Remove all freed values together; other lanes may read them until then.
             found = {value: self._values[value] for value in needed if value in self._values}
             events = [self._events[value] for value in needed if value in self._events]
             for value in instruction.frees:
@@ -76,10 +79,10 @@ class SharedValues(Exchange):
         return found, events
 
     def put(self, values: Mapping[Value, Any], event: Any = None) -> None:
-        """Values are there.
+        """Publish values.
 
         Arguments:
-            event: of a GPU, behind the kernels that make them.
+            event: GPU event after the kernels that compute the values.
         """
         with self._changed:
             self._values.update(values)

@@ -1,6 +1,6 @@
-"""Ahead: the observer's answers, asked one period before they are needed.
+"""Ask the observer one period ahead whether a run continues.
 
-Rules of this file: who asks, and who is told; why a run goes on or not is the observer's.
+This file asks and passes the answers on. The observer decides whether a run continues.
 """
 
 from hocket.runtime.engine.compute_lanes import Exchange
@@ -9,15 +9,14 @@ from hocket.runtime.progress.observer import Observer
 
 
 class StopAhead:
-    """Asks the observer one period ahead whether to go on.
+    """Asks the observer one period ahead whether to run another period.
 
-    Receives may then run ahead of compute into the next period.
-
-    Without this a receive could not be posted before the compute lane has come to the end of its period, and a transfer
-    could not overlap it. The observer still gets every number once, ascending from 0 to the number of periods run.
+    So receives may run ahead of compute into the next period. Otherwise a receive could not be posted before the
+    compute lane ends its period, and the transfer could not overlap with it. The observer still gets every number once,
+    ascending from 0 to the number of periods run.
 
     Attributes:
-        run: periods that the compute lane has run.
+        run: number of periods that the compute lane has run.
     """
 
     def __init__(self, repeats: int, observer: Observer, transfers: Transfers, exchange: Exchange) -> None:
@@ -26,7 +25,7 @@ class StopAhead:
         self.run = 0
 
     def go_on(self, periods: int) -> bool:
-        """True if the compute lane runs another period after this many."""
+        """True if the compute lane runs another period after `periods` periods."""
         self.run = periods
         while self._asked <= min(periods + 1, self._limit):
             goes_on = self._observer.goes_on(self._asked)

@@ -1,9 +1,8 @@
 """Stream handover: passes tensors from lane to lane.
 
-On a CPU there is nothing to do. On CUDA each lane is a stream.
-
-A value is given with an event behind the work that makes it; whoever takes it lets its own stream wait for that event, and
-tells the allocator that it uses the memory.
+On a CPU there is nothing to do. On CUDA each lane is a stream. A value is given with an event after the work that
+computes it. The lane that takes it makes its own stream wait for that event, and tells the allocator that the stream
+uses the memory.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -31,8 +30,8 @@ class StreamHandover:
     """Passes values between the lanes of one device.
 
     Attributes:
-        device: where its tensors live.
-        needed: whether there is anything to do.
+        device: torch device of the tensors.
+        needed: True on CUDA.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -41,7 +40,7 @@ class StreamHandover:
         self._streams: dict[str, torch.cuda.Stream] = {}
 
     def lane(self, name: str) -> AbstractContextManager[Any]:
-        """Context in which a lane's transfers begin and end: a CUDA stream of its own."""
+        """Return the context of a lane's work: its own CUDA stream."""
         if not self.needed:
             return _NOTHING
         if name not in self._streams:
@@ -49,13 +48,13 @@ class StreamHandover:
         return torch.cuda.stream(self._streams[name])
 
     def given(self, thing: Any) -> Any:
-        """A value as it is handed on; called where the stream that has made it is current."""
+        """Wrap a value to hand it over; the stream that computes it must be current."""
         if not self.needed:
             return thing
         return _Given(thing, self.event())
 
     def taken(self, thing: Any) -> Any:
-        """A value as it was given, ready for the current stream."""
+        """Unwrap a value that was handed over, for use in the current stream."""
         if not isinstance(thing, _Given):
             return thing
         stream = torch.cuda.current_stream(self.device)
@@ -65,7 +64,7 @@ class StreamHandover:
         return thing.thing
 
     def event(self) -> Any:
-        """An event behind all work in the current stream; None without streams."""
+        """Record an event after all work in the current stream; None without streams."""
         if not self.needed:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -78,12 +77,12 @@ class StreamHandover:
             torch.cuda.synchronize(self.device)
 
     def synchronize(self) -> None:
-        """Wait for the current stream, where times are taken."""
+        """Wait for the current stream, to measure times."""
         self._memory.settle()
 
 
 def _tensors(thing: Any) -> tuple[Tensor, ...]:
-    """Tensors that cover all memory of a value."""
+    """Return tensors that cover all memory of a value."""
     match thing:
         case None:
             return ()
@@ -92,5 +91,5 @@ def _tensors(thing: Any) -> tuple[Tensor, ...]:
         case Bucket() if not thing.flats and not thing.parts:
             return tuple(gradient for gradient in thing.gradients if gradient is not None)
         case Bucket() | WeightSlot() | Squares():
-            return (*thing.flats, *thing.parts)  # of a scattered sum the part alone is left
+            return (*thing.flats, *thing.parts)  # after a reduce-scatter only the part is left
     return tuple(thing.flats)

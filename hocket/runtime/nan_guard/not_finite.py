@@ -21,7 +21,7 @@ def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
 
     1. A weight that was not finite before the step.
     2. In the first microbatch (or merged microbatches), a sample or the first layer in forward order that computed a
-    non-finite tensor from finite ones. The tensor must have reached the loss.
+       non-finite tensor from finite ones. The tensor must have reached the loss.
     3. The last layer in forward order with a backward that computed a non-finite gradient from finite ones.
 
     Returns:

@@ -9,9 +9,9 @@ field. This file does not import torch.
 Protocol for stopping:
 
 1. The watcher sets `hold` on every page, then reads `periods` of every page. It sets `stop_at` on every page to the
-largest value + 2. It never waits for a worker.
+   largest value + 2. It never waits for a worker.
 2. A worker writes `periods` at each boundary between periods, then reads `hold`. If `hold` is set, the worker waits for
-`stop_at` and runs on to exactly that boundary.
+   `stop_at` and runs on to exactly that boundary.
 
 No worker misses the boundary. If a worker passes boundary k without seeing `hold`, its write of k came before the
 watcher's read, or the write was still on its way to memory and the watcher read k - 1. At boundary k + 1, at the

@@ -1,10 +1,8 @@
-"""Queue of the all-reduces of one lane.
+"""Queue of the all-reduces of one lane, which run one after the other.
 
-Each begins as soon as the one before it is over.
-
-Rules of this file: a lane's all-reduces go over several process groups at once (a piece of the bucket each), and what is next may
-take another number of them. So a thread of the lane waits for the last piece before it begins what is next; compute goes on
-meanwhile. It also knows when each was over, however late compute asks.
+An all-reduce uses several process groups at once, one for each piece of the bucket, and the next may use another number
+of groups. So a thread of the lane waits for the last piece before it begins the next all-reduce. The compute lane
+continues meanwhile. The thread also records the end of each all-reduce, even if the compute lane asks late.
 """
 
 import threading
@@ -17,10 +15,10 @@ Begin = Callable[[], list[SharedTransfer]]
 
 
 class Turn:
-    """One all-reduce of a lane, pending or begun. It is a `SharedTransfer`.
+    """One all-reduce of a lane, pending or begun; it is a `SharedTransfer`.
 
     Attributes:
-        start_s, end_s: when it was its turn, and when it was over, on the clock of the lane.
+        start_s, end_s: begin and end on the lane's clock, in seconds.
     """
 
     def __init__(self, begin: Begin) -> None:
@@ -29,21 +27,21 @@ class Turn:
         self.start_s = self.end_s = 0.0
 
     def take(self, clock: Callable[[], float]) -> None:
-        """Do it, in the lane's thread."""
+        """Run the all-reduce, in the lane's thread."""
         self.start_s = clock()
         try:
             _done(self._begin)
-        except Exception as error:  # whoever waits raises it
+        except Exception as error:  # `wait` raises it
             self._failure = error
         self.end_s = clock()
-        del self._begin  # and the tensors that it holds, before anybody goes on
+        del self._begin  # frees its tensors before `wait` returns
         self._over.set()
 
     def wait(self) -> None:
         """See `SharedTransfer`.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: the all-reduce failed.
         """
         self._over.wait()
         if self._failure is not None:
@@ -51,13 +49,13 @@ class Turn:
 
 
 def _done(begin: Begin) -> None:
-    # By itself: its works, and their tensors, are gone when it returns.
+    # A separate function, so that its works and their tensors are freed when it returns.
     for work in begin():
         work.wait()
 
 
 class CollectiveQueue:
-    """The thread of one lane."""
+    """Queue and thread of one lane."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -72,7 +70,7 @@ class CollectiveQueue:
         return turn
 
     def end(self) -> None:
-        """Return when all are over."""
+        """Wait until all collectives are complete, and end the thread."""
         self._queue.put(None)
         self._thread.join()
 

@@ -1,9 +1,7 @@
-"""Find the workers that share a machine, and connect them.
+"""Connections between workers of one machine, to share memory.
 
-They share memory over these connections.
-
-Rules of this file: sockets have names that the kernel chooses, known in one network namespace: workers that shall talk over a
-network of their own do. Only processes of one user connect.
+The kernel chooses the names of the sockets. A name is valid in one network namespace, so workers in separate namespaces
+communicate over their network. Only processes of the same user connect.
 """
 
 import os
@@ -19,27 +17,28 @@ from torch.distributed.constants import default_pg_timeout
 from hocket.runtime.engine.transport.shared_memory import Inbox, Outbox
 
 _DRAWN_BYTES = 16
-_HELLO = struct.Struct(f"={_DRAWN_BYTES}sI")  # what the listener has drawn, the rank of who connects
+_HELLO = struct.Struct(f"={_DRAWN_BYTES}sI")  # the listener's random token, the connecting rank
 _PEER = struct.Struct("=iII")  # process, user, group
-_NAME_BYTES = 108  # the most that the kernel allows
+_NAME_BYTES = 108  # the kernel's limit
 
 
 def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[int, Inbox], frozenset[tuple[int, int]]]:
     """Connect the pairs of workers that can share memory.
 
-    A collective call of the default group, with the same pairs on all ranks.
+    This is a collective call of the default group, with the same pairs on all ranks.
 
     Arguments:
-        pairs: (rank that sends, rank that receives).
+        pairs: (sending rank, receiving rank).
 
     Returns:
-        This worker's connections by the peer's rank, and the pairs that are connected, the same on every worker.
+        This worker's outboxes and inboxes by the peer's rank, and the connected pairs, which are the same on every
+        worker.
     """
     if not pairs:
         return {}, {}, frozenset()
     rank, outboxes, inboxes = dist.get_rank(), dict[int, Outbox](), dict[int, Inbox]()
     listener = _listener(len(pairs))
-    # Names are unique in one network namespace only: a worker is known by what it has drawn.
+    # Names are unique only within a network namespace, so a random token identifies a worker.
     drawn = secrets.token_bytes(_DRAWN_BYTES)
     name = listener.getsockname() if listener is not None else b""
     own = torch.tensor([*drawn, len(name), *name.ljust(_NAME_BYTES)], dtype=torch.uint8)
@@ -52,7 +51,7 @@ def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[i
             connection = _connected(theirs[_DRAWN_BYTES + 1 :][:length], _HELLO.pack(there, rank))
             if connection is not None:
                 outboxes[target] = Outbox(connection)
-    dist.barrier()  # whoever wants to connect has
+    dist.barrier()  # all connections have been requested
     if listener is not None:
         for connection in _accepted(listener):
             there, source = _hello(connection)
@@ -74,7 +73,7 @@ def can_share() -> bool:
 
 
 def _listener(count: int) -> socket.socket | None:
-    """A socket to connect to; None where the system has none of this kind."""
+    """Create a listening socket; None if the system does not support this kind."""
     if not can_share():
         return None
     found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -85,21 +84,21 @@ def _listener(count: int) -> socket.socket | None:
 
 
 def _accepted(listener: socket.socket) -> Iterator[socket.socket]:
-    """Yield connections of processes of this user that sent the greeting."""
+    """Yield pending connections of processes of this user."""
     while True:
         try:
             connection, _ = listener.accept()
         except BlockingIOError:
             return
         if _is_ours(connection):
-            connection.setblocking(False)  # who connects says hello at once
+            connection.setblocking(False)  # a connecting worker sends its greeting at once
             yield connection
         else:
             connection.close()
 
 
 def _connected(name: bytes, hello: bytes) -> socket.socket | None:
-    """A connection to the worker of this name; None if it is not here."""
+    """Connect to the worker with this socket name; None if it is not on this machine."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         found.connect(name)
@@ -114,7 +113,10 @@ def _connected(name: bytes, hello: bytes) -> socket.socket | None:
 
 
 def _hello(connection: socket.socket) -> tuple[bytes, int]:
-    """Whom somebody wants to reach, and its own rank; nobody where it has said nothing of the kind."""
+    """Read a greeting: the wanted worker's token and the sender's rank.
+
+    Without a valid greeting the token is empty.
+    """
     try:
         there, source = _HELLO.unpack(connection.recv(_HELLO.size))
         return there, source
@@ -129,7 +131,7 @@ def _is_ours(connection: socket.socket) -> bool:
 
 
 def _limit(connection: socket.socket) -> None:
-    """Wait for a peer, but no longer than the process group does."""
+    """Make a connection blocking, with the timeout of the process group."""
     connection.setblocking(True)
     seconds = int(default_pg_timeout.total_seconds())
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

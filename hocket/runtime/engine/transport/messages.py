@@ -1,11 +1,12 @@
-"""Messages: what goes from device to device, as one contiguous tensor each.
+"""Messages between devices; each is one contiguous tensor.
 
-A border of one tensor is sent as it is, if its bytes lie side by side in whatever order, and arrives in that order; a
-border of several is packed into one tensor of bytes. Both sides know the layout from the captured model, for full and for
-ragged microbatches: no sizes are sent.
+A stage boundary of one tensor is sent in its own memory order, without a copy if its memory is dense. A boundary of
+several tensors is packed into one tensor of bytes. Both sides know the layout from the captured model, for full and for
+ragged microbatches, so no sizes are sent.
 
-With `slices` a member of a tensor-parallel group sends a part of the message only (scatter/gather, dissertation section 4.4.1),
-if all members have the same: a border inside of a divided part of a block, which is different on each, goes as it is.
+With `slices`, a rank of a tensor-parallel group sends only a part of the message (scatter/gather, dissertation section
+4.4.1). This requires that all ranks have the same tensors. A boundary inside a divided part of a block differs between
+ranks, so it is sent whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +32,13 @@ _ALIGNMENT_BYTES = 64
 class BorderLayout:
     """Layout of the tensors of one stage boundary.
 
-    Shapes, dtypes, offsets and memory orders (profiling/capture/memory_layout.py).
-
     Attributes:
-        slices: into how many parts the message is cut, of which each member of a group sends its own; 1 for the whole.
+        shapes, dtypes: of each tensor.
+        orders: memory order of each tensor's dimensions (profiling/capture/memory_layout.py).
+        offsets: byte offset of each tensor in a packed message.
+        size_bytes: bytes of a packed message.
+        slices: number of parts of the message; each rank of a tensor-parallel group sends its own part. 1 for a whole
+            message.
     """
 
     shapes: tuple[Dims, ...]
@@ -46,12 +50,11 @@ class BorderLayout:
 
     @classmethod
     def of(cls, tensors: Sequence[tuple[Dims, Dims, torch.dtype]], slices: int = 1) -> "BorderLayout":
-        """The layout of tensors with these shapes, strides and types.
-
-        Strides are empty for the usual ones.
+        """Build the layout of tensors with these shapes, strides and dtypes.
 
         Arguments:
-            slices: see the attribute; a message without a byte for each is not cut.
+            tensors: (shape, strides, dtype) of each tensor; empty strides mean contiguous memory.
+            slices: wanted number of slices. A message that is too short for a byte in each slice is not cut.
         """
         offsets, at = [], 0
         for shape, _, dtype in tensors:
@@ -66,21 +69,21 @@ class BorderLayout:
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of a message: a border of one tensor is not aligned."""
+        """Bytes of a message; the message of a single tensor has no padding."""
         return prod(self.shapes[0]) * self.dtypes[0].itemsize if len(self.shapes) == 1 else self.size_bytes
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of all slices; each has the same room, the last may not fill its own."""
+        """Bytes of all slices; slices have equal room, and the last may not fill its room."""
         return self._slice_bytes(self.slices) * self.slices
 
     def room_of(self, member: int) -> slice:
-        """The bytes, of `room_bytes`, that are a member's."""
+        """Return the range of a rank's room within `room_bytes`."""
         size_bytes = self._slice_bytes(self.slices)
         return slice(member * size_bytes, (member + 1) * size_bytes)
 
     def slice_of(self, member: int) -> slice:
-        """The bytes of a message that a member sends."""
+        """Return the byte range of the message that a rank sends."""
         room = self.room_of(member)
         return slice(room.start, min(room.stop, self.message_bytes))
 
@@ -91,7 +94,7 @@ class BorderLayout:
         """Pack tensors into one contiguous tensor.
 
         Raises:
-            InternalError: a tensor of another shape or type than the layout says.
+            InternalError: a tensor's shape or dtype differs from the layout.
         """
         for tensor, shape, dtype in zip(tensors, self.shapes, self.dtypes, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
@@ -104,33 +107,37 @@ class BorderLayout:
         return buffer
 
     def empty(self, device: torch.device) -> Tensor:
-        """A tensor that a message can be received into."""
+        """Allocate a tensor to receive a message into."""
         if len(self.shapes) == 1:
             return torch.empty(self._lying(0), dtype=self.dtypes[0], device=device)
         return torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
 
     def within(self, memory: Tensor) -> Tensor:
-        """Pack into existing memory of `size_bytes` bytes (slices: `room_bytes`)."""
+        """View existing memory as a message.
+
+        Arguments:
+            memory: `size_bytes` bytes, or `room_bytes` for slices.
+        """
         return self._view(memory, 0) if len(self.shapes) == 1 else memory
 
     def unpack(self, message: Tensor) -> tuple[Tensor, ...]:
-        """The tensors in a message, as views of it."""
+        """Return the tensors in a message, as views of it."""
         if len(self.shapes) == 1:
             return (message.permute(inverse(self.orders[0])),)
         return tuple(self._view(message, k).permute(inverse(order)) for k, order in enumerate(self.orders))
 
     def _view(self, buffer: Tensor, k: int) -> Tensor:
-        """Tensor k in a message's bytes, with its dimensions in memory order."""
+        """Return tensor k as a view of a message's bytes, with dimensions in memory order."""
         at, size_bytes = self.offsets[k], prod(self.shapes[k]) * self.dtypes[k].itemsize
         return buffer[at : at + size_bytes].view(self.dtypes[k]).view(self._lying(k))
 
     def _lying(self, k: int) -> Dims:
-        """The shape of tensor k, with its dimensions in memory order."""
+        """Return the shape of tensor k, with its dimensions in memory order."""
         return tuple(self.shapes[k][d] for d in self.orders[k])
 
 
 class Layouts:
-    """The layouts of all borders of one device."""
+    """Layouts of all stage boundaries of one device."""
 
     def __init__(self, captured: Captured, layout: RankLayout, parts: Mapping[int, StagePart]) -> None:
         self._captured, self._layout, self._parts = captured, layout, parts
@@ -138,7 +145,7 @@ class Layouts:
         self._divided = divided_tensors(captured) if layout.slices else frozenset()
 
     def of(self, value: Value) -> BorderLayout:
-        """The layout of an activation or gradient that this device sends or receives."""
+        """Return the layout of an activation or gradient that is sent or received."""
         samples = self._layout.batches.samples(value.index, piece(self._layout.shapes, value.stage, value.part))
         key = (value.what, value.stage, value.part, samples)
         if key not in self._known:

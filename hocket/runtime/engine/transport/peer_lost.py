@@ -1,8 +1,6 @@
-"""Errors of failed transfers.
+"""Errors of failed transfers; they name the worker that noticed, and the step.
 
-They name who noticed the failure and the step.
-
-Rules of this file: words only; who gives up, and when, is the engine's business.
+This file only builds the errors. The engine decides when a worker gives up.
 """
 
 from hocket.errors import WorkerLost
@@ -15,7 +13,9 @@ class PeerLost(WorkerLost):
     """A transfer failed: the peer died, or did not answer in time.
 
     Attributes:
-        peers: devices on the other side; step: counted from 0; instruction: the transfer.
+        peers: devices on the other side.
+        step: number of the step, from 0.
+        instruction: the transfer.
     """
 
     def __init__(

@@ -1,17 +1,18 @@
-"""Groups: the process groups of one worker, and transfers over them.
+"""Process groups of one worker, and transfers over them.
 
-Rules of this file: groups are made by all workers in the same order, with the connections between their members, before
-anything runs. Workers of one machine whose tensors live on its processor share memory for their messages (shared_memory.py). For
-others gloo matches messages by tag and pair, so that one group carries all point-to-point lanes. NCCL ignores tags and runs
-what goes between two devices one after the other: there every direction of a pair has a group of its own.
+All workers create the groups and their connections in the same order, before the program runs.
 
-With tensor-parallel groups of t members the program's devices are groups, and worker r is member r % t of the (r // t)-th.
-Messages and collectives of the program go between members of one number, as if each number had a program of its own; what the
-members of a group sum among themselves has a process group of its own.
+Point-to-point: CPU workers of one machine share memory for their messages (shared_memory.py). For other CPU workers
+gloo matches messages by tag and pair, so one group carries all point-to-point lanes. NCCL ignores tags and serializes
+the transfers between two devices, so each direction of a pair has its own group.
 
-Threads that move a bucket: a process group of gloo moves one all-reduce at a time with a thread (and another that reads what
-arrives), so that a bucket with r threads goes in r pieces over r groups. NCCL takes the number of CTAs as a property of a group:
-there is one for each number.
+Tensor parallelism: with groups of t ranks, the program's devices are groups, and worker r is rank r % t of group r //
+t. Messages and collectives of the program go between ranks with the same number, as if each number had its own program.
+Sums within a group use a separate process group.
+
+Communication threads of a bucket: a gloo process group runs one all-reduce at a time with one thread (and another
+thread that reads). So a bucket with r threads is sent in r pieces over r groups. With NCCL the number of CTAs is a
+property of a group, so there is a group for each number.
 """
 
 from collections import Counter
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class TransferError(Exception):
-    """A transfer failed: a member is gone, or did not answer in time."""
+    """A transfer failed: a rank was lost, or did not answer in time."""
 
 
 class MemberError(TransferError):
@@ -44,20 +45,22 @@ class MemberError(TransferError):
 
 
 class Groups:
-    """Point-to-point and collectives between the devices of a program.
+    """Point-to-point transfers and collectives between the devices of a program.
 
     Attributes:
-        sent_bytes: of messages, by the device that they went to. carried_bytes: of what went into collectives, by kind.
+        sent_bytes: bytes of sent messages, by destination device.
+        carried_bytes: bytes of inputs to collectives, by kind.
     """
 
     def __init__(
         self, program: Program, number: int, device: torch.device, shared_memory: bool = True, width: int = 1
     ) -> None:
-        """Make them: a collective call.
+        """Create the groups; a collective call.
 
         Arguments:
-            shared_memory: whether messages go through memory where they can.
-            width: members of a tensor-parallel group.
+            number: this worker's device of the program.
+            shared_memory: True to use shared memory where possible.
+            width: ranks in a tensor-parallel group.
         """
         self._device, self._width, self._member = device, width, dist.get_rank() % width
         self._place = {d: place for place, d in enumerate(program.devices)}
@@ -87,7 +90,8 @@ class Groups:
             return
         ranks = [(self._rank(a, k), self._rank(b, k)) for a, b in sorted(pairs) for k in range(width)]
         self._outboxes, self._inboxes, joined = connect(ranks if shared_memory else ())
-        # The same on every worker: what one pair of members cannot do the others of these two devices do not do either.
+        # All ranks of two devices use the same way: if one pair of ranks cannot share memory, no pair of these devices
+        # does.
         apart = [
             (a, b) for a, b in sorted(pairs) if {(self._rank(a, k), self._rank(b, k)) for k in range(width)} - joined
         ]
@@ -99,15 +103,15 @@ class Groups:
         return self._place[device] * self._width + member
 
     def _made(self, devices: tuple[int, ...], options: Any = None) -> dist.ProcessGroup:
-        """The process group of the ranks with this worker's number.
+        """Create the process groups between devices, one for each tensor-parallel rank.
 
-        One group for each other number is made on the way.
+        Return the group of this worker's rank.
         """
         groups = [dist.new_group([self._rank(d, k) for d in devices], pg_options=options) for k in range(self._width)]
         return groups[self._member]
 
     def _of_lane(self, devices: tuple[int, ...], threads: set[int]) -> dict[int, list[dist.ProcessGroup]]:
-        """The groups over which a bucket goes, by the number of threads that move it."""
+        """Create the groups of a lane's collectives, by number of communication threads."""
         if self._nccl:
             return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
         if (most := max(threads)) > MAX_CPU_THREADS:
@@ -119,13 +123,13 @@ class Groups:
         return {count: groups[: max(1, count)] for count in sorted(threads)}
 
     def _connect(self, device: torch.device) -> None:
-        # NCCL connects at first use, which blocks all members: here, where the order is the same for everybody.
+        # NCCL connects at first use, which blocks all ranks. So connect here, where all ranks have the same order.
         own = [group for lane in self._own for groups in self._collectives[lane].values() for group in groups]
         for group in (*own, *(group for pair, group in self._pairs.items() if self._number in pair)):
             dist.all_reduce(torch.zeros(1, device=device), group=group)
 
     def close(self) -> None:
-        """Take down the process groups of collectives."""
+        """Destroy the process groups of collectives."""
         for lane in self._own:
             for group in dict.fromkeys(group for groups in self._collectives[lane].values() for group in groups):
                 dist.destroy_process_group(group)
@@ -133,8 +137,9 @@ class Groups:
     def send(self, layout: BorderLayout, message: Tensor, peer: int) -> SharedTransfer | None:
         """Begin to send a message, or this rank's slice of it (a view).
 
-        The send is complete when the peer has it, or with NCCL when the GPU has sent it. Returns None if it is
-        complete already.
+        Returns:
+            The pending send; None if it is complete already. A send is complete when the peer has the message, or with
+            NCCL when the GPU has sent it.
         """
         at = 0
         if layout.slices > 1:
@@ -147,11 +152,15 @@ class Groups:
         return _begun(lambda: group.send([message], self._rank_of(peer), _TAG))
 
     def receive(self, layout: BorderLayout, peer: int) -> tuple[Tensor, SharedTransfer]:
-        """Begin to receive a message: where it will be, and its work.
+        """Begin to receive a message.
 
-        The work of a message in slices is two: this member's slice arrives in its place in the memory of the whole, and where
-        that is waited for the others are gathered around it, from the members of this group: a collective call. Compute's
-        thread alone waits, when it comes to the instruction that reads the message; so `total` tells why that cannot deadlock.
+        A message in slices has two steps. First this rank's slice arrives at its place in the memory of the whole
+        message. Then, when the receive is waited for, the other slices are gathered from the ranks of this group, in a
+        collective call. Only the compute thread waits, when it reaches the instruction that reads the message. `total`
+        explains why that cannot deadlock.
+
+        Returns:
+            Memory of the message, and the pending receive.
         """
         group, sliced = self._pairs.get((peer, self._number)), layout.slices > 1
         if group is None:
@@ -173,9 +182,11 @@ class Groups:
         """Begin a collective, in place.
 
         Arguments:
-            threads: that move it, of those that the program has for this lane.
-            whole: a contiguous tensor: replaced by the sum of all members' (all_reduce), or by all their parts (all_gather).
-            part: this member's part of it, a view: replaced by its part of the sum (reduce_scatter), while the rest is lost.
+            whole: contiguous tensor. An all-reduce replaces it by the sum over all ranks; an all-gather by the parts of
+                all ranks.
+            part: this rank's part, a view of `whole`. A reduce-scatter replaces it by this part of the sum; the rest of
+                `whole` is undefined afterwards.
+            threads: number of communication threads; one of the lane's numbers in the program.
         """
         groups = self._collectives[lane][threads]
         match kind:
@@ -191,7 +202,7 @@ class Groups:
     def parts(self, lane: str, part: Tensor) -> list[Tensor]:
         """Gather a tensor of each rank of a lane's group, in rank order.
 
-        A collective call. All tensors have one shape.
+        This is a collective call. All tensors have the same shape.
         """
         (group, *_) = self._collectives[lane][0]
         found = [torch.empty_like(part) for _ in range(group.size())]
@@ -199,26 +210,31 @@ class Groups:
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
-        """Sum of a tensor over the ranks of this worker's tensor-parallel group.
+        """Sum a tensor over the ranks of this worker's tensor-parallel group.
 
         See `EngineTensorGroup`.
 
-        This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
-        come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too; on a GPU
-        autograd's thread does, while compute's waits for it). Slices are gathered in the same process group by compute's thread,
-        before an instruction begins and in the order of what it reads, so that they have their place in that one order.
-        Other transfers are begun by that thread but never waited for inside of an instruction, and have process groups,
-        connections and threads of their own. So an instruction of all members together waits for no more than what
-        each alone reads: were one stuck for ever, the program of one member would be as well.
+        The call waits inside a forward or backward, and it cannot deadlock:
+
+        - The ranks of a group have the same compute lane. So they reach the same sums in the same order, from the
+          compute thread only. (On a CPU a backward runs in that thread, too. On a GPU autograd's thread runs it while
+          the compute thread waits.)
+        - The compute thread gathers slices in the same process group, before an instruction begins and in the order of
+          its inputs. So these gathers have their place in the same order.
+        - The compute thread begins other transfers but never waits for them inside an instruction. They have their own
+          process groups, connections and threads.
+
+        So an instruction of all ranks together waits only for the inputs of each rank. If it waited forever, the
+        program of a single rank would also deadlock.
         """
         return _begun(lambda: self._members.total(tensor))
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """Every member's tensor, likewise; see `EngineTensorGroup`."""
+        """Gather a tensor from every rank of the group; see `EngineTensorGroup`."""
         return _begun(lambda: self._members.gathered(tensor, width))
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """This member's part of a sum, likewise; see `EngineTensorGroup`."""
+        """Compute this rank's part of a sum over the group; see `EngineTensorGroup`."""
         return _begun(lambda: self._members.scattered(tensor))
 
     @property
@@ -228,12 +244,12 @@ class Groups:
         return self._inside
 
     def _rank_of(self, peer: int) -> int:
-        """The peer's rank in the group that carries the messages."""
+        """Return the peer's rank in the group that carries the messages."""
         return int(peer > self._number) if self._nccl else self._rank(peer, self._member)
 
 
 class _Gathering:
-    """A message in slices: its own arrives, then all members' are gathered."""
+    """Receive in slices: this rank's slice arrives, then all slices are gathered."""
 
     def __init__(
         self, arriving: SharedTransfer, members: EngineTensorGroup, memory: Tensor, rooms: Sequence[slice]
@@ -244,18 +260,18 @@ class _Gathering:
         """See `SharedTransfer`.
 
         Raises:
-            MemberError: another member of this group is gone.
+            MemberError: another rank of this group was lost.
         """
         self._arriving.wait()
         try:
-            # In place: the memory of the whole is all that this takes.
+            # In place: no memory beyond that of the whole message is needed.
             self._members.fill(self._memory, self._rooms)
         except RuntimeError as error:
             raise MemberError(_short(error)) from error
 
 
 def _ctas(count: int) -> Any:
-    """Options of a process group with a fixed number of CTAs.
+    """Create options of a process group with a fixed number of CTAs.
 
     Needs `torch.distributed` with NCCL >= 2.17.
     """
@@ -272,10 +288,10 @@ def _begun(begin: Callable[[], T]) -> T:
 
 
 def finish(work: SharedTransfer) -> None:
-    """Wait until a transfer is over (gloo), or let the current stream wait (NCCL).
+    """Wait until a transfer is complete (gloo), or let the current stream wait (NCCL).
 
     Raises:
-        TransferError: a member is gone, or did not answer in time.
+        TransferError: a rank was lost, or did not answer in time.
     """
     try:
         work.wait()

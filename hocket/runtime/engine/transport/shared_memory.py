@@ -1,12 +1,12 @@
-"""Shared memory: messages from one worker to another of the same machine.
+"""Shared memory: messages between workers of the same machine.
 
-Rules of this file: the receiver owns the memory. With every receive that it posts it names a buffer; whoever sends copies
-the message there and says so. So a message is copied once, by the sender's own thread where the receive is posted already,
-and the sender knows when a send is over. What has been received lives in its buffer until the last tensor of it is gone;
-then the buffer may be posted again.
+The receiver owns the memory. With every receive that it posts, it names a buffer. The sender copies the message into
+the buffer and notifies the receiver. So a message is copied once, by the sender's own thread if the receive is posted
+already, and the sender knows when a send is complete. A received message stays in its buffer until the last tensor of
+it is freed; then the buffer can be posted again.
 
-Buffers are memory files without a name, which only the two processes have: however a worker ends, nothing is left behind, and
-its peer reads the end of the connection.
+Buffers are memory files without a name, known only to the two processes. So nothing is left behind, however a worker
+ends. Its peer then reads the end of the connection.
 """
 
 import mmap
@@ -30,15 +30,15 @@ class SharedTransfer(Protocol):
     """A transfer that has begun."""
 
     def wait(self) -> object:
-        """Return when it is over.
+        """Wait until the transfer is complete.
 
         Raises:
-            RuntimeError: the peer is gone, or did not answer in time.
+            RuntimeError: the peer was lost, or did not answer in time.
         """
 
 
 class _End:
-    """One end of a connection, closed with it."""
+    """One end of a connection; it closes the connection when it is freed."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -57,10 +57,13 @@ class Inbox(_End):
         self._watched: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
 
     def post(self, size_bytes: int) -> tuple[Tensor, SharedTransfer]:
-        """Begin to receive: the buffer of so many bytes that the message will be in, and what to wait for.
+        """Begin to receive a message of `size_bytes` bytes.
+
+        Returns:
+            Buffer of the message, and the pending receive.
 
         Raises:
-            RuntimeError: the peer is gone.
+            RuntimeError: the peer was lost.
         """
         free = self._free.setdefault(size_bytes, [])
         made: int | None = None
@@ -72,7 +75,7 @@ class Inbox(_End):
             os.ftruncate(made, max(1, size_bytes))
             base = np.frombuffer(mmap.mmap(made, max(1, size_bytes)), dtype=np.uint8)
         view = base[:size_bytes]
-        # A tensor holds the very array that it was made from: when that dies, nobody reads the message any more.
+        # A tensor keeps a reference to the array that it was made from. When the array is freed, the message is unused.
         self._watched[number] = weakref.ref(view, lambda _: free.append((number, base)))
         try:
             credit = _CREDIT.pack(number, size_bytes)
@@ -89,10 +92,10 @@ class Inbox(_End):
         return torch.from_numpy(view), _Arriving(self, self._posted)
 
     def wait(self, count: int) -> None:
-        """Return when so many messages have arrived since the beginning.
+        """Wait until `count` messages have arrived since the connection began.
 
         Raises:
-            RuntimeError: the peer is gone, or did not answer in time.
+            RuntimeError: the peer was lost, or did not answer in time.
         """
         while self._arrived < count:
             try:
@@ -105,9 +108,9 @@ class Inbox(_End):
 
 
 class _Arriving:
-    """A pending receive.
+    """Pending receive.
 
-    Compute may wait for it before it waits for one that was posted earlier.
+    The compute thread may wait for it before it waits for a receive that was posted earlier.
     """
 
     def __init__(self, inbox: Inbox, number: int) -> None:
@@ -124,17 +127,20 @@ class Outbox(_End):
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
         self._buffers: dict[int, Tensor] = {}
-        # One thread sends, and one waits for what could not be sent at once: each counts for itself.
+        # One thread sends. Another thread waits for sends that could not complete at once. Each has its own count.
         self._left, self._waited = 0, 0
 
     def send(self, message: Tensor, at: int = 0) -> SharedTransfer | None:
-        """Begin to send a contiguous tensor; None if it is over.
+        """Begin to send a contiguous tensor.
 
         Arguments:
-            at: byte of the peer's buffer where the message begins.
+            at: byte of the peer's buffer at which the message begins.
+
+        Returns:
+            The pending send; None if it is complete.
 
         Raises:
-            RuntimeError: the peer is gone.
+            RuntimeError: the peer was lost.
         """
         if self._left == self._waited:
             buffer = self._posted(socket.MSG_DONTWAIT)
@@ -145,12 +151,12 @@ class Outbox(_End):
         return _Leaving(self, message, at)
 
     def finish(self, message: Tensor, at: int = 0) -> None:
-        """Finish sends that had to wait until the peer receives.
+        """Finish a send that had to wait for the peer's receive.
 
-        They finish in the order of the `send` calls.
+        Sends must be finished in the order of the `send` calls.
 
         Raises:
-            RuntimeError: the peer is gone, or did not answer in time.
+            RuntimeError: the peer was lost, or did not answer in time.
         """
         buffer = self._posted(0)
         if buffer is None:
@@ -159,9 +165,9 @@ class Outbox(_End):
         self._waited += 1
 
     def _posted(self, flags: int) -> Tensor | None:
-        """The buffer of the peer's next receive; None if it has not posted one."""
+        """Return the buffer of the peer's next receive; None if no receive is posted."""
         try:
-            # socket.recv_fds would forget the flags.
+            # socket.recv_fds does not pass the flags on.
             credit, beside, _, _ = self._connection.recvmsg(_CREDIT.size, socket.CMSG_LEN(_FILE.size), flags)
         except BlockingIOError:
             return None
@@ -186,7 +192,7 @@ class Outbox(_End):
 
 
 class _Leaving:
-    """A send that its receive has not met yet."""
+    """Pending send; its receive is not posted yet."""
 
     def __init__(self, outbox: Outbox, message: Tensor, at: int) -> None:
         self._outbox, self._message, self._at = outbox, message, at
@@ -200,6 +206,6 @@ _CLOSED = "connection closed by peer"
 
 
 def _lost(error: OSError) -> RuntimeError:
-    if isinstance(error, BlockingIOError):  # the socket's own limit
+    if isinstance(error, BlockingIOError):  # the socket's timeout
         return RuntimeError("no answer in time")
     return RuntimeError(f"connection lost: {error}")

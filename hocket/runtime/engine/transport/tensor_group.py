@@ -1,8 +1,8 @@
 """Tensor-parallel exchanges between ranks, inside forwards and backwards.
 
-Rules of this file: compute waits for every exchange where it stands, and all members make the same ones in the same order. Members
-of one machine whose tensors live on its processor share memory for it (shared_memory.py): each copies what another needs into that one's
-buffer, with no thread between them. Sums are added in the order of members, so that all have the same bits.
+The compute thread waits for every exchange in place. All ranks make the same exchanges in the same order. CPU ranks of
+one machine use shared memory (shared_memory.py): each copies its data into the other ranks' buffers, without further
+threads. Sums are added in rank order, so that all ranks have the same bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from hocket.runtime.tensor_parallel.process_group import ProcessMembers, lent
 class EngineTensorGroup:
     """Tensor-parallel group as one rank sees it (profiling/tensor_parallel/group.py).
 
-    Calls raise RuntimeError if another rank is gone or silent.
+    Calls raise RuntimeError if another rank was lost or does not answer.
 
     Attributes:
-        shared: whether they share memory.
+        shared: True if the ranks share memory.
     """
 
     def __init__(
@@ -35,8 +35,9 @@ class EngineTensorGroup:
         """Prepare the group without communication.
 
         Arguments:
-            group: of these ranks, by member; not needed where memory is shared.
-            outboxes, inboxes: of all of them but this one by rank, or of none.
+            group: process group of the ranks, in order; None if they share memory.
+            ranks: global ranks of the group, in order.
+            outboxes, inboxes: connections to all other ranks by global rank; empty without shared memory.
         """
         self._group, self._ranks, self._own = group, list(ranks), list(ranks).index(dist.get_rank())
         self._outboxes, self._inboxes = outboxes, inboxes
@@ -44,11 +45,11 @@ class EngineTensorGroup:
         self.shared = all(rank in outboxes and rank in inboxes for rank in self._peers)
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over all members, as a new tensor."""
+        """Sum a tensor over all ranks, as a new tensor."""
         if not self.shared:
             return ProcessMembers(self._of_group).total(tensor)
         own = tensor.detach().contiguous()
-        if len(self._ranks) == 2:  # in one turn, which moves as many bytes as two
+        if len(self._ranks) == 2:  # one exchange moves as many bytes as reduce-scatter and all-gather
             return _added(self._exchanged([own, own], [own, own]), own)
         flat = own.reshape(-1)
         each = -(-flat.numel() // len(self._ranks))
@@ -60,7 +61,7 @@ class EngineTensorGroup:
         return found.view(tensor.shape)
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """A tensor of each member, all of one shape, by number."""
+        """Gather a tensor of each rank, all of one shape, in rank order."""
         if not self.shared:
             return ProcessMembers(self._of_group).gathered(tensor, width)
         found = torch.empty((width, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
@@ -68,7 +69,7 @@ class EngineTensorGroup:
         return found
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """The sum of what each member has in the row of this one."""
+        """Sum this rank's row of the tensor over all ranks."""
         if not self.shared:
             return ProcessMembers(self._of_group).scattered(tensor)
         rows = list(tensor.detach().contiguous())
@@ -76,7 +77,7 @@ class EngineTensorGroup:
         return _added(self._exchanged([mine] * len(rows), rows), mine)
 
     def fill(self, memory: Tensor, rooms: Sequence[slice]) -> None:
-        """Fill a memory of one room for each member, all of one size, with what each has in its own."""
+        """Gather each rank's room of a memory into that memory; all rooms have one size."""
         if self.shared:
             self._gather(memory[rooms[self._own]], [memory[room] for room in rooms])
         else:
@@ -92,7 +93,7 @@ class EngineTensorGroup:
     def _gather(self, own: Tensor, places: Sequence[Tensor]) -> None:
         """Gather the tensor of each rank into its place.
 
-        This rank's tensor may be there already.
+        This rank's tensor may be in its place already.
         """
         arrived = self._exchanged(places, [own] * len(places))
         for place, found in zip(places, arrived, strict=True):
@@ -101,7 +102,15 @@ class EngineTensorGroup:
                 place.copy_(source)
 
     def _exchanged(self, like: Sequence[Tensor], sent: Sequence[Tensor]) -> list[Tensor | None]:
-        """Send each member what is for it, and receive from each what is as `like`; None for this one."""
+        """Send a tensor to each rank, and receive one from each.
+
+        Arguments:
+            like: tensors with the shapes and dtypes to receive, by rank.
+            sent: tensors to send, by rank.
+
+        Returns:
+            Received tensors by rank; None for this rank.
+        """
         arriving = {r: self._inboxes[r].post(like[k].nbytes) for k, r in enumerate(self._ranks) if k != self._own}
         for k, rank in enumerate(self._ranks):
             if k != self._own and (work := self._outboxes[rank].send(sent[k].detach())) is not None:
@@ -118,7 +127,7 @@ class EngineTensorGroup:
 
 
 def _added(parts: Sequence[Tensor | None], own: Tensor) -> Tensor:
-    """The sum in the order of members, as a new tensor."""
+    """Sum tensors in rank order, as a new tensor; `own` replaces None."""
     first, second, *others = [own if part is None else part for part in parts]
     found = first + second
     for other in others:
@@ -127,12 +136,14 @@ def _added(parts: Sequence[Tensor | None], own: Tensor) -> Tensor:
 
 
 def members_of(groups: Sequence[Sequence[int]], device: torch.device, shared_memory: bool) -> EngineTensorGroup:
-    """Tensor-parallel group of this worker.
+    """Create the tensor-parallel group of this worker.
 
-    A collective call of all workers, with the same disjoint groups of ranks.
+    This is a collective call of all workers, with the same disjoint groups of ranks.
 
     Arguments:
-        device: where this worker's tensors live; shared_memory: whether memory is shared where it can be.
+        groups: global ranks of each group.
+        device: torch device of this worker's tensors.
+        shared_memory: True to share memory where possible.
     """
     pairs = [(a, b) for ranks in groups for a in ranks for b in ranks if a != b]
     outboxes, inboxes, joined = connect(pairs if shared_memory and device.type == "cpu" else ())

@@ -1,17 +1,19 @@
-"""Transfers: the lanes of one device other than compute.
+"""Transfers: the lanes of one device other than compute and swap lanes.
 
-Compute's own thread begins them, and threads of the library carry them on.
+The compute thread begins transfers, and the communication library's threads carry them out. An instruction begins as
+soon as it may (order.py) and the compute thread checks its lane. Only the compute thread waits, for its next inputs. So
+a message is not handed over between threads. The posted transfers follow from the position of the compute lane:
+receives by their windows, sends and collectives when their inputs are computed.
 
-Rules of this file: an instruction begins as soon as it may (order.py) and compute comes by; nobody waits but compute, for
-what it reads next. So there is no hand-over between threads on the way of a message, and what is posted at any time
-follows from where compute is: receives by their windows, sends and collectives when their values are made.
+A send is complete at once if memory is shared and the receive is posted. Otherwise a thread has to wait for it. Gloo
+cannot be polled (in torch 2.13, `is_completed` of a point-to-point work is False until a thread has waited), and a
+tensor must live until its send is complete. So each send lane has a thread that waits for its sends one after the other
+and counts them. The compute thread frees their tensors after an instruction ends and before the next begins (order.py,
+rule 5).
 
-A send is over at once where memory is shared and the receive is posted. Otherwise somebody has to wait: gloo cannot be asked
-(facts of torch 2.13: `is_completed` of a point-to-point work is False until somebody has waited), and a tensor must live
-until its send is over. A thread for each lane of sends waits for them one after the
-other and says so; compute lets their tensors go when an instruction has ended and before one begins (order.py, rule 5).
-That thread may come late to say what has long been over: compute waits for its word once the program says that the send is
-over (program/memory_bound/send_completion.py), so that no message lives longer than the program's footprint counts it, however busy the machine is.
+That thread may report a completed send late. The compute thread therefore waits for the report once the program implies
+that the send is complete (program/memory_bound/send_completion.py). So no message lives longer than the program's
+memory footprint counts it, even on a busy machine.
 """
 
 import threading
@@ -37,15 +39,17 @@ from hocket.runtime.engine.transport.shared_memory import SharedTransfer
 from hocket.runtime.update.sharding import made_by, over
 
 Lost = Callable[[Instruction, Exception], Exception]
-# How long compute waits for a lane's thread to say what is surely over: only a machine that stands still takes so long;
-# and for what may be over, while operations are looked at: that is Python's work, and the thread comes late.
+# Maximum wait of compute for a lane's thread to report a send that must be complete; only a stalled machine takes so
+# long.
+# Then the wait for a send that may be complete, while memory is observed: observing keeps Python busy, so the thread is
+# late.
 _SURELY_S, _MAYBE_S = 1.0, 2e-3
 
 
 class InstructionRecord(NamedTuple):
     """One executed instruction.
 
-    Begin and end on the worker's clock, and seconds waited for a core (see Event).
+    Begin and end are on the worker's clock. `queued_s` is the wait for a core, in seconds (see Event).
     """
 
     instruction: Instruction
@@ -55,10 +59,10 @@ class InstructionRecord(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A send that has begun.
+    """Send that has begun.
 
     Attributes:
-        end: when it is surely over.
+        end: position of the compute lane at which the send must be complete; None if unknown.
     """
 
     instruction: Instruction
@@ -70,12 +74,18 @@ class _Sent(NamedTuple):
 
 @dataclass
 class _Lane:
-    """A lane: where it is, what it has been given, and (of receives) how many more may be posted.
+    """State of a lane.
 
     Attributes:
-        sent: for the lane's thread; kept: sends whose messages live; over: how many are over, as the thread counts them;
-            let_go: how many messages have gone.
-        word: for the thread's word that one more is over.
+        cursor: position of the lane.
+        room: number of receives that may still be posted.
+        limited: True if the lane has a receive window.
+        values: inputs that were given to the lane.
+        sent: queue of sends for the lane's thread.
+        kept: sends with messages that are still in memory.
+        over: number of completed sends, counted by the lane's thread.
+        let_go: number of freed messages.
+        word: notified when the thread counts a completed send.
     """
 
     cursor: Cursor
@@ -90,9 +100,10 @@ class _Lane:
 
 
 class _Arriving(NamedTuple):
-    """A receive or collective that has begun.
+    """Receive or collective that has begun.
 
-    `made` is what it writes, once its works are over.
+    Attributes:
+        made: its output, valid once its works are complete.
     """
 
     lane: _Lane
@@ -105,12 +116,12 @@ class _Arriving(NamedTuple):
 class Transfers:
     """Transfers of one segment.
 
-    Calls come from the compute thread, except those of threads that the constructor starts. With waves (which send no
-    messages) all compute lanes call; lanes of swaps call as well.
+    Calls come from the compute thread, and from the threads that the constructor starts. With waves (which send no
+    messages) all compute lanes call. Swap lanes call as well.
 
     Attributes:
-        failure: why a send failed, once one has.
-        records: what is over, if it is recorded.
+        failure: exception of a failed send, or None.
+        records: completed transfers, if recorded.
     """
 
     def __init__(
@@ -134,11 +145,14 @@ class Transfers:
         """Start the lanes; nothing begins before `post_all`.
 
         Arguments:
-            stages: of the program.
-            windows: of the lanes of receives. ends: of the lanes of sends.
-            lost: makes of a transfer's failure the error to raise.
+            stages: stages of the program.
+            windows: receive window of each receive lane.
+            ends: positions at which sends must be complete.
+            lost: converts a transfer's failure to the error to raise.
+            record: True to record transfers.
             tell: called when a receive or collective has begun.
-            carried: what of a value goes into a message. sent: called when a message needs its memory no more.
+            carried: returns the tensors of a value that go into a message.
+            sent: called when a message's memory is no longer needed.
         """
         self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
         self._ends, self._stages = ends, stages
@@ -149,7 +163,7 @@ class Transfers:
         }
         self._arriving: dict[Value, _Arriving] = {}
         self._consumed: dict[Value, _Lane] = {}
-        self._lock = threading.RLock()  # a backward hands on buckets while another lane of compute does so, too
+        self._lock = threading.RLock()  # several compute lanes may hand over buckets at the same time
         self.failure: Exception | None = None
         self.records: list[InstructionRecord] = []
         senders = {
@@ -161,7 +175,7 @@ class Transfers:
         self._turns = {
             name: CollectiveQueue(f"device {number} {name}", clock)
             for name in self._lanes
-            if name.startswith(REDUCE) and not handover.needed  # a GPU's stream keeps the order
+            if name.startswith(REDUCE) and not handover.needed  # on a GPU the stream keeps the order
         }
         self._threads = [
             threading.Thread(target=self._release, args=(lane,), name=f"device {number} {name}", daemon=True)
@@ -170,25 +184,25 @@ class Transfers:
         for thread in self._threads:
             thread.start()
 
-    # -- what compute tells
+    # -- calls of the compute lane
 
     def answer(self, goes_on: bool) -> None:
-        """Take the answer to whether another period follows."""
+        """Announce to all lanes whether another period follows."""
         with self._lock:
             for lane in self._lanes.values():
                 lane.cursor.answer(goes_on)
 
     def post_all(self) -> None:
-        """Begin whatever may begin, in every lane."""
+        """Begin all instructions that may begin, in every lane."""
         with self._lock:
             for lane in self._lanes.values():
                 self._post(lane)
 
     def give(self, name: str, value: Value, thing: Any) -> None:
-        """A lane's value is there."""
+        """Give a lane one of its inputs."""
         with self._lock:
             lane = self._lanes[name]
-            if value.what is ValueKind.SHARD:  # the older one has been read for the last time
+            if value.what is ValueKind.SHARD:  # the older shard is no longer needed
                 lane.values = {
                     v: x for v, x in lane.values.items() if (v.what, v.stage) != (ValueKind.SHARD, value.stage)
                 }
@@ -196,7 +210,7 @@ class Transfers:
             self._post(lane)
 
     def take(self, value: Value) -> Any:
-        """Value written by a receive or collective, once it is there."""
+        """Wait for the output of a receive or collective, and return it."""
         with self._lock:
             arriving = self._arriving.pop(value, None)
         if arriving is None:
@@ -206,11 +220,11 @@ class Transfers:
         return self._arrived(arriving)
 
     def arriving(self, value: Value) -> bool:
-        """True if the transfer of a value has begun and its value is not taken yet."""
+        """True if the transfer of a value has begun and the value is not taken yet."""
         return value in self._arriving
 
     def consumed(self, values: Iterable[Value]) -> None:
-        """These have been read; of those that were taken the lanes have room for more (rule 6)."""
+        """Note that values have been read; their receive lanes get room (rule 6)."""
         if self._consumed:
             with self._lock:
                 for lane in [self._consumed.pop(value) for value in values if value in self._consumed]:
@@ -218,7 +232,7 @@ class Transfers:
                     self._post(lane)
 
     def dropped(self, name: str) -> None:
-        """Compute has no more need of weights that came by a lane: it has room for more (rule 6)."""
+        """Note that compute has freed gathered weights; their lane gets room (rule 6)."""
         with self._lock:
             self._lanes[name].room += 1
             self._post(self._lanes[name])
@@ -226,10 +240,10 @@ class Transfers:
     def let_go(self, begun: int) -> None:
         """Release the memory of completed sends.
 
-        Compute calls this when it ends an instruction, or has its inputs for the next.
+        The compute lane calls this after an instruction, and when it has the inputs for the next.
 
         Arguments:
-            begun: compute instructions of this segment so far, that one included.
+            begun: number of instructions of the first compute lane so far, including that one.
         """
         for lane in self._senders:
             patience_s = _MAYBE_S if self._memory.looking else 0.0
@@ -244,14 +258,14 @@ class Transfers:
                 lane.let_go += 1
 
     def _said(self, lane: _Lane, patience_s: float) -> bool:
-        """Wait until the lane's thread says that one more send is over; whether it did in time."""
+        """Wait for the lane's thread to count one more completed send; True if in time."""
         if patience_s:
             with lane.word:
                 lane.word.wait_for(lambda: lane.let_go < lane.over or self.failure is not None, patience_s)
         return lane.let_go < lane.over
 
     def end(self) -> None:
-        """Return when every lane is at its end."""
+        """Wait until every lane has ended."""
         if self._arriving:
             raise InternalError(f"nobody took {', '.join(map(str, self._arriving))}")
         for lane in self._lanes.values():
@@ -272,12 +286,12 @@ class Transfers:
     # -- beginning
 
     def _post(self, lane: _Lane) -> None:
-        """Begin a lane's instructions for as long as they may begin."""
+        """Begin a lane's instructions as long as the next may begin."""
         while (head := lane.cursor.head()) is not None:
             instruction, routes = head
             if (lane.limited and not lane.room) or any(value not in lane.values for value in instruction.reads):
                 return
-            if any(not computes(reader) for _, reader in routes):  # lanes of swaps share compute's values
+            if any(not computes(reader) for _, reader in routes):  # swap lanes share compute's values
                 raise InternalError(f"{instruction.name} is read by another lane than compute")
             lane.room -= lane.limited
             end = self._ends.of(instruction.lane, *lane.cursor.place) if instruction.kind is Kind.SEND else None
@@ -332,7 +346,7 @@ class Transfers:
         if turns := self._turns.get(instruction.lane):
             return [turns.put(begin)]
         works = begin()
-        if threads:  # another group may be next: it waits on this lane's stream
+        if threads:  # the next collective may use another group, so this lane's stream waits
             for work in works:
                 finish(work)
         return works
@@ -340,7 +354,7 @@ class Transfers:
     # -- ending
 
     def _arrived(self, arriving: _Arriving) -> Any:
-        """Value of a receive or collective, ready for compute."""
+        """Wait for a receive or collective; return its output, ready for compute."""
         with self._handover.lane(arriving.instruction.lane):
             for work in arriving.works:
                 try:
@@ -358,18 +372,18 @@ class Transfers:
         return self._handover.taken(made)
 
     def _release(self, lane: _Lane) -> None:
-        """The thread of a lane of sends: waits for them one after the other."""
+        """Wait for a lane's sends, one after the other, in the lane's thread."""
         while (sent := lane.sent.get()) is not None:
             try:
                 with self._handover.lane(sent.instruction.lane):
                     finish(sent.work)
                     self._over(sent.instruction, sent.start_s)
-            except Exception as error:  # compute raises it: what ends a thread unseen would end the run well
+            except Exception as error:  # compute raises it; otherwise the run would seem to end well
                 with lane.word:
                     self.failure = self._lost(sent.instruction, error) if isinstance(error, TransferError) else error
                     lane.word.notify()
                 return
-            del sent  # or it would live while this thread waits for the next
+            del sent  # otherwise its tensor would live while this thread waits for the next
             with lane.word:
                 lane.over += 1
                 lane.word.notify()
