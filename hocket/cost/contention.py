@@ -31,9 +31,11 @@ Resource = tuple[str, int, int, int]
 
 
 class Sharing(IntEnum):
-    """Effect of a resource on the rate of its users: none, a share of the rate, or a share of the speed.
+    """Effect of a resource on the rate of its users.
 
-    The smallest share of rates is the rate. The smallest share of speeds multiplies it.
+    - NOT: no effect.
+    - RATE: a share of the rate. The smallest of these is the rate.
+    - SPEED: a share of the speed. The smallest of these multiplies the rate.
     """
 
     NOT = 0
@@ -42,7 +44,12 @@ class Sharing(IntEnum):
 
 
 class Use(NamedTuple):
-    """One use of a resource: its load, and the effect of the resource on the user's rate."""
+    """One use of a resource.
+
+    Attributes:
+        load: load of this use.
+        sharing: effect of the resource on the user's rate.
+    """
 
     resource: Resource
     load: float
@@ -125,7 +132,10 @@ def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True
 
 
 def capacity(cluster: Cluster, resource: Resource) -> float:
-    """Load that a resource carries at full rate: cores of a host, or one flow of a link."""
+    """Load that a resource carries at full rate.
+
+    This is the number of cores of a host, or one flow of a link.
+    """
     if resource[0] == "host":
         return float(cluster.host_cores or 0)
     return 1.0

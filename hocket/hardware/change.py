@@ -84,7 +84,7 @@ class Change:
 
 
 SHARED = "host_link"
-"""Name of a host link that a server's devices share, as in a cluster file. Other host links have their device type's."""
+"""Name of a host link that a server's devices share, as in a cluster file. Others are named as their device type."""
 
 
 def host_link_name(cluster: Cluster, device: int) -> str:

@@ -20,7 +20,7 @@ from hocket.hardware.cluster import Level, Link
 _ROUNDS = 50
 # Residuals below this share of the time count equally: the timer itself is not more exact.
 _FLOOR = 1e-3
-_LARGE_BYTES = 2**20  # larger collectives spend more time on moving bytes than on waiting
+_LARGE_BYTES = 2**20  # collectives from this size on spend more time on moving bytes than on waiting
 
 
 POINT_TO_POINT, ALL_REDUCE, MEMBERS = "point_to_point", "all_reduce", "members"

@@ -37,7 +37,7 @@ class ValueKind(StrEnum):
     INPUT = "in"  # tensors of the batch itself: microbatch, -
     ACTIVATION = "act"  # all tensors from stage to stage `part`: microbatch, target stage
     GRADIENT = "grad"  # the gradients of that activation: microbatch, target stage
-    STASH = "stash"  # what autograd keeps for the backward: microbatch, -
+    STASH = "stash"  # tensors that autograd saves for the backward: microbatch, -
     WEIGHTS = "w"  # weights after `index` updates: version, -
     ACCUMULATOR = "dw"  # weight gradients summed up to and including this microbatch: microbatch, bucket
     REDUCED = "sum"  # weight gradients of one update summed over replicas: update, bucket

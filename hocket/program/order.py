@@ -2,8 +2,8 @@
 
 Rules of this file: simulator, engines, builder and `check` all ask here, and nobody else decides.
 
-1. An instruction may start when everything before it in its lane has finished and everything it reads is there.
-2. What it writes is there when it finishes. Exception: an accumulator bucket is there as soon as its backward has
+1. An instruction may start when everything before it in its lane has finished and all values that it reads exist.
+2. The values that it writes exist when it finishes. Exception: an accumulator bucket exists as soon as its backward has
    produced the bucket's last gradient, so that an all-reduce overlaps with the rest of that backward. Buckets appear in
    the order of their numbers.
 3. A send completes only with its receive (rendezvous). The k-th send of a lane meets the k-th receive of the peer's
@@ -11,9 +11,9 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
    next instruction of the compute lane begins.
 4. A collective runs when all ranks of its group have reached it. The k-th collective of a lane meets the k-th of the
    other ranks' lanes.
-5. What an instruction frees is gone when it finishes. What a send frees is gone when the compute instruction that then
-   runs on its device finishes, or before the next one begins. A value that replaces a freed one (see `heir_of`) uses
-   its memory. Copies on the host use no device memory.
+5. The values that an instruction frees are gone when it finishes. The values that a send frees are gone when the
+   compute instruction that then runs on its device finishes, or before the next one begins. A value that replaces a
+   freed one (see `heir_of`) uses its memory. Copies on the host use no device memory.
 6. A receive, or a gather of weights for one round, is posted as soon as fewer messages of its lane than the lane's
    window are posted and not consumed (see receive_window.py). From then on it has its memory. It can start no earlier.
 """

@@ -45,7 +45,7 @@ class RankLayout:
 
     @property
     def batch_size(self) -> int:
-        """Samples of one step."""
+        """Samples of one batch."""
         return self.batches.batch_size
 
     def budgets(self, device: int) -> tuple[float, float]:

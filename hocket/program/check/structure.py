@@ -1,4 +1,7 @@
-"""Rules of a program's header: stages, borders, ties, replicas, update rule and stride."""
+"""Rules of a program's header.
+
+They cover stages, borders, ties, replicas, update rule and stride.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -129,7 +129,7 @@ class _Replay:
             before = None
         free_s = self.end(before) if before is not None else 0.0
         if self._kind[event] == _RECEIVE and len(self._members[event]) > 1:
-            return free_s  # long posted
+            return free_s  # posted long before
         by = self._computed.get(device)
         if by is None:
             return max(free_s, self._start[event])
