@@ -21,8 +21,7 @@ OTHERS, BEGINS, COMPUTES, FINISHES, SENDS, AT_ONCE = range(6)
 
 - OTHERS: when the node ends.
 - BEGINS, COMPUTES, FINISHES: first part, whole, and last part of a compute instruction. Its own changes apply when
-the node
-  ends. Late changes of sends on the device apply when the compute instruction begins and when it ends.
+  the node ends. Late changes of sends on the device apply when the compute instruction begins and when it ends.
 - SENDS: late, at the next begin or end of a compute instruction on the device.
 - AT_ONCE: when the send starts, if it waited last for a compute instruction of the device; otherwise as for SENDS.
 """

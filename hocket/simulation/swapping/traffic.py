@@ -19,7 +19,7 @@ class Swapped:
 
     Attributes:
         in_bytes: bytes swapped in, of all devices together, by the name of the value's kind.
-        out_bytes: bytes swapped out, likewise.
+        out_bytes: bytes swapped out, of all devices together, by the name of the value's kind.
         device_bytes: bytes swapped in and out, by device.
         host_peak_bytes: peak of each device's bytes on the host, over the whole run.
     """

@@ -19,7 +19,7 @@ def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], boo
     """Say that the number of microbatches does not fit, with the next batch that does.
 
     Arguments:
-        takes: the strategy's condition, in words.
+        takes: condition of the strategy, in words.
         enough: True if a number of microbatches meets the condition.
     """
     batch = situation.batch_size

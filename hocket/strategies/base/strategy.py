@@ -81,7 +81,7 @@ def strategy(name: str) -> Strategy:
     """The strategy of this name.
 
     Raises:
-        InputError: there is none; the message lists the nearest name.
+        InputError: no strategy has this name; the message suggests the nearest.
     """
     found: Strategy = registry.load("hocket.strategies.schedules", name, "strategy").STRATEGY
     return found

@@ -15,7 +15,7 @@ from hocket.strategies.pipedream_partition import kernel
 
 PLAIN_WORK = 1_000_000  # pairs of cuts times positions in all sweeps of a process: about 0.4 s of plain Python
 SWEEPS = 40  # expected number of sweeps of a search
-FEW_STATES = 2048  # room for states, beyond those that one stage can reach from one state
+FEW_STATES = 2048  # additional rows, beyond the states that one stage can reach from one state
 _worked = 0
 
 
