@@ -144,7 +144,7 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
 
 
 def _step(captured: Captured, foreach: bool) -> tuple[MeasuredStep, tuple[Operator, ...], int]:
-    """Return the bytes and operators of a warm optimizer step, and the number of weights."""
+    """Return bytes, operators and number of weights of a warm optimizer step."""
     stage = Stage(captured, range(len(captured.layers)), share=True)
     trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
     apart = captured.masters(trained, stage.device)

@@ -106,10 +106,7 @@ def _same(tensor: Tensor) -> Tensor:
 def _peaks(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[tuple[frozenset[str], ...]]]:
-    """Return peaks by layer: working, backward and fresh bytes.
-
-    Also returns the groups of gradients that each layer allocates in one storage.
-    """
+    """Return working, backward, fresh bytes and shared gradient storages, by layer."""
     made = dict(batch)
     forward = []
     for k, stage in enumerate(stages):

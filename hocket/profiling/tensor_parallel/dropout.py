@@ -90,10 +90,7 @@ class MaskPlace:
     rank: int
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Draw the whole mask and apply this device's part of it.
-
-        The backward keeps one byte for each element.
-        """
+        """Apply a part of the whole mask; the backward keeps one byte an element."""
         size = x.shape[self.dim]
         shape = (*x.shape[: self.dim], size * self.width, *x.shape[self.dim + 1 :])
         mask = torch.dropout(torch.ones(shape, dtype=x.dtype, device=x.device), p, True)
@@ -102,18 +99,12 @@ class MaskPlace:
 
 
 def dropout(place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
-    """`torch.nn.functional.dropout` of a part of a tensor.
-
-    It is one operation for a `TorchFunctionMode`, as PyTorch's function is.
-    """
+    """`torch.nn.functional.dropout` of a part: one operation for function modes."""
     return _as_one(dropout, place, args, kwargs)
 
 
 def scaled_dot_product_attention(place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
-    """`scaled_dot_product_attention` for a part of the heads.
-
-    It is one operation for a `TorchFunctionMode`, as PyTorch's function is.
-    """
+    """`scaled_dot_product_attention` of some heads: one operation for function modes."""
     return _as_one(scaled_dot_product_attention, place, args, kwargs)
 
 
@@ -163,10 +154,7 @@ class MaskPart(_Dropping):
 
 
 class Dice(_Dropping):
-    """Mode that draws random numbers from its own generator.
-
-    Simulated devices in one process would otherwise share one generator.
-    """
+    """Mode with its own generator, because simulated devices would share one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

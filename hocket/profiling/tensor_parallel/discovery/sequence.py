@@ -217,10 +217,7 @@ class _SequenceSearch:
         return tuple(dict.fromkeys(path.rpartition(".")[0] for path in columns))
 
     def _summed(self) -> tuple[str, ...]:
-        """Undivided weights of the block that meet slices.
-
-        Weights inside divided parts are left out, because they are summed there, and so are those of rows.
-        """
+        """Undivided weights that meet slices, without those of divided parts and rows."""
         divided = cuts_in_block(self.block, self.split.parts)
         summed = {name for part in self.split.parts for name in part.summed}
         rows = tuple(f"{part.row.path}." for part in self.split.parts)
@@ -232,10 +229,7 @@ class _SequenceSearch:
 
 
 def _fewer_samples(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
-    """Return the calls of blocks for the first sample of the arguments.
-
-    Empty for a single sample, and if the model does not run with one sample.
-    """
+    """Return the calls of blocks for the first sample; empty if that is impossible."""
     tensors = [x for _, x in flatten((args, kwargs)) if x.dim()]
     samples = len(tensors[0]) if tensors else 0
 
