@@ -1,4 +1,4 @@
-"""ModelProfile: what it says of loading, and files that say nothing of it."""
+"""ModelProfile: load seconds, deviations, validation, and optional fields."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 def test_seconds_of_a_load_between_measured_sizes() -> None:
-    """A line between two sizes, and on beyond them; zero where it was not measured."""
+    """Load seconds lie on a line through the measured sizes; 0 if not measured."""
     profile = replace(chain(2, microbatch_sizes=(2, 4)), load_s=(1.0, 1.5))
     assert [profile.loading_s(size) for size in (2, 3, 4, 6)] == pytest.approx([1.0, 1.25, 1.5, 2.0])
     assert chain(2).loading_s(2) == 0.0
@@ -21,7 +21,7 @@ def test_seconds_of_a_load_between_measured_sizes() -> None:
 
 
 def test_files_without_loads_and_copies_are_read() -> None:
-    """Both count as nothing then."""
+    """A file without load and copy seconds is read; both are 0."""
     data = json.loads(chain(2).to_json())
     del data["load_s"], data["step_call_s"]
     for layer in data["layers"]:
@@ -33,7 +33,7 @@ def test_files_without_loads_and_copies_are_read() -> None:
 
 @pytest.mark.parametrize("load_s", [(1.0,), (1.0, -1.0), (1.0, float("nan"))])
 def test_wrong_loads(load_s: tuple[float, ...]) -> None:
-    """One number a size, none below zero."""
+    """Load seconds are one number for each size, none negative."""
     with pytest.raises(InputError, match="load_s"):
         replace(chain(2, microbatch_sizes=(1, 2)), load_s=load_s)
     with pytest.raises(InputError, match="step_call_s"):
@@ -54,7 +54,7 @@ def test_wrong_loads(load_s: tuple[float, ...]) -> None:
     ],
 )
 def test_amounts_that_nothing_has(edit: Callable[[dict[str, Any]], None], place: str) -> None:
-    """Below zero, beyond all measure, or of layers that are not there: refused with the place."""
+    """Negative or huge amounts, and unknown layers, are refused with the place."""
     data = json.loads(chain(2, microbatch_sizes=(1, 2)).to_json())
     edit(data)
     with pytest.raises(InputError) as caught:
@@ -63,13 +63,13 @@ def test_amounts_that_nothing_has(edit: Callable[[dict[str, Any]], None], place:
 
 
 def test_a_profile_without_tensors() -> None:
-    """Layers that hand nothing on, one above all, have a profile too."""
+    """A profile without tensors between its layers is valid, also with one layer."""
     alone = replace(chain(1, microbatch_sizes=(1, 2)), tensors=())
     assert alone.tensor_bytes(2).shape == (0,)
 
 
 def test_the_jobs_batch() -> None:
-    """It is kept where it is known; a file that does not say is read, a number below zero refused."""
+    """The job's batch size is optional in a file; a negative one is refused."""
     assert ModelProfile.from_json(replace(chain(2), batch_size=16).to_json()).batch_size == 16
     data = json.loads(chain(2).to_json())
     del data["batch_size"]
@@ -79,7 +79,7 @@ def test_the_jobs_batch() -> None:
 
 
 def test_figures_belong_to_whoever_asks() -> None:
-    """What a caller does to a column or to the tensors' bytes changes no later answer."""
+    """A caller's change of a returned column does not change later results."""
     profile = chain(3, microbatch_sizes=(1, 2))
     for ask in (lambda: profile.column("forward_s", 2), lambda: profile.tensor_bytes(1)):
         first = ask()
@@ -89,7 +89,10 @@ def test_figures_belong_to_whoever_asks() -> None:
 
 
 def test_standard_deviations_between_measured_sizes() -> None:
-    """Variances lie on a line; none where none are known, and nothing in the text of a profile without them."""
+    """Variances are interpolated linearly between sizes.
+
+    A profile without them has none in its JSON.
+    """
     profile = replace(
         chain(2, microbatch_sizes=(2, 4)), whole_forward_std_s=(1.0, 2.0), whole_backward_std_s=(3.0, 3.0)
     )
@@ -105,6 +108,6 @@ def test_standard_deviations_between_measured_sizes() -> None:
 @pytest.mark.parametrize("found", [(1.0,), (1.0, -1.0), (1.0, float("nan"))])
 @pytest.mark.parametrize("key", ["whole_forward_std_s", "whole_backward_std_s"])
 def test_wrong_deviations(key: str, found: tuple[float, ...]) -> None:
-    """One number a size, none below zero."""
+    """Deviations are one number for each size, none negative."""
     with pytest.raises(InputError, match=key):
         replace(chain(2, microbatch_sizes=(1, 2)), **{key: found})  # type: ignore[arg-type]

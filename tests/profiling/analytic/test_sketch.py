@@ -213,7 +213,7 @@ from pathlib import Path
 from hocket.profiling.analytic.sketch import sketch
 found = sketch(sys.argv[1], (1,))
 seen = {name: layer for layer in found.profile.layers for name in layer.parameters}
-# getrusage would count what the process that started this one had when it did.
+# getrusage would count the memory of the parent at the start of this process.
 largest = next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmHWM")) * 1024
 stage = sum(layer.weights_bytes for layer in found.profile.layers[:-2])
 print(json.dumps([stage, largest, found.profile.dtype]))

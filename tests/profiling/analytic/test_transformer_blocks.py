@@ -52,8 +52,11 @@ def test_reductions() -> None:
 
 
 def test_gathers_of_slices() -> None:
-    """Korthikanti et al. 2022, section 4.2: each all-reduce becomes a gather and a reduce-scatter, and a backward gathers what both of a
-    block's column-parallel products read once more. Norms are on slices, so that their gradients are summed."""
+    """With slices, each all-reduce becomes an all-gather and a reduce-scatter.
+
+    A backward also gathers the input of both column-parallel products of a block again. Norms work on slices, so their
+    gradients are summed. See Korthikanti et al. 2022, section 4.2.
+    """
     blocks = blocks_of(replace(GPT3, layers=2), 3, 4, sequence_parallel=True)
     assert [block.gathers for block in blocks] == [(0, 1), (4, 6), (4, 6), (1, 0)]
     assert {block.gathered_bytes for block in blocks} == {3 * GPT3.sequence * GPT3.hidden * 2}

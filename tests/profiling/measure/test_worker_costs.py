@@ -80,7 +80,7 @@ def test_every_part_is_timed() -> None:
     profile = measure(models.job("gpt", small=True), (1, 2), clock=lambda: float(next(count)))
     assert profile.load_s == (1.0, 1.0)
     assert step_s(profile, range(len(profile.layers)), copies=True) == pytest.approx(1.0)
-    # A step of one parameter takes a second as well: all of it is the call's.
+    # A step of one parameter also costs one second: all of it is fixed cost.
     assert profile.step_call_s == 1.0
     assert all(layer.copy_s == layer.step_s == 0.0 for layer in profile.layers)
 

@@ -21,7 +21,7 @@ def attention_inputs(case: str) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]
     if case == "grouped":
         return q, k, v, {"enable_gqa": True, "scale": 0.7}
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
-    mask[0, 0, 1] = False  # nobody to attend to
+    mask[0, 0, 1] = False  # all keys are masked
     if case == "mask":
         return q, k, v, {"attn_mask": mask}
     return q, k, v, {"attn_mask": torch.randn(2, 1, 5, 5, generator=draw, dtype=torch.float64)}

@@ -44,7 +44,7 @@ def both(work: Callable[[Tensor], Tensor], shape: tuple[int, ...] = SHAPE, scale
     for rank, (found, own, _) in enumerate(runs):
         torch.testing.assert_close(found, expected.detach(), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(own, part_of(gradient, cut, WIDTH, rank), rtol=1e-12, atol=1e-12)
-        assert torch.equal(found, runs[0][0])  # to the bit: members go on with the same
+        assert torch.equal(found, runs[0][0])  # to the bit: ranks continue with equal values
     return [refused for *_, refused in runs]
 
 

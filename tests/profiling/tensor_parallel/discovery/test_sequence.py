@@ -33,7 +33,7 @@ NORMS = {
     "llama": ("input_layernorm", "post_attention_layernorm"),
 }
 
-RETURNING = "gpt2 eager"  # what every block makes, if asked
+RETURNING = "gpt2 eager"  # returns the result of every block, if asked
 
 
 def sliced_split(model: nn.Module, width: int, *args: Any, **kwargs: Any) -> TensorSplit:

@@ -31,7 +31,7 @@ ENDS = {
     "bert": ("bert.embeddings.word_embeddings", "cls.predictions.decoder"),
     "llama": ("model.embed_tokens", "lm_head"),
 }
-# What one parameter may be called.
+# Possible names of one parameter.
 TIED = {
     "gpt": {"tok.weight", "head.weight"},
     "gpt2": {"transformer.wte.weight", "lm_head.weight"},
@@ -113,7 +113,7 @@ def test_the_vocabulary_of_a_transformer(name: str, own_loss: bool) -> None:
     assert TensorSplit.read(json.loads(json.dumps(split.as_data()))) == split
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(m.training and not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
-    # A loss that a model of Hugging Face makes itself is in float32.
+    # A loss that a Hugging Face model computes itself is in float32.
     assert_as_one(model, split, loss, 1e-6 if own_loss else 1e-12)
 
 
