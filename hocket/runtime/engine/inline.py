@@ -247,7 +247,7 @@ def add_up(parts: Sequence[Bucket | Squares]) -> None:
 
 
 def scatter_sums(buckets: Sequence[Bucket]) -> None:
-    """Reduce-scatter: replace each device's part of its flat tensors by the sum's part.
+    """Reduce-scatter: replace each device's part of its flat tensors by its sum.
 
     The summands are added in the order of the devices.
     """

@@ -1,1 +1,1 @@
-"""One worker's stage of the model: modules, data, stashed activations."""
+"""Stages of one worker: layers, data, saved activations."""

@@ -1,7 +1,7 @@
 """Stage boundaries: tensors between stages, as one device receives and sends them.
 
-Rules of this file: a bundle of microbatches finds the pieces of a border in one, and leaves them in as many as the stage at the other end
-runs at once; how tensors are joined and split is bundles.py's.
+Merged microbatches read joined pieces of a boundary. They write a piece for each run of the stage at the other end.
+bundles.py joins and splits the tensors.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,13 +17,13 @@ from hocket.runtime.swapping.swapper import Store
 
 
 class Borders:
-    """The borders of one device's stages."""
+    """Stage boundaries of one device's stages."""
 
     def __init__(self, captured: Captured, batches: Microbatches, program: Program, parts: Sequence[StagePart]) -> None:
-        """Find how those are divided that come or go in pieces.
+        """Find the split of each boundary that is received or sent in pieces.
 
         Raises:
-            InputError: a tensor that no dimension divides.
+            InputError: a tensor cannot be split by samples.
         """
         self._batches, self._program = batches, program
         self._pieces = {
@@ -38,17 +38,17 @@ class Borders:
         }
 
     def _unlike(self, part: StagePart, other: int) -> tuple[int, int]:
-        """Samples of a bundle, and of a piece of it for or from another stage."""
+        """Return the samples of merged microbatches, and of a piece for another stage."""
         return self._batches.samples(0, part.shape.merged), self._batches.samples(0, self._piece(part.number, other))
 
     def _piece(self, one: int, other: int) -> int:
-        """Microbatches of a piece on the border of two stages."""
+        """Return the microbatches of a piece between two stages."""
         return piece(self._program.stages, one, other)
 
     def come(self, instruction: Instruction, store: Store, what: ValueKind) -> Iterator[tuple[int, Border]]:
-        """Yield the boundary values that a bundle reads from other stages, joined.
+        """Yield the boundary values that an instruction reads from other stages, joined.
 
-        Pieces become views.
+        The pieces in the store become views of the joined value.
         """
         for other, values in by_stage(instruction.stage, instruction.reads, what).items():
             if len(values) == 1:
@@ -67,10 +67,7 @@ class Borders:
         values: list[Value],
         whole: Border,
     ) -> None:
-        """Store a bundle's boundary value for another stage.
-
-        It is divided into as many pieces as that stage reads.
-        """
+        """Store a boundary value for another stage, split into the pieces that it reads."""
         found = [whole]
         if len(values) > 1:
             each = self._piece(instruction.stage, other)
@@ -80,7 +77,7 @@ class Borders:
 
 
 def by_stage(stage: int, values: Iterable[Value], what: ValueKind) -> dict[int, list[Value]]:
-    """Activations or gradients of an instruction, by the stage at the other end."""
+    """Group activations or gradients by the stage at the other end."""
     found: dict[int, list[Value]] = {}
     for value in sorted(value for value in values if value.what is what):
         found.setdefault(value.stage if value.part == stage else value.part, []).append(value)

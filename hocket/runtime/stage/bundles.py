@@ -1,9 +1,8 @@
-"""Bundles: several microbatches that a stage runs together.
+"""Merged microbatches: join arriving pieces, and split results into pieces.
 
-Arriving pieces are joined, and results are split into pieces for other stages.
-
-Rules of this file: pieces lie along the dimension that counts samples, which is found by comparing the shapes of two numbers of
-samples. A tensor that has none is the same for all samples: every piece is all of it, and its gradient the sum of its pieces'.
+Pieces are cut along the dimension of samples. It is found by comparing the tensor's shapes for two numbers of samples.
+A tensor without this dimension is the same for all samples. Then every piece is the whole tensor, and its gradient is
+the sum of the pieces' gradients.
 """
 
 from collections.abc import Sequence
@@ -19,19 +18,20 @@ Border = tuple[Tensor, ...]
 
 
 class Pieces:
-    """The tensors of one border at a stage whose bundle has several pieces of it."""
+    """Tensors of one stage boundary that is received or sent in several pieces."""
 
     def __init__(
         self, captured: Captured, names: Sequence[str], flowing: Sequence[str], samples: tuple[int, int]
     ) -> None:
-        """Find the dimensions.
+        """Find the dimension of samples of each tensor.
 
         Arguments:
-            flowing: those of the tensors whose gradients flow back.
-            samples: two different numbers of them, such as a bundle's and a piece's.
+            names: tensors of the boundary.
+            flowing: tensors with gradients that flow back.
+            samples: two different numbers of samples, such as those of merged microbatches and of a piece.
 
         Raises:
-            InputError: a tensor whose samples lie in no dimension of their own.
+            InputError: a tensor has no separate dimension for samples.
         """
         one, other = (captured.for_size(count).tensor for count in samples)
         along = {name: _along(name, (one[name].shape, other[name].shape), samples) for name in names}
@@ -41,7 +41,7 @@ class Pieces:
         }
 
     def joined(self, what: ValueKind, pieces: Sequence[Border]) -> tuple[Border, list[Border]]:
-        """Join pieces to one border; the pieces become views without memory of their own."""
+        """Join pieces to one boundary value; also return the pieces as views of it."""
         whole: list[Tensor] = []
         views: list[Sequence[Tensor]] = []
         for along, parts in zip(self._along[what], zip(*pieces, strict=True), strict=True):
@@ -54,9 +54,9 @@ class Pieces:
         return tuple(whole), list(zip(*views, strict=True))
 
     def split(self, what: ValueKind, whole: Border, samples: Sequence[int]) -> list[Border]:
-        """Split a border into pieces of these samples.
+        """Split a boundary value into pieces with these numbers of samples.
 
-        Each piece has its own memory, released when it is sent.
+        Each piece has its own memory, which is freed when the piece is sent.
         """
         found: list[list[Tensor]] = []
         for along, tensor in zip(self._along[what], whole, strict=True):
@@ -69,7 +69,7 @@ class Pieces:
 
 
 def _along(name: str, shapes: tuple[tuple[int, ...], ...], samples: tuple[int, int]) -> int | None:
-    """The dimension that counts samples; None where none does."""
+    """Return the dimension of samples; None if the tensor has none."""
     if shapes[0] == shapes[1]:
         return None
     one, other = shapes

@@ -1,9 +1,8 @@
-"""Floating types in which a model computes.
+"""Floating-point dtypes in which a model computes.
 
-Often they are not all the type of its weights: norms, softmax and losses of Hugging Face are float32 in any model.
-
-Rules of this file: it looks at one forward, by the functions of torch that it calls, and knows nothing of plans. What such a
-function does inside, in C++, is its own affair; the backward has the types of the forward.
+They often differ from the dtype of the weights: norms, softmax and losses of Hugging Face models are float32 in any
+model. The dtypes are found by observing the torch functions that one forward calls. Dtypes inside a function, in C++,
+are not observed. The backward has the same dtypes as the forward.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +18,9 @@ from hocket.profiling.capture.capture import Captured, Stage
 
 
 class _Met(TorchFunctionMode):
-    """Dispatch mode that marks tensors that depend on the weights.
+    """Function mode that tracks tensors that depend on the weights, and their dtypes.
 
-    Other tensors, such as rotary tables, do not depend on the division of a batch or the order of gradient sums.
+    Other tensors, such as rotary tables, do not change with the division of a batch or with the order of gradient sums.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
@@ -40,7 +39,7 @@ class _Met(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if any(tensor in self._depends for tensor in given):
-            # Written in place without a result, as by an index on the left: what is written to comes first.
+            # Without a result, the function has written in place, such as `x[i] = y`; the target is the first argument.
             self._keep(tree_leaves(result) if result is not None else given[:1])
         return result
 
@@ -52,9 +51,9 @@ class _Met(TorchFunctionMode):
 
 
 def computed_types(captured: Captured) -> set[torch.dtype]:
-    """Floating types of the weights and of all tensors computed from them.
+    """Find the floating-point dtypes of weights and of tensors computed from them.
 
-    Found by one forward of one microbatch.
+    It runs one forward of one microbatch.
     """
     stage = Stage(captured, range(len(captured.layers)))
     names, parameters = captured.batch_names, stage.parameters()

@@ -1,8 +1,8 @@
-"""Stream: which samples and which random numbers each microbatch of a run gets.
+"""Stream: samples and random seeds of each microbatch of a run.
 
-Rules of this file: samples form one endless stream (every epoch in its own shuffled order), a microbatch is a piece of
-it, and its seeds follow from where it begins. Plans with the same microbatch size therefore train on the same samples
-with the same dropout masks, whatever their devices, schedules and segments, and a recomputed forward repeats itself.
+Samples form one endless stream, in which every epoch has its own shuffled order. A microbatch is a piece of the stream,
+and its position determines its seeds. So plans with the same microbatch size train on the same samples with the same
+dropout masks, for any devices, schedules and segments. A recomputed forward gives the same result.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,12 @@ from hocket.program.microbatches import Microbatches
 
 @dataclass(frozen=True)
 class Stream:
-    """The data of one segment, whose microbatches are numbered from 0.
+    """Data of one segment; its microbatches are numbered from 0.
 
     Attributes:
-        start: samples trained on before this segment.
+        job: the job with its data.
+        batches: microbatches of a batch.
+        start: number of samples trained on before this segment.
     """
 
     job: Job
@@ -33,30 +35,30 @@ class Stream:
             raise InputError("Stream.start", str(self.start), ">= 0 samples")
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of so many from it on."""
+        """Return the number of samples of `merged` microbatches from this one on."""
         return self.batches.samples(microbatch, merged)
 
     def position(self, microbatch: int) -> int:
-        """Position of the microbatch in the sample stream."""
+        """Return the position of a microbatch in the sample stream."""
         return self.start + self.batches.start(microbatch)
 
     def step(self, microbatch: int) -> int:
-        """Training step (batch) of the microbatch, from 0."""
+        """Return the training step (batch) of a microbatch, from 0."""
         return self.position(microbatch) // self.batches.batch_size
 
     def indices(self, microbatch: int, merged: int = 1) -> list[int]:
-        """Indices into `job.data` of a microbatch, or of `merged` microbatches from it on."""
+        """Return the indices into `job.data` of `merged` microbatches from this one on."""
         job = self.job
         return indices_at(self.position(microbatch), self.samples(microbatch, merged), len(job.data), job.seed)
 
     def batch(self, microbatch: int, merged: int = 1) -> Batch:
-        """Tensors of one or `merged` microbatches, by key in the batch.
+        """Load the tensors of `merged` microbatches, by key in the batch.
 
-        Shape (samples, ...).
+        Each has shape (samples, ...).
         """
         return self.job.batch_at(self.position(microbatch), self.samples(microbatch, merged))
 
     def seed_of(self, microbatch: int) -> Callable[[int], int]:
-        """The seed of each layer's random numbers for one microbatch, by layer index."""
+        """Return a function from layer index to the layer's random seed for a microbatch."""
         key = mixed(mixed(self.job.seed) ^ self.position(microbatch))
         return lambda layer: mixed(key ^ mixed(layer)) >> 1

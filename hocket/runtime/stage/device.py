@@ -1,14 +1,14 @@
 """Device: executes the compute instructions of one device on its values.
 
-Rules of this file: what an instruction reads, writes and frees is what it says; which values are there, and when an
-instruction may start, is the engine's business; what the kinds do is microbatches.py's, optimizer_step.py's and swapper.py's. Objects behind
-the values:
+An instruction lists the values that it reads, writes and frees. The engine decides which values are present and when an
+instruction starts. microbatches.py, optimizer_step.py and swapper.py implement the kinds of instructions. Objects
+behind the values:
 
-    in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the border
+    in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the boundary
     stash   Stash                                   w, full     Slot
-    dw, sum Bucket                                  opt         the stage's StageWeights
-    sq, norm Squares                                lent        Bucket, of the other wave
-    end     nothing: that it is there says all
+    dw, sum Bucket                                  opt         StageWeights of the stage
+    sq, norm Squares                                lent        Bucket of the other wave
+    end     None: only its presence matters
 """
 
 from collections.abc import Callable, Mapping
@@ -62,15 +62,15 @@ class Device:
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
         guard: Guard | None = None,
     ) -> None:
-        """Make the device's stages.
+        """Create the device's stages.
 
         Arguments:
-            number: which device of the program.
-            device: where its tensors live.
-            on_loss: see Microbatches.
-            memory: holds values to budgets; made as the plan says if none is given.
-            lane: what the work of a compute lane is done in: a stream.
-            guard: says which steps are left out; none is if it is not given.
+            number: device of the program.
+            device: torch device of the tensors.
+            on_loss: see DeviceMicrobatches.
+            memory: keeps memory within budgets; by default created as the plan requires.
+            lane: returns the context of a compute lane's work, such as a CUDA stream.
+            guard: decides which steps are skipped; by default no step is skipped.
 
         Raises:
             MemoryExceeded: the weights do not fit.
@@ -118,14 +118,18 @@ class Device:
             self._handlers |= dict.fromkeys(SWAPS, self.swapping.swap)
 
     def _sizes(self, part: StagePart) -> tuple[int, ...]:
-        """The numbers of samples that a stage runs at once."""
+        """Return the numbers of samples that a stage runs at once."""
         merged = part.shape.merged
         return tuple({self.layout.batches.samples(m, merged) for m in range(0, self.layout.batches.count, merged)})
 
     def start(self, position: int = 0) -> dict[Value, Any]:
-        """Begin a segment at this many samples of the data.
+        """Begin a segment.
 
-        Returns the values that are there before the segment.
+        Arguments:
+            position: number of samples trained on before the segment.
+
+        Returns:
+            Values present at the begin of the segment.
         """
         stream = Stream(self.captured.job, self.layout.batches, position)
         self.stream = self.microbatches.stream = self._updates.stream = stream
@@ -142,13 +146,13 @@ class Device:
             weights = self.stages[value.stage].weights
             found[value] = (
                 weights.newest if value.what is ValueKind.WEIGHTS else weights
-            )  # a part is told by whose it is
+            )  # a shard is represented by its StageWeights
             if self.swapping is not None:
                 found[value] = self.swapping.begin(value, self.stages[value.stage])
         return found
 
     def inspect(self) -> Inspector:
-        """Stop stepping and inspect everything the layers make."""
+        """Stop stepping, and inspect every tensor that the layers compute."""
         found = self.microbatches.inspector = Inspector()
         self.guard.hold()
         for stage, runner in self.stages.items():
@@ -158,17 +162,17 @@ class Device:
         return found
 
     def end(self, store: Mapping[Value, Any]) -> None:
-        """End a segment with these values, of which `model` and the next segment tell."""
+        """End a segment with its final values; `model` and the next segment use them."""
         if self.swapping is not None:
             self.swapping.end(store)
 
     def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
-        """Run one instruction with its reads in the store.
+        """Run one instruction; its inputs must be in the store.
 
-        Adds the values that it writes to the store, and removes the values that it frees.
+        It adds the values that the instruction writes to the store, and removes the values that it frees.
 
         Arguments:
-            publish: called with each bucket that is summed over devices, as soon as the backward has finished it.
+            publish: called with each bucket that is summed over devices, as soon as the backward has completed it.
         """
         handler = self._handlers.get(instruction.kind)
         if instruction.kind is Kind.BACKWARD:
@@ -185,38 +189,36 @@ class Device:
             self.free(instruction, store)
 
     def made(self, instruction: Instruction, store: Store) -> None:
-        """An instruction has made what it writes on this device."""
+        """Note that an instruction has written its outputs on this device."""
         if self.swapping is not None:
             self.swapping.written(instruction, store)
 
     def came(self, value: Value, thing: Any) -> Any:
-        """Received value in the form that the store keeps."""
+        """Convert a received value to the form that the store keeps."""
         return thing if self.swapping is None else self.swapping.came(value, thing)
 
     def carried(self, thing: Any) -> Any:
-        """Tensors of a value that a transfer carries."""
+        """Return the tensors of a value that a transfer carries."""
         return self.memory.carried(thing) if self.memory is not None and isinstance(thing, HostCopy) else thing
 
     def sent(self, value: Value) -> None:
-        """A message is over: what it was made of is not needed any more."""
+        """Note that a message is complete; its memory is no longer needed."""
         if self.memory is not None:
             (self.memory.freed if value.on_host else self.memory.sent)(value)
 
     def gave(self, value: Value, sending: bool) -> None:
-        """A value was handed to a transfer, and is not in the store any more.
+        """Note that a value was handed to a transfer and has left the store.
 
         Arguments:
-            sending: it is told when that is over (`sent`).
+            sending: True for a send; `sent` is called when it is complete.
         """
-        if self.memory is not None and not value.on_host:  # which is there until it is sent
+        if self.memory is not None and not value.on_host:  # a host copy stays until it is sent
             self.memory.left(value, sending)
 
     def free(self, instruction: Instruction, store: Store) -> None:
         """Remove the values that an instruction frees.
 
-        Memory that no value inherited is handed on (rule 5).
-
-        Where values are held to a budget no memory is kept for later ones.
+        Memory that no written value inherits is kept for reuse (rule 5). With a memory budget it is freed instead.
         """
         if self.swapping is not None:
             self.swapping.freed(instruction)

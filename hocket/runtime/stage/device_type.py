@@ -1,4 +1,4 @@
-"""The catalogue's name of the device that this process measures or trains on."""
+"""Name of this process's device in the catalogue of device types."""
 
 import torch
 
@@ -7,8 +7,8 @@ from hocket.profiling.measure.measure import type_of
 
 
 def known_type(device: torch.device) -> str:
-    """Device type: the catalogue's name of a listed card, else the driver's name.
+    """Return the device type: the catalogue's name if listed, else the driver's name.
 
-    "cpu-core" for a CPU.
+    It is "cpu-core" for a CPU.
     """
     return type_of_card(type_of(device))

@@ -1,7 +1,7 @@
-"""Microbatches: what a device does with one of them, or a bundle: its batch is loaded, it goes forward through a stage, and back.
+"""Load, forward and backward of microbatches on one device.
 
-Rules of this file: autograd's graph lives in the stash from a forward to its backward. Whose gradients are summed, and what becomes of
-them, is not known here.
+The stash keeps autograd's graph from a forward to its backward. This file does not know which gradients are summed or
+how they are used.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,14 +34,15 @@ OnLoad = Callable[[int, Batch], None]
 
 
 class DeviceMicrobatches:
-    """The loads, forwards and backwards of one device.
+    """Loads, forwards and backwards of one device.
 
     Attributes:
-        inspector: looks at every tensor, while a step is replayed.
-        stream: of the segment. weights: of the losses that are computed here.
-        on_loss: called with microbatch, its loss (a detached scalar, still on the device), samples, and by what it counts in the mean of
+        inspector: checks every tensor while a step is replayed; None otherwise.
+        stream: data of the segment.
+        weights: weights of the losses that are computed here.
+        on_loss: called with microbatch, its loss (a detached scalar on the device), samples, and weight in the mean of
             the batch.
-        on_load: called with each batch that is read, and the position of its first sample in the stream.
+        on_load: called with the position of a loaded batch's first sample in the stream, and the batch.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class DeviceMicrobatches:
         """Prepare the microbatches of one device's stages.
 
         Arguments:
-            loss: the name of the tensor that is the loss. swaps: whether values may leave the device's memory.
+            loss: name of the loss tensor.
+            swaps: True if values may be swapped out.
         """
         self._stages, self._borders, self._scale, self.weights = stages, borders, scale, weights
         self._loss, self._swaps = loss, swaps
@@ -75,12 +77,12 @@ class DeviceMicrobatches:
             self.weights.note(instruction.index, part.shape.merged, batch)
         if self.on_load is not None:
             self.on_load(self.stream.position(instruction.index), batch)
-        own = self._swaps  # memory that others look into cannot be emptied
+        own = self._swaps  # swapped values need their own memory, since shared memory cannot be freed
         for value in instruction.writes:
             store[value] = {name: _brought(batch[key], runner.device, own) for name, key in part.batch}
 
     def forward(self, instruction: Instruction, store: Store) -> None:
-        """Write what other stages read, the stash, and tell of the loss."""
+        """Run a forward: write the stash and values for other stages, and report the loss."""
         microbatch, runner = instruction.index, self._stages[instruction.stage]
         part = runner.part
         stashes = any(value.what is ValueKind.STASH for value in instruction.writes)
@@ -121,10 +123,10 @@ class DeviceMicrobatches:
             if stashes and loss.requires_grad:
                 stash.loss = get_gradient_edge(loss)
             if self.on_loss is not None and not instruction.again:
-                # The memory of the loss may be swapped out with the stash before somebody looks.
+                # The loss's memory may be swapped out with the stash before the loss is read.
                 own = loss.detach() if not self._swaps else loss.detach().clone()
                 weight = self.weights.of(microbatch, part.shape.merged)
-                # A mean over nothing is not a number.
+                # The mean over nothing is nan.
                 own = whole_loss(self.stream.job, own, samples) if weight else torch.zeros_like(own)
                 self.on_loss(microbatch, own, samples, weight)
         if stashes:
@@ -140,10 +142,10 @@ class DeviceMicrobatches:
             self._borders.hand_on(instruction, store, target, pieces, border)
 
     def backward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
-        """Write what other stages read, and the sums of gradients of the weights.
+        """Run a backward: write gradients for other stages, and sums of weight gradients.
 
         Arguments:
-            publish: called with each bucket as soon as it is finished.
+            publish: called with each bucket as soon as it is complete.
         """
         microbatch, runner = instruction.index, self._stages[instruction.stage]
         part, weights = runner.part, runner.weights
@@ -177,7 +179,7 @@ class DeviceMicrobatches:
         ready = None
         if publish is not None:
             ready = _publisher(publish, accumulators)
-        # A slot that `naive` has updated since the forward is the newest one: gradients arrive at the same leaves.
+        # With `naive`, the slot may have been updated since the forward. It is the newest slot, with the same leaves.
         weights.gradients.begin(slot, sums, ready, counts)
         looking: AbstractContextManager[None] = nullcontext()
         if self.inspector is not None:
@@ -198,7 +200,7 @@ class DeviceMicrobatches:
 
 def _brought(tensor: Tensor, device: torch.device, own: bool) -> Tensor:
     if has_streams(device) and tensor.device.type == "cpu":
-        # Of memory that is not page-locked a copy would wait for all that compute has put into its stream.
+        # A copy from pageable memory would wait for all kernels in the compute stream.
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device, copy=own)
 

@@ -1,8 +1,7 @@
 """Model state: a device's part of the model between segments, by global name.
 
-It has weights, buffers and optimizer state.
-
-Rules of this file: nothing is copied that need not be; what is divided among replicas is gathered by whoever is given for it.
+It has weights, buffers and optimizer state. Tensors are copied only if necessary. Functions from the caller gather
+state that is sharded among replicas.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from hocket.runtime.update.weight_versions import MASTER
 
 
 class ModelState:
-    """The state of one device's stages, as one model's."""
+    """State of one device's stages, as of one model."""
 
     def __init__(self, rule: Rule, stages: Mapping[int, StageRunner], swapping: Swapper | None) -> None:
         self._waves, self._stages, self._swapping = waves(rule), stages, swapping
@@ -30,7 +29,7 @@ class ModelState:
     def meet(self) -> None:
         """Average the models of two waves.
 
-        Weights, optimizer state and buffers of both become their mean.
+        Weights, optimizer state and buffers of both waves are set to their mean.
         """
         if self._waves:
             first, second = (self._stages[s] for s in sorted(self._stages))
@@ -39,9 +38,12 @@ class ModelState:
                 meet(buffer, second.buffers[name])
 
     def tensors(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, Tensor]:
-        """The newest weights by global name, not copied; of waves their mean.
+        """Return the newest weights by global name, not copied.
 
-        `gathers` as for `state`.
+        Two waves are averaged first.
+
+        Arguments:
+            gathers: see `state`.
         """
         self.meet()
         found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]
@@ -49,31 +51,38 @@ class ModelState:
         return tensors if self._swapping is None else self._swapping.readable(tensors)
 
     def described(self) -> dict[str, Tensor]:
-        """Newest whole weights by global name, as meta tensors. No communication."""
+        """Return the newest whole weights by global name, as meta tensors.
+
+        It does not communicate.
+        """
         return {name: tensor for r in self._stages.values() for name, tensor in r.weights.described().items()}
 
     def buffers(self) -> dict[str, Tensor]:
-        """Buffers by global name (not copied); running statistics are this device's own."""
+        """Return buffers by global name, not copied.
+
+        Running statistics are those of this device.
+        """
         return {name: tensor for runner in self._stages.values() for name, tensor in runner.buffers.items()}
 
     @property
     def optimizer(self) -> str:
-        """The name of the optimizer, such as "SGD"; empty where nothing is trained here."""
+        """Name of the optimizer, such as "SGD"; empty if this device trains no weights."""
         made = (runner.weights.optimizer for runner in self._stages.values())
         return next((type(one).__name__ for one in made if one is not None), "")
 
     def resident(self) -> Iterator[Tensor]:
-        """Every tensor that stays between instructions, before the first one runs."""
+        """Yield all tensors that are resident before the first instruction."""
         for runner in self._stages.values():
             yield from runner.resident()
 
     def state(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, dict[str, Any]]:
-        """State after this segment, by global name, not copied.
-
-        {"weights": {name: tensor}, "buffers": {name: tensor}, "optimizer": {parameter: {key: tensor or number}}}.
+        """Return the state after this segment, by global name, not copied.
 
         Arguments:
-            gathers: for stages whose replicas share the step, by number: a collective call of theirs.
+            gathers: all-gather of each stage with sharded steps, by stage. The call is then collective.
+
+        Returns:
+            {"weights": {name: tensor}, "buffers": {name: tensor}, "optimizer": {parameter: {key: tensor or number}}}.
         """
         self.meet()
         states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]
@@ -86,7 +95,7 @@ class ModelState:
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Load the result of `state`, from this or other devices.
 
-        Names that are not of this device are ignored.
+        Names of other devices are ignored.
 
         Raises:
             InputError: a weight of this device is missing.

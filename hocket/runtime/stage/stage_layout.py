@@ -1,6 +1,6 @@
 """Parts of the model that one device needs for its stages.
 
-These are layers, parameters by bucket, batch tensors and border tensors.
+These are layers, parameters by bucket, tensors of the batch, and tensors of stage boundaries.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,17 @@ class StagePart:
     """One stage as a device executes it.
 
     Attributes:
-        number, shape: which stage, and what the program knows of it.
-        layers: indices into the captured model, ascending.
+        number: number of the stage.
+        shape: the program's description of the stage.
+        layers: indices of the layers in the captured model, ascending.
         parameters: global names, in the model's order.
-        buckets: names of the parameters of each gradient bucket, those that need no gradient left out.
-        summed: for each bucket, whether its gradients are summed over several devices; scattered: whether each gets a part only.
-        batch: (name of the tensor, key in the batch) of the batch's tensors that it reads.
-        arriving, leaving: names of the border tensors by source or target stage.
-        arriving_gradients, leaving_gradients: those of them whose gradient flows back.
-        makes_loss: whether the loss comes out of it.
+        buckets: names of the trainable parameters of each gradient bucket.
+        summed: for each bucket, True if its gradients are summed over several devices.
+        scattered: for each bucket, True if each device gets only a shard of the sum.
+        batch: (tensor name, key in the batch) of the tensors that the stage reads from the batch.
+        arriving, leaving: names of the boundary tensors by source or target stage.
+        arriving_gradients, leaving_gradients: names of the boundary tensors with a gradient.
+        makes_loss: True if the stage computes the loss.
     """
 
     number: int
@@ -48,7 +50,7 @@ class StagePart:
 
 
 def split(captured: Captured, layout: RankLayout, device: int) -> tuple[StagePart, ...]:
-    """The stages of one device, ascending."""
+    """Return the stages of one device, ascending."""
     cuts, shapes = layout.cuts, layout.shapes
     ties = ties_of(captured, cuts)
     return tuple(_part(captured, cuts, shapes, ties, s) for s, cut in enumerate(cuts) if device in cut.devices)
@@ -87,11 +89,10 @@ def _part(
 
 
 def parameter_buckets(captured: Captured, cut: StageCut, ties: list[Tie]) -> tuple[Names, ...]:
-    """Parameter names of each bucket of a stage.
+    """Return the trainable parameter names of each bucket of a stage.
 
-    Buckets tied to other stages come last.
-
-    A parameter that several layers of the stage use belongs to the bucket that a backward finishes last.
+    Buckets of weights tied to other stages come last. A parameter that several layers of the stage use belongs to the
+    bucket that a backward completes last.
     """
     tied = {name for tie in ties for name in tie.parameters}
     trainable = {name for name, p in captured.job.model.named_parameters() if p.requires_grad}

@@ -1,7 +1,4 @@
-"""StageRunner: one stage on one device.
-
-It holds the layers for each microbatch size, weights and buffers.
-"""
+"""One stage on one device: layers for each microbatch size, weights, buffers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,7 +15,15 @@ from hocket.runtime.update.weight_versions import StageWeights
 
 
 class StageRunner:
-    """One stage: its layers for each microbatch size, its weights and buffers."""
+    """One stage: its layers for each microbatch size, its weights and buffers.
+
+    Arguments:
+        part: the stage's layers, parameters and boundaries.
+        sizes: numbers of samples that the stage runs at once.
+        device: torch device of the tensors.
+        number: device of the program.
+        compile: backend of torch.compile; empty for eager execution.
+    """
 
     def __init__(
         self,
@@ -58,13 +63,13 @@ class StageRunner:
             self._bind(size, self.weights.slots[0])
 
     def keep_buffers(self) -> None:
-        """Keep what buffers hold now, to restore it."""
+        """Copy the buffers, to restore them later."""
         self._kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
 
     def restore_buffers(self) -> None:
-        """Restore the kept buffers.
+        """Restore the copied buffers.
 
-        A forward with a skipped update changes no running statistics.
+        So the forwards of a skipped update do not change running statistics.
         """
         for name, kept in self._kept.items():
             self.buffers[name].copy_(kept)
@@ -81,7 +86,8 @@ class StageRunner:
                 stage.bind({name: self.buffers[name] for name in stage.buffers()})
 
     def _stages(self, captured: Captured) -> tuple[Stage, ...]:
-        # A stage of a branching model may hold layers that do not follow one another: each run of layers is executed.
+        # A stage of a branching model may have gaps between its layers. Each contiguous run of layers is executed by
+        # itself.
         runs: list[list[int]] = []
         for layer in self.part.layers:
             if runs and runs[-1][-1] == layer - 1:
@@ -98,13 +104,13 @@ class StageRunner:
 
     @property
     def cold_s(self) -> float:
-        """Seconds that it took so far to make code."""
+        """Seconds spent so far on compilation."""
         return sum(stage.cold_s for stages in self._runs.values() for stage in stages)
 
     def resident(self) -> Iterator[Tensor]:
-        """All resident tensors of the stage.
+        """Yield all resident tensors of the stage.
 
-        The newest weights, optimizer state, buffers, frozen weights and constants.
+        These are the newest weights, optimizer state, buffers, frozen weights and constants.
         """
         yield from self.weights.resident()
         for stages in self._runs.values():
@@ -112,7 +118,7 @@ class StageRunner:
                 yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
 
     def fixed(self) -> Iterator[Tensor]:
-        """Yield tensors that stay and are not trained.
+        """Yield resident tensors that are not trained.
 
         These are buffers, frozen weights and constants.
         """
@@ -134,7 +140,12 @@ class StageRunner:
         """Execute the layers; return inputs and all computed tensors by name.
 
         Arguments:
-            look: called with what each layer has made for others.
+            size: number of samples.
+            slot: weight version to use.
+            values: inputs by name.
+            seed_of: random seed by layer.
+            again: True for a recomputation.
+            look: called with the outputs of each layer.
         """
         self._bind(size, slot)
         for stage in self._runs[size]:

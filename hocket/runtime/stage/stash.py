@@ -1,9 +1,7 @@
-"""Stash: the tensors that a forward saves for its backward.
+"""Stash: tensors and graph that a forward saves for its backward.
 
-It also tracks which other memory autograd keeps.
-
-Rules of this file: the memory that autograd keeps is known by weak references, so that a backward frees it piece by piece as it
-does without them. What belongs to other values (weights, the stage's inputs) is theirs.
+It also tracks the memory that autograd saves. The references are weak, so a backward still frees this memory piece by
+piece. Memory of other values (weights, the stage's inputs) is not tracked.
 """
 
 import weakref
@@ -18,10 +16,13 @@ from hocket.profiling.capture.storage_tracker import storage_key
 
 
 class Stash:
-    """Input leaves, and where gradients enter the graph (not the outputs' data).
+    """Saved state of one forward.
 
     Attributes:
-        kept: storages that autograd keeps, as weak references, by identity; empty where nobody watched.
+        leaves: the stage's inputs with gradients, by name.
+        edges: gradient edges of the outputs, by name; they do not keep the outputs' data.
+        loss: gradient edge of the loss, if the stage computes it.
+        kept: storages that autograd saves, as weak references, by identity; empty if not tracked.
     """
 
     __slots__ = ("edges", "kept", "leaves", "loss")
@@ -34,9 +35,10 @@ class Stash:
 
     @contextmanager
     def watching(self, others: Iterable[Tensor]) -> Iterator[None]:
-        """Note the tensors that autograd saves inside this context.
+        """Track the tensors that autograd saves inside this context.
 
-        Memory of the given tensors is left out.
+        Arguments:
+            others: tensors with memory that is not tracked.
         """
         not_its = {storage_key(tensor) for tensor in others}
 
@@ -50,7 +52,7 @@ class Stash:
             yield
 
     def storages(self) -> Iterator[torch.UntypedStorage]:
-        """The noted storages that autograd still keeps."""
+        """Yield the tracked storages that autograd still keeps."""
         for reference in self.kept.values():
             storage = reference()
             if storage is not None:

@@ -1,4 +1,1 @@
-"""Weight updates.
-
-Gradient buckets, clipping, loss scale, optimizer step and weight versions.
-"""
+"""Weight updates: gradient buckets, clipping, optimizer steps, weight versions."""

@@ -1,9 +1,9 @@
-"""Averaging between two waves: two replicas of a stage on one device.
+"""Averaging between two waves, that is two replicas of a stage on one device.
 
-They share gradients and, between segments, weights.
+Waves share gradients, and average their weights between segments. Nothing is sent, because both replicas are on this
+device. The gradients of each wave are already summed over all its devices.
 
-Rules of this file: nothing is sent; both replicas lie on this device, and each wave's sums are those of all its devices already.
-Source: Wang et al., Wavelet (MLSys 2021), section 3.2.3: equation 1, and lemma 1, by which sums may be averaged as well.
+Source: Wang et al., Wavelet (MLSys 2021), section 3.2.3, equation 1. By lemma 1, sums may be averaged as well.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,8 @@ from hocket.runtime.update.buckets import Bucket, Buckets
 def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
     """Add the gradients of two halves of a batch.
 
-    The sum is in the memory of `lent`; `own` is unchanged.
-
-    Each is weighted by its share of the samples of both already (loss_scale.py).
+    The sum is in the memory of `lent`; `own` is unchanged. Each half is already weighted by its share of the batch's
+    samples (loss_scale.py).
     """
     with torch.no_grad():
         for mine, theirs in zip(own, lent, strict=True):
@@ -28,7 +27,7 @@ def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
 
 
 def alone(own: Sequence[Bucket], buckets: Buckets, factor: float) -> list[Bucket]:
-    """Gradients of the very first half, scaled by a factor, in memory of their own."""
+    """Scale the gradients of the very first half-batch by a factor, in new memory."""
     found = []
     with torch.no_grad():
         for mine in own:
@@ -50,9 +49,9 @@ def _tensors(bucket: Bucket) -> list[Tensor]:
 
 
 def meet(one: Tensor, other: Tensor) -> None:
-    """Make both of two tensors their mean.
+    """Set two floating-point tensors to their mean.
 
-    Counts of steps are equal in both.
+    Other tensors, such as step counters, are equal already and are not changed.
     """
     if one.is_floating_point():
         one.add_(other).div_(2)

@@ -1,7 +1,7 @@
-"""Buckets of one stage: which weights and gradients lie side by side, and what of them is this device's.
+"""Gradient buckets of one stage: memory of gradients, and this device's shard.
 
-Rules of this file: buckets are numbered in the order in which they are summed; memory is flat where something is summed over
-devices or stepped in parts (flat_buffer.py).
+Buckets are numbered in the order of their all-reduces. Memory is flat (flat_buffer.py) if gradients are summed over
+devices or the step is sharded.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +18,12 @@ class Bucket:
     """Weight gradients of one bucket of one update, summed over microbatches so far.
 
     Attributes:
-        gradients: one for each parameter of the bucket; None where none has arrived.
-        flats: one tensor for each type, of which the gradients are views, if the bucket is summed over devices; else ().
-        released: on a GPU, event behind the work of another stream that used them last; else None.
-        parts: what of each is this device's when sums are scattered; else all.
+        gradients: one for each parameter of the bucket; None if it has not arrived.
+        flats: flat memory, one tensor for each dtype, if the bucket is summed over devices; else (). The gradients are
+            views of it.
+        parts: this device's shard of each flat tensor, if sums are scattered; else the whole tensors.
+        views: view of each parameter's gradient in the flat memory.
+        released: on a GPU, event after the work of another stream that used the memory last; else None.
     """
 
     __slots__ = ("flats", "gradients", "number", "parts", "released", "views")
@@ -35,11 +37,11 @@ class Bucket:
         self.released: torch.cuda.Event | None = None
 
     def own_part(self) -> None:
-        """Before sums are scattered: this device's part gets memory of its own."""
+        """Give this device's shard its own memory, before a reduce-scatter."""
         self.parts = tuple(torch.empty_like(part) for part in self.parts)
 
     def drop_whole(self) -> None:
-        """Sums have been scattered: nothing but the part is needed any more."""
+        """Free everything but the shard, after a reduce-scatter."""
         self.gradients = [None if g is None else g.new_empty(0) for g in self.gradients]
         self.flats = self.views = ()
 
@@ -48,13 +50,17 @@ Ready = Callable[[Bucket], None]
 
 
 class Buckets:
-    """See the head of this file.
+    """Gradient buckets of one stage.
 
     Attributes:
-        names: of each bucket's parameters; summed, scattered: of each, as given.
-        part: this device's number.
-        flats: where each bucket's weights lie, if they lie side by side; sums: where its gradients do.
-        places: bucket and position in it, by name; runs: which numbers of each scattered parameter are this device's.
+        names: names of each bucket's parameters.
+        summed: for each bucket, True if it is summed over devices.
+        scattered: for each bucket, True if this device gets and steps only a shard.
+        part: number of this device's shard.
+        flats: layout of each bucket's weights in flat memory.
+        sums: layout of each bucket's gradients in flat memory.
+        places: (bucket, position in it) by parameter name.
+        runs: range of elements in this device's shard, by name of each scattered parameter.
     """
 
     def __init__(
@@ -66,15 +72,15 @@ class Buckets:
         part: tuple[int, int],
         long: Mapping[str, torch.dtype],
     ) -> None:
-        """No memory yet.
+        """Compute the layouts, without allocating memory.
 
         Arguments:
             tensors: trainable parameters by global name.
-            names: of each bucket; every name in exactly one.
-            summed: for each bucket, whether it is summed over devices.
-            scattered: for each, whether this device gets a part of the sum only, and steps that part; none of them if empty.
-            part: which part, of how many.
-            long: type in which gradients are summed, by name.
+            names: parameter names of each bucket; every name is in exactly one bucket.
+            summed: for each bucket, True if it is summed over devices.
+            scattered: for each bucket, True if this device gets and steps only a shard; empty for no bucket.
+            part: (number of this device's shard, number of shards).
+            long: dtype in which gradients are summed, by name.
         """
         if sorted(tensors) != sorted(name for bucket in names for name in bucket):
             raise InternalError(f"buckets {list(names)} are not a partition of {list(tensors)}")
@@ -95,22 +101,22 @@ class Buckets:
         self._free: dict[int, list[Bucket]] = {b: [] for b in range(len(self.names))}
 
     def sharded(self) -> Iterator[tuple[tuple[str, ...], Flat]]:
-        """Names and places of each bucket of which replicas step a part each."""
+        """Yield names and layout of each bucket with a sharded step."""
         for names, flat, scatters in zip(self.names, self.flats, self.scattered, strict=True):
             if scatters and names:
                 yield names, flat
 
     def steps(self, name: str) -> bool:
-        """True if this device steps a part of the weight."""
+        """True if this device steps the weight, or a shard of it."""
         first, last = self.runs.get(name, (0, 1))
         return first < last
 
     def part_of(self, name: str, tensor: Tensor) -> Tensor:
-        """Part of a whole weight that this device steps."""
+        """Return the part of a whole weight that this device steps."""
         return tensor.reshape(-1)[slice(*self.runs[name])] if name in self.runs else tensor
 
     def named(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
-        """The gradients in a bucket that this device's step is to use, by name."""
+        """Yield the gradients of a bucket for this device's step, by name."""
         names, own = self.names[bucket.number], bucket.gradients
         if self.scattered[bucket.number]:
             own = list(self.flats[bucket.number].pieces(bucket.parts, self.part))
@@ -119,7 +125,7 @@ class Buckets:
                 yield name, gradient
 
     def take(self, number: int) -> Bucket:
-        """An empty bucket."""
+        """Return an empty bucket, with reused memory if possible."""
         if self._free[number]:
             bucket = self._free[number].pop()
             if bucket.released is not None:
@@ -136,9 +142,9 @@ class Buckets:
         return bucket
 
     def added(self, number: int, buckets: Sequence[Bucket]) -> Bucket:
-        """Sum of gradients of the same weights, as a bucket of this stage.
+        """Sum gradients of shared weights into a new bucket of this stage.
 
-        Added in the given order, in new memory.
+        They are added in the given order, in new memory.
         """
         total = Bucket(number, len(self.names[number]))
         with torch.no_grad():
@@ -150,10 +156,10 @@ class Buckets:
         return total
 
     def recycle(self, bucket: Bucket, elsewhere: bool = False) -> None:
-        """Release sums: their flat memory is reused for a later update.
+        """Release a bucket; its flat memory is reused for a later update.
 
         Arguments:
-            elsewhere: another lane of compute than that of the stage used them last.
+            elsewhere: True if another compute lane than the stage's used the bucket last.
         """
         if bucket.flats:
             if elsewhere and has_streams(self._device):

@@ -1,8 +1,11 @@
-"""Clipping: a device's share of the squares of all gradients and of the weights of all losses, and by what a step multiplies its own.
+"""Gradient clipping: a device's share of the norm, and the factor of its step.
 
-Rules of this file: every number of every gradient is counted once, whoever holds it. Sums over replicas and over stages that
-share a weight are the same on all who summed them, so each counts its part of them, or what it has where sums are scattered; of a tensor-parallel group's members each
-counts all of its own parts of weights and its part of those that all have whole.
+The norm is computed over all devices, together with the sum of loss weights if there are any. Every element of every
+gradient is counted once:
+
+- Replicas, and stages that share a weight, have the same sums. Each counts an equal share of the squares, or its own
+  shard if sums are scattered.
+- A tensor-parallel rank counts its own shards of weights, and an equal share of replicated weights.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,10 +20,11 @@ from hocket.program.program import StageShape
 
 
 class Squares:
-    """A device's share of the sum of squares, or of that and the sum of weights.
+    """A device's share of the sum of squares, and of the sum of loss weights if any.
 
     Attributes:
-        flats: one tensor of one number or two: what collectives sum. parts: all of it.
+        flats: one tensor with the sum of squares, or with both sums; collectives sum it.
+        parts: the same tensor.
     """
 
     __slots__ = ("flats", "parts")
@@ -33,8 +37,9 @@ class Clipping:
     """Gradient clipping on one device.
 
     Arguments:
-        most: the norm that gradients may have; None when they are not clipped, infinity when the norm is wanted for itself.
-        weighted: whether gradients come multiplied by weights of losses, by whose sum a step divides.
+        most: maximum norm of the gradients; None without clipping, infinity to compute the norm only.
+        stages: stages of the program.
+        weighted: True if gradients are multiplied by loss weights, so that a step divides by the sum of the weights.
     """
 
     def __init__(self, most: float | None, stages: tuple[StageShape, ...], weighted: bool = False) -> None:
@@ -45,26 +50,27 @@ class Clipping:
 
     @property
     def sums_norm(self) -> bool:
-        """True if gradients are in the sums; otherwise loss weights alone are."""
+        """True if the sums contain squares of gradients; False if only loss weights."""
         return self._most is not None
 
     def join(self, divided: frozenset[str], width: int, total: Callable[[Tensor], Tensor]) -> None:
-        """Become one of `width` tensor-parallel ranks with parts of these parameters.
+        """Count as one of `width` tensor-parallel ranks.
 
         Arguments:
-            total: the sum of a tensor over the members: a collective call.
+            divided: names of the parameters that are sharded over the ranks.
+            total: sums a tensor over the ranks; a collective call.
         """
         self._divided, self._width, self._total = divided, width, total
 
     def squares(
         self, gradients: Iterable[tuple[int, int, str, Tensor]], device: torch.device, weight: float = 0.0
     ) -> Squares:
-        """This device's share, of the whole group where there is one.
+        """Compute this device's share, or that of its tensor-parallel group.
 
         Arguments:
-            gradients: stage, bucket, name of the parameter, and its gradient.
-            device: where the sum is to be.
-            weight: of the losses that this device has computed; all members of a group compute the same ones.
+            gradients: (stage, bucket, parameter name, gradient).
+            device: torch device of the result.
+            weight: sum of the weights of the losses computed here. All ranks of a group compute the same losses.
         """
         shares: dict[int, list[Tensor]] = {}
         for stage, bucket, name, gradient in gradients if self._most is not None else ():
@@ -79,7 +85,7 @@ class Clipping:
         return Squares(torch.stack((total, torch.full_like(total, weight))) if self._weighted else total)
 
     def alone(self, gradients: Iterable[Tensor]) -> Tensor | float:
-        """Factor of a step's gradients, if these are all gradients."""
+        """Compute the factor of a step's gradients, if these are all gradients."""
         return (
             scale_of(squares_of(list(gradients)), self._most)
             if self._most is not None and isfinite(self._most)
@@ -87,15 +93,15 @@ class Clipping:
         )
 
     def factor(self, squares: Squares) -> Tensor | float:
-        """Factor of a step's gradients from the sum of all squares.
+        """Compute the factor of a step's gradients from the sums over all devices.
 
-        The sum of all loss weights is used too, if there are any.
+        With loss weights, the factor also divides by their sum.
         """
         (found,) = squares.flats
         most = self._most if self._most is not None and isfinite(self._most) else None
         if not self._weighted:
             return 1.0 if most is None else scale_of(found, most)
         total, weight = found.unbind()
-        # Where nothing has a weight all gradients are zero.
+        # If the sum of weights is zero, all gradients are zero.
         share = torch.where(weight > 0, 1 / weight, torch.zeros_like(weight))
         return share if most is None else share * scale_of(total * share.square(), most)

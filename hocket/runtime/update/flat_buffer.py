@@ -1,9 +1,7 @@
-"""Flat buffers: tensors side by side in one piece of memory for each type.
+"""Flat buffers: tensors side by side in one memory per dtype.
 
-The memory is cut into equal parts, one for each device.
-
-Rules of this file: a part begins anywhere in a tensor, as parts must be equal to be scattered and gathered; what a device has of
-a tensor is then one run of its numbers, without its shape.
+The memory is cut into equal parts, one per device, as reduce-scatter and all-gather require. So a part may begin inside
+a tensor. A device's part of a tensor is a range of its elements, without its shape.
 """
 
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_ALIGNMENT = 16  # elements: every tensor begins on a boundary that vector units and NCCL like
+_ALIGNMENT = 16  # elements: an alignment that suits vector units and NCCL
 
 
 class _Place(NamedTuple):
@@ -31,11 +29,13 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Flat:
-    """See the head of this file.
+    """Layout of tensors in flat memory.
 
     Attributes:
-        dtypes, sizes: of each memory; sizes in elements, a multiple of `parts`.
-        parts: into how many each is cut.
+        dtypes: dtype of each memory.
+        sizes: elements of each memory; a multiple of `parts`.
+        places: place of each tensor.
+        parts: number of equal parts of each memory.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -45,7 +45,7 @@ class Flat:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor], parts: int = 1) -> "Flat":
-        """A place for each tensor, in this order."""
+        """Lay out tensors in this order."""
         dtypes = list(dict.fromkeys(t.dtype for t in tensors))
         sizes, places = [0] * len(dtypes), []
         for t in tensors:
@@ -56,9 +56,10 @@ class Flat:
         return cls(tuple(dtypes), tuple(_rounded(size, step) for size in sizes), tuple(places), parts)
 
     def of_types(self, dtypes: Sequence[torch.dtype]) -> "Flat":
-        """Same places for tensors of other dtypes.
+        """Return the same layout for other dtypes.
 
-        One dtype for each tensor; equal within one memory.
+        Arguments:
+            dtypes: one for each tensor; equal for all tensors in one memory.
         """
         found = list(self.dtypes)
         for place, dtype in zip(self.places, dtypes, strict=True):
@@ -66,23 +67,23 @@ class Flat:
         return replace(self, dtypes=tuple(found))
 
     def memory(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Memory for all of them, of zeros."""
+        """Allocate memory for all tensors, filled with zeros."""
         pairs = zip(self.sizes, self.dtypes, strict=True)
         return tuple(torch.zeros(size, dtype=dtype, device=device) for size, dtype in pairs)
 
     def views(self, memory: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The tensors in such memory, shaped as they are."""
+        """Return views of all tensors in the memory, with their shapes."""
         return tuple(memory[p.memory][p.at : p.end].view(p.shape) for p in self.places)
 
     def part(self, memory: Tensor, number: int) -> Tensor:
-        """One part of one memory, as a view."""
+        """Return one part of one memory, as a view."""
         size = memory.numel() // self.parts
         return memory[number * size : (number + 1) * size]
 
     def runs(self, number: int) -> tuple[tuple[int, int], ...]:
-        """Range of elements of each tensor in one part.
+        """Return the range of each tensor's elements that lie in one part.
 
-        Begin and end, equal if it has none.
+        Each range is (begin, end); they are equal if the part has no element of the tensor.
         """
         found = []
         for p in self.places:
@@ -93,9 +94,14 @@ class Flat:
         return tuple(found)
 
     def pieces(self, parts: Sequence[Tensor], number: int) -> tuple[Tensor, ...]:
-        """Elements of each tensor in the parts with this number.
+        """Return the elements of each tensor in one device's parts.
 
-        One part for each memory, as one-dimensional views.
+        Arguments:
+            parts: the device's part of each memory.
+            number: number of the parts.
+
+        Returns:
+            One-dimensional views, one for each tensor; empty if the parts have none of its elements.
         """
         found = []
         for p, (first, last) in zip(self.places, self.runs(number), strict=True):

@@ -1,9 +1,8 @@
-"""Gradients: a backward pass adds its weight gradients to buckets.
+"""Weight gradients: a backward adds them to buckets and publishes full buckets.
 
-Each bucket is handed out as soon as it is whole.
 
-Rules of this file: a parameter's gradient moves into its bucket's flat memory the moment that it is there. Which parameters get
-one is learnt from the first pass, and later ones must do the same.
+A parameter's gradient is moved into its bucket's flat memory as soon as autograd has computed it. The first backward
+shows which parameters get gradients. Later backwards must give gradients to the same parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +15,15 @@ from hocket.runtime.update.buckets import Bucket, Buckets, Ready
 from hocket.runtime.update.slots import WeightSlot
 
 Arrival = tuple[str, float]
-"""A parameter, and when its gradient was there, in seconds."""
+"""Parameter name, and the time at which its gradient was computed, in seconds."""
 _CHANGES = "A model whose course follows from the data cannot be planned."
 
 
 class Gradients:
-    """See the head of this file."""
+    """Accumulation of weight gradients of one stage."""
 
     def __init__(self, buckets: Buckets) -> None:
-        """No pass is running."""
+        """Start without a running backward."""
         self._buckets = buckets
         self._active: list[Bucket] = []
         self._fresh = self._counts = True
@@ -37,28 +36,31 @@ class Gradients:
         self._arrivals: list[Arrival] = []
 
     def note(self, clock: Callable[[], float]) -> Sequence[Arrival]:
-        """Record the arrival of each gradient that is summed over devices.
+        """Record when each gradient that is summed over devices is computed.
 
-        Returns the growing list.
+        Returns:
+            A list that grows with every gradient.
         """
         self._clock = clock
         return self._arrivals
 
     def watch(self, slot: WeightSlot) -> None:
-        """Passes over this slot's leaves will be noticed: once for each slot."""
+        """Register hooks on a slot's leaves; call it once for each slot."""
         for name, leaf in slot.leaves.items():
             bucket, position = self._buckets.places[name]
             if self._buckets.summed[bucket]:
                 leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
 
     def begin(self, slot: WeightSlot, sums: Sequence[Bucket], ready: Ready | None = None, counts: bool = True) -> None:
-        """Prepare a backward pass.
+        """Prepare a backward.
 
-        Gradients will be added to `sums`, or to fresh buckets if there are none.
+        Its gradients are added to `sums`, or to fresh buckets if `sums` is empty.
 
         Arguments:
-            ready: called with each bucket that is summed over devices, in order, as soon as its last gradient is there.
-            counts: False: every gradient of the pass is zero, whatever comes out: a mean over nothing has none that is a number.
+            ready: called with each bucket that is summed over devices, in order, as soon as its last gradient is
+                computed.
+            counts: False to set every gradient of this backward to zero, because the loss has weight 0. The gradient of
+                a mean over nothing is nan.
         """
         names = self._buckets.names
         self._fresh, self._counts, self._ready, self._published = not sums, counts, ready, 0
@@ -70,7 +72,7 @@ class Gradients:
                     slot.leaves[name].grad = gradient
 
     def end(self, slot: WeightSlot) -> tuple[Bucket, ...]:
-        """After a backward pass: the buckets with what it added."""
+        """Finish a backward; return the buckets with its gradients."""
         for b, (bucket, names) in enumerate(zip(self._active, self._buckets.names, strict=True)):
             for k, name in enumerate(names):
                 leaf = slot.leaves[name]
@@ -89,10 +91,7 @@ class Gradients:
         return found
 
     def _hook(self, bucket: int, position: int) -> Callable[[Tensor], None]:
-        """Hook that moves a parameter's gradient into the flat tensor when it arrives.
-
-        It also counts the gradient.
-        """
+        """Return a hook that moves a parameter's gradient into flat memory and counts it."""
 
         def accumulated(leaf: Tensor) -> None:
             active = self._active[bucket]
@@ -123,10 +122,7 @@ class Gradients:
         return accumulated
 
     def _publish(self, until: int) -> None:
-        """Publish the buckets up to a number, in bucket order.
-
-        See rule 2 of the program semantics.
-        """
+        """Publish the buckets before number `until`, in order (order.py, rule 2)."""
         if self._ready is not None:
             for b in range(self._published, until):
                 if self._buckets.summed[b]:

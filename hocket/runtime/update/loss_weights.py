@@ -1,6 +1,7 @@
-"""Loss weights on one device, from microbatches to the sum over an update.
+"""Loss weights on one device, summed from microbatches to updates.
 
-Rules of this file: only a device that computes losses has any; every microbatch is counted once, however often its forward runs.
+Only a device that computes losses has loss weights. Every microbatch is counted once, even if its forward is
+recomputed.
 """
 
 from hocket.profiling.job.loss_weight import Batch, loss_weight
@@ -11,14 +12,15 @@ from hocket.runtime.stage.data_stream import Stream
 class LossWeights:
     """Loss weights of a device's microbatches (`Job.loss_weight`).
 
-    Bundles are stored under their first microbatch.
+    The weight of merged microbatches is stored under the first of them.
     """
 
     def __init__(self, rule: Rule, stream: Stream) -> None:
         """Start without weights.
 
         Arguments:
-            stream: of the segment.
+            rule: update rule of the program.
+            stream: data of the segment.
         """
         self._rule, self.stream = rule, stream
         self._known: dict[int, float] = {}
@@ -29,20 +31,20 @@ class LossWeights:
         return callable(self.stream.job.loss_weight)
 
     def begin(self, stream: Stream) -> None:
-        """Another segment begins, whose microbatches are counted anew."""
+        """Begin a segment; microbatches are counted from 0 again."""
         self.stream = stream
         self._known.clear()
 
     def note(self, microbatch: int, merged: int, batch: Batch) -> None:
-        """Keep the weight of a microbatch that is loaded."""
+        """Store the weight of a loaded microbatch."""
         if self.summed:
             samples = self.stream.samples(microbatch, merged)
             self._known[microbatch] = loss_weight(self.stream.job, batch, samples)
 
     def of(self, microbatch: int, merged: int = 1) -> float:
-        """The weight of a microbatch.
+        """Return the weight of a microbatch's loss.
 
-        Its batch is loaded if no stage of this device has loaded it.
+        The microbatch is loaded if no stage of this device has loaded it.
         """
         if not self.summed:
             return self.stream.samples(microbatch, merged)
@@ -51,5 +53,5 @@ class LossWeights:
         return self._known[microbatch]
 
     def take(self, update: int) -> float:
-        """The sum over the microbatches of an update whose losses were computed here; they are forgotten."""
+        """Return the sum over an update's losses that were computed here, and remove them."""
         return sum(self._known.pop(m, 0.0) for m in self._rule.microbatches(0, update))

@@ -1,7 +1,7 @@
-"""Optimizer step of a device with the gradients of a whole update, and their norm.
+"""Optimizer steps of a device, and the norm of all gradients.
 
-Rules of this file: gradients come summed over microbatches and devices; what is added up here is what stages of one device have of
-weights that they share, and what waves lend each other.
+Gradients are already summed over microbatches and devices. This file adds gradients of weights that stages of one
+device share, and gradients that waves lend each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _SUMS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART)
 
 
 class OptimizerSteps:
-    """The norms and steps of one device."""
+    """Norms and optimizer steps of one device."""
 
     def __init__(
         self,
@@ -42,18 +42,15 @@ class OptimizerSteps:
         """Prepare the optimizer steps of one device's stages.
 
         Arguments:
-            device: where sums of squares are to be.
-            stream: the data of the segment that runs.
-            guard: says which steps are left out.
+            device: torch device of the sums of squares.
+            stream: data of the current segment.
+            guard: decides which steps are skipped.
         """
         self._program, self._stages, self._scale, self._clipping = program, stages, scale, clipping
         self._weights, self._device, self.stream, self._guard = weights, device, stream, guard
 
     def norm(self, instruction: Instruction, store: Store) -> None:
-        """Write this device's share of the squares of all gradients.
-
-        Also its share of the weights of all losses.
-        """
+        """Write this device's share of the squared norm, and of the sum of loss weights."""
         gradients = (
             (stage, bucket.number, name, gradient)
             for stage in sorted({value.stage for value in instruction.reads})
@@ -75,7 +72,7 @@ class OptimizerSteps:
         for value in instruction.reads:
             if value.what in (ValueKind.SQUARES, ValueKind.NORM):
                 squares = store[value]
-                factor = self._clipping.factor(squares)  # of a synchronous program: the scale is one
+                factor = self._clipping.factor(squares)  # the program is synchronous, so the factor of `Scale` is one
         newest = weights.newest if weights.gathers else store[old]
         lends = [value for value in instruction.writes if value.what is ValueKind.LENT]
         used = buckets
@@ -95,13 +92,13 @@ class OptimizerSteps:
                 store[value] = weights if value.what is ValueKind.OPTIMIZER or weights.gathers else slot
 
     def _training_step(self, stage: int, update: int) -> int:
-        """The step (batch) of the whole training that has an update's first microbatch."""
+        """Return the training step that contains an update's first microbatch."""
         return self.stream.step(self._program.rule.microbatches(stage, update)[0])
 
     def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:
         """True if a step may use these gradients.
 
-        Where updates may be left out, the buffers are set back to their values before the update.
+        If updates may be skipped (on_nan: skip), the stage's buffers are kept, or for a skipped update restored.
         """
         runner = self._stages[stage]
         lets = self._guard.lets(
@@ -120,7 +117,7 @@ class OptimizerSteps:
         Gradients of weights shared by several stages of the device are added in stage order, in new memory.
 
         Arguments:
-            once: what is added up is for the first of these stages only.
+            once: True to yield gradients of shared weights only for the first of these stages.
         """
         found = {(v.stage, v.part): store[v] for v in instruction.reads if v.what in _SUMS}
         for s, bucket in found:

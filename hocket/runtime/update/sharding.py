@@ -1,7 +1,7 @@
-"""Sharded optimizer state: gathers the replicas' parts into whole state.
+"""Sharded optimizer state: gather the replicas' shards into whole state.
 
-Rules of this file: only bytes go between replicas, nothing pickled. A replica that has nothing of a weight learns from the others
-what its optimizer keeps of it.
+Replicas exchange only bytes, nothing pickled. A replica without any element of a weight learns from the others which
+optimizer state the weight has.
 """
 
 import json
@@ -21,11 +21,11 @@ from hocket.util.compatibility import Feature
 Entries = Mapping[str, object]
 """An optimizer's state of one parameter: tensors and numbers by key."""
 Gather = Callable[[Tensor], list[Tensor]]
-"""A tensor as those of all replicas, all of one shape and type, by number of part."""
+"""All-gather of equally shaped tensors of all replicas, in order of shards."""
 
 
 def made_by(collective: Instruction, thing: Any) -> Any:
-    """Output of a collective that begins, from its inputs, with memory."""
+    """Return the output of a collective that begins, with allocated memory."""
     value = collective.writes[0]
     if value.what is ValueKind.GATHERED:
         return thing.gathered(value)
@@ -35,19 +35,19 @@ def made_by(collective: Instruction, thing: Any) -> Any:
 
 
 def over(collective: Instruction, made: Any) -> None:
-    """A collective is over: what it has made needs no other memory."""
+    """Free memory that is not needed after a collective."""
     if collective.writes[0].what is ValueKind.PART:
         made.drop_whole()
 
 
-_TRIED = 8  # numbers of one replica in the rows of weights on which an optimizer is tried
+_TRIED = 8  # rows per replica, and columns, of the weights on which an optimizer is tried
 
 
 def check_sharing(job: Job, replicas: int, way: Feature) -> None:
-    """Refuse a job with an optimizer that these replicas cannot shard.
+    """Refuse a job with an optimizer that replicas cannot shard.
 
     Raises:
-        RefusedError: the job's optimizer does something else to a part of a weight.
+        RefusedError: the optimizer's step of a shard differs from that of the whole weight.
     """
     shapes = ((_TRIED * replicas, _TRIED), (_TRIED * replicas,))
     check_optimizer(job, shapes, lambda tensor: tensor.flatten().chunk(replicas), way)
@@ -61,17 +61,20 @@ def whole_state(
     device: torch.device,
     gather: Gather,
 ) -> dict[str, dict[str, object]]:
-    """Whole optimizer state by name, tensors on the CPU.
+    """Gather whole optimizer state by name, with tensors on the CPU.
 
-    A collective call of the replicas.
+    This is a collective call of the replicas.
 
     Arguments:
-        names: of the parameters in `flat`, in its order; number: of this replica's part.
-        own: state of what this replica has of them; parameters of which it has nothing are left out.
-        device: where it lies.
+        names: parameters in `flat`, in order.
+        flat: layout of the parameters.
+        number: number of this replica's shard.
+        own: this replica's state by name, without parameters of which its shard has no element.
+        device: torch device of the state.
+        gather: all-gather between the replicas.
 
     Raises:
-        RefusedError: state that is neither a number nor shaped as its weight.
+        RefusedError: state that is neither a number nor shaped like its weight.
     """
     kept: dict[str, dict[str, list[Any]]] = {}
     for text in _texts(json.dumps(_kept(names, flat, number, own)), device, gather):
@@ -81,7 +84,7 @@ def whole_state(
             )
     whole = {name: {key: _plain(*found) for key, found in keys.items()} for name, keys in kept.items()}
     places = dict(zip(names, zip(flat.places, flat.runs(number), strict=True), strict=True))
-    # In the same order everywhere: which memory, key and type.
+    # (memory, key, dtype), sorted: all replicas need the same order.
     sorts = {(places[n][0].memory, key, f[1]) for n, keys in kept.items() for key, f in keys.items() if f[0] == _PART}
     for memory, key, dtype in sorted(sorts):
         size = flat.sizes[memory] // flat.parts
@@ -102,7 +105,7 @@ def whole_state(
 
 
 def part_of(value: object, shape: Sequence[int], run: tuple[int, int]) -> object:
-    """Part of an optimizer entry that belongs to a range of a weight's elements."""
+    """Return the part of an optimizer entry for a range of a weight's elements."""
     if isinstance(value, Tensor) and tuple(value.shape) == tuple(shape) and value.dim():
         return value.reshape(-1)[slice(*run)]
     return value
@@ -112,9 +115,9 @@ _PART, _SCALAR, _NUMBER = "part", "scalar", "number"
 
 
 def _kept(names: Sequence[str], flat: Flat, number: int, own: Mapping[str, Entries]) -> dict[str, dict[str, list[Any]]]:
-    """Kinds of the entries of each parameter.
+    """Describe the state's entries of each parameter: [kind, dtype, value].
 
-    Each is [kind, dtype, value unless it is a part].
+    An entry of kind "part" has no value.
     """
     found: dict[str, dict[str, list[Any]]] = {}
     for name, (first, last) in zip(names, flat.runs(number), strict=True):
@@ -141,7 +144,7 @@ def _plain(sort: str, dtype: str, value: Any = None) -> object:
 
 
 def _texts(text: str, device: torch.device, gather: Gather) -> list[str]:
-    """Texts of all replicas."""
+    """Gather the texts of all replicas."""
     data = text.encode()
     lengths = [int(each) for each in gather(torch.tensor([len(data)], device=device))]
     padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)

@@ -1,7 +1,7 @@
 """Slots: memory for the weight versions of one stage on one device.
 
-Rules of this file: a version that nobody needs leaves its slot to another, so that no memory is allocated in the steady state.
-Where replicas share the step (docs/explanation/sharding.md) a slot is flat memory, of which this device steps its own part; where weights are
+When a version is no longer needed, a later version reuses its slot. So no memory is allocated in the steady state. With
+sharded steps (docs/explanation/sharding.md) a slot is flat memory, and this device steps its own shard. If weights are
 gathered for single rounds, a slot without users has no memory.
 """
 
@@ -14,13 +14,18 @@ from hocket.runtime.update.buckets import Buckets
 
 
 class WeightSlot:
-    """One weight version: `leaves` by name; their `data` are aliases without autograd.
+    """Memory of one weight version.
 
     Attributes:
-        own: what of `data` this device's optimizer steps, by name; weights of which it has nothing are left out.
-        flats: memory of which replicas have a part each; parts: this device's of each.
-        users: of weights that are gathered for single rounds: who needs them now. Without any they have no memory; what autograd
-            keeps of them stays good, for they are gathered again into the same storages.
+        leaves: leaf tensors by name.
+        data: aliases of the leaves without autograd.
+        own: part of `data` that this device's optimizer steps, by name; weights without such a part are left out.
+        flats: flat memory with a shard for each replica.
+        parts: this device's shard of each flat tensor.
+        sizes_bytes: bytes of each flat tensor.
+        users: number of current users, for weights that are gathered for single rounds. Without users the slot has no
+            memory. Tensors that autograd has saved stay valid, because weights are gathered again into the same
+            storages.
     """
 
     __slots__ = ("data", "flats", "leaves", "own", "parts", "sizes_bytes", "users")
@@ -36,7 +41,7 @@ class WeightSlot:
 
     @classmethod
     def whole(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "WeightSlot":
-        """Memory for one more version of such tensors."""
+        """Allocate memory for one more version of such tensors."""
         places: dict[str, Tensor] = {}
         pieces: dict[str, Tensor] = {}
         flats: list[Tensor] = []
@@ -44,7 +49,7 @@ class WeightSlot:
         for names, flat in buckets.sharded():
             memory = flat.memory(like[names[0]].device)
             places.update(zip(names, flat.views(memory), strict=True))
-            # What is stepped in place goes past autograd's version counters: see weight_versions.py.
+            # In-place steps must bypass autograd's version counters: see weight_versions.py.
             memory = tuple(each.data for each in memory)
             own = [flat.part(each, buckets.part) for each in memory]
             pieces.update(zip(names, flat.pieces(own, buckets.part), strict=True))
@@ -59,7 +64,7 @@ class WeightSlot:
 
     @classmethod
     def part(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "WeightSlot":
-        """This device's part of all such tensors, in memory of its own."""
+        """Allocate memory for this device's shard of all such tensors."""
         slot, pieces = cls({}), dict[str, Tensor]()
         parts: list[Tensor] = []
         for names, flat in buckets.sharded():
@@ -75,7 +80,7 @@ class WeightSlot:
     def used(self, by: int) -> None:
         """Count one more (1) or one less (-1) user of these weights.
 
-        Memory comes with the first user and goes with the last.
+        Memory is allocated for the first user and freed after the last.
         """
         self.users += by
         if self.users == (by > 0):

@@ -1,13 +1,15 @@
-"""StageWeights: weight versions, gradients and optimizer of a stage on one device.
+"""Weight versions, gradients and optimizer of a stage on one device.
 
-Rules of this file: a version lives in a slot, a leaf tensor for each parameter; a step either updates the newest slot
-in place (nobody needs the old version any more) or copies it into a free one and updates that, so that no memory is
-allocated in the steady state. Where replicas share the step (docs/explanation/sharding.md) a slot is flat memory, of which this device
-steps its own part, and the engine gathers the others. The optimizer is the user's own and sees one parameter per name for good, which is
-pointed at the slot that it is to update: its state always belongs to the newest version.
+A version lives in a slot, with a leaf tensor for each parameter. A step updates the newest slot in place if the old
+version is no longer needed. Otherwise it copies the newest slot into a free one and updates the copy. So no memory is
+allocated in the steady state. With sharded steps (docs/explanation/sharding.md) a slot is flat memory: this device
+steps its own shard, and the engine gathers the other shards.
 
-An update in place goes past autograd's version counters. With weight stashing no graph is alive then; `naive`, where
-graphs in flight shall see the new weights (section 2.4.3), relies on it.
+The optimizer is the user's. It has one permanent parameter per name. The parameter is pointed at the slot to update, so
+the optimizer's state always belongs to the newest version.
+
+An in-place update bypasses autograd's version counters. With weight stashing no graph is alive at that time. The
+`naive` strategy relies on it: there, graphs in flight use the new weights (dissertation, section 2.4.3).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +28,15 @@ from hocket.runtime.update.sharding import Gather, part_of, whole_state
 from hocket.runtime.update.slots import WeightSlot
 
 MASTER = "_master"
-"""Key of a weight that the optimizer keeps in a longer type, beside its state."""
+"""Key of a master weight, in a longer dtype, within the optimizer's state."""
 
 
 class StageWeights:
-    """See the head of this file.
+    """Weight versions, gradients and optimizer of a stage.
 
     Attributes:
-        optimizer: the user's, or None for a stage without parameters.
-        gathers: whether only a part is kept, and whole weights are gathered for single rounds.
+        optimizer: the user's optimizer; None for a stage without parameters.
+        gathers: True if only a shard is kept, and whole weights are gathered for single rounds.
     """
 
     def __init__(
@@ -48,17 +50,18 @@ class StageWeights:
         gathers: bool = False,
         masters: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make slot 0 from copies of these tensors.
+        """Create slot 0 from copies of tensors.
 
         Arguments:
             tensors: trainable parameters by global name, in the model's order.
-            buckets: names of each bucket; every name in exactly one.
-            summed: for each bucket, whether it is summed over devices and therefore lies in one flat tensor.
-            optimizer: makes the optimizer of what this device steps, by name.
-            scattered: for each bucket, whether this device gets a part of the sum only, and steps that part of its weights.
-            part: which part, of how many.
-            gathers: only that part is kept, and whole weights are gathered for single rounds.
-            masters: the same in a longer type, of which copies are what the optimizer works on: slots are casts of them.
+            buckets: parameter names of each bucket; every name is in exactly one bucket.
+            summed: for each bucket, True if it is summed over devices and therefore in flat memory.
+            optimizer: creates the optimizer of the parameters that this device steps, by name.
+            scattered: for each bucket, True if this device gets and steps only a shard.
+            part: (number of this device's shard, number of shards).
+            gathers: True to keep only that shard and to gather whole weights for single rounds.
+            masters: master weights in a longer dtype. The optimizer updates copies of them, and slots are casts of
+                these copies.
         """
         long = {name: (masters or tensors)[name].dtype for name in tensors}
         self.buckets = Buckets(tensors, buckets, summed, scattered, part, long)
@@ -85,24 +88,21 @@ class StageWeights:
 
     @property
     def newest(self) -> WeightSlot:
-        """The slot of the newest version.
-
-        If weights are gathered, this device's part of it.
-        """
+        """Slot of the newest version; this device's shard of it if weights are gathered."""
         return self._current
 
     @property
     def slots(self) -> tuple[WeightSlot, ...]:
-        """Slots with all leaves, whatever is in them: one at least."""
+        """Slots with all leaves, used or free; at least one."""
         return (*self._rounds.values(), *self._free) if self.gathers else (self._current, *self._free)
 
     @property
     def flats(self) -> tuple[Tensor, ...]:
-        """Flat tensors of a part that lanes hand over."""
+        """Flat tensors of the shard, which lanes hand over."""
         return self._current.parts
 
     def gathered(self, value: Value) -> WeightSlot:
-        """The slot into which weights are gathered for one round, with memory."""
+        """Return the slot for weights gathered in one round, with memory."""
         if value.index not in self._rounds:
             self._rounds[value.index] = self._free.pop() if self._free else self._emptied_slot()
         slot = self._rounds[value.index]
@@ -113,7 +113,7 @@ class StageWeights:
     def dropped(self, value: Value) -> None:
         """Drop weights that were gathered for one round.
 
-        After a backward their slot is free.
+        After a backward the slot becomes free.
         """
         self._rounds[value.index].used(-1)
         if value.part:
@@ -128,15 +128,18 @@ class StageWeights:
         training_step: int = 0,
         leave_out: bool = False,
     ) -> WeightSlot:
-        """Make the next version from the newest one and these gradients.
-
-        Returns the slot that holds it.
+        """Compute the next version from the newest version and gradients.
 
         Arguments:
-            in_place: nobody needs the old version any more.
-            factor: what the gradients are multiplied by first.
-            training_step: which step of the whole training the update belongs to, from 0: its learning rates are those of it.
-            leave_out: the next version has the same weights, and the optimizer does not step.
+            slot: slot of the newest version.
+            buckets: gradients of the whole update.
+            in_place: True if the old version is no longer needed.
+            factor: factor of the gradients.
+            training_step: training step of the update, from 0; it determines the learning rates.
+            leave_out: True to keep the weights and not to run the optimizer.
+
+        Returns:
+            Slot of the next version.
         """
         if slot is not self._current:
             raise InternalError("a step must start from the newest version")
@@ -162,13 +165,13 @@ class StageWeights:
         return slot
 
     def release(self, slot: WeightSlot) -> None:
-        """Release a version: its memory is reused for a later one."""
+        """Release a version; a later version reuses its memory."""
         if slot is self._current:
             raise InternalError("the newest version cannot be released")
         self._free.append(slot)
 
     def _new_slot(self, like: Mapping[str, Tensor]) -> WeightSlot:
-        """Memory for one more version of such tensors."""
+        """Allocate memory for one more version of such tensors."""
         slot = WeightSlot.whole(self.buckets, like)
         for name, leaf in slot.leaves.items():
             sums_in(leaf, self._long[name])
@@ -176,13 +179,13 @@ class StageWeights:
         return slot
 
     def _emptied_slot(self) -> WeightSlot:
-        """A slot whose memory comes with its first user."""
+        """Create a slot without memory; its first user allocates it."""
         slot = self._new_slot(self._like)
         slot.used(-1)
         return slot
 
     def _fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
+        """Copy weights into the newest version."""
         with torch.no_grad():
             for name, data in zip(self._current.leaves, self._current.data, strict=True):
                 data.copy_(tensors[name])
@@ -204,7 +207,7 @@ class StageWeights:
     # -- saving and loading, between segments
 
     def meet(self, other: "StageWeights") -> None:
-        """Make weights and optimizer state of two waves their mean, in both."""
+        """Set weights and optimizer state of two waves to their mean."""
         with torch.no_grad():
             for name, master in self._masters.items():
                 theirs = other._masters[name]
@@ -218,14 +221,14 @@ class StageWeights:
                 each._cast(each._current)
 
     def described(self) -> dict[str, Tensor]:
-        """Weights of `whole` and `state` together, as meta tensors."""
+        """Return the weights of `whole` and `state` together, as meta tensors."""
         return {n: torch.empty(t.shape, dtype=self._long[n], device="meta") for n, t in self._like.items()}
 
     def whole(self, gather: Gather | None = None) -> dict[str, Tensor]:
-        """Newest weights by name, not copied.
+        """Return the newest weights by name, not copied.
 
-        They are gathered if this device has only a part. Weights with sharded masters have the compute dtype, others
-        the optimizer's.
+        They are gathered if this device has only a shard. Weights with sharded master weights have the compute dtype;
+        others have the optimizer's dtype.
 
         Arguments:
             gather: see `state`.
@@ -243,15 +246,12 @@ class StageWeights:
         return {name: found[name] for name in self._like}
 
     def resident(self) -> Iterator[Tensor]:
-        """The newest weights, as compute and the optimizer have them.
-
-        Also the optimizer's state.
-        """
+        """Yield the newest weights, master weights and optimizer state."""
         yield from (*self._current.leaves.values(), *self._current.parts)
         yield from self.apart()
 
     def apart(self) -> Iterator[Tensor]:
-        """Yield tensors of the optimizer beside the weights: state and master weights."""
+        """Yield the optimizer's own tensors: state and master weights."""
         if self._apart:
             yield from self._masters.values()
         if self.optimizer is not None:
@@ -259,12 +259,12 @@ class StageWeights:
                 yield from (value for value in entries.values() if isinstance(value, Tensor))
 
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
-        """Optimizer state by parameter name.
+        """Return the optimizer state by parameter name.
 
-        For sharded masters also the master weight, as MASTER.
+        For sharded master weights it includes the master weight, as MASTER.
 
         Arguments:
-            gather: where replicas share the step: the state of all parts is put together, a collective call of theirs.
+            gather: all-gather between replicas; needed if the step is sharded. The call is then collective.
         """
         optimizer = self.optimizer
         own = {n: dict(optimizer.state.get(m, {})) if optimizer else {} for n, m in self._masters.items()}
@@ -280,7 +280,7 @@ class StageWeights:
     def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, object]]) -> None:
         """Load weights and optimizer state by parameter name.
 
-        Names that are not of this stage are ignored.
+        Names of other stages are ignored.
         """
         with torch.no_grad():
             self._fill(tensors)
@@ -294,7 +294,7 @@ class StageWeights:
 
 
 def _moved(value: object, like: Tensor) -> object:
-    # Step counters stay where the optimizer keeps them, on the CPU; moments lie beside their parameter.
+    # Step counters stay on the CPU, where the optimizer keeps them. Moments are on their parameter's device.
     if not isinstance(value, Tensor):
         return value
     return value.detach().clone() if value.dim() == 0 else value.detach().to(like.device, copy=True)
