@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import BinaryIO, cast
 
 import hocket
+from hocket.util.malloc import keep_freed_memory
 
 MOST = 15
 """Largest default number of companions: each holds a whole copy of the model."""
@@ -75,7 +76,7 @@ class BackgroundLoad:
         self._running: list[subprocess.Popen[bytes]] = []
         self.problems: list[str] = []
         if count and job is None:
-            self.problems.append("the job is of no file that another process could load")
+            self.problems.append("the job has no file that another process could load")
 
     def __enter__(self) -> "BackgroundLoad":
         known = [os.environ[_PATH]] if os.environ.get(_PATH) else []
@@ -201,6 +202,7 @@ def _train(path: Path, threads: int, wanted: _Wanted, said: int) -> None:
     from hocket.profiling.measure.worker_costs import WorkerCosts
 
     torch.set_num_threads(threads)
+    keep_freed_memory()
     captured = capture(load_job(path))
     wanted.known.wait()
     worker: WorkerCosts | None = None

@@ -30,6 +30,7 @@ from hocket.profiling.measure.memory import LayerBytes, count_bytes, optimizer_b
 from hocket.profiling.measure.timing import ROUNDS, Times, deviation, timed
 from hocket.profiling.measure.worker_costs import Clock, StepMode, WorkerCosts
 from hocket.profiling.profile import CPU, ModelProfile
+from hocket.util.malloc import keep_freed_memory
 
 # On an idle machine, layers' times add up to those of the undivided model within a tenth.
 _BUSY = 1.3
@@ -63,16 +64,14 @@ def measure(
             (see `hocket.profiling.measure.background_load.usual_neighbours`). A job without a file is measured alone,
             and a note says so.
         progress: called with (done, total, what), in steps.
-        clock: clock in seconds, for CPUs. By default it leaves out waits of this thread for a core, because they are
-            not part of a layer's time.
+        clock: clock in seconds, for CPUs. By default it leaves out waits of this thread for a core.
         part: function from the captured job to the part to measure, with the same layers: a rank of a tensor-parallel
             group has a part of each layer.
         compile: backend of torch.compile to measure too, in addition to eager execution; "" for none.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
-        InputError: no microbatch size is usable, there is nothing to train, or a second read of a sample returns
-            other values.
+        InputError: no usable microbatch size, nothing to train, or a sample that changes when read again.
     """
     sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
     if not sizes:
@@ -86,6 +85,8 @@ def measure(
     if neighbours < 0 or (neighbours and place.type != "cpu"):
         raise InputError("neighbours", f"{neighbours} with device {device}", ">= 0, and 0 for a GPU")
     check_repeatable(job)
+    if place.type == "cpu":
+        keep_freed_memory()  # as workers do: page faults would be counted as computation
     tell = progress or _silent
     total = (1 + ROUNDS) * len(sizes) + 1
     # The companions load the job while this process captures it.
@@ -154,10 +155,7 @@ def usual_sizes(batch_size: int) -> list[int]:
 
 
 def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
-    """Leave out microbatches of one sample if the model refuses them.
-
-    Batch normalisation may refuse them.
-    """
+    """Leave out microbatches of one sample if the model (BatchNorm) refuses them."""
     notes = []
     for size in list(sizes):
         try:
@@ -172,10 +170,7 @@ def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
 
 @contextmanager
 def _quiet(threads: int, device: torch.device) -> Iterator[None]:
-    """Context with a worker's number of threads, without garbage collection.
-
-    The random state is restored at the end.
-    """
+    """Set a worker's number of threads, stop garbage collection, keep random state."""
     before = torch.get_num_threads()
     collects = gc.isenabled()
     devices = [device] if device.type == "cuda" else []
@@ -234,12 +229,10 @@ def usual(seconds: Sequence[float]) -> float:
 
 
 def _column(size: int, counted: list[LayerBytes], times: Times, varies: bool) -> tuple[MeasuredSize, list[str]]:
-    """Return the times of one microbatch size, and notes.
-
-    Times are scaled to the undivided model.
+    """Return times of one microbatch size, scaled to the undivided model, and notes.
 
     Arguments:
-        varies: True if times vary between microbatches for reasons that each replica has separately, as on a CPU.
+        varies: True if each replica's times vary independently between microbatches, as on a CPU.
     """
     parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
     wholes = usual(times.whole_forward), usual(times.whole_backward)

@@ -32,6 +32,7 @@ from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of, stay_on
 from hocket.util.documents import parse_json
 from hocket.util.files import read_bytes, write_atomic
+from hocket.util.malloc import keep_freed_memory
 from hocket.util.schema import read_as
 
 DEVICE_TYPE = "cpu-core"
@@ -232,6 +233,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     given = parser.parse_args(arguments)
     stay_on(tuple(map(int, given.cores.split(","))) if given.cores else None)
     torch.set_num_threads(given.threads)
+    keep_freed_memory()
     dist.init_process_group(
         "gloo",
         init_method=(given.folder / "meeting").as_uri(),  # a file: no port that another program could hold

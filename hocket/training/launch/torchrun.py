@@ -44,6 +44,7 @@ from hocket.training.worker.prepared import RankInfo
 from hocket.training.worker.ranks import devices_of, worker_name
 from hocket.training.worker.worker import work
 from hocket.util.documents import parse_json
+from hocket.util.malloc import keep_freed_memory
 
 _BEAT_S = 0.25
 _POLL_S = 0.02
@@ -69,6 +70,7 @@ def join(
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     devices = devices_of(plan)
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     store = meet(rank, workers, listener.note)
     progress = Heartbeat.private()
     collector = None

@@ -24,6 +24,7 @@ from hocket.training.launch.cpu_affinity import stay_on
 from hocket.training.launch.failures import describe
 from hocket.training.launch.worker_spec import WorkerSpec, plan_file
 from hocket.training.worker.monitor.collector import plain
+from hocket.util.malloc import keep_freed_memory
 
 _BEAT_S = 0.5
 _PR_SET_PDEATHSIG = 1
@@ -70,6 +71,7 @@ def _work(orders: WorkerSpec, progress: Heartbeat, report: "PipeReport") -> None
     from hocket.training.worker.worker import work
 
     torch.set_num_threads(orders.options.threads)
+    keep_freed_memory()
     job = orders.job.make()
     store = FileStore(str(Path(orders.folder, "meeting")), orders.workers)
     seat = RankInfo(orders.rank, orders.workers, orders.rank, store)

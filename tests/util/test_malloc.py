@@ -1,0 +1,39 @@
+"""Memory that the C library keeps."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys, torch
+from hocket.util.malloc import keep_freed_memory
+
+kept = sys.argv[1] == "kept" and keep_freed_memory()
+sizes = [3_000_000] * 20  # bytes; glibc trims its heap when more than twice the size of one is free at its end
+for _ in range(3):
+    made = [torch.ones(size, dtype=torch.uint8) for size in sizes]
+    del made
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    made = [torch.ones(size, dtype=torch.uint8) for size in sizes]
+    del made
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> tuple[bool, int]:
+    """Whether the allocator was told, and page faults of ten rounds of the same tensors in a fresh process."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, how], check=True, capture_output=True, text=True)
+    kept, count = done.stdout.split()
+    return kept == "True", int(count)
+
+
+def test_freed_memory_is_used_again_without_page_faults() -> None:
+    """The same tensors cost thousands of page faults a round; afterwards none."""
+    kept, few = faults("kept")
+    if not kept:
+        pytest.skip("this C library is not glibc")
+    _, many = faults("plain")
+    assert many > 1000
+    assert few < 100
