@@ -1,4 +1,4 @@
-"""The cluster's core knows no clock and touches nothing outside: read from the source of every file."""
+"""The scheduler core uses no clock and no I/O: a check of its source."""
 
 import ast
 import subprocess
@@ -35,7 +35,7 @@ CORE = (
 
 
 def modules(tree: ast.Module) -> set[str]:
-    """What a file imports, by the first part of the name."""
+    """First parts of the modules that a file imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -46,7 +46,7 @@ def modules(tree: ast.Module) -> set[str]:
 
 
 def unseeded(tree: ast.Module) -> list[str]:
-    """Draws without a seed, and looks at a clock."""
+    """Draws without a seed, and uses of a clock."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -63,7 +63,10 @@ def unseeded(tree: ast.Module) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.relative_to(FOLDER).as_posix())
 def test_no_file_of_the_room_knows_a_clock_or_another_machine(path: Path) -> None:
-    """No clock, socket, thread, process or torch, and no draw without a seed, not even in readers."""
+    """No clock, socket, thread, process or torch, and no draw without a seed.
+
+    This includes the readers.
+    """
     tree = ast.parse(path.read_text())
     assert not modules(tree) & set(NEVER)
     assert not unseeded(tree)
@@ -71,7 +74,7 @@ def test_no_file_of_the_room_knows_a_clock_or_another_machine(path: Path) -> Non
 
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_touches_nothing_outside(name: str) -> None:
-    """The files that the core is made of open no files, and import nobody who does."""
+    """The core's files open no files and import no module that does."""
     tree = ast.parse((FOLDER / f"{name}.py").read_text())
     assert not modules(tree) & {*NEVER, *SOME}
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -86,7 +89,7 @@ def test_the_core_touches_nothing_outside(name: str) -> None:
 
 
 def test_the_core_loads_without_torch_and_without_threads() -> None:
-    """In a fresh process, importing the core brings along neither torch nor asyncio nor multiprocessing."""
+    """Importing the core in a new process loads no torch, asyncio or multiprocessing."""
     script = "import hocket.scheduler.core.core, sys; print([m for m in ('torch', 'asyncio', 'multiprocessing') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -110,6 +113,6 @@ def test_the_core_loads_without_torch_and_without_threads() -> None:
     ],
 )
 def test_this_test_can_fail(text: str, wrong: bool) -> None:
-    """Each way out is seen, and told from what only looks like one."""
+    """Each violation is detected, and similar code is not."""
     tree = ast.parse(text)
     assert bool(modules(tree) & set(NEVER) or unseeded(tree)) is wrong

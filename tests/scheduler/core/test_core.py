@@ -1,4 +1,7 @@
-"""The core: whatever happens, capacity holds, a job is in one lease, time is conserved, and the same events give the same."""
+"""Scheduler core: invariants under random events, and determinism.
+
+Capacity holds, a job is in one lease, time is conserved, and equal events give equal results.
+"""
 
 import json
 from collections.abc import Callable
@@ -46,17 +49,20 @@ from tests.tiers import examples
 
 
 def job(name: str, scale: int = 1, steps: float = 1e6, arrived_s: float = 0.0) -> Job:
-    """A job of no special type."""
+    """A job of an arbitrary type."""
     return Job(name, "any", steps, scale, arrived_s)
 
 
 def one(drive: Driver, name: str, scale: int = 1, steps: float = 1e6) -> None:
-    """A job comes now that runs everywhere."""
+    """An arrival, now, of a job that runs everywhere."""
     drive.arrive([(job(name, scale, steps, drive.now_s), (1.0,) * len(drive.core.columns))])
 
 
 def pairing(snapshot: Snapshot) -> Allocation:
-    """Neighbours of one scale factor share, whoever has none is alone; on the first column."""
+    """Policy: neighbours of one scale factor share; other jobs are alone.
+
+    All are on the first column.
+    """
     first, second = [], []
     waiting = list(range(len(snapshot.jobs)))
     while waiting:
@@ -73,13 +79,13 @@ def pairing(snapshot: Snapshot) -> Allocation:
 
 
 class Story:
-    """Random events, as hypothesis draws them, told to a driver."""
+    """Random events drawn by hypothesis, sent to a driver."""
 
     def __init__(self, drive: Driver, draw: Callable[[Any], Any]) -> None:
         self.drive, self.draw, self.count = drive, draw, 0
 
     def step(self) -> None:
-        """One thing happens."""
+        """Send one event."""
         drive = self.drive
         happens = [self.arrives]
         if drive.wake_s is not None and drive.wake_s >= drive.now_s:
@@ -90,7 +96,7 @@ class Story:
         self.draw(st.sampled_from(happens))()
 
     def later(self) -> float:
-        """A moment before the next round."""
+        """A time before the next round."""
         drive = self.drive
         end = drive.now_s + 100 if drive.wake_s is None else max(drive.now_s, drive.wake_s)
         return drive.now_s + self.draw(st.sampled_from([0.0, 0.25, 1.0])) * (end - drive.now_s)
@@ -150,9 +156,10 @@ SETTINGS = [
 @examples(25)
 @pytest.mark.thinned
 def test_whatever_happens_the_rules_of_leases_hold(policy: Any, how: Settings, data: st.DataObject) -> None:
-    """No worker and no job in two leases, none on workers that are not there, at any moment (see Driver); time is conserved.
+    """Lease rules hold at every moment (see Driver), and time is conserved.
 
-    And who is told the same again says the same and is in the same state.
+    No worker and no job is in two leases, and no lease has missing workers. A second core with the same events
+    returns the same commands and reaches the same state.
     """
     types, columns = cluster(5, 4, per_server=2, spread=True)
     kept = np.full((1, 1, len(columns)), 0.6) if policy is pairing else None
@@ -182,7 +189,10 @@ def _scale(log: list[tuple[Any, float]], names: tuple[str, ...]) -> int:
 
 
 def test_the_book_says_what_everybody_received_and_is_owed() -> None:
-    """While an allocation holds: time received as the driver counts it; owed, X times the time less what was no gift."""
+    """Received and owed time of the ledger equal the driver's count.
+
+    Owed time is X times the elapsed time, minus the time that was not a gift.
+    """
     first, fraction = ["a", "b", "c"], [0.9, 0.6, 0.2]
     drive = driver((2,), fixed(first, [ALONE] * 3, [0] * 3, fraction), balance_after=None)
     for name in first:
@@ -198,7 +208,10 @@ def test_the_book_says_what_everybody_received_and_is_owed() -> None:
 
 
 def test_a_policy_that_fails_leaves_everything_as_it_was() -> None:
-    """What it raises comes through, and the round can be told again, with another outcome, as if for the first time."""
+    """A policy's exception is passed on and leaves the state unchanged.
+
+    The round can be sent again, with another outcome, as if for the first time.
+    """
     broken = [False]
 
     def policy(snapshot: Snapshot) -> Allocation:
@@ -220,7 +233,10 @@ def test_a_policy_that_fails_leaves_everything_as_it_was() -> None:
 
 
 def test_a_policy_that_refuses_later_leaves_the_last_allocation_in_force() -> None:
-    """Only before there is any allocation an InputError of the policy comes through; later the round goes on, and a note says why."""
+    """A policy's InputError is raised only before the first allocation.
+
+    Later the last allocation stays in effect, with a note.
+    """
     refuses = [True]
 
     def policy(snapshot: Snapshot) -> Allocation:
@@ -244,7 +260,7 @@ def test_a_policy_that_refuses_later_leaves_the_last_allocation_in_force() -> No
 
 @pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf"), 1e12, 1e-15])
 def test_a_price_that_cannot_be_is_refused(price: float) -> None:
-    """Nothing has changed then."""
+    """An invalid price is refused and changes nothing."""
     drive = driver((1,), even)
     before = state_of(drive.core)
     with pytest.raises(InputError, match="worker type type0: price_usd_per_hour"):
@@ -254,7 +270,10 @@ def test_a_price_that_cannot_be_is_refused(price: float) -> None:
 
 @pytest.mark.parametrize("policy", ["min_cost", "min_cost_slo"])
 def test_a_price_that_becomes_nothing_stops_no_round(policy: str) -> None:
-    """Of one type: jobs go there. Of all: the last allocation holds, and a note says why."""
+    """A price of zero never stops a round.
+
+    If one type becomes free, jobs move there. If all do, the last allocation holds, with a note.
+    """
     drive = driver((1, 1), policy_named(policy), fill=False)
     for kind in (0, 1):
         drive.tell(PriceChanged(kind, 1.0 + kind))
@@ -273,7 +292,10 @@ def test_a_price_that_becomes_nothing_stops_no_round(policy: str) -> None:
 
 @pytest.mark.parametrize("gone", [JobWithdrawn, JobFinished, JobFailed])
 def test_who_leaves_a_pair_is_stopped_and_the_other_gets_a_lease_of_its_own(gone: Any) -> None:
-    """The lease of two is not touched until the round ends; then the other's own one takes its workers. A second end is the lease's."""
+    """A job that leaves a pair is stopped; the other gets its own lease next round.
+
+    The lease of two stays unchanged until the round ends. If the second job ends, too, the lease ends.
+    """
     drive = driver((1,), pairing, attempts=1)
     drive.core = Core(*cluster(1), pairing, Settings(attempts=1), np.full((1, 1, 1), 0.6))
     for name in "ab":
@@ -292,7 +314,10 @@ def test_who_leaves_a_pair_is_stopped_and_the_other_gets_a_lease_of_its_own(gone
 
 
 def test_a_first_job_gets_a_round_at_once() -> None:
-    """The core asks to be woken now; then the job starts, with nothing to load, until six minutes later."""
+    """A first job starts at once: the core asks to be woken now.
+
+    The job starts without overhead, for a round of six minutes.
+    """
     drive = driver((1,), even)
     assert drive.tell(JobArrived(job("a"), (1.0,)), 50.0) == [WakeAt(50.0)]
     assert drive.tell(JobArrived(job("b"), (1.0,)), 50.0) == []
@@ -303,7 +328,10 @@ def test_a_first_job_gets_a_round_at_once() -> None:
 
 
 def test_who_stays_keeps_its_lease_and_who_moves_is_charged() -> None:
-    """Renewal has the same number; a job that is preempted pays for its checkpoint and its restart when it starts again."""
+    """Renewal keeps the lease number; a preempted job pays overhead when it restarts.
+
+    The overhead is its checkpoint and its restart.
+    """
     drive = driver((1,), even, checkpoint_s=3.0, restart_s=4.0)
     one(drive, "a")
     drive.rounds(1)
@@ -319,7 +347,10 @@ def test_who_stays_keeps_its_lease_and_who_moves_is_charged() -> None:
 
 
 def test_nobody_is_preempted_for_a_job_that_does_not_start() -> None:
-    """A job of three workers waits for a fourth that is taken: those that run go on, round after round."""
+    """No job is preempted for a larger job that does not fit.
+
+    A job of three workers waits for a fourth worker that is taken; the running jobs continue.
+    """
     policy = fixed(["a", "b", "big"], [ALONE] * 3, [0, 0, 0], [1.0, 1.0, 1.0])
     drive = driver((3,), policy, balance_after=None)
     one(drive, "a")
@@ -332,7 +363,7 @@ def test_nobody_is_preempted_for_a_job_that_does_not_start() -> None:
 
 
 def test_each_who_is_preempted_makes_room_for_who_starts() -> None:
-    """In every round of a crowded cluster, workers that are freed are workers that are given, as long as jobs wait."""
+    """In every round of a crowded cluster, freed workers are given to waiting jobs."""
     drive = driver((4, 4), even, per_server=4)
     for k, scale in enumerate([1, 1, 2, 2, 4, 4, 1, 1]):
         one(drive, str(k), scale)
@@ -346,7 +377,10 @@ def test_each_who_is_preempted_makes_room_for_who_starts() -> None:
 
 
 def test_a_job_that_fails_tries_again_until_it_is_given_up() -> None:
-    """Three attempts in a row are all it has; a step forward between them starts the count anew."""
+    """A job is given up after three failed attempts in a row.
+
+    Progress between failures resets the count.
+    """
     drive = driver((1,), even, attempts=3)
     one(drive, "a")
     for _ in range(2):
@@ -365,7 +399,10 @@ def test_a_job_that_fails_tries_again_until_it_is_given_up() -> None:
 
 
 def test_a_job_that_shares_goes_on_when_the_other_ends() -> None:
-    """The lease of two holds until the round ends; then the one that is left has its own."""
+    """The lease of two holds until the round ends.
+
+    Then the remaining job gets its own lease.
+    """
     drive = driver((1,), pairing)
     drive.core = Core(*cluster(1), pairing, Settings(), np.full((1, 1, 1), 0.6))
     for name in "ab":
@@ -380,7 +417,10 @@ def test_a_job_that_shares_goes_on_when_the_other_ends() -> None:
 
 
 def test_workers_that_go_take_their_leases_along() -> None:
-    """The job is back in the queue and starts on a worker that is left; when workers come back, both run."""
+    """Lost workers end their leases; the job restarts on a remaining worker.
+
+    When workers come back, both jobs run.
+    """
     drive = driver((2,), even)
     one(drive, "a")
     one(drive, "b")
@@ -396,7 +436,10 @@ def test_workers_that_go_take_their_leases_along() -> None:
 
 
 def test_a_job_that_can_run_nowhere_is_refused_once_and_the_others_run() -> None:
-    """The reason is the policy's; it is told again only if it changes, and when workers come the job runs."""
+    """A job that cannot run is refused once, with the policy's reason.
+
+    The refusal is repeated only if the reason changes. When workers join, the job runs.
+    """
     drive = driver((2,), max_min_fairness.allocate)
     one(drive, "a")
     one(drive, "big", scale=4)
@@ -412,7 +455,10 @@ def test_a_job_that_can_run_nowhere_is_refused_once_and_the_others_run() -> None
 
 
 def test_solver_trouble_leaves_the_last_allocation_and_says_so() -> None:
-    """While the solver fails, jobs go on by what was allocated; new ones fill what is left; afterwards it is asked again."""
+    """If the solver fails, the last allocation stays in effect, with a note.
+
+    New jobs fill free workers. Later the policy is called again.
+    """
     trouble = [False]
 
     def policy(snapshot: Snapshot) -> Allocation:
@@ -441,7 +487,10 @@ def test_solver_trouble_leaves_the_last_allocation_and_says_so() -> None:
     ],
 )
 def test_when_allocations_are_made(how: dict[str, Any], asked: list[int]) -> None:
-    """A job comes after the second round: asked at events, in every round, or not sooner than 1,000 s after the last time."""
+    """Allocations follow events, every round, or a minimum delay of 1,000 s.
+
+    A job arrives after the second round.
+    """
     calls = [0]
 
     def policy(snapshot: Snapshot) -> Allocation:
@@ -461,7 +510,7 @@ def test_when_allocations_are_made(how: dict[str, Any], asked: list[int]) -> Non
 
 @pytest.mark.parametrize(("newcomers", "runs"), [("fill", True), ("wait", False)])
 def test_newcomers_fill_or_wait_until_the_next_allocation(newcomers: str, runs: bool) -> None:
-    """While the allocation may not be made anew, a worker that is free goes to who came since, or stays free."""
+    """A free worker goes to a newcomer, or stays free, until the next allocation."""
     drive = driver((2,), even, recompute_after_s=800.0, newcomers=newcomers)
     one(drive, "a")
     drive.rounds(1)
@@ -473,7 +522,10 @@ def test_newcomers_fill_or_wait_until_the_next_allocation(newcomers: str, runs: 
 
 
 def test_a_policy_is_told_what_happened() -> None:
-    """Remaining steps, elapsed time, prices, throughputs and workers of the moment; time as of an isolated share."""
+    """Snapshots contain the current state and the isolated time.
+
+    The state is remaining steps, elapsed time, prices, throughputs and workers.
+    """
     seen: list[Snapshot] = []
 
     def policy(snapshot: Snapshot) -> Allocation:
@@ -499,7 +551,10 @@ def test_a_policy_is_told_what_happened() -> None:
 
 
 def test_sharing_that_was_measured_counts_both_ways() -> None:
-    """What two classes keep of their throughput is in the next snapshot; a job of no class shares with nobody."""
+    """Measured sharing of two classes is in the next snapshot, in both directions.
+
+    A job without a class shares with no job.
+    """
     types, columns = cluster(1)
     core = Core(types, columns, even, None, np.full((2, 2, 1), 0.5))
     core.handle(JobArrived(job("a"), (1.0,), 1), 0.0)
@@ -535,7 +590,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("event", "says"), WRONG, ids=[f"{type(e).__name__}-{k}" for k, (e, _) in enumerate(WRONG)])
 def test_an_event_that_cannot_be_changes_nothing(event: Any, says: str) -> None:
-    """One clear error, and the state is as before."""
+    """An invalid event raises one clear error and changes nothing."""
     drive = driver((1,), even)
     one(drive, "a")
     drive.rounds(1)
@@ -547,7 +602,7 @@ def test_an_event_that_cannot_be_changes_nothing(event: Any, says: str) -> None:
 
 @pytest.mark.parametrize("now_s", [-1.0, float("nan"), float("inf")])
 def test_time_does_not_go_back(now_s: float) -> None:
-    """Events are told in the order of time."""
+    """Events must be in time order."""
     drive = driver((1,), even)
     one(drive, "a")
     with pytest.raises(InputError, match="event: time"):
@@ -566,6 +621,6 @@ def test_time_does_not_go_back(now_s: float) -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -> None:
-    """With the setting, what it is and what it may be."""
+    """Invalid settings are refused, with the setting and its valid values."""
     with pytest.raises(InputError, match=says):
         replace(Settings(), **wrong)

@@ -1,4 +1,4 @@
-"""First come: in order, each on the first type with room, where it stays."""
+"""FIFO baseline: in order of arrival, each job stays where it started."""
 
 from dataclasses import replace
 
@@ -14,14 +14,14 @@ TYPES = WorkerType("fast", 2), WorkerType("slow", 2)
 
 
 def snapshot(*names: str, scales: dict[str, int] | None = None, nowhere: str = "") -> Snapshot:
-    """Jobs of these names on two types of two workers."""
+    """Jobs with these names on two types of two workers."""
     jobs = tuple(Active(Job(n, "m", 9.0, (scales or {}).get(n, 1)), 9.0) for n in names)
     steps = np.array([[0.0, 0.0] if n in nowhere else [2.0, 1.0] for n in names])
     return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, steps)
 
 
 def test_types_are_filled_in_their_order() -> None:
-    """Four run, the fifth waits and is told why."""
+    """Four jobs run; the fifth waits, with a reason."""
     there = snapshot(*"abcde")
     found = FirstCome()(there)
     assert found.dense(there).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [0, 0]]
@@ -31,7 +31,10 @@ def test_types_are_filled_in_their_order() -> None:
 
 
 def test_who_runs_stays_where_it_is() -> None:
-    """Also when a faster place is free; that goes to the next in order."""
+    """A running job stays even if a faster worker is free.
+
+    The faster worker goes to the next job in order.
+    """
     policy = FirstCome()
     policy(snapshot(*"abcde"))
     there = snapshot(*"bcde")
@@ -40,7 +43,7 @@ def test_who_runs_stays_where_it_is() -> None:
 
 @pytest.mark.parametrize("overbook", [False, True])
 def test_a_job_leaves_workers_on_which_it_does_nothing(overbook: bool) -> None:
-    """Measured so after it began there: it takes a place elsewhere."""
+    """A job measured to make no progress is placed elsewhere."""
     policy, there = FirstCome(overbook), snapshot("a")
     (began,) = policy(there).column.tolist()
     steps = there.throughputs.copy()
@@ -49,7 +52,10 @@ def test_a_job_leaves_workers_on_which_it_does_nothing(overbook: bool) -> None:
 
 
 def test_a_large_job_is_not_overtaken() -> None:
-    """It waits for two workers of one type, and those behind wait with it; jobs that run nowhere hold up nobody."""
+    """A job that needs two workers of one type blocks the jobs behind it.
+
+    Jobs that cannot run anywhere block no other job.
+    """
     there = snapshot(*"axbcd", scales={"b": 2, "c": 2}, nowhere="x")
     found = FirstCome()(there)
     assert found.dense(there).tolist() == [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]]
@@ -57,8 +63,11 @@ def test_a_large_job_is_not_overtaken() -> None:
 
 
 def test_as_in_the_public_simulator_more_have_a_place_than_there_is_room() -> None:
-    """The type that is last by name is taken though the job is too large for what is free of it, as long as any type has room;
-    who waits takes the place of one that is finished, before those are counted that came later."""
+    """As in the public simulator, more jobs have a place than there is room.
+
+    The type with the last name is chosen even if the job is too large for its free workers, as long as any type has
+    room. A waiting job takes the place of a finished one before later arrivals are counted.
+    """
     there = snapshot(*"abcd", scales={"b": 2, "c": 2})
     policy = FirstCome(overbook=True)
     assert policy(there).dense(there).tolist() == [[0, 1], [0, 1], [0, 1], [0, 1]]
@@ -67,7 +76,10 @@ def test_as_in_the_public_simulator_more_have_a_place_than_there_is_room() -> No
 
 
 def test_a_full_type_takes_one_that_is_drawn_off_the_list() -> None:
-    """Two fill the slow ones; then either the fast ones are next, or nothing has room."""
+    """A full type removes a drawn type from the list.
+
+    Two jobs fill the slow workers. Then either the fast ones are next, or no type has room.
+    """
     found = set()
     for seed in range(20):
         there = snapshot(*"abc")

@@ -1,4 +1,4 @@
-"""Policies blind to types: a policy told of a snapshot with one speed for each job."""
+"""Heterogeneity-agnostic policies see one speed for each job."""
 
 from typing import Any
 
@@ -12,7 +12,10 @@ from tests.scheduler.helpers.gavel import references, snapshot
 
 @pytest.mark.parametrize("reference", references("max_min_fairness"), ids=lambda r: r["input"])
 def test_blind_max_min_fairness_has_the_public_objective(reference: dict[str, Any]) -> None:
-    """To 1e-6, in the terms in which it is blind: workers' time by job; whatever speed stands for all."""
+    """The objective equals the public policy's to 1e-6, in workers' time by job.
+
+    The speed that stands for all types does not matter.
+    """
     there = snapshot(reference["input"])
     for column in (None, 0):
         found = max_min_fairness.allocate(agnostic(there, column))
@@ -20,7 +23,7 @@ def test_blind_max_min_fairness_has_the_public_objective(reference: dict[str, An
 
 
 def test_a_blind_policy_sees_one_speed_and_the_same_gaps() -> None:
-    """A job has one speed wherever it runs, none where it does not; nothing is known about sharing."""
+    """A job has one speed where it runs, 0 elsewhere, and no sharing."""
     there = snapshot("N32_seed2_single.json", pairs=True)
     there.throughputs[0, 1] = 0.0
     for column in (None, 0, 1):
@@ -34,7 +37,7 @@ def test_a_blind_policy_sees_one_speed_and_the_same_gaps() -> None:
 
 
 def test_to_be_blind_costs_makespan() -> None:
-    """What a blind makespan policy answers takes longer, in truth, than what one that sees types answers."""
+    """An agnostic makespan policy has a longer true makespan than an aware one."""
     there = snapshot("N128_seed2_single.json")
     blind = makespan.allocate(agnostic(there))
     truth_s = np.max(there.remaining_steps / blind.throughput(there))

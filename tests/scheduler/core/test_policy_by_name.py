@@ -1,4 +1,4 @@
-"""Policies by name, and what those that see no types do with their time."""
+"""Policies by name, and the time of heterogeneity-agnostic ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ from hocket.scheduler.simulation.trace_generator import Draws, continuous
 
 
 def snapshot(steps: list[list[float]], scales: list[int] | None = None) -> Snapshot:
-    """Two workers of one type, six of the other, a spread column of the second."""
+    """Two workers of one type, six of another, and a spread column of the second."""
     scales = scales or [1] * len(steps)
     jobs = tuple(Active(Job(str(k), "m", 9.0, s), 9.0) for k, s in enumerate(scales))
     types = WorkerType("fast", 2), WorkerType("slow", 6, 2)
@@ -31,14 +31,21 @@ def snapshot(steps: list[list[float]], scales: list[int] | None = None) -> Snaps
 
 
 def test_who_sees_no_types_spends_its_time_on_all_of_them() -> None:
-    """Four jobs on eight workers run all the time, a quarter of it on the fast ones; types where one does not run aside."""
+    """Four jobs on eight workers run all the time, a quarter of it on fast workers.
+
+    Types where a job cannot run are left out.
+    """
     there = snapshot([[9.0, 1.0, 1.0]] * 3 + [[0.0, 1.0, 1.0]])
     all_on_one = Allocation(np.arange(4), np.full(4, ALONE), np.array([0, 0, 1, 1]), np.ones(4), 1.0)
     assert evenly(all_on_one, there).dense(there).tolist() == [[0.25, 0.75, 0.0]] * 3 + [[0.0, 1.0, 0.0]]
 
 
 def test_what_an_objective_leaves_goes_to_whom_it_adds_most_but_not_under_max_min_fairness() -> None:
-    """The second job, as fast everywhere, can have no more than its due; the first has its due in a quarter of the time."""
+    """Spare capacity goes where it adds most, except under max-min fairness.
+
+    The second job is equally fast everywhere and can have no more than its share. The first has its share in a
+    quarter of the time.
+    """
     there = snapshot([[9.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
     for name, first in (("makespan", 9.0), ("finish_time_fairness", 9.0), ("max_min_fairness", 2.25)):
         found = policy_named(name)(there).throughput(there)
@@ -46,7 +53,10 @@ def test_what_an_objective_leaves_goes_to_whom_it_adds_most_but_not_under_max_mi
 
 
 def test_time_is_spread_as_far_as_there_are_workers() -> None:
-    """A job that runs on the slow ones alone, beside two of four workers: nobody has more than there is."""
+    """Time is spread only as far as workers exist.
+
+    A job that runs only on slow workers is beside a job on two of four workers.
+    """
     there = snapshot([[1.0, 0.0, 0.0]] * 3 + [[4.0, 4.0, 4.0]], [1, 1, 1, 4])
     found = evenly(policy_named("max_min_fairness", blind=True)(there), there)
     assert (found.used(there) <= there.workers + 1e-9).all()
@@ -55,7 +65,7 @@ def test_time_is_spread_as_far_as_there_are_workers() -> None:
 
 
 def test_each_policy_has_a_memory_of_its_own() -> None:
-    """Two of one name answer alike whatever the other was asked before."""
+    """Two policies of one name do not influence each other."""
     one, other = policy_named("max_min_fairness"), policy_named("max_min_fairness")
     there = snapshot([[9.0, 1.0, 1.0]] * 12)
     one(snapshot([[1.0, 5.0, 5.0]] * 20))
@@ -63,13 +73,16 @@ def test_each_policy_has_a_memory_of_its_own() -> None:
 
 
 def test_a_policy_that_is_none_is_refused() -> None:
-    """With the nearest name."""
+    """An unknown policy is refused, with the nearest name."""
     with pytest.raises(InputError, match=r"policy: found 'fifos'.*Did you mean 'fifo'"):
         policy_named("fifos")
 
 
 def test_who_is_placed_by_allox_stays() -> None:
-    """A job alone takes the fast worker; one that comes later, which would gain more there, has to wait for it."""
+    """A job that AlloX placed stays.
+
+    The first job takes the fast worker. A later job, which would gain more there, has to wait for it.
+    """
     types = WorkerType("fast", 1), WorkerType("slow", 1)
     jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "ab")
     allocate = policy_named("allox")
@@ -81,7 +94,10 @@ def test_who_is_placed_by_allox_stays() -> None:
 
 
 def test_pairs_of_gandiva_stay_together() -> None:
-    """Though each answer draws anew; another memory draws others."""
+    """Gandiva's pairs stay together although each call draws again.
+
+    A policy with another memory draws other pairs.
+    """
     jobs = tuple(Active(Job(str(k), "m", 9.0), 9.0) for k in range(12))
     pairs = Pairs(np.zeros(12, dtype=int), np.full((1, 1, 1), 0.8))
     there = Snapshot((WorkerType("fast", 2),), (Placement(0),), jobs, np.ones((12, 1)), pairs)
@@ -94,7 +110,10 @@ def test_pairs_of_gandiva_stay_together() -> None:
 
 
 def test_what_an_objective_leaves_open() -> None:
-    """Two jobs, two fast workers and six slow ones: the fast ones to whom they add most, or a part of everything to both."""
+    """Options for spare capacity: two jobs, two fast workers and six slow ones.
+
+    The fast workers go to the jobs that gain most, or both jobs get a part of all workers.
+    """
     there = snapshot([[9.0, 1.0, 0.0], [9.0, 1.0, 0.0]])
     most = policy_named("finish_time_fairness")(there)
     middle = policy_named("finish_time_fairness", rest="middle")(there)
@@ -110,7 +129,7 @@ JOBS = 12
 
 
 def first_come() -> tuple[Policy, SimulatorOptions]:
-    """The public FIFO, as bench/bench_cluster_simulator.py has it."""
+    """The public FIFO, as in bench/bench_cluster_simulator.py."""
     options = public(blind=True)
     return FirstCome(overbook=True), replace(options, settings=replace(options.settings, fill=False))
 
@@ -147,7 +166,10 @@ def first_come() -> tuple[Policy, SimulatorOptions]:
 def test_a_published_policy_is_what_is_laid_beside_the_public_simulator(
     name: str, blind: bool, by_hand: Callable[[], tuple[Policy, SimulatorOptions]]
 ) -> None:
-    """The same JCT of every job as under the policy and the options put together by hand; ours are others."""
+    """`as_published` gives each job the JCT of a hand-made configuration.
+
+    Our default options give other JCTs.
+    """
     work = continuous(packaged(), JOBS, 8.0, 0, Draws(multiple=name != "allox"))
     types = tuple(WorkerType(kind, 8) for kind in ("v100", "p100", "k80"))
 

@@ -1,4 +1,4 @@
-"""Asking: when a policy is asked, and what it is told."""
+"""Policy calls: their conditions and their snapshots."""
 
 from math import inf
 from typing import Any
@@ -20,12 +20,12 @@ NONE = np.zeros(0, dtype=np.int64)
 
 
 def asking(kept: np.ndarray | None = None, **how: Any) -> PolicyRunner:
-    """Of a policy that divides evenly."""
+    """Runner of a policy that divides evenly."""
     return PolicyRunner(even, Settings(**how), kept, (), None)
 
 
 def answer(holds_s: float = inf, fill: bool = True) -> Allocation:
-    """To nobody."""
+    """An empty allocation."""
     return Allocation(NONE, NONE, NONE, np.zeros(0), 0.0, holds_s=holds_s, fill=fill)
 
 
@@ -42,7 +42,10 @@ def answer(holds_s: float = inf, fill: bool = True) -> Allocation:
     ],
 )
 def test_when_an_answer_has_aged(how: dict[str, Any], holds_s: float, state: str, due: list[bool]) -> None:
-    """One that was made at 100 s, asked about at 200, 700 and 1,200 s: by what changed, and by how long it is to hold."""
+    """An allocation made at 100 s is checked at 200, 700 and 1,200 s.
+
+    It expires by changes, or by its own validity.
+    """
     one = asking(**how)
     assert one.due(0.0) is (how.get("recompute") == "rounds")  # nothing came yet
     one.holds(answer(holds_s), 100.0)
@@ -53,7 +56,7 @@ def test_when_an_answer_has_aged(how: dict[str, Any], holds_s: float, state: str
 
 
 def test_an_answer_that_holds_ends_what_was_asked_for() -> None:
-    """It is fresh, and what it says of free workers counts until the next."""
+    """A new allocation clears requests, and determines the use of free workers."""
     one = asking()
     one.stale = one.must = True
     one.holds(answer(fill=False), 0.0)
@@ -61,7 +64,7 @@ def test_an_answer_that_holds_ends_what_was_asked_for() -> None:
 
 
 def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
-    """Without jobs there is no answer; of a solver that fails there is what it says."""
+    """Without jobs there is no call; a solver failure is reported."""
 
     def fails(snapshot: Snapshot) -> Allocation:
         raise SolverTrouble("fairness: time limit")
@@ -78,7 +81,7 @@ def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
 
 
 def test_who_shares_with_nobody_has_a_class_of_its_own() -> None:
-    """One class more than was given keeps nothing beside anybody."""
+    """An additional class keeps nothing beside any other."""
     types, columns = cluster(2)
     roster = JobTable(1)
     roster.add(Job("a", "any", 10.0), (1.0,), 0)

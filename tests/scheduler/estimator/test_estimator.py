@@ -1,4 +1,4 @@
-"""Estimates of shared throughputs, held against the public table."""
+"""Estimates of shared throughputs, compared with the public table."""
 
 from dataclasses import replace
 from functools import cache
@@ -28,19 +28,23 @@ def truth() -> ThroughputTable:
 
 @cache
 def start(kind: Kind = NEW) -> Estimator:
-    """One kind is new, and nothing measured of it."""
+    """One new kind without measurements."""
     return Estimator.of(without(truth(), {kind}), 0).with_kind(kind, truth().alone[truth().row[kind]])
 
 
 def measured(first: Kind, second: Kind, place: tuple[str, bool] = V100) -> PairMeasurement:
-    """As it is."""
+    """The true value."""
     a, b, c = truth().row[first], truth().row[second], truth().column[place]
     return PairMeasurement(first, second, place, truth().beside[a, b, c], truth().beside[b, a, c])
 
 
 @pytest.mark.slow
 def test_few_measured_pairs_beat_guesses_and_more_are_better() -> None:
-    """Of seven models: estimates beat the mean, the job nearest alone and the paper's nearest fingerprint, from 4 pairs on."""
+    """Estimates beat three baselines from 4 measured pairs on, for seven models.
+
+    The baselines are the mean, the job with the nearest throughput alone, and the dissertation's nearest
+    fingerprint.
+    """
     kinds = [k for k in truth().kinds if k[0] in ("A3C", "CycleGAN") or "256" in k[0] or "512" in k[0] or "40" in k[0]]
     rows = errors(2, False, (0, 4, 16), kinds)
     assert len(kinds) >= 6
@@ -51,7 +55,10 @@ def test_few_measured_pairs_beat_guesses_and_more_are_better() -> None:
 
 
 def test_what_was_measured_replaces_the_estimate() -> None:
-    """Both ways, at that place; of several measurements the mean; an instance that did not fit is 0 both ways."""
+    """A measurement replaces the estimate in both directions at its place.
+
+    Several measurements are averaged. An instance that did not fit counts 0 in both directions.
+    """
     one = measured(NEW, OTHER)
     found = start().with_measured([one]).table
     a, b, c = found.row[NEW], found.row[OTHER], found.column[V100]
@@ -66,7 +73,7 @@ def test_what_was_measured_replaces_the_estimate() -> None:
 
 
 def test_a_measurement_changes_what_is_estimated_elsewhere() -> None:
-    """And brings it nearer to the truth, here."""
+    """A measurement improves estimates elsewhere."""
     row = truth().row[NEW]
     others = [truth().row[k] for k in start().reference.kinds]
     wanted = truth().kept[row, others][:, start().fingerprints.places]
@@ -79,7 +86,7 @@ def test_a_measurement_changes_what_is_estimated_elsewhere() -> None:
 
 
 def test_spread_workers_are_the_same_to_a_job_of_one() -> None:
-    """What is estimated for workers that stand together is so for spread ones."""
+    """Estimates for consolidated workers also hold for spread ones, for one worker."""
     table = start().table
     own = table.row[NEW]
     together, spread = table.column[V100], table.column["v100", False]
@@ -88,7 +95,7 @@ def test_spread_workers_are_the_same_to_a_job_of_one() -> None:
 
 
 def test_reference_jobs_stay_as_they_were_profiled() -> None:
-    """Until they are measured again."""
+    """Reference jobs keep their profile until they are measured again."""
     known = len(start().reference.kinds)
     assert np.allclose(start().table.kept[:known, :known], start().reference.kept)
     one = PairMeasurement(OTHER, ("ResNet-18 (batch size 16)", 1), V100, 1.0, 2.0)
@@ -104,7 +111,7 @@ def test_the_nearest_job_is_one_of_its_model() -> None:
 
 
 def test_pairs_that_are_asked_for_are_new_and_depend_on_no_luck() -> None:
-    """Nothing twice, nothing that was measured, and the same every time; never more than there are."""
+    """Pairs to measure are new, unique, deterministic, and at most as many as exist."""
     asked = start().to_measure(NEW, 10)
     assert len(set(asked)) == 10
     assert asked == start().to_measure(NEW, 10)
@@ -114,7 +121,7 @@ def test_pairs_that_are_asked_for_are_new_and_depend_on_no_luck() -> None:
 
 
 def test_two_new_jobs_get_estimates_beside_each_other_and_themselves() -> None:
-    """Both ways, between nothing and all of their throughput."""
+    """Two new jobs have estimates in both directions, between 0 and their throughput."""
     second = ("ResNet-50 (batch size 64)", 1)
     reference = without(truth(), {NEW, second})
     both = Estimator.of(reference, 3)
@@ -125,7 +132,10 @@ def test_two_new_jobs_get_estimates_beside_each_other_and_themselves() -> None:
 
 
 def test_a_job_that_does_not_run_somewhere_shares_nothing_there() -> None:
-    """Nor is it to be measured there; and a job of several workers shares nowhere."""
+    """A job shares nothing where it cannot run, and is not measured there.
+
+    A job of several workers shares nowhere.
+    """
     alone = truth().alone[truth().row[NEW]].copy()
     alone[truth().column["k80", True]] = 0.0
     estimator = Estimator.of(without(truth(), {NEW}), 0).with_kind(NEW, alone).with_kind(("CycleGAN", 4), 3 * alone)
@@ -140,7 +150,7 @@ def test_a_job_that_does_not_run_somewhere_shares_nothing_there() -> None:
 
 
 def test_the_table_goes_into_a_snapshot() -> None:
-    """A policy shares workers by estimates, and does at least as well in its own eyes as without sharing."""
+    """A policy with estimates shares workers, and its objective does not get worse."""
     table = start().table
     types = (WorkerType("v100", 1), WorkerType("k80", 1))
     jobs = tuple(Job(f"{k}", kind[0], 1e4) for k, kind in enumerate((NEW, OTHER, NEW, ("LM (batch size 20)", 1))))
@@ -151,7 +161,10 @@ def test_the_table_goes_into_a_snapshot() -> None:
 
 
 def test_the_same_seed_gives_the_same_estimates() -> None:
-    """And another seed nearly the same: the first guess of the completion is forgotten."""
+    """Equal seeds give equal estimates; other seeds give nearly the same.
+
+    The initial factors of the completion are forgotten.
+    """
     alone = truth().alone[truth().row[NEW]]
     first, again, other = (
         Estimator.of(start().reference, seed).with_kind(NEW, alone).table.beside for seed in (0, 0, 1)
@@ -161,7 +174,10 @@ def test_the_same_seed_gives_the_same_estimates() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    """A kind that is known or unknown, a place that is not, throughputs that are none, a reference that shares nothing."""
+    """Known or unknown kinds, unknown places and invalid throughputs are refused.
+
+    So is a reference without sharing.
+    """
     alone = truth().alone[truth().row[NEW]]
     with pytest.raises(InputError, match="known already"):
         start().with_kind(NEW, alone)

@@ -1,4 +1,4 @@
-"""What a simulation is told of pairs: estimates at first, and the truth of what ran."""
+"""Sharing throughputs in a simulation: estimates first, then measured values."""
 
 from functools import cache
 from itertools import pairwise
@@ -26,25 +26,28 @@ COLUMNS = packaged().columns(TYPES)
 
 @cache
 def before(references: int = 8, pairs: int = 2) -> Learner:
-    """One that measured nothing in rounds; not to be taught."""
+    """A learner without measurements in rounds; not to be modified."""
     return Learner(packaged(), TYPES, COLUMNS, Estimating(references, pairs))
 
 
 def new_rows(learner: Learner) -> list[int]:
-    """Kinds of one worker that are no reference jobs."""
+    """Kinds of one worker that are not reference jobs."""
     truth, known = learner.truth, learner.estimator.reference.row
     return [row for row, kind in enumerate(truth.kinds) if kind not in known]
 
 
 def did(row: int, beside: int, column: int) -> tuple[int, int, int, tuple[float, float]]:
-    """As it is."""
+    """The true value."""
     truth = packaged()
     place = truth.places_of(TYPES, COLUMNS)[column]
     return row, beside, column, (float(truth.beside[row, beside, place]), float(truth.beside[beside, row, place]))
 
 
 def test_reference_jobs_are_known_and_others_are_profiled() -> None:
-    """So many kinds are drawn; of each other so many pairs are measured, with reference jobs and as they are."""
+    """The given numbers of kinds and pairs are drawn and measured.
+
+    Pairs are with reference jobs, and have their true values.
+    """
     found = profiled(packaged(), Estimating(8, 2, seed=3))
     sharing = [k for k, _ in enumerate(packaged().kinds) if packaged().beside[k].any()]
     assert len(found.new) == len(sharing) - 8
@@ -61,7 +64,10 @@ def test_reference_jobs_are_known_and_others_are_profiled() -> None:
 
 
 def test_reference_jobs_beside_each_other_are_as_they_are() -> None:
-    """The table that is told is the true one there, and all of it where all are reference jobs."""
+    """The table is true for reference jobs.
+
+    It is true everywhere if all jobs are reference jobs.
+    """
     learner = before()
     known = [row for row, kind in enumerate(learner.truth.kinds) if kind in learner.estimator.reference.row]
     at = np.ix_(known, known)
@@ -72,8 +78,10 @@ def test_reference_jobs_beside_each_other_are_as_they_are() -> None:
 
 
 def test_rounds_put_estimates_right_and_others_with_them() -> None:
-    """Pairs that ran are true from then on, and what was not measured comes nearer to the truth; a pair that ran before says
-    nothing new."""
+    """Pairs that ran become exact, and other estimates improve.
+
+    A pair that ran before gives no new information.
+    """
     learner = Learner(packaged(), TYPES, COLUMNS, Estimating(8, 0))
     rows = new_rows(learner)
     others = [r for r in rows if r != rows[0]]
@@ -93,7 +101,10 @@ def test_rounds_put_estimates_right_and_others_with_them() -> None:
 
 
 def test_events_say_all_that_changed() -> None:
-    """Who was told the first table and every event has the last table, on this cluster's columns."""
+    """The first table and all events together give the last table.
+
+    Its columns are those of the cluster.
+    """
     learner = Learner(packaged(), TYPES, COLUMNS, Estimating(8, 1))
     at = learner.truth.places_of(TYPES, COLUMNS)
     told = learner.first.kept[:, :, at].copy()
@@ -107,7 +118,7 @@ def test_events_say_all_that_changed() -> None:
 
 
 def run(estimating: Estimating | None, sharing: bool = True) -> tuple[ClusterRun, list[Snapshot]]:
-    """Forty jobs on four workers, and what the policy was told."""
+    """Forty jobs on four workers, and the snapshots of the policy."""
     seen: list[Snapshot] = []
     policy = policy_named("max_min_fairness")
 
@@ -121,7 +132,7 @@ def run(estimating: Estimating | None, sharing: bool = True) -> tuple[ClusterRun
 
 
 def wrong(snapshot: Snapshot) -> float:
-    """How far what is told of pairs is from what they do."""
+    """Error of the pair throughputs in snapshots."""
     assert snapshot.pairs is not None
     at = packaged().places_of(TYPES, COLUMNS)
     return float(np.abs(snapshot.pairs.kept[:-1, :-1] - packaged().kept[:, :, at]).mean())
@@ -129,8 +140,11 @@ def wrong(snapshot: Snapshot) -> float:
 
 @pytest.mark.slow
 def test_policies_see_estimates_that_rounds_refine_and_jobs_do_what_is_true() -> None:
-    """What is told comes nearer to the truth; the job completion time lies between that of knowing and that of not sharing; the
-    run says how far estimates were off; two runs are identical."""
+    """Policies see estimates that improve; jobs run at true throughputs.
+
+    The average JCT is between that with known throughputs and that without sharing. The run reports the error of
+    the estimates, and two runs are identical.
+    """
     found, seen = run(Estimating(8, 2))
     assert wrong(seen[0]) > 0.01
     assert wrong(seen[-1]) < 0.9 * wrong(seen[0])
@@ -145,13 +159,13 @@ def test_policies_see_estimates_that_rounds_refine_and_jobs_do_what_is_true() ->
 
 @pytest.mark.slow
 def test_without_refining_nothing_is_learned() -> None:
-    """Policies go on seeing what was thought before the first round."""
+    """Without refinement, policies keep the initial estimates."""
     _, seen = run(Estimating(8, 2, refine=False))
     assert wrong(seen[-1]) == wrong(seen[0]) > 0
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    """Numbers of nothing, and estimates for nobody."""
+    """Numbers below one, and estimates without space sharing, are refused."""
     with pytest.raises(InputError, match="estimating: references"):
         Estimating(0)
     with pytest.raises(InputError, match="estimating: pairs"):

@@ -1,4 +1,4 @@
-"""Small crowds of jobs for tests, from a seed: few kinds of jobs, each with its own amount of work, on few workers."""
+"""Small random sets of jobs: a few kinds with separate work, on few workers."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def crowd(seed: int, jobs: int = 9, pairs: bool = False, spread: bool = False, s
 
 
 def assert_it_can_be(snapshot: Snapshot, found: Allocation) -> None:
-    """No job has more time than there is, no type more work than workers; nobody shares with itself."""
+    """Assert that time and workers are within limits, and no job shares with itself."""
     assert (found.fraction >= 0).all()
     assert (found.dense(snapshot).sum(axis=1) <= 1 + 1e-9).all()
     assert (found.used(snapshot) <= snapshot.workers + 1e-9 * np.maximum(1.0, snapshot.workers)).all()

@@ -1,4 +1,4 @@
-"""A driver for tests of the core: it does what a simulator does, and keeps its own books to compare with."""
+"""Driver for tests of the core: acts as a simulator and keeps its own records."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 
 def fixed(first: object, second: object, column: object, fraction: object) -> Policy:
-    """A policy that always answers the same entries, of jobs that are here."""
+    """A policy that always returns the same entries, for the jobs that are present."""
 
     def policy(snapshot: Snapshot) -> Allocation:
         names = {active.job.id: j for j, active in enumerate(snapshot.jobs)}
@@ -44,7 +44,7 @@ def fixed(first: object, second: object, column: object, fraction: object) -> Po
 
 
 def even(snapshot: Snapshot) -> Allocation:
-    """Every job has an equal part of the time on every column where it runs, as much of it as there is."""
+    """A policy with equal time for every job on each column, within the limits."""
     scale, workers = snapshot.scale, snapshot.workers[snapshot.type_of]
     able = (snapshot.throughputs > 0) & (scale[:, None] <= workers)
     time = np.where(able, 1.0 / np.maximum(1, able.sum(axis=1, keepdims=True)), 0.0)
@@ -57,10 +57,12 @@ def even(snapshot: Snapshot) -> Allocation:
 
 @dataclass
 class Driver:
-    """Tells a core what happens, and checks what it says.
+    """Send events to a core, and check its commands.
 
     Attributes:
-        held: leases by number. time_s: that each job, or pair, had on each column. busy_s: worker-seconds by type.
+        held: leases by number.
+        time_s: seconds of each job, or pair, on each column.
+        busy_s: worker-seconds by type.
     """
 
     core: Core
@@ -72,7 +74,7 @@ class Driver:
     said: list[tuple[float, Command]] = field(default_factory=list)
 
     def tell(self, event: Event, now_s: float | None = None) -> list[Command]:
-        """An event, and what follows from it; every rule of leases is checked."""
+        """Send an event and carry out its commands; check every lease rule."""
         now_s = self.now_s if now_s is None else now_s
         for lease in self.held.values():
             key = (lease.jobs, lease.column)
@@ -119,35 +121,39 @@ class Driver:
         assert all(w in self.core.floor.up[k] for k, w in workers), "a worker that is not there"
 
     def rounds(self, count: int) -> None:
-        """So many rounds, in which nothing happens."""
+        """Run several rounds without other events."""
         for _ in range(count):
             assert self.wake_s is not None
             self.tell(RoundEnded(), self.wake_s)
 
     def arrive(self, jobs: Iterable[tuple[Job, tuple[float, ...]]]) -> None:
-        """Jobs come now."""
+        """Let jobs arrive now."""
         for job, throughputs in jobs:
             self.tell(JobArrived(job, throughputs))
 
     def finish(self, job: str, now_s: float | None = None) -> list[Command]:
-        """A job is done."""
+        """Finish a job."""
         return self.tell(JobFinished(job), now_s)
 
     def progress(self, **remaining: float) -> None:
-        """Jobs have so many steps left."""
+        """Report the remaining steps of jobs."""
         self.tell(Progressed(tuple(remaining), tuple(remaining.values())))
 
 
 def cluster(
     *workers: int, per_server: int = 1, spread: bool = False
 ) -> tuple[tuple[WorkerType, ...], tuple[Placement, ...]]:
-    """Types with so many workers, and their columns; spread: each type has a second column."""
+    """Types with given numbers of workers, and their columns.
+
+    Arguments:
+        spread: True if each type has a second column.
+    """
     types = tuple(WorkerType(f"type{k}", count, per_server) for k, count in enumerate(workers))
     columns = tuple(Placement(k, whole) for whole in ((True, False) if spread else (True,)) for k in range(len(types)))
     return types, columns
 
 
 def driver(workers: tuple[int, ...], policy: Policy, per_server: int = 1, **settings: object) -> Driver:
-    """A driver of a new core with so many workers of each type."""
+    """A driver of a new core with given numbers of workers."""
     types, columns = cluster(*workers, per_server=per_server)
     return Driver(Core(types, columns, policy, Settings(**settings)))  # type: ignore[arg-type]

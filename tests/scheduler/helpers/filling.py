@@ -1,4 +1,7 @@
-"""Water filling as it is defined: for every job and every round a program of its own, with a row for every job."""
+"""Water filling by its definition: one program for every job and round.
+
+Each program has a row for every job.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,11 +29,11 @@ def crowd(
     order: np.ndarray | None = None,
     entities: tuple[Entity, ...] = (),
 ) -> Snapshot:
-    """A few jobs that all can run, some of them alike; what is not given is drawn.
+    """A few jobs that can all run, some of them identical; missing values are drawn.
 
     Arguments:
-        order: in which to tell the jobs; when they came stays as it is.
-        entities: jobs belong to them in turns.
+        order: order of the jobs in the snapshot; arrival times are unchanged.
+        entities: entities to which jobs belong in turn.
     """
     rng = np.random.default_rng(seed)
     there = workers or tuple(int(n) for n in rng.integers(1, 5, rng.integers(1, 4)))
@@ -60,7 +63,7 @@ def crowd(
 
 
 class Plain:
-    """The constraints of a snapshot with all its pairs, dense; what jobs get is in equal shares."""
+    """Dense constraints of a snapshot with all pairs; throughputs in equal shares."""
 
     def __init__(self, there: Snapshot) -> None:
         self.there = there
@@ -92,13 +95,13 @@ class Plain:
         self._got = np.array(got).T
 
     def most(self, job: int, floors: np.ndarray) -> float:
-        """The most that a job can get where each other has at least its floor."""
+        """Maximum of one job if each other job has at least its lower limit."""
         return -self._best(
             -self._got[job], 0.0, np.zeros(len(floors)), np.where(np.arange(len(floors)) == job, 0, floors)
         )
 
     def rise(self, rates: np.ndarray, floors: np.ndarray) -> float:
-        """How far all can rise at these rates."""
+        """Largest common rise at these rates."""
         return -self._best(np.zeros(self._got.shape[1]), -1.0, rates, floors)
 
     def _best(self, cost: np.ndarray, cost_of_rise: float, rates: np.ndarray, floors: np.ndarray) -> float:
@@ -120,7 +123,11 @@ class Plain:
 
 
 def filled(plain: Plain, rates: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """What each job gets when the water has risen; rates is told who is stuck."""
+    """Level of each job after water filling.
+
+    Arguments:
+        rates: function from the saturated jobs to rates.
+    """
     jobs = len(plain.there.jobs)
     level, stuck = np.zeros(jobs), np.zeros(jobs, dtype=bool)
     while not stuck.all():

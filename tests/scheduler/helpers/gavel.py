@@ -1,4 +1,4 @@
-"""The public snapshots and what the public policies answered, where they are beside the repository."""
+"""Public snapshots and the public policies' results, if they are available."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "gavel" / "po
 
 
 def references(policy: str, largest: int = 512) -> list[dict[str, Any]]:
-    """What the public policy of this name answered on snapshots of at most so many jobs."""
+    """Results of the public policy with this name, up to a number of jobs."""
     path = FOLDER / "reference.json"
     if not path.exists():
         return []
@@ -23,7 +23,11 @@ def references(policy: str, largest: int = 512) -> list[dict[str, Any]]:
 
 
 def snapshot(name: str, pairs: bool = False, mixed: bool = False) -> Snapshot:
-    """One public snapshot, with the co-location table if asked for; mixed: some entities are first in, first out."""
+    """One public snapshot, optionally with the co-location table.
+
+    Arguments:
+        mixed: True if some entities use FIFO.
+    """
     path = FOLDER / name
     if not path.exists():
         pytest.skip(f"needs the public snapshots: {name} is not beside the repository")
@@ -49,7 +53,7 @@ def snapshot(name: str, pairs: bool = False, mixed: bool = False) -> Snapshot:
 
 
 def colocation(jobs: tuple[Active, ...], names: list[str]) -> Pairs:
-    """What jobs keep beside each other; only jobs of one worker share."""
+    """Shares of throughput of jobs that share workers; single-worker jobs only."""
     with np.load(FOLDER / "pair_throughputs_by_job_type.npz", allow_pickle=False) as table:
         known = {str(name): k for k, name in enumerate(table["job_types"])}
         order = [list(table["worker_types"]).index(t) for t in names]

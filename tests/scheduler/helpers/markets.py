@@ -7,7 +7,7 @@ HOUR = 3600.0
 
 
 def key(cloud: str, zone: str, instance: str) -> PriceKey:
-    """In a region of the same name as the zone, without its last letter."""
+    """A key in the region of a zone; the region's name lacks the zone's last letter."""
     return PriceKey(cloud, zone[:-1], zone, instance)
 
 
@@ -20,7 +20,10 @@ BIG, SMALL, FAR, OTHER = (
 
 
 def market() -> Market:
-    """Four V100 for 4 dollars an hour, one for 3 and later for 0.5, one far away for 2, one K80 for 0.3."""
+    """A market of four offers.
+
+    Four V100s for 4 dollars an hour, one for 3 and later for 0.5, one far away for 2, and one K80 for 0.3.
+    """
     return Market(
         (
             Offer(BIG, "v100", 4, spot=Series.constant(4.0), on_demand=Series.constant(12.0)),

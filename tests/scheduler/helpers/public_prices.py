@@ -1,4 +1,4 @@
-"""The published prices, where they are beside the repository."""
+"""Published prices, if they are available."""
 
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "hocket" / "scheduler" / "price
 
 
 def folder() -> Path:
-    """Skips where there is none."""
+    """The folder with the data; skips the test if it is missing."""
     if not FOLDER.is_dir():
         pytest.skip("needs the published prices: they are not beside the repository")
     return FOLDER
@@ -25,10 +25,10 @@ def _market(path: Path) -> Market:
 
 
 def market() -> Market:
-    """Read once for all tests."""
+    """The market, read once for all tests."""
     return _market(folder())
 
 
 def steps() -> dict[str, dict[str, float]]:
-    """Of each model on each accelerator."""
+    """Steps per second of each model on each accelerator."""
     return throughputs.read(folder() / "oracle_throughputs.json")

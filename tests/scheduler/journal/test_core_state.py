@@ -1,4 +1,4 @@
-"""The state of a core: all that decides, and nothing else, so that two that compare equal answer alike."""
+"""Core state: complete, so that cores with equal states behave equally."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +46,7 @@ from tests.tiers import examples
     ids=str,
 )  # fmt: skip
 def test_jobs_that_differ_in_anything_are_seen(change: dict[str, Any]) -> None:
-    """Two cores that are alike but for one figure of a job do not compare equal."""
+    """Cores that differ in one value of a job have different states."""
     states = []
     for own in (job("x"), replace(job("x"), **change)):
         drive = driver((2,), even)
@@ -57,7 +57,10 @@ def test_jobs_that_differ_in_anything_are_seen(change: dict[str, Any]) -> None:
 
 
 def test_the_next_lease_number_is_seen() -> None:
-    """After a job that started and left, the next lease has the number 1; where nobody started, 0."""
+    """The next lease number is part of the state.
+
+    It is 1 after a job that started and left, and 0 if no job started.
+    """
     first, second = driver((1,), even), driver((1,), even)
     one(first, "a")
     first.rounds(1)
@@ -97,7 +100,7 @@ def _by(policy: Policy, snapshot: Snapshot) -> Allocation:
     ids=["function", "class", "method", "argument", "nested", "partial"],
 )
 def test_policies_with_other_code_are_seen(one_policy: Policy, another: Policy) -> None:
-    """Cores that ask different policies do not compare equal, also where neither policy has a memory."""
+    """Cores with different policies have different states, even without memory."""
     cores = [driver((2,), policy).core for policy in (one_policy, another, one_policy)]
     states = [state_of(core) for core in cores]
     assert states[0] != states[1]
@@ -105,7 +108,10 @@ def test_policies_with_other_code_are_seen(one_policy: Policy, another: Policy) 
 
 
 def _busy() -> Core:
-    """A core in the midst of its work: jobs that wait, run and left, workers that went, prices that changed."""
+    """A core in the middle of its work.
+
+    Jobs wait, run and left; workers were lost, and prices changed.
+    """
     types, columns = cluster(3, 2, per_server=2)
     core = Driver(Core(types, columns, FirstCome(True), Settings(queue="types", shuffle=True), np.full((1, 1, 2), 0.6)))
     for k in range(6):
@@ -126,8 +132,10 @@ def _parts(core: Core) -> dict[str, Any]:
 
 @pytest.mark.parametrize("part", _parts(_busy()))
 def test_every_attribute_of_every_part_is_in_it(part: str) -> None:
-    """Whatever attribute is changed, the state is another; those that are said to follow from the rest aside. So a field that
-    somebody adds is compared without a word in core_state.py."""
+    """Changing any attribute changes the state, except derived attributes.
+
+    A new field is therefore included without a change of core_state.py.
+    """
     core = _busy()
     before = json.dumps(state_of(core))
     assert json.dumps(state_of(deepcopy(core))) == before
@@ -140,7 +148,7 @@ def test_every_attribute_of_every_part_is_in_it(part: str) -> None:
 
 
 def _another(value: Any, rows: bool) -> Any:
-    """Something else in the place of an attribute; in each row, where it has one for each slot."""
+    """A different value for an attribute; for arrays by slot, in each row."""
     if not rows:
         return {"something else": 0} if isinstance(value, dict) else "something else"
     return np.full_like(value, 77) if isinstance(value, np.ndarray) else ["something else"] * len(value)
@@ -163,7 +171,10 @@ POLICIES: list[Callable[[], Policy]] = [
 def test_cores_that_compare_equal_answer_alike_to_all_that_comes(
     make: Callable[[], Policy], data: st.DataObject
 ) -> None:
-    """One is told a story; another the same, and between its events some that it refuses. They are equal, and stay so."""
+    """Refused events do not change the state.
+
+    One core gets random events; the other gets the same events, with invalid ones in between. They stay equal.
+    """
     types, columns = cluster(3, 2, per_server=2)
     how = data.draw(
         st.sampled_from([Settings(), Settings(queue="types", shuffle=True, recompute="rounds", attempts=2)])
@@ -188,7 +199,7 @@ def test_cores_that_compare_equal_answer_alike_to_all_that_comes(
 
 
 def _refused(core: Core, now_s: float) -> None:
-    """What cannot be changes nothing."""
+    """Send an invalid event, which must change nothing."""
     wrong: list[Event] = [
         JobArrived(Job("new", "any", 1.0), (1.0,)),
         JobWithdrawn("nobody"),
@@ -202,7 +213,11 @@ def _refused(core: Core, now_s: float) -> None:
 
 
 def test_a_round_that_cannot_begin_counts_no_isolated_time() -> None:
-    """A policy fails at 360 s, workers go, and the round is told again at 720 s: rates are those of a core that never failed."""
+    """A failed round does not count isolated time.
+
+    A policy fails at 360 s, workers are lost, and the round is sent again at 720 s. Rates equal those of a core
+    that never failed.
+    """
     broken = [False]
 
     def policy(snapshot: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The journal: whoever reads it has the core again, torn tails are dropped, and damage is found."""
+"""Journal: exact replay, dropped incomplete records, and detected damage."""
 
 import errno
 import json
@@ -66,7 +66,7 @@ STORY: list[tuple[Event, float]] = [
 
 
 def write(path: Path) -> list[str]:
-    """The story in a journal; the state after each event, from none on."""
+    """Random events in a journal, and the state after each event, from zero events on."""
     with Journal.create(path, SETUP, even) as journal:
         states = [shown(journal)]
         for event, now_s in STORY:
@@ -76,20 +76,20 @@ def write(path: Path) -> list[str]:
 
 
 def shown(journal: Journal) -> str:
-    """The state of its core."""
+    """State of a journal's core."""
     return json.dumps(state_of(journal.core))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[str]]:
-    """A journal's content, and the state after each event."""
+    """Content of a journal, and the state after each event."""
     path = tmp_path_factory.mktemp("journal") / "journal"
     states = write(path)
     return path.read_bytes(), states
 
 
 def test_a_journal_replays_to_the_same_state(tmp_path: Path) -> None:
-    """Setup and every event come back equal, and so does the core."""
+    """Setup, events and core are equal after a replay."""
     states = write(tmp_path / "journal")
     found = read(tmp_path / "journal")
     assert found.setup == SETUP
@@ -101,7 +101,10 @@ def test_a_journal_replays_to_the_same_state(tmp_path: Path) -> None:
 def test_any_beginning_of_the_file_gives_a_beginning_of_the_story(
     whole: tuple[bytes, list[str]], tmp_path: Path
 ) -> None:
-    """Cut at every byte: the state after the events whose records are whole; within the first record there is no journal."""
+    """A file cut at any byte gives the state after its complete records.
+
+    Within the first record it is not a journal.
+    """
     content, states = whole
     path = tmp_path / "cut"
     ends = [k + 1 for k, byte in enumerate(content) if byte == 10]
@@ -122,7 +125,10 @@ def test_any_beginning_of_the_file_gives_a_beginning_of_the_story(
 @given(where=st.integers(0, 10**9), bit=st.integers(0, 7))
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_is_found(whole: tuple[bytes, list[str]], tmp_path: Path, where: int, bit: int) -> None:
-    """Wherever it is, in a record, a checksum or the end of a line: one error, with the file and the line."""
+    """A flipped bit anywhere gives one error, with file and line.
+
+    It may be in a record, a checksum or the end of a line.
+    """
     content = bytearray(whole[0])
     at = where % len(content)
     content[at] ^= 1 << bit
@@ -146,7 +152,7 @@ def test_a_flipped_bit_is_found(whole: tuple[bytes, list[str]], tmp_path: Path, 
     ],
 )
 def test_records_hang_together(whole: tuple[bytes, list[str]], tmp_path: Path, name: str, change: Any) -> None:
-    """A record that is left out, doubled or moved is found, though each record by itself is as it was written."""
+    """A missing, duplicate or moved record is detected, although each record is valid."""
     path = tmp_path / "journal"
     path.write_bytes(b"".join(change(whole[0].splitlines(keepends=True))))
     with pytest.raises(InputError):
@@ -154,7 +160,10 @@ def test_records_hang_together(whole: tuple[bytes, list[str]], tmp_path: Path, n
 
 
 def test_a_torn_journal_is_gone_on_with(whole: tuple[bytes, list[str]], tmp_path: Path) -> None:
-    """What was cut off is cut away, the rest of the story is told, and the file is what it would have been."""
+    """An incomplete record is truncated, and the journal can be continued.
+
+    The file then equals an undamaged one.
+    """
     content, states = whole
     path = tmp_path / "journal"
     path.write_bytes(content[:-30])
@@ -166,7 +175,7 @@ def test_a_torn_journal_is_gone_on_with(whole: tuple[bytes, list[str]], tmp_path
 
 
 def test_an_event_that_cannot_be_is_not_written(tmp_path: Path) -> None:
-    """The file is as before, and so is the core."""
+    """An invalid event changes neither the file nor the core."""
     path = tmp_path / "journal"
     with Journal.create(path, SETUP, even) as journal:
         before = path.read_bytes(), shown(journal)
@@ -176,7 +185,7 @@ def test_an_event_that_cannot_be_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_leaves_whole_records(tmp_path: Path) -> None:
-    """What could be written of a record is taken back, and the error says why."""
+    """A partly written record is removed, and the error gives the reason."""
     path = tmp_path / "journal"
     with Journal.create(path, SETUP, even) as journal:
         before = path.read_bytes()
@@ -202,7 +211,10 @@ def test_a_disk_that_is_full_leaves_whole_records(tmp_path: Path) -> None:
 
 
 def test_what_was_told_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Creating, `sync` and closing each ask the disk; telling alone does not, so that a driver can sync once for many."""
+    """Creating, `sync` and closing sync to disk; sending an event does not.
+
+    A driver can therefore sync once for many events.
+    """
     asked: list[int] = []
     monkeypatch.setattr(room.os, "fsync", asked.append)
     journal = Journal.create(tmp_path / "journal", SETUP, even)
@@ -226,7 +238,7 @@ def test_what_was_told_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_an_event_that_cannot_be_is_told_with_its_line(tmp_path: Path, event: Event, now_s: float, says: str) -> None:
-    """Whoever wrote it down did not tell it to a core."""
+    """An invalid event in a file is reported with its line."""
     path = tmp_path / "journal"
     with Journal.create(path, SETUP, even) as journal:
         for told, when in STORY[:2]:
@@ -237,7 +249,7 @@ def test_an_event_that_cannot_be_is_told_with_its_line(tmp_path: Path, event: Ev
 
 
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    """A new journal takes no name that is taken; one that cannot be begun leaves nothing behind."""
+    """A new journal does not overwrite a file; a failed creation leaves no file."""
     path = tmp_path / "journal"
     path.write_text("precious")
     with pytest.raises(InputError, match="an existing file"):
@@ -249,7 +261,7 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"hello\n", b"{}\n", b"\xff\n" * 5])
 def test_what_is_no_journal_is_told(tmp_path: Path, content: bytes) -> None:
-    """One clear error, with the file."""
+    """Other files give one clear error with the file."""
     path = tmp_path / "journal"
     path.write_bytes(content)
     with pytest.raises(InputError, match="no journal record"):
@@ -257,7 +269,7 @@ def test_what_is_no_journal_is_told(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_file_beyond_all_use_is_refused_unread(tmp_path: Path) -> None:
-    """A gigabyte is no journal; nor is a folder, nor nothing."""
+    """A huge file, a folder and a missing file are refused without reading."""
     path = tmp_path / "journal"
     with open(path, "wb") as stream:
         stream.truncate(2**30)
@@ -270,7 +282,7 @@ def test_a_file_beyond_all_use_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_no_torn_record(whole: tuple[bytes, list[str]], tmp_path: Path) -> None:
-    """More than a record may have, and still no end of the line: that was never written by a journal."""
+    """A line longer than any record is damage, not an incomplete write."""
     path = tmp_path / "journal"
     path.write_bytes(whole[0] + b"x" * (room.MAX_RECORD_BYTES + 100))
     with pytest.raises(InputError, match="changed after it was written"):
@@ -282,7 +294,7 @@ def test_a_line_without_end_is_no_torn_record(whole: tuple[bytes, list[str]], tm
 
 @pytest.mark.parametrize("event", [event for event, _ in STORY], ids=lambda event: type(event).__name__)
 def test_events_are_the_same_after_a_journey_as_plain_data(event: Event) -> None:
-    """Through JSON and back, exactly."""
+    """Events survive JSON exactly."""
     assert event_of(json.loads(json.dumps(event_as_data(event))), "here") == event
 
 
@@ -301,13 +313,16 @@ def test_events_are_the_same_after_a_journey_as_plain_data(event: Event) -> None
     ],
 )
 def test_data_that_is_no_event_is_told_by_its_field(data: Any, says: str) -> None:
-    """With the place, the field, what was found and what was expected."""
+    """Errors name the place, the field, the value and what is expected."""
     with pytest.raises(InputError, match=says):
         event_of(data, "here")
 
 
 def test_the_journal_of_a_simulation_replays_to_its_state(tmp_path: Path) -> None:
-    """With pairs of jobs, prices that change and workers that go: the core that was driven, and the one that reads."""
+    """The journal of a simulation replays to the same state.
+
+    The run has job pairs, changing prices and lost workers.
+    """
     path, cores = tmp_path / "journal", []
     types = (WorkerType("v100", 2, 2, 2.0), WorkerType("k80", 2, 1, 0.5))
     options = SimulatorOptions(Settings(round_s=3600.0), space_sharing=True, spread=True)

@@ -1,4 +1,4 @@
-"""Leases: numbers that only grow, and renewal that changes nothing."""
+"""Leases: increasing numbers, and renewal without change."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.scheduler.helpers.drive import driver, even
 
 
 def test_a_lease_does_not_change() -> None:
-    """Two that are equal are one and the same right."""
+    """Leases are immutable and compare by value."""
     lease = Lease(3, ("a", "b"), 0, (4, 5), 60.0)
     assert lease == Lease(3, ("a", "b"), 0, (4, 5), 60.0)
     with pytest.raises(AttributeError):
@@ -17,7 +17,10 @@ def test_a_lease_does_not_change() -> None:
 
 
 def test_a_later_lease_has_a_larger_number_and_a_number_is_given_once() -> None:
-    """In a crowded cluster over 100 rounds: so a worker that comes back late can be told from the one that has the right."""
+    """Lease numbers increase and are unique, in a crowded cluster over 100 rounds.
+
+    An outdated worker can therefore be told from the current one.
+    """
     drive = driver((3, 2), even)
     for k in range(8):
         drive.arrive([(Job(str(k), "any", 1e9, 1 + k % 2), (1.0, 0.5))])
@@ -31,7 +34,7 @@ def test_a_later_lease_has_a_larger_number_and_a_number_is_given_once() -> None:
 
 
 def test_a_lease_is_renewed_until_it_ends_and_never_after() -> None:
-    """Started once, renewed any number of times, preempted once: in that order."""
+    """A lease is started once, renewed any number of times, and preempted once."""
     drive = driver((3, 2), even)
     for k in range(8):
         drive.arrive([(Job(str(k), "any", 1e9), (1.0, 0.5))])

@@ -1,4 +1,4 @@
-"""Snapshots: what they refuse, and what they know of their jobs."""
+"""Snapshots: validation, and values derived from their jobs."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 
 
 def two_jobs(steps: list[list[float]], names: tuple[str, str] = ("a", "b")) -> Snapshot:
-    """Two jobs of one and three workers, the second of which came first."""
+    """Two jobs of one and three workers; the second arrived first."""
     jobs = (Job(names[0], "any", 1e3, 1, 5.0), Job(names[1], "any", 1e3, 3, 2.0))
     types = (WorkerType("v100", 4), WorkerType("k80", 2))
     return Snapshot(types, (Placement(0), Placement(1)), tuple(Active(job, 1e3) for job in jobs), np.array(steps))
@@ -20,7 +20,7 @@ def two_jobs(steps: list[list[float]], names: tuple[str, str] = ("a", "b")) -> S
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), float("-inf")])
 def test_throughputs_are_numbers_from_0(wrong: float) -> None:
-    """Whichever it is that is not: job and column are named."""
+    """An invalid throughput is refused, with job and column."""
     with pytest.raises(InputError, match="job b: throughput on k80: found"):
         two_jobs([[1.0, 2.0], [3.0, wrong]])
     with pytest.raises(InputError, match="job a: throughput on v100: found"):
@@ -28,19 +28,19 @@ def test_throughputs_are_numbers_from_0(wrong: float) -> None:
 
 
 def test_throughputs_are_of_jobs_and_columns() -> None:
-    """No more, and no fewer."""
+    """Throughputs have one row per job and one number per column."""
     with pytest.raises(InputError, match=r"an array of shape \(1, 2\)"):
         two_jobs([[1.0, 2.0]])
 
 
 def test_names_are_unique() -> None:
-    """Two of one name cannot be told apart."""
+    """Two jobs with the same name are refused."""
     with pytest.raises(InputError, match="job a: found two jobs with this name"):
         two_jobs([[1.0, 2.0], [3.0, 4.0]], ("a", "a"))
 
 
 def test_figures_of_jobs() -> None:
-    """They are those of the snapshot's own jobs, of a changed one, too."""
+    """Derived values are those of the snapshot's jobs, also for a changed snapshot."""
     there = two_jobs([[1.0, 2.0], [3.0, 4.0]])
     assert (there.scale_factors, there.arrived_s, there.everywhere) == ([1, 3], [5.0, 2.0], True)
     fewer = replace(there, jobs=there.jobs[1:], throughputs=np.array([[0.0, 4.0]]))
@@ -48,7 +48,10 @@ def test_figures_of_jobs() -> None:
 
 
 def test_whether_all_run() -> None:
-    """A job that needs more workers than there are of the only type it runs on does not, nor does one of no throughput."""
+    """`all_run` is False for jobs without workers or without throughput.
+
+    A job needs more workers than its only type has, or has no throughput.
+    """
     assert two_jobs([[1.0, 2.0], [3.0, 4.0]]).all_run
     assert not two_jobs([[1.0, 2.0], [0.0, 4.0]]).all_run
     assert not two_jobs([[0.0, 0.0], [3.0, 4.0]]).all_run

@@ -1,4 +1,4 @@
-"""The throughput table: what it knows, and what it refuses."""
+"""The throughput table: lookups and validation."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ V100, K80 = ("v100", True), ("k80", True)
 
 
 def small(alone: list[list[float]] | None = None) -> ThroughputTable:
-    """One model on one worker and on two, on two types, one of them with spread workers."""
+    """One model on one and two workers, on two types, one with spread workers."""
     rows = np.array(alone or [[10.0, 2.0, 10.0], [18.0, 0.0, 12.0]])
     beside = np.zeros((2, 2, 3))
     beside[0, 0, 0] = 6.0
@@ -21,7 +21,7 @@ def small(alone: list[list[float]] | None = None) -> ThroughputTable:
 
 
 def test_the_packaged_table_is_whole() -> None:
-    """26 job types on three types of workers, 57 more with several workers, and pairs on all of them."""
+    """26 job types on three worker types, 57 multi-worker kinds, and pairs of all."""
     table = throughputs_json.packaged()
     assert table.types == ("v100", "p100", "k80")
     assert (len(table.job_types), len(table.kinds), len(table.places)) == (26, 83, 6)
@@ -31,7 +31,7 @@ def test_the_packaged_table_is_whole() -> None:
 
 
 def test_columns_of_a_snapshot() -> None:
-    """Spread columns come only where the table has them; a job of one worker has nothing on them."""
+    """Spread columns exist only for measured types; single-worker jobs have 0 there."""
     table = small()
     types = WorkerType("k80", 4), WorkerType("v100", 4)
     assert table.columns(types) == (Placement(0), Placement(1))
@@ -44,13 +44,13 @@ def test_columns_of_a_snapshot() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_a_throughput_that_is_none_is_refused(value: float) -> None:
-    """With the kind and the place."""
+    """Invalid throughputs are refused, with kind and place."""
     with pytest.raises(InputError, match=r"model on 1, k80: found .*expected a number >= 0"):
         small([[10.0, value, 10.0], [18.0, 0.0, 12.0]])
 
 
 def test_what_the_table_does_not_know_is_told() -> None:
-    """Job types, scale factors and worker types, with what would be right."""
+    """Unknown job types, scale factors and worker types are refused, with valid ones."""
     table = small()
     with pytest.raises(InputError, match=r"job a: job_type: found 'modle'.*Did you mean 'model'"):
         table.rows([Job("a", "modle", 1.0)])

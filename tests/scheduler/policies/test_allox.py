@@ -1,4 +1,4 @@
-"""AlloX against the public policy, against every order of a few jobs, and by hand."""
+"""AlloX: against the public policy, all orders of a few jobs, and by hand."""
 
 from itertools import permutations, product
 from typing import Any
@@ -28,7 +28,10 @@ def _jobs(steps: list[tuple[float, float]], elapsed_s: float = 0.0) -> Snapshot:
 
 @pytest.mark.parametrize("reference", references("allox"), ids=lambda r: r["input"])
 def test_as_many_workers_are_used_as_by_the_public_policy(reference: dict[str, Any]) -> None:
-    """Which of two equal places comes first is open, how many workers of each type have a job is not."""
+    """Equally many workers of each type are used as by the public policy.
+
+    The order of two equal positions is open.
+    """
     given = snapshot(reference["input"])
     found = allox.allocate(given)
     assert found.used(given) == pytest.approx([reference["eval"]["used"][own.name] for own in given.types])
@@ -37,10 +40,10 @@ def test_as_many_workers_are_used_as_by_the_public_policy(reference: dict[str, A
 
 
 def test_three_jobs_by_hand() -> None:
-    """10, 20 and 100 s on the V100, four times that on the K80.
+    """Three jobs of 10, 20 and 100 s on the V100, four times that on the K80.
 
-    All on the V100, the shortest first, end at 10, 30 and 130 s: 170 in all. The second on the K80 would end at 80 s: 10 + 110
-    + 80 is more; the first there at 40: 20 + 120 + 40 = 180; the third at 400.
+    All on the V100, the shortest first, end at 10, 30 and 130 s: 170 in all. The second on the K80 would end at 80
+    s: 10 + 110 + 80 is more; the first there at 40: 20 + 120 + 40 = 180; the third at 400.
     """
     given = _jobs([(10.0, 2.5), (5.0, 1.25), (1.0, 0.25)])
     found = allox.allocate(given)
@@ -50,13 +53,16 @@ def test_three_jobs_by_hand() -> None:
 
 
 def test_a_job_leaves_workers_on_which_it_does_nothing() -> None:
-    """Measured so after it began there: it waits again, and gets the other worker."""
+    """A job measured to make no progress waits again, and gets the other worker."""
     given = _jobs([(0.0, 2.5)])
     assert allox.allocate(given, placed={"job0": 0}).dense(given).tolist() == [[0.0, 1.0]]
 
 
 def test_jobs_that_run_stay_and_the_oldest_are_looked_at() -> None:
-    """The V100 is taken; of two that wait, the older gets the K80, and the younger is not looked at."""
+    """Running jobs stay, and only the oldest waiting jobs are considered.
+
+    The V100 is taken. Of two waiting jobs, the older gets the K80.
+    """
     given = _jobs([(10.0, 2.5), (5.0, 1.25), (1.0, 0.25)], elapsed_s=10.0)
     found = allox.allocate(given, alpha=0.5, placed={"job0": 0})
     assert found.dense(given) == pytest.approx(np.array([[1.0, 0], [0, 0], [0, 1.0]]))
@@ -67,7 +73,7 @@ def test_jobs_that_run_stay_and_the_oldest_are_looked_at() -> None:
 
 
 def test_jobs_of_several_workers_are_refused_and_told() -> None:
-    """The other runs."""
+    """Multi-worker jobs are refused with a reason; the other job runs."""
     jobs = Active(Job("wide", "any", 1e3, 2), 1e3), Active(Job("one", "any", 1e3), 1e3)
     given = Snapshot((WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((2, 1)))
     found = allox.allocate(given)
@@ -76,7 +82,7 @@ def test_jobs_of_several_workers_are_refused_and_told() -> None:
 
 
 def test_a_job_runs_only_where_it_can() -> None:
-    """Two that run on the K80 alone follow each other there, and nobody has the V100."""
+    """Two jobs that can only use the K80 follow each other; the V100 stays free."""
     given = _jobs([(0.0, 1.0), (0.0, 2.0)])
     found = allox.allocate(given)
     assert found.objective == pytest.approx((50 + 150) / 2)
@@ -84,7 +90,7 @@ def test_a_job_runs_only_where_it_can() -> None:
 
 
 def _mean_s(needs_s: np.ndarray, workers: list[int]) -> float:
-    """The least mean of completion times over all queues: each job on a worker, in every order."""
+    """Least mean completion time over all queues of each job on a worker."""
     best = np.inf
     for where in product(range(len(workers)), repeat=len(needs_s)):
         total = 0.0
@@ -98,7 +104,7 @@ def _mean_s(needs_s: np.ndarray, workers: list[int]) -> float:
 @examples(40)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 2), st.integers(1, 2))
 def test_no_queues_are_shorter(seed: int, jobs: int, first: int, second: int) -> None:
-    """Every way to put a few jobs on workers is tried."""
+    """No assignment of a few jobs to workers has a smaller mean completion time."""
     rng = np.random.default_rng(seed)
     steps = rng.uniform(1, 10, (jobs, 2))
     types = WorkerType("a", first), WorkerType("b", second)
@@ -114,7 +120,10 @@ def test_no_queues_are_shorter(seed: int, jobs: int, first: int, second: int) ->
 @examples(40)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_no_places_are_cheaper(seed: int, jobs: int) -> None:
-    """Every permutation of jobs over places is tried, and the bound is met; some jobs cannot be on every kind."""
+    """No permutation of jobs over positions is cheaper, and the bound is met.
+
+    Some jobs cannot run on every type.
+    """
     rng = np.random.default_rng(seed)
     needs_s = rng.uniform(1, 10, (jobs, 2))
     needs_s[rng.random(jobs) < 0.3, 0] = np.inf

@@ -1,4 +1,7 @@
-"""First in, first out: the queue against the public policy, the best sum against one program with every job by itself."""
+"""FIFO: the queue against the public policy, the weighted sum against one program.
+
+The program has every job by itself.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +28,10 @@ IN_VAIN = {("fifo_perf", "N128_seed2_multi.json")}
 
 @pytest.mark.parametrize("reference", PUBLIC, ids=lambda r: f"{r['policy']}-{r['input']}")
 def test_the_queue_is_the_public_one(reference: dict[str, Any]) -> None:
-    """In the sum of throughputs and in workers that are used; the best sum is no less than the queue's."""
+    """The queue equals the public policy in throughput and in used workers.
+
+    The best weighted sum is at least the queue's.
+    """
     given = snapshot(reference["input"], pairs="packed" in reference["policy"])
     found = fifo.allocate(given, strict=True)
     assert_it_can_be(given, found)
@@ -42,9 +48,10 @@ def test_the_queue_is_the_public_one(reference: dict[str, Any]) -> None:
 
 
 def test_three_jobs_by_hand() -> None:
-    """Of a V100 and a K80, the first has the V100 and the second the K80, whatever it is worth to the third.
+    """The queue gives the V100 to the first job and the K80 to the second.
 
-    In the best sum the first is on the K80, where it is nearly as fast: 3 * 0.9 + 2 is more than 3 + 2 * 0.1.
+    In the best weighted sum the first is on the K80, where it is nearly as fast: 3 * 0.9 + 2 is more than 3 + 2 *
+    0.1.
     """
     jobs = tuple(Active(Job(str(k), "any", 1e3), 1e3) for k in range(3))
     steps = np.array([[10.0, 9.0], [10.0, 1.0], [10.0, 10.0]])
@@ -59,7 +66,7 @@ def test_three_jobs_by_hand() -> None:
 
 
 def test_who_came_first_is_said_by_when() -> None:
-    """Not by the place in the snapshot."""
+    """Arrival times determine the order, not positions in the snapshot."""
     jobs = tuple(
         Active(Job(name, "any", 1e3, arrived_s=came_s), 1e3) for name, came_s in (("late", 2.0), ("soon", 1.0))
     )
@@ -78,7 +85,10 @@ def test_nobody_overtakes() -> None:
 
 
 def test_who_waits_joins_where_it_is_worth_it() -> None:
-    """Both keep 0.8 with the first, and 0.7 with the second: 1.4 would not do."""
+    """A waiting job joins a running one if both keep 0.8; with 0.7 they would not.
+
+    The threshold is 1.5; the sum would be 1.4.
+    """
     jobs = tuple(Active(Job(str(k), "any", 1e3), 1e3) for k in range(3))
     kept = np.full((3, 3, 1), 0.7)
     kept[0, 2] = kept[2, 0] = 0.8
@@ -92,7 +102,7 @@ def test_who_waits_joins_where_it_is_worth_it() -> None:
 
 @pytest.mark.parametrize("pairs", [None, Pairs(np.zeros(0, dtype=int), np.ones((1, 1, 1)))])
 def test_nobody(pairs: Pairs | None) -> None:
-    """No jobs, no allocation."""
+    """Without jobs the allocation is empty."""
     given = Snapshot((WorkerType("v100", 2),), (Placement(0),), (), np.ones((0, 1)), pairs)
     assert fifo.allocate(given).objective == 0
     assert len(fifo.allocate(given, strict=True).fraction) == 0
@@ -101,7 +111,7 @@ def test_nobody(pairs: Pairs | None) -> None:
 @examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 14))
 def test_it_is_the_best_sum(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
-    """With jobs as groups of their own it is the same."""
+    """Grouping jobs does not change the optimum."""
     given = crowd(seed, jobs, pairs, spread)
     found = fifo.allocate(given)
     assert_it_can_be(given, found)

@@ -1,4 +1,7 @@
-"""Finish-time fairness against the public policy, against one program with every job by itself, and by hand."""
+"""Finish-time fairness: against the public policy, one program, and by hand.
+
+The program has every job by itself.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +27,10 @@ PUBLIC = references("finish_time_fairness_perf") + references("finish_time_fairn
 
 @pytest.mark.parametrize("reference", PUBLIC, ids=lambda r: f"{r['policy']}-{r['input']}")
 def test_the_largest_rho_is_the_public_one(reference: dict[str, Any]) -> None:
-    """To 1e-6, with a gap that was verified; on its first call the public policy counts no isolated time."""
+    """The largest rho equals the public one to 1e-6, with a verified gap.
+
+    On its first call the public policy counts no isolated time.
+    """
     given = snapshot(reference["input"], pairs="packed" in reference["policy"])
     given = replace(given, jobs=tuple(replace(active, isolated_s=0.0) for active in given.jobs))
     found = finish_time_fairness.allocate(given)
@@ -35,10 +41,11 @@ def test_the_largest_rho_is_the_public_one(reference: dict[str, Any]) -> None:
 
 
 def test_two_jobs_by_hand() -> None:
-    """On one worker two equal jobs, one of which has waited 100 s, share so that both have the rho that the waiting one has.
+    """Two equal jobs on one worker, one of which waited 100 s, get equal rho.
 
-    Isolated, each does 0.5 steps a second: 100 steps take 200 s. The second has waited 100 s, all of them counted: with x of the
-    worker rho is (100 + 100 / x) / 300, that of the first 100 / (1 - x) / 200. They are equal at x = 0.5: 1 for both.
+    Isolated, each does 0.5 steps a second: 100 steps take 200 s. The second has waited 100 s, all of them counted:
+    with x of the worker rho is (100 + 100 / x) / 300, that of the first 100 / (1 - x) / 200. They are equal at x =
+    0.5: 1 for both.
     """
     jobs = (Active(Job("new", "any", 1e3), 100.0), Active(Job("old", "any", 1e3), 100.0, 100.0))
     given = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.ones((2, 1)))
@@ -49,7 +56,10 @@ def test_two_jobs_by_hand() -> None:
 
 
 def test_a_job_that_did_not_wait_in_vain_gets_less() -> None:
-    """The job of before whose 100 s of waiting count for nothing needs more: (100 + 100 / x) / 200 = 100 / (1 - x) / 200."""
+    """If the 100 s of waiting do not count as isolated time, the job gets more.
+
+    (100 + 100 / x) / 200 = 100 / (1 - x) / 200.
+    """
     jobs = (Active(Job("new", "any", 1e3), 100.0), Active(Job("old", "any", 1e3), 100.0, 100.0, 0.0))
     given = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.ones((2, 1)))
     found = finish_time_fairness.allocate(given)
@@ -59,7 +69,10 @@ def test_a_job_that_did_not_wait_in_vain_gets_less() -> None:
 
 
 def _needed(given: Snapshot, rho: float) -> float:
-    """The least lack of any job's throughput that is needed for this rho, in parts of it, with a group a job: 0 if none."""
+    """Least missing part of any job's throughput for this rho; 0 if none is missing.
+
+    Each job is its own group.
+    """
     shares = AllocationVariables(given, (np.arange(len(given.jobs)),))
     groups, variables, steps = shares.throughput
     isolated = (isolated_times(given) * given.throughputs).sum(axis=1)
@@ -81,7 +94,10 @@ def _needed(given: Snapshot, rho: float) -> float:
 @examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 14))
 def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
-    """With jobs as groups of their own, the rho that was found can be kept and one of a millionth less cannot."""
+    """The rho is feasible, and a rho of a millionth less is not.
+
+    Each job is its own group.
+    """
     given = crowd(seed, jobs, pairs, spread)
     found = finish_time_fairness.allocate(given)
     assert_it_can_be(given, found)
@@ -96,7 +112,7 @@ def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int) ->
 
 
 def test_a_job_that_cannot_run_is_told_and_the_others_share() -> None:
-    """It asks for more workers than there are."""
+    """A job that needs more workers than exist is refused; the others share."""
     jobs = (Active(Job("huge", "any", 1e3, 8), 100.0), Active(Job("small", "any", 1e3), 100.0))
     given = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.ones((2, 1)))
     found = finish_time_fairness.allocate(given)
@@ -105,6 +121,6 @@ def test_a_job_that_cannot_run_is_told_and_the_others_share() -> None:
 
 
 def test_nobody() -> None:
-    """No jobs, no allocation."""
+    """Without jobs the allocation is empty."""
     given = Snapshot((WorkerType("v100", 1),), (Placement(0),), (), np.zeros((0, 1)))
     assert len(finish_time_fairness.allocate(given).fraction) == 0

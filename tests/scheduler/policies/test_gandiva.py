@@ -1,4 +1,4 @@
-"""Gandiva's packing: what of the public policy's answer does not depend on chance, and by hand."""
+"""Gandiva packing: deterministic properties of the public policy, and by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from tests.tiers import examples
 
 
 def _crowd(jobs: int, kept: float) -> Snapshot:
-    """Equal jobs on a V100 and a K80, which keep so much beside each other."""
+    """Equal jobs on a V100 and a K80 that keep a given share beside each other."""
     active = tuple(Active(Job(f"job{k}", "any", 1e3), 1e3) for k in range(jobs))
     pairs = Pairs(np.zeros(jobs, dtype=int), np.full((1, 1, 2), kept))
     types = WorkerType("v100", 1), WorkerType("k80", 1)
@@ -27,9 +27,10 @@ def _crowd(jobs: int, kept: float) -> Snapshot:
 
 @pytest.mark.parametrize("reference", references("gandiva"), ids=lambda r: r["input"])
 def test_the_cluster_is_divided_as_by_the_public_policy(reference: dict[str, Any]) -> None:
-    """Every pair or job has its part of all types: each type is used about as much as by the public policy.
+    """Each type is used about as much as by the public policy.
 
-    The public policy also puts jobs together where they cannot be, and finds out the next time; here that time is not used.
+    Every pair or job has its part of all types. The public policy also pairs jobs where they cannot run, and finds
+    out the next time; here that time is not used.
     """
     given = snapshot(reference["input"], pairs=True)
     found = gandiva.allocate(given, seed=1)
@@ -41,7 +42,7 @@ def test_the_cluster_is_divided_as_by_the_public_policy(reference: dict[str, Any
 
 
 def test_four_jobs_by_hand() -> None:
-    """Two pairs, each half of the time on each of two workers, which is all the time; each job keeps 0.8."""
+    """Two pairs, each half of the time on each of two workers; each job keeps 0.8."""
     given = _crowd(4, 0.8)
     found = gandiva.allocate(given)
     assert found.pairs.all()
@@ -51,7 +52,7 @@ def test_four_jobs_by_hand() -> None:
 
 
 def test_pairs_that_do_not_help_are_not_kept() -> None:
-    """With 0.4 each, both have less together than one alone: all have what they have isolated."""
+    """With 0.4 each, a pair is slower than one job: all have their isolated shares."""
     given = _crowd(4, 0.4)
     found = gandiva.allocate(given)
     assert not found.pairs.any()
@@ -59,12 +60,15 @@ def test_pairs_that_do_not_help_are_not_kept() -> None:
 
 
 def test_where_there_is_room_nobody_shares() -> None:
-    """Two jobs on two workers."""
+    """Two jobs on two workers do not share."""
     assert not gandiva.allocate(_crowd(2, 0.9)).pairs.any()
 
 
 def test_pairs_stay_and_a_seed_draws_the_same() -> None:
-    """Those handed over stay; another seed draws others; the order of jobs does not matter."""
+    """Given pairs stay, and other seeds draw other pairs.
+
+    The order of jobs does not matter.
+    """
     given = _crowd(10, 0.8)
     before = gandiva.pairs_of(given, gandiva.allocate(given, seed=1))
     assert len(before) == 5
@@ -77,7 +81,10 @@ def test_pairs_stay_and_a_seed_draws_the_same() -> None:
 
 
 def test_a_pair_is_where_it_is_whatever_the_order_of_jobs() -> None:
-    """Of two jobs of two workers one is faster spread out, the other not: told in either order, they run in the same column."""
+    """A pair runs in the same column for either order of its jobs.
+
+    One of the two jobs, of two workers each, is faster spread out; the other is not.
+    """
     active = tuple(Active(Job(f"job{k}", "any", 1e3, 2), 1e3) for k in range(2))
     pairs = Pairs(np.zeros(2, dtype=int), np.full((1, 1, 2), 0.8))
     steps = np.array([[4.0, 1.0], [1.0, 2.0]])
@@ -91,6 +98,6 @@ def test_a_pair_is_where_it_is_whatever_the_order_of_jobs() -> None:
 @examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(0, 14), st.integers(0, 3))
 def test_it_can_be(seed: int, spread: bool, jobs: int, drawn: int) -> None:
-    """On any crowd."""
+    """Allocations of random jobs are feasible."""
     given = crowd(seed, jobs, True, spread)
     assert_it_can_be(given, gandiva.allocate(given, seed=drawn))

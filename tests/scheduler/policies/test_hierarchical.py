@@ -1,4 +1,7 @@
-"""Policies within entities against the public ones, against their definition, and as in figures 5.6, 5.12 and 5.13."""
+"""Two-level policies: against the public ones, their definition, and figures.
+
+The figures are 5.6, 5.12 and 5.13 of Narayanan's dissertation.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,16 +27,17 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def teams(seed: int) -> tuple[Entity, ...]:
-    """A few entities, of any weights and policies."""
+    """A few entities, with any weights and policies."""
     rng = np.random.default_rng([seed, 1])
     policies = rng.choice(["fairness", "fifo"], 3)
     return tuple(Entity(f"team {k}", float(rng.integers(1, 4)), str(policies[k])) for k in range(rng.integers(1, 4)))
 
 
 def agrees(there: Snapshot, reference: dict[str, Any]) -> None:
-    """Throughputs are those of the public policy, which are unique; or it stopped before its workers were used.
+    """Compare throughputs with the public policy; they are unique.
 
-    It stops when the program that finds its bottlenecks fails, with some workers idle that jobs could use.
+    The public policy may stop early, when the program that finds its bottlenecks fails. Some workers are then idle
+    that jobs could use.
     """
     found = hierarchical.allocate(there)
     steps, told = found.throughput(there), reference["eval"]
@@ -54,13 +58,13 @@ def agrees(there: Snapshot, reference: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("reference", references("wf_perf@fair", 2048), ids=lambda r: r["input"])
 def test_fair_entities_are_the_public_ones(reference: dict[str, Any]) -> None:
-    """Fairness inside of all entities: sorted normalised throughputs and sums to 1e-6."""
+    """Fair entities: sorted normalized throughputs and sums agree to 1e-6."""
     agrees(snapshot(reference["input"]), reference)
 
 
 @pytest.mark.parametrize("reference", references("wf_perf@mixed"), ids=lambda r: r["input"])
 def test_mixed_entities_are_the_public_ones(reference: dict[str, Any]) -> None:
-    """Some entities are first in, first out."""
+    """The same if some entities use FIFO."""
     agrees(snapshot(reference["input"], mixed=True), reference)
 
 
@@ -74,7 +78,7 @@ STOPPED = "N32_seed2_single.json"  # where the public policy leaves workers idle
 
 
 def by_definition(there: Snapshot) -> Callable[[np.ndarray], np.ndarray]:
-    """Rates of jobs, from who is stuck: section 5.4.3."""
+    """Rates of jobs, from the saturated jobs: Narayanan's dissertation, section 5.4.3."""
     own = {entity.name: entity for entity in there.entities}
 
     def rates(stuck: np.ndarray) -> np.ndarray:
@@ -94,7 +98,10 @@ def by_definition(there: Snapshot) -> Callable[[np.ndarray], np.ndarray]:
 @given(seed=seeds, shared=st.booleans())
 @examples(40)
 def test_it_is_what_its_definition_says(seed: int, shared: bool) -> None:
-    """One program a job and a round, without groups, prices or entering pairs, leads to the same throughputs."""
+    """One program for each job and round gives the same throughputs.
+
+    It has no groups, prices or entering pairs.
+    """
     there = crowd(seed, shared=shared, entities=teams(seed))
     found = hierarchical.allocate(there)
     assert found.throughput(there) / equal_share(there) == pytest.approx(
@@ -105,7 +112,10 @@ def test_it_is_what_its_definition_says(seed: int, shared: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_ways_of_large_crowds_are_what_the_definition_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaps, prices instead of programs, and lines of which few are told apart, on a small crowd."""
+    """The methods for many jobs agree with the definition, on a few jobs.
+
+    These are leaps, prices instead of programs, and lines with few separate jobs.
+    """
     for module, name, value in (
         (large_programs, "MANY", 2), (levels, "MANY", 2), (hierarchical, "MANY", 2), (levels, "_AGAIN", 1), (hierarchical, "_AHEAD", 2),
     ):  # fmt: skip
@@ -119,7 +129,10 @@ def test_the_ways_of_large_crowds_are_what_the_definition_says(seed: int, monkey
 
 
 def test_a_line_of_alike_jobs_beside_hundreds_of_unlike_ones() -> None:
-    """Groups are made anew when the line has moved on, and prices from before begin a program that has others' bounds."""
+    """Groups are rebuilt when a line has moved on.
+
+    Prices from before start a program with other bounds.
+    """
     rng = np.random.default_rng(0)
     steps = np.vstack([np.exp(rng.uniform(0, 2, (420, 2))), np.tile(np.exp(rng.uniform(0, 2, (3, 2))), (20, 1))])
     names = [*rng.choice(["product", "ops"], 420).tolist(), *["research"] * 60]
@@ -138,7 +151,7 @@ def test_a_line_of_alike_jobs_beside_hundreds_of_unlike_ones() -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_it_is_what_its_definition_says_where_the_public_one_stops(mixed: bool) -> None:
-    """The same on one of the public snapshots."""
+    """The same on a public snapshot where the public policy stops."""
     there = snapshot(STOPPED, mixed=mixed)
     found = hierarchical.allocate(there).throughput(there) / equal_share(there)
     assert found == pytest.approx(filled(Plain(there), by_definition(there)), rel=0, abs=NEARLY)
@@ -147,7 +160,7 @@ def test_it_is_what_its_definition_says_where_the_public_one_stops(mixed: bool) 
 @given(seed=seeds, shared=st.booleans())
 @examples(25)
 def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool) -> None:
-    """Pareto efficiency, whatever the entities' policies."""
+    """Allocations are Pareto efficient, for any policies of entities."""
     there = crowd(seed, shared=shared, entities=teams(seed))
     plain = Plain(there)
     got = hierarchical.allocate(there).throughput(there) / equal_share(there)
@@ -158,7 +171,7 @@ def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool)
 @given(seed=seeds, shared=st.booleans())
 @examples(25)
 def test_groups_that_are_made_anew_change_nothing(seed: int, shared: bool) -> None:
-    """With one job of each line told apart at a time, everybody gets the same."""
+    """Throughputs are the same with only one separate job in each line."""
     there = crowd(seed, count=9, shared=shared, entities=teams(seed))
     whole = hierarchical.allocate(there)
     with pytest.MonkeyPatch.context() as patch:
@@ -172,7 +185,7 @@ def test_groups_that_are_made_anew_change_nothing(seed: int, shared: bool) -> No
 @given(seed=seeds, shared=st.booleans())
 @examples(25)
 def test_who_came_first_is_said_by_when_it_came(seed: int, shared: bool) -> None:
-    """Each job gets the same wherever it stands in the snapshot."""
+    """Each job's throughput is independent of its position in the snapshot."""
     order = np.random.default_rng(seed).permutation(6)
     there, other = (crowd(seed, 6, shared, order=o, entities=teams(seed)) for o in (None, order))
     got, moved = (hierarchical.allocate(one).throughput(one) for one in (there, other))
@@ -182,7 +195,10 @@ def test_who_came_first_is_said_by_when_it_came(seed: int, shared: bool) -> None
 @given(seed=seeds, shared=st.booleans())
 @examples(25)
 def test_one_fair_entity_is_water_filling(seed: int, shared: bool) -> None:
-    """What one entity's weight is does not matter; nor whether it has a name, or is listed."""
+    """A single fair entity equals water filling.
+
+    Its weight, name and listing do not matter.
+    """
     there = crowd(seed, shared=shared)
     named = crowd(seed, shared=shared, entities=(Entity("team", 7.0),))
     wanted = water_filling.allocate(there).throughput(there)
@@ -191,7 +207,7 @@ def test_one_fair_entity_is_water_filling(seed: int, shared: bool) -> None:
 
 
 def cluster(jobs: list[tuple[str, float]], entities: tuple[Entity, ...], workers: int) -> Snapshot:
-    """Jobs of entities, given with their speed-up, on as many K80s, P100s and V100s."""
+    """Jobs of entities, given by speed-up, on equally many K80s, P100s and V100s."""
     names = ("k80", "p100", "v100")
     types = tuple(WorkerType(name, workers) for name in names)
     active = tuple(Active(Job(f"job {j}", name, 1.0, entity=name), 1.0) for j, (name, _) in enumerate(jobs))
@@ -200,7 +216,10 @@ def cluster(jobs: list[tuple[str, float]], entities: tuple[Entity, ...], workers
 
 
 def eighteen(policy: str, jobs: int) -> tuple[Snapshot, np.ndarray]:
-    """The first so many of the jobs of figures 5.12 and 5.13, and what they get: 6 a team, of weights 1, 2 and 3."""
+    """The first jobs of figures 5.12 and 5.13, and their throughputs.
+
+    There are 6 jobs in each team, with weights 1, 2 and 3.
+    """
     ups = np.random.default_rng(5).uniform(2, 10, 18)  # V100s over K80s: as in figure 5.1
     entities = tuple(Entity(f"team {k}", k + 1.0, policy) for k in range(3))
     there = cluster([(f"team {j // 6}", float(ups[j])) for j in range(jobs)], entities, 3)
@@ -210,8 +229,9 @@ def eighteen(policy: str, jobs: int) -> tuple[Snapshot, np.ndarray]:
 
 
 def test_fairness_between_and_inside_of_entities() -> None:
-    """Figure 5.12: with all 18 jobs, entities have parts as 1, 2 and 3. Who does not run all the time has as much as the others of its entity,
-    however many have come.
+    """Figure 5.12: with all 18 jobs, entities share as 1 : 2 : 3.
+
+    A job that does not run all the time has as much as the others of its entity, however many have arrived.
     """
     _, got = eighteen("fairness", 18)
     parts = got.reshape(3, 6).sum(axis=1)
@@ -229,7 +249,10 @@ def test_fairness_between_and_inside_of_entities() -> None:
 
 
 def test_fairness_between_entities_and_lines_inside() -> None:
-    """Figure 5.13: entities have parts as 1, 2 and 3; the first in each line get all that they can, the last nothing."""
+    """Figure 5.13: entities share as 1 : 2 : 3, and lines are served in order.
+
+    The first in each line get all that they can, the last nothing.
+    """
     there, got = eighteen("fifo", 18)
     lines = got.reshape(3, 6)
     parts = lines.sum(axis=1)
@@ -244,7 +267,10 @@ def test_fairness_between_entities_and_lines_inside() -> None:
 
 
 def test_weight_goes_to_others_of_the_entity() -> None:
-    """Figure 5.6: when one job of a fair entity is stuck the others have its part; when the first in a line is, the next."""
+    """Figure 5.6: the share of a saturated job goes to others of its entity.
+
+    In a line, it goes to the next job.
+    """
     entities = Entity("product", 1.0), Entity("research", 1.0, "fifo")
     jobs = [("product", 4.0)] * 3 + [("research", 4.0)] * 2
     there = cluster(jobs, entities, 1)
@@ -262,7 +288,7 @@ def test_weight_goes_to_others_of_the_entity() -> None:
 
 
 def test_a_line_passes_by_who_cannot_run() -> None:
-    """The first two ask for more workers than there are: they are refused, and the third is the first."""
+    """Jobs that need more workers than exist are refused and do not block a line."""
     there = cluster([("line", 4.0)] * 3, (Entity("line", 1.0, "fifo"),), 1)
     jobs = tuple(replace(one, job=replace(one.job, scale_factor=9 if j < 2 else 1)) for j, one in enumerate(there.jobs))
     found = hierarchical.allocate(replace(there, jobs=jobs))

@@ -1,4 +1,4 @@
-"""Isolated shares against the public policy, and by hand."""
+"""Isolated shares: against the public policy, and by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from tests.tiers import examples
 
 @pytest.mark.parametrize("reference", references("isolated"), ids=lambda r: r["input"])
 def test_the_shares_are_the_public_ones(reference: dict[str, Any]) -> None:
-    """In the sum of throughputs and in the least share."""
+    """Total throughput and least share equal the public policy's."""
     given = snapshot(reference["input"])
     found = isolated.allocate(given)
     assert found.objective == pytest.approx(reference["eval"]["min_maxmin_obj"], rel=1e-9)
@@ -30,14 +30,21 @@ def test_the_shares_are_the_public_ones(reference: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("reference", references("proportional"), ids=lambda r: r["input"])
 def test_a_due_is_the_public_proportional_share(reference: dict[str, Any]) -> None:
-    """What the public code calls proportional is not an allocation that can be, but what others are measured in."""
+    """The equal share equals the public code's proportional share.
+
+    It is not a feasible allocation, but the unit of other policies.
+    """
     assert equal_share(snapshot(reference["input"])).sum() == pytest.approx(
         reference["eval"]["sum_throughput"], rel=1e-9
     )
 
 
 def test_two_jobs_by_hand() -> None:
-    """Of 3 and 1 workers each has a half; that is 2 in all, so a job of one worker has it half the time, one of two as it is."""
+    """Two jobs of one and two workers on 3 and 1 workers.
+
+    Half of the workers are 1.5 and 0.5. The job of one worker cannot use two workers, so its time shrinks to 0.75
+    and 0.25. The job of two workers has 0.75 of the time on the larger type.
+    """
     types = WorkerType("v100", 3), WorkerType("k80", 1)
     jobs = Active(Job("one", "a", 1e3), 1e3), Active(Job("two", "a", 1e3, 2), 1e3)
     given = Snapshot(types, (Placement(0), Placement(1)), jobs, np.array([[4.0, 1.0], [4.0, 1.0]]))
@@ -48,7 +55,7 @@ def test_two_jobs_by_hand() -> None:
 
 
 def test_of_two_columns_it_takes_the_faster_one() -> None:
-    """Spread or not, they are the same workers."""
+    """A job uses its faster column, consolidated or spread: the workers are the same."""
     given = crowd(1, 6, spread=True)
     found = isolated.allocate(given)
     assert_it_can_be(given, found)
@@ -60,7 +67,7 @@ def test_of_two_columns_it_takes_the_faster_one() -> None:
 
 
 def test_nobody_and_a_job_that_cannot_run() -> None:
-    """It does not count among the n."""
+    """A job that cannot run does not count in n."""
     types, columns = (WorkerType("v100", 1),), (Placement(0),)
     assert len(isolated.allocate(Snapshot(types, columns, (), np.zeros((0, 1)))).fraction) == 0
     jobs = Active(Job("huge", "a", 1e3, 4), 1e3), Active(Job("small", "a", 1e3), 1e3)
@@ -73,7 +80,10 @@ def test_nobody_and_a_job_that_cannot_run() -> None:
 @examples(100)
 @drawn(st.integers(0, 2**32 - 1), st.integers(1, 9), st.floats(0.0, 0.4))
 def test_the_closed_form_is_what_it_stands_for(seed: int, jobs: int, nowhere: float) -> None:
-    """The same times, objective and reasons as by adding up what every job does on every column."""
+    """The closed form equals the sum over jobs and columns.
+
+    Times, objective and reasons agree.
+    """
     there = crowd(seed, jobs)
     runs = np.random.default_rng(seed).random(there.throughputs.shape) >= nowhere
     there = replace(there, throughputs=np.where(runs, there.throughputs, 0.0))

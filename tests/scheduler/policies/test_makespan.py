@@ -1,4 +1,4 @@
-"""Makespan against the public policy, and on cases worked out by hand."""
+"""Makespan: against the public policy, and by hand."""
 
 from typing import Any
 
@@ -18,7 +18,10 @@ from tests.tiers import examples
 
 
 def halved(makespan_s: float) -> float:
-    """Where the public policy's search for a makespan ends: between 100 s and 1e6 s, it halves down to 5 %."""
+    """Result of the public policy's search for a makespan.
+
+    It bisects between 100 s and 1e6 s, down to 5 %.
+    """
     low, high = 100.0, 1e6
     while 1.05 * low < high:
         middle = (low + high) / 2
@@ -28,8 +31,11 @@ def halved(makespan_s: float) -> float:
 
 @pytest.mark.parametrize("reference", references("min_total_duration_perf"), ids=lambda r: r["input"])
 def test_the_objective_is_the_best_that_the_public_search_can_end_at(reference: dict[str, Any]) -> None:
-    """The public policy stops within 5 % of the optimum: its jobs end after ours, and before where its search ends for our
-    optimum; a makespan 5 % less, or more, would end elsewhere."""
+    """The public policy's makespan is consistent with our optimum.
+
+    Its jobs end after ours, and before the result of its search for our optimum. A makespan 5 % shorter or longer
+    would end elsewhere.
+    """
     there = snapshot(reference["input"])
     found = makespan.allocate(there)
     theirs_s = reference["eval"]["makespan_s"]
@@ -41,7 +47,10 @@ def test_the_objective_is_the_best_that_the_public_search_can_end_at(reference: 
 
 @pytest.mark.parametrize("reference", references("min_total_duration_packed", 128), ids=lambda r: r["input"])
 def test_the_objective_with_all_pairs_is_the_best_that_the_public_search_can_end_at(reference: dict[str, Any]) -> None:
-    """As without pairs; one of its searches ends elsewhere, as its solver once takes what can be for what cannot."""
+    """The same with all pairs.
+
+    One of the public searches ends elsewhere, because its solver once accepts an infeasible program.
+    """
     there = snapshot(reference["input"], pairs=True)
     found = makespan.allocate(there)
     theirs_s = reference["eval"]["makespan_s"]
@@ -51,7 +60,7 @@ def test_the_objective_with_all_pairs_is_the_best_that_the_public_search_can_end
 
 
 def test_two_jobs_on_unlike_workers() -> None:
-    """A job of 60 steps and one of 90, on one worker of 3 steps a second and one of 1.5: 150 / 4.5 seconds."""
+    """Jobs of 60 and 90 steps, on workers of 3 and 1.5 steps a second: 150 / 4.5 s."""
     steps = np.array([[3.0, 1.5], [3.0, 1.5]])
     jobs = Active(Job("a", "any", 60.0), 60.0), Active(Job("b", "any", 90.0), 90.0)
     there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
@@ -59,7 +68,10 @@ def test_two_jobs_on_unlike_workers() -> None:
 
 
 def test_only_what_is_left_to_do_counts() -> None:
-    """Jobs of 1,000 steps that have 40 and 60 left, after an hour and a minute: 100 steps at 2 a second are 50 seconds from now."""
+    """Only remaining steps count: 40 and 60 of 1,000 at 2 a second are 50 s.
+
+    Elapsed times are an hour and a minute.
+    """
     jobs = Active(Job("a", "any", 1e3), 40.0, 3600.0), Active(Job("b", "any", 1e3), 60.0, 60.0)
     there = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.array([[2.0], [2.0]]))
     found = makespan.allocate(there)
@@ -68,7 +80,10 @@ def test_only_what_is_left_to_do_counts() -> None:
 
 
 def test_the_longest_job_alone() -> None:
-    """A job of 300 steps takes the fastest worker all the time: 100 seconds, however short the other is."""
+    """A job of 300 steps takes the fastest worker all the time: 100 s.
+
+    The length of the other job does not matter.
+    """
     steps = np.array([[3.0, 1.5], [3.0, 1.5]])
     jobs = Active(Job("a", "any", 300.0), 300.0), Active(Job("b", "any", 60.0), 60.0)
     there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
@@ -78,7 +93,7 @@ def test_the_longest_job_alone() -> None:
 
 
 def test_what_is_left_is_not_idle() -> None:
-    """The short job has what it needs, and all of the worker that the long one does not take."""
+    """The short job has its need, and the rest of the long job's worker."""
     steps = np.array([[3.0, 1.5], [3.0, 1.5]])
     jobs = Active(Job("a", "any", 300.0), 300.0), Active(Job("b", "any", 60.0), 60.0)
     there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
@@ -91,7 +106,7 @@ def test_what_is_left_is_not_idle() -> None:
 @examples(25)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_jobs_of_a_kind_together_are_as_good_as_one_by_one(seed: int, shared: bool) -> None:
-    """Against one row a job, no groups: a program of its own, the same makespan; and the jobs do end by then."""
+    """Groups give the same makespan as one row for each job, and jobs keep it."""
     rng = np.random.default_rng(seed)
     count, kinds = int(rng.integers(1, 10)), rng.uniform(1, 10, (2, 2))
     kind = rng.integers(0, 2, count)

@@ -1,4 +1,7 @@
-"""Makespan within a budget: against the makespan policy, against one program with every job by itself, and by hand."""
+"""Makespan within a budget: against makespan, one program, and by hand.
+
+The program has every job by itself.
+"""
 
 from dataclasses import replace
 
@@ -30,13 +33,19 @@ PRICES = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
 
 
 def _one(budget_usd: float | None) -> Snapshot:
-    """A job of 1,000 steps, 4 steps a second on a V100 and 1 on a K80: there it costs 0.25, here 0.1 dollars."""
+    """A job of 1,000 steps: 4 steps a second on a V100, 1 on a K80.
+
+    It costs 0.25 dollars on the V100, and 0.1 on the K80.
+    """
     jobs = (Active(Job("job", "a", 1e3), 1000.0),)
     return Snapshot(TYPES, (Placement(0), Placement(1)), jobs, np.array([[4.0, 1.0]]), budget_usd=budget_usd)
 
 
 def test_one_job_by_hand() -> None:
-    """With 0.25 dollars it is on the V100 for 250 s; with 0.1 on the K80 for 1,000 s; with 0.175 half of each."""
+    """Budgets of 0.25, 0.1 and 0.175 dollars.
+
+    The job is on the V100 for 250 s, on the K80 for 1,000 s, or half of the time on each.
+    """
     for budget, makespan_s in ((None, 250.0), (0.5, 250.0), (0.25, 250.0), (0.1, 1000.0), (0.175, 625.0)):
         found = makespan_budget.allocate(_one(budget))
         assert found.objective == pytest.approx(makespan_s)
@@ -45,13 +54,17 @@ def test_one_job_by_hand() -> None:
 
 
 def test_too_little_money_is_told() -> None:
-    """With the least that would do."""
+    """A budget that is too small is refused, with the smallest sufficient one."""
     with pytest.raises(InputError, match=r"budget_usd: found 0.09; expected 0.10 or more"):
         makespan_budget.allocate(_one(0.09))
 
 
 def test_what_was_spent_is_not_there() -> None:
-    """Of 0.3 dollars 0.125 are gone: half of each, as with 0.175. Of 0.3 dollars 0.25 are: it goes on where it costs least."""
+    """Spent money reduces the budget.
+
+    With 0.125 of 0.3 dollars spent, the job is half of the time on each type, as with 0.175. With 0.25 spent, it
+    continues where it costs least.
+    """
     found = makespan_budget.allocate(replace(_one(0.3), spent_usd=0.125))
     assert found.objective == pytest.approx(625.0)
     assert not found.fill
@@ -66,7 +79,10 @@ def test_what_was_spent_is_not_there() -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.thinned
 def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
-    """Asked anew whenever a job is finished, it has what is left: all together cost what was to be spent, in the end."""
+    """A simulation keeps the budget and spends it.
+
+    The policy is called again with the remaining budget whenever a job finishes.
+    """
     work, types = static(packaged(), 8, seed), tuple(WorkerType(name, 4, 1, usd) for name, usd in PRICES)
     cheap, dear = (
         summary(simulate(work, types, packaged(), policy_named("makespan_budget"), SimulatorOptions(budget_usd=usd)))
@@ -81,7 +97,7 @@ def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
 
 
 def _least_usd(work: Workload, types: tuple[WorkerType, ...]) -> float:
-    """What jobs of one worker cost where each costs least."""
+    """Minimum cost of single-worker jobs, each where it costs least."""
     table = packaged()
     columns = tuple(Placement(k) for k in range(len(types)))
     steps = table.throughputs(table.rows(work.jobs), types, columns)
@@ -93,7 +109,10 @@ def _least_usd(work: Workload, types: tuple[WorkerType, ...]) -> float:
 @pytest.mark.parametrize("name", sorted({r["input"] for r in references("min_total_duration_perf", 128)}))
 @pytest.mark.parametrize("pairs", [False, True])
 def test_without_a_budget_it_is_the_makespan(name: str, pairs: bool) -> None:
-    """On the public snapshots, with pairs and without."""
+    """Without a budget it equals the makespan policy, with and without pairs.
+
+    The snapshots are the public ones.
+    """
     given = snapshot(name, pairs=pairs and "single" in name)
     found = makespan_budget.allocate(given)
     assert found.objective == pytest.approx(makespan.allocate(given).objective, rel=1e-6)
@@ -101,7 +120,7 @@ def test_without_a_budget_it_is_the_makespan(name: str, pairs: bool) -> None:
 
 
 def _cost_usd(given: Snapshot, makespan_s: float) -> float:
-    """The least cost of a makespan, with a group a job."""
+    """Minimum cost of a makespan, with each job as its own group."""
     shares = AllocationVariables(given, (np.arange(len(given.jobs)),))
     groups, variables, steps = shares.throughput
     wanted = given.remaining_steps[shares.member] / makespan_s
@@ -115,7 +134,10 @@ def _cost_usd(given: Snapshot, makespan_s: float) -> float:
 @examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 12), st.floats(1.001, 3.0))
 def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int, longer: float) -> None:
-    """With jobs as groups of their own, the makespan that was found is within the budget and one of a millionth less is not."""
+    """The makespan is within the budget, and one of a millionth less is not.
+
+    Each job is its own group.
+    """
     given = crowd(seed, jobs, pairs, spread)
     free = makespan_budget.allocate(given)
     assume(free.objective > 0)

@@ -1,4 +1,4 @@
-"""Max-min fairness against the public policy, and on cases worked out by hand."""
+"""Max-min fairness: against the public policy, and by hand."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.scheduler.helpers.gavel import references, snapshot
 
 @pytest.mark.parametrize("reference", references("max_min_fairness_perf"), ids=lambda r: r["input"])
 def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
-    """To 1e-6, and with a gap that was verified."""
+    """The objective equals the public one to 1e-6, with a verified gap."""
     found = max_min_fairness.allocate(snapshot(reference["input"]))
     assert found.objective == pytest.approx(reference["eval"]["min_maxmin_obj"], rel=1e-6)
     assert found.gap <= 1e-6
@@ -22,7 +22,7 @@ def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("reference", references("max_min_fairness_packed"), ids=lambda r: r["input"])
 def test_the_objective_with_all_pairs_is_the_public_one(reference: dict[str, Any]) -> None:
-    """To 1e-6, by what the jobs get."""
+    """With all pairs, the objective equals the public one to 1e-6, by throughputs."""
     there = snapshot(reference["input"], pairs=True)
     found = max_min_fairness.allocate(there)
     assert found.objective == pytest.approx(reference["eval"]["min_maxmin_obj"], rel=1e-6)
@@ -31,7 +31,10 @@ def test_the_objective_with_all_pairs_is_the_public_one(reference: dict[str, Any
 
 
 def test_types_too_small_for_a_job_are_none_of_its_due() -> None:
-    """Two jobs of two workers each, one of which would run fast on a type that has only one: they are due the same."""
+    """Types that are too small for a job do not count in its equal share.
+
+    Two jobs of two workers each have the same share, although one would be fast on a type with a single worker.
+    """
     jobs = tuple(Active(Job(str(k), "any", 1.0, 2), 1.0) for k in range(2))
     types = WorkerType("v100", 1), WorkerType("k80", 2)
     there = Snapshot(types, (Placement(0), Placement(1)), jobs, np.array([[50.0, 3.0], [0.0, 3.0]]))
@@ -41,7 +44,10 @@ def test_types_too_small_for_a_job_are_none_of_its_due() -> None:
 
 
 def test_the_example_of_the_dissertation() -> None:
-    """Section 5.4.1: three jobs that gain differently from a V100 get 10 % more than a third of each worker."""
+    """Three jobs with different speed-ups on a V100 get 10 % more than a third each.
+
+    Source: Narayanan's dissertation, section 5.4.1.
+    """
     steps = np.array([[40.0, 10.0], [12.0, 4.0], [100.0, 50.0]])
     jobs = tuple(Active(Job(str(k), "any", 1.0), 1.0) for k in range(3))
     types = WorkerType("v100", 1), WorkerType("k80", 1)
@@ -54,7 +60,10 @@ def test_the_example_of_the_dissertation() -> None:
 
 
 def test_weights_by_hand() -> None:
-    """Section 5.4.1 divides by weights: of one worker a job of weight 3 has three quarters of the time, one of weight 1 a quarter."""
+    """Weights of 3 and 1 on one worker: three quarters and a quarter of the time.
+
+    Source: Narayanan's dissertation, section 5.4.1, which divides by weights.
+    """
     jobs = tuple(Active(Job(name, "any", 1.0, weight=weight), 1.0) for name, weight in (("light", 1.0), ("heavy", 3.0)))
     there = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.array([[8.0], [20.0]]))
     found = max_min_fairness.allocate(there)
@@ -63,7 +72,11 @@ def test_weights_by_hand() -> None:
 
 
 def test_who_has_what_is_asked_for_it_is_told_who_has_least() -> None:
-    """Job b, as fast everywhere, runs all the time and can have no more; job a has as much in a quarter of the time."""
+    """The reason of a satisfied job names the job with the least share.
+
+    Job b, equally fast everywhere, runs all the time and can have no more. Job a has as much in a quarter of the
+    time.
+    """
     jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "ab")
     types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Placement(0), Placement(1))
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0], [1.0, 1.0]])))
@@ -74,7 +87,10 @@ def test_who_has_what_is_asked_for_it_is_told_who_has_least() -> None:
 
 
 def test_of_many_that_have_least_some_are_named() -> None:
-    """Four alike jobs, beside one that needs little."""
+    """With many limiting jobs, the reason names some of them.
+
+    There are four identical jobs beside one that needs little.
+    """
     jobs = tuple(Active(Job(str(k), "m", 9.0), 9.0) for k in range(5))
     types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Placement(0), Placement(1))
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0]] + [[1.0, 1.0]] * 4)))

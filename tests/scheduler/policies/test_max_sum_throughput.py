@@ -1,4 +1,4 @@
-"""Maximum total throughput against the public policy, and on a case worked out by hand."""
+"""Maximum total throughput: against the public policy, and by hand."""
 
 from typing import Any
 
@@ -14,7 +14,10 @@ from tests.scheduler.helpers.gavel import references, snapshot
 
 @pytest.mark.parametrize("reference", references("max_sum_throughput_perf"), ids=lambda r: r["input"])
 def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
-    """To 1e-6; it is what the jobs get; the gap was verified."""
+    """The objective equals the public one to 1e-6, and the jobs' throughputs.
+
+    Its gap is verified.
+    """
     there = snapshot(reference["input"])
     found = max_sum_throughput.allocate(there)
     assert found.objective == pytest.approx(reference["eval"]["sum_throughput"], rel=1e-6)
@@ -23,7 +26,7 @@ def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
 
 
 def test_jobs_of_short_steps_come_first_and_share_where_that_is_more() -> None:
-    """On one worker, 10 steps a second beat 4; side by side, at 80 % each, both together beat 10."""
+    """On one worker, 10 steps a second beat 4; two jobs that keep 80 % beat 10."""
     jobs = Active(Job("a", "any", 1.0), 1.0), Active(Job("b", "any", 1.0), 1.0)
     alone = Snapshot((WorkerType("v100", 1),), (Placement(0),), jobs, np.array([[10.0], [4.0]]))
     assert max_sum_throughput.allocate(alone).objective == pytest.approx(10.0)

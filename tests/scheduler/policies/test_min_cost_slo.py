@@ -1,4 +1,7 @@
-"""Least cost with deadlines against the public policy, against one program with every job by itself, and by hand."""
+"""Minimum cost with deadlines: against the public policy, a program, by hand.
+
+The program has every job by itself.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +36,7 @@ TYPES = WorkerType("v100", 1, 1, 0.8), WorkerType("k80", 1, 1, 0.1)
 
 
 def _two(keen_slo_s: float | None, dull_slo_s: float | None) -> Snapshot:
-    """A job that a V100 makes 10 times as fast as a K80, and one that it makes 4 times as fast."""
+    """A job that is 10 times as fast on a V100 as on a K80, and one 4 times as fast."""
     jobs = (
         Active(Job("keen", "a", 1e3, slo_s=keen_slo_s), 100.0),
         Active(Job("dull", "b", 1e3, slo_s=dull_slo_s), 100.0, 10.0),
@@ -43,7 +46,10 @@ def _two(keen_slo_s: float | None, dull_slo_s: float | None) -> Snapshot:
 
 @pytest.mark.parametrize("reference", PUBLIC, ids=lambda r: f"{r['policy'][38:]}-{r['input']}")
 def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
-    """To 1e-6, with all deadlines met, which the public policy counts from now on."""
+    """The objective equals the public one to 1e-6, with all deadlines met.
+
+    The public policy counts deadlines from now on.
+    """
     given = snapshot(reference["input"], pairs="packed" in reference["policy"])
     given = replace(given, jobs=tuple(replace(active, elapsed_s=0.0) for active in given.jobs))
     found = min_cost_slo.allocate(given)
@@ -56,9 +62,11 @@ def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
 
 
 def test_in_rounds_a_deadline_is_met_a_round_early_where_that_can_be() -> None:
-    """In rounds of 10 s the 50 s until the deadline are 40: 2.5 steps a second, for which it has half of the V100.
+    """With rounds, deadlines are met one round early if possible.
 
-    Where no time is left for a round more, it has all that there is; where deadlines conflict only so, they are taken as they are.
+    In rounds of 10 s, the 50 s until the deadline become 40: 2.5 steps a second, for which the job has half of the
+    V100. If no time is left for a round more, the job has all that exists. If deadlines conflict only because of
+    this, the exact deadlines are used.
     """
     given = replace(_two(None, 60.0), round_s=10.0)
     assert min_cost_slo.allocate(given).dense(given)[1] == pytest.approx([0.5, 0.5])
@@ -76,7 +84,10 @@ def test_in_rounds_a_deadline_is_met_a_round_early_where_that_can_be() -> None:
 
 
 def test_a_simulation_by_least_cost_with_deadlines_has_none_late() -> None:
-    """With workers for all; told of no round, as the public policy is, a part of the jobs is late by less than a round."""
+    """A simulation with enough workers meets all deadlines.
+
+    Without the round's length, as in the public policy, some jobs are late by less than a round.
+    """
     table = packaged()
     work = static(table, 100, 0, COST_DRAWS)
     types = tuple(WorkerType(name, 100, 1, usd) for name, usd in (("v100", 2.48), ("p100", 1.46), ("k80", 0.45)))
@@ -94,9 +105,10 @@ def test_a_simulation_by_least_cost_with_deadlines_has_none_late() -> None:
 
 
 def test_a_deadline_by_hand() -> None:
-    """The dull job has 60 - 10 s for 100 steps: 2 steps a second, for which it has a third of the V100 and the rest of the K80.
+    """The slow job has 60 - 10 s for 100 steps: 2 steps a second.
 
-    The keen one then is on the K80 for a third of the time and on the V100 for two thirds.
+    For that it has a third of the V100 and the rest of the K80. The other job is then on the K80 for a third of the
+    time and on the V100 for two thirds.
     """
     given = _two(None, 60.0)
     found = min_cost_slo.allocate(given)
@@ -106,9 +118,11 @@ def test_a_deadline_by_hand() -> None:
 
 
 def test_all_throughput_over_all_cost() -> None:
-    """Only the keen job runs, on the V100, at 10 / 0.8 steps a dollar; with the dull one's deadline it has its K80 besides.
+    """Total throughput over total cost, by hand.
 
-    By hand: of 10 a + 4 b + c over 0.8 (a + b) + 0.1 (c + d), the V100 buys the keen job 12.5 and the K80 anyone 10.
+    Only the fast job runs, on the V100, at 10 / 0.8 steps a dollar; with the slow one's deadline it has its K80 in
+    addition. Of 10 a + 4 b + c over 0.8 (a + b) + 0.1 (c + d), the V100 buys the fast job 12.5, and the K80 buys
+    any job 10.
     """
     found = min_cost_slo.allocate(_two(None, None), ratio=True)
     assert found.objective == pytest.approx(12.5)
@@ -118,7 +132,7 @@ def test_all_throughput_over_all_cost() -> None:
 
 
 def test_a_deadline_that_is_over_and_one_that_is_too_soon() -> None:
-    """Both are told, and take part without."""
+    """Past and impossible deadlines are reported; the jobs run without them."""
     given = _two(5.0, 10.0)
     found = min_cost_slo.allocate(given)
     assert found.objective == pytest.approx(min_cost.allocate(given).objective)
@@ -128,7 +142,7 @@ def test_a_deadline_that_is_over_and_one_that_is_too_soon() -> None:
 
 
 def test_of_two_that_conflict_one_is_kept() -> None:
-    """Each wants more than half of the V100 by itself."""
+    """Two deadlines that each need more than half of the V100: one is kept."""
     given = _two(14.0, 45.0)
     found = min_cost_slo.allocate(given)
     late = [reason.binding.startswith("its deadline is given up") for reason in found.reasons]
@@ -148,7 +162,7 @@ def _alone(given: Snapshot, found: Allocation) -> list[bool]:
 
 
 def _by_itself(given: Snapshot, kept: list[bool]) -> float:
-    """The objective with a group a job, with deadlines of those that are kept."""
+    """The objective with each job as its own group, and the kept deadlines."""
     shares = AllocationVariables(given, (np.arange(len(given.jobs)),))
     groups, variables, steps = shares.throughput
     wanted = np.array([a.remaining_steps / (a.job.slo_s - a.elapsed_s) if k else 0.0
@@ -161,7 +175,10 @@ def _by_itself(given: Snapshot, kept: list[bool]) -> float:
 @examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 14))
 def test_it_is_the_best_and_nobody_is_given_up_in_vain(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
-    """With jobs as groups of their own the objective is the same, and no deadline that was given up could be added."""
+    """The objective is optimal, and no given-up deadline could be added.
+
+    Each job is its own group in the comparison.
+    """
     given = crowd(seed, jobs, pairs, spread, slo=True)
     found = min_cost_slo.allocate(given)
     assert_it_can_be(given, found)

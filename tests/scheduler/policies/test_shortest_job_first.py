@@ -1,4 +1,4 @@
-"""Shortest job first, by hand and on crowds."""
+"""Shortest job first: by hand, and on random jobs."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ TYPES = WorkerType("v100", 2), WorkerType("k80", 1)
 
 
 def _three(scale: int = 1) -> Snapshot:
-    """100, 20 and 50 seconds on a V100, four times that on a K80."""
+    """Jobs of 100, 20 and 50 seconds on a V100, four times that on a K80."""
     jobs = tuple(
         Active(Job(name, "any", 1e3, s), steps)
         for name, steps, s in (("c", 400.0, 1), ("a", 80.0, 1), ("b", 200.0, scale))
@@ -27,7 +27,7 @@ def _three(scale: int = 1) -> Snapshot:
 
 
 def test_three_jobs_by_hand() -> None:
-    """The two shortest have the V100s, the longest the K80."""
+    """The two shortest jobs have the V100s, the longest the K80."""
     found = shortest_job_first.allocate(_three())
     assert found.dense(_three()) == pytest.approx(np.array([[0, 1.0], [1.0, 0], [1.0, 0]]))
     assert found.objective == pytest.approx(20.0)
@@ -35,14 +35,17 @@ def test_three_jobs_by_hand() -> None:
 
 
 def test_a_longer_one_goes_on_where_one_fits_nowhere() -> None:
-    """The second asks for two workers, of which one is left."""
+    """A longer job passes a job of two workers if only one worker is left."""
     found = shortest_job_first.allocate(_three(2))
     assert found.dense(_three(2)) == pytest.approx(np.array([[1.0, 0], [1.0, 0], [0, 0]]))
     assert "job b, for which too few are left" in found.reasons[2].binding
 
 
 def test_nobody_joins_the_first() -> None:
-    """All keep nearly all beside each other: on two workers the third joins the second."""
+    """No job joins the first: on two workers the third joins the second.
+
+    All keep nearly all of their throughput beside each other.
+    """
     jobs = tuple(Active(Job(str(k), "any", 1e3), 10.0 * (k + 1)) for k in range(3))
     pairs = Pairs(np.zeros(3, dtype=int), np.full((1, 1, 1), 0.9))
     given = Snapshot((WorkerType("v100", 2),), (Placement(0),), jobs, np.ones((3, 1)), pairs)
@@ -53,7 +56,10 @@ def test_nobody_joins_the_first() -> None:
 @examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 14))
 def test_the_first_is_finished_as_soon_as_any_can_be(seed: int, pairs: bool, spread: bool, jobs: int) -> None:
-    """No job alone on any workers is sooner, and it is, with others beside or not."""
+    """The first completion is as early as possible.
+
+    No job alone on any workers completes earlier.
+    """
     given = crowd(seed, jobs, pairs, spread)
     found = shortest_job_first.allocate(given)
     assert_it_can_be(given, found)

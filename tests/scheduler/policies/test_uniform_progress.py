@@ -1,4 +1,4 @@
-"""Uniform progress: its rules by hand, and deadlines that are kept whatever spot workers do."""
+"""Uniform progress: its rules by hand, and deadlines with any spot availability."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,10 @@ SPOT, DEMAND = 0, 1
 
 
 def _one(remaining: float, elapsed_s: float, there: bool, slo_s: float | None = 200.0, speed: float = 1.0) -> Snapshot:
-    """A job of 100 steps, one a second on demand, by default to be finished in 200 s; a spot worker is there or not."""
+    """A job of 100 steps, one a second on demand, with a deadline of 200 s by default.
+
+    A spot worker is available or not.
+    """
     types = WorkerType("v100 spot", int(there), 1, 1.0, True), WorkerType("v100", 1, 1, 3.0)
     jobs = (Active(Job("job", "any", 100.0, slo_s=slo_s), remaining, elapsed_s),)
     return Snapshot(types, (Placement(SPOT), Placement(DEMAND)), jobs, np.array([[speed, 1.0]]))
@@ -43,20 +46,26 @@ def _where(given: Snapshot, now: int | None = None, changeover_s: float = 5.0) -
 
 
 def test_spot_workers_are_taken_when_they_are_there() -> None:
-    """Also by a job that is behind; and kept."""
+    """Available spot workers are taken, also by a job that is behind, and kept."""
     assert _where(_one(100.0, 0.0, True)) == SPOT
     assert _where(_one(90.0, 50.0, True)) == SPOT
     assert _where(_one(90.0, 50.0, True), SPOT) == SPOT
 
 
 def test_without_them_who_is_ahead_waits_and_who_is_behind_pays() -> None:
-    """After 50 of 200 s, 25 of 100 steps are due."""
+    """Without spot workers, a job that is ahead waits, and one that is behind pays.
+
+    After 50 of 200 s, 25 of 100 steps are due.
+    """
     assert _where(_one(74.0, 50.0, False)) is None
     assert _where(_one(76.0, 50.0, False)) == DEMAND
 
 
 def test_on_demand_until_it_is_ahead_by_two_changes() -> None:
-    """10 s ahead is 5 steps more: at 70 it moves to spot workers, not at 71, unless moving is free; without them it stays."""
+    """A job on demand moves to spot workers when it is ahead by two moves.
+
+    10 s ahead is 5 steps more: at 70 it moves, not at 71, unless moving is free. Without spot workers it stays.
+    """
     assert _where(_one(71.0, 50.0, True), DEMAND) == DEMAND
     assert _where(_one(70.0, 50.0, False), DEMAND) == DEMAND
     assert _where(_one(70.0, 50.0, True), DEMAND) == SPOT
@@ -65,9 +74,9 @@ def test_on_demand_until_it_is_ahead_by_two_changes() -> None:
 
 
 def test_the_safety_net() -> None:
-    """With 9 s to spare two changes of 5 s are too many: on demand, unless it is on spot workers, which costs no time.
+    """With 9 s to spare, two moves of 5 s are too many: the job runs on demand.
 
-    With 4 s to spare not even that.
+    A job on spot workers stays there, which costs no time. With 4 s to spare it does not.
     """
     assert _where(_one(91.0, 100.0, True)) == DEMAND
     assert _where(_one(91.0, 100.0, True), SPOT) == SPOT
@@ -78,14 +87,17 @@ def test_the_safety_net() -> None:
 
 
 def test_without_a_deadline_it_takes_spot_workers_only() -> None:
-    """It waits for them as long as it takes, even if it comes from workers on demand."""
+    """Without a deadline a job waits for spot workers, even after on-demand workers."""
     assert _where(_one(50.0, 1e6, False, None), DEMAND) is None
     assert _where(_one(100.0, 1e6, True, None)) == SPOT
     assert _where(_one(100.0, 1e6, False, None)) is None
 
 
 def test_without_a_deadline_or_any_spot_workers_that_run_it_it_takes_what_is_left() -> None:
-    """In a cluster without spot types, or where it does no step on them; who has a deadline goes first."""
+    """A job without deadline and usable spot types uses remaining on-demand workers.
+
+    Jobs with a deadline go first.
+    """
     types = WorkerType("v100", 1, 1, 3.0), WorkerType("p100", 0, 1, 1.0, True)
     jobs = tuple(
         Active(Job(name, "any", 100.0, slo_s=slo_s), 100.0, 1.0) for name, slo_s in (("a", None), ("b", 101.0))
@@ -103,7 +115,10 @@ def test_without_a_deadline_or_any_spot_workers_that_run_it_it_takes_what_is_lef
 
 
 def test_who_has_least_to_spare_comes_first() -> None:
-    """Of two jobs and one spot worker; the other is as far as it has to be, and waits."""
+    """Of two jobs, the one with less slack has the spot worker.
+
+    The other has enough progress, and waits.
+    """
     types = WorkerType("v100 spot", 1, 1, 1.0, True), WorkerType("v100", 2, 1, 3.0)
     jobs = tuple(
         Active(Job(name, "any", 100.0, slo_s=slo_s), 50.0, 50.0) for name, slo_s in (("a", 200.0), ("b", 150.0))
@@ -115,7 +130,10 @@ def test_who_has_least_to_spare_comes_first() -> None:
 
 
 def test_of_those_with_as_much_to_spare_who_came_first_does_not_depend_on_the_order() -> None:
-    """Without deadlines all have as much: of three, told in any order, the one that came first has the two spot workers."""
+    """With equal slack, the earliest arrival goes first, in any snapshot order.
+
+    Without deadlines all three jobs have equal slack; the first has the two spot workers.
+    """
     jobs = [Active(Job(f"job{k}", "any", 100.0, 2 - k % 2, arrived_s=float(-k % 3)), 100.0) for k in range(3)]
     types = WorkerType("v100 spot", 2, 1, 1.0, True), WorkerType("v100", 1, 1, 3.0)
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
@@ -128,7 +146,10 @@ def test_of_those_with_as_much_to_spare_who_came_first_does_not_depend_on_the_or
 
 
 def test_on_demand_it_takes_the_cheapest_that_is_in_time() -> None:
-    """A K80 does a step for less, but only a V100 ends within 60 s; with 150 s the K80 does."""
+    """On demand, a job takes the cheapest workers that meet its deadline.
+
+    A K80 costs less per step, but only a V100 ends within 60 s. With 150 s, the K80 does.
+    """
     types = WorkerType("v100", 1, 1, 3.0), WorkerType("k80", 1, 1, 0.5)
     for slo_s, column in ((60.0, 0), (101.0, 1)):
         jobs = (Active(Job("job", "any", 100.0, slo_s=slo_s), 100.0, 1.0),)
@@ -137,7 +158,7 @@ def test_on_demand_it_takes_the_cheapest_that_is_in_time() -> None:
 
 
 def test_it_is_asked_again_in_every_round_and_leaves_workers_free() -> None:
-    """Time alone changes its answer, and who waits is to wait."""
+    """Allocations expire after a round, and free workers stay free."""
     found = allocate(_one(74.0, 50.0, False))
     assert found.holds_s == 0.0
     assert not found.fill
@@ -146,7 +167,10 @@ def test_it_is_asked_again_in_every_round_and_leaves_workers_free() -> None:
 @examples(60)
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.floats(1.3, 4.0), st.integers(0, 3))
 def test_no_deadline_is_missed(there: list[bool], longer: float, changeover_s: int) -> None:
-    """Whenever spot workers come and go, in rounds of 5 s that are lost when they go."""
+    """No deadline is missed, whenever spot workers come and go.
+
+    Rounds take 5 s, and are lost when workers go.
+    """
     round_s, steps = 5.0, 100.0
     slo_s = steps * longer + 2 * changeover_s + 2 * round_s
     remaining, time_s, now = steps, 0.0, None
@@ -171,7 +195,7 @@ def test_no_deadline_is_missed(there: list[bool], longer: float, changeover_s: i
 @examples(60)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(0, 14))
 def test_it_can_be(seed: int, spread: bool, jobs: int) -> None:
-    """On any crowd, of which one type is spot."""
+    """Allocations of random jobs with one spot type are feasible."""
     given = crowd(seed, jobs, False, spread, slo=True)
     types = tuple(replace(own, spot=own.name == "type0") for own in given.types)
     given = replace(given, types=types, changeover_s=10.0)
@@ -191,7 +215,11 @@ def simulated(
     jobs: int = 1,
     round_s: float = 360.0,
 ) -> ClusterRun:
-    """Jobs on as many V100s on the spot and on demand, through the simulator; start: there are spot workers at first."""
+    """Simulate jobs on equally many spot and on-demand V100s.
+
+    Arguments:
+        start: True if spot workers are available at first.
+    """
     table = packaged()
     types = (
         WorkerType("spot", jobs, jobs, SPOT_USD, spot=True, accelerator="v100"),
@@ -206,7 +234,7 @@ def simulated(
 
 
 def blinking(moments: list[float], start: bool, jobs: int) -> list[tuple[float, Event]]:
-    """Spot workers go at the first, come at the second and so on, or the other way round."""
+    """Spot workers that go and come alternately, starting with either."""
     kinds = (WorkersLost, WorkersJoined) if start else (WorkersJoined, WorkersLost)
     return [(when, kinds[k % 2](0, tuple(range(jobs)))) for k, when in enumerate(sorted(set(moments)))]
 
@@ -222,7 +250,10 @@ def blinking(moments: list[float], start: bool, jobs: int) -> list[tuple[float, 
 def test_no_deadline_is_missed_in_simulations(
     moments: list[float], start: bool, longer: float, restart_s: float, jobs: int
 ) -> None:
-    """Whatever spot workers do, with rounds of six minutes and restarts that cost time."""
+    """No deadline is missed in simulations, for any availability of spot workers.
+
+    Rounds take six minutes, and restarts cost time.
+    """
     slo_s = 8 * HOUR * longer
     run = simulated(blinking(moments, start, jobs), 8 * HOUR, slo_s, restart_s, start, jobs)
     for record in run.records:
@@ -231,8 +262,11 @@ def test_no_deadline_is_missed_in_simulations(
 
 
 def test_a_job_works_as_steadily_as_its_deadline_asks() -> None:
-    """A job of eight hours and a deadline of forty finds spot workers for its first two hours and from the twentieth on: it is ahead
-    until half past the ninth (six minutes of work are lost), and waits; then it is on demand until they come back."""
+    """A job of eight hours with a deadline of forty progresses uniformly.
+
+    Spot workers are available in the first two hours and from hour 20 on. The job is ahead until 9:30 (six minutes
+    of work are lost), and waits. Then it is on demand until spot workers come back.
+    """
     run = simulated(
         [(2 * HOUR, WorkersLost(0, (0,))), (20 * HOUR, WorkersJoined(0, (0,)))], 8 * HOUR, 40 * HOUR, 60.0, True
     )
@@ -249,7 +283,11 @@ def test_a_job_works_as_steadily_as_its_deadline_asks() -> None:
 
 
 def test_waiting_has_an_end_when_nothing_else_is_to_come() -> None:
-    """Spot workers are there for two hours and never again: the job is ahead for more than a hundred rounds, and then goes on."""
+    """A waiting job continues although no event is to come.
+
+    Spot workers are available for two hours and never again. The job is ahead for more than a hundred rounds, and
+    then continues on demand.
+    """
     record = simulated([(2 * HOUR, WorkersLost(0, (0,)))], 8 * HOUR, 100 * HOUR, 60.0, True).records[0]
     assert record.finished_s == pytest.approx((23.75 + 6.1) * HOUR, rel=0.02)
 
@@ -259,8 +297,11 @@ LOGS = Path(__file__).resolve().parents[4] / "shared" / "data" / "prices"
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the published logs of instances are not beside the repository")
 def test_on_published_logs_deadlines_are_met_below_the_price_on_demand() -> None:
-    """Every third kind of instance that somebody looked after, for two days or three; a job of four fifths of that time, changes of
-    five minutes: no deadline is missed, and it costs less than on demand wherever there ever was an instance."""
+    """On published logs, deadlines are met below the on-demand price.
+
+    Every third observed instance type is used, for two or three days. The job needs four fifths of that time, and
+    moves cost five minutes. The cost is below on demand wherever an instance was available.
+    """
     every = [one for _, log in read_availability(LOGS) for one in log]
     assert len(every) >= 20
     savings = []

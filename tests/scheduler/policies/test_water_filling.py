@@ -1,4 +1,7 @@
-"""Water filling against the public policy, and against its definition: one plain program for every job."""
+"""Water filling: against the public policy, and against its definition.
+
+The definition uses one plain program for every job.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -19,14 +22,14 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def normalised(there: Snapshot, found: np.ndarray) -> np.ndarray:
-    """Throughputs, relative to what is due to jobs."""
+    """Throughputs, relative to the jobs' equal shares."""
     return found / equal_share(there) * there.scale / there.weights
 
 
 def agrees(there: Snapshot, found: np.ndarray, reference: dict[str, Any]) -> None:
-    """The sorted head, the least and the sum are those of the public policy.
+    """Compare smallest values, minimum and sum with the public policy.
 
-    Throughputs at which no job can have more without another having less are unique, and so these are equal.
+    Throughputs at which no job can have more unless another has less are unique, so they are equal.
     """
     told = reference["eval"]
     steps = equal_share(there)
@@ -38,7 +41,7 @@ def agrees(there: Snapshot, found: np.ndarray, reference: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("reference", references("wf_perf@none", 2048), ids=lambda r: r["input"])
 def test_levels_are_the_public_ones(reference: dict[str, Any]) -> None:
-    """Sorted normalised throughputs and their sum to 1e-6; also at 2,048 jobs."""
+    """Sorted normalized throughputs and their sum agree to 1e-6, up to 2,048 jobs."""
     there = snapshot(reference["input"])
     found = water_filling.allocate(there)
     agrees(there, found.throughput(there), reference)
@@ -58,14 +61,20 @@ def test_levels_with_pairs_are_the_public_ones(reference: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("reference", references("wf@none", 2048), ids=lambda r: r["input"])
 def test_levels_of_the_blind_policy_are_the_public_ones(reference: dict[str, Any]) -> None:
-    """Where all workers are taken to be alike; the public one does not even look whether a job runs on them."""
+    """The same for the heterogeneity-agnostic policy.
+
+    The public one does not check whether a job can run on a type.
+    """
     there = snapshot(reference["input"])
     there = replace(there, throughputs=np.ones(there.throughputs.shape))
     agrees(there, water_filling.allocate(there).throughput(there), reference)
 
 
 def test_the_example_of_the_dissertation() -> None:
-    """Section 5.4.3: four alike jobs on four workers, one of weight 3: all get a worker, it first, in two rises."""
+    """Four identical jobs on four workers, one of weight 3: all get a worker.
+
+    It gets its worker first, in the first of two rises. Source: Narayanan's dissertation, section 5.4.3.
+    """
     there = crowd(0, count=4, alike=True, weights=(3.0, 1.0, 1.0, 1.0), workers=(4,))
     found = water_filling.allocate(there)
     assert found.dense(there).sum(axis=1) == pytest.approx(np.ones(4))
@@ -76,7 +85,7 @@ def test_the_example_of_the_dissertation() -> None:
 
 
 def test_a_job_is_told_what_is_full() -> None:
-    """Two jobs on one worker: the type is full at the only level."""
+    """Two jobs on one worker: the reason says that the type is full at the only level."""
     there = crowd(0, count=2, alike=True, weights=(1.0, 1.0), workers=(1,))
     reasons = water_filling.allocate(there).reasons
     assert {reason.binding for reason in reasons} == {"level 1 of 1, 0.5 of its equal share: type 0 is full"}
@@ -86,7 +95,10 @@ def test_a_job_is_told_what_is_full() -> None:
 @given(seed=seeds, shared=st.booleans())
 @examples(40)
 def test_it_is_the_lexicographic_optimum(seed: int, shared: bool) -> None:
-    """Levels found by one program a job and a round, without groups, prices or entering pairs, are the same."""
+    """Levels equal those of one program for each job and round.
+
+    The program has no groups, prices or entering pairs.
+    """
     there = crowd(seed, shared=shared)
     found = water_filling.allocate(there)
     rates = there.weights / there.scale
@@ -99,7 +111,10 @@ def test_it_is_the_lexicographic_optimum(seed: int, shared: bool) -> None:
 @given(seed=seeds, shared=st.booleans())
 @examples(25)
 def test_the_water_rises_once_for_every_level(seed: int, shared: bool) -> None:
-    """As many rises are told as there are levels at which jobs end, and each job is told its own."""
+    """There is one rise for every level at which jobs end.
+
+    Each job's reason names its level.
+    """
     there = crowd(seed, shared=shared)
     found = water_filling.allocate(there)
     ends = normalised(there, found.throughput(there))
@@ -113,7 +128,7 @@ def test_the_water_rises_once_for_every_level(seed: int, shared: bool) -> None:
 @given(seed=seeds, shared=st.booleans())
 @examples(40)
 def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool) -> None:
-    """Pareto efficiency: where all others keep what they have, the most that a job can get is what it has."""
+    """Pareto efficiency: no job can have more while all others keep their throughput."""
     there = crowd(seed, shared=shared)
     plain = Plain(there)
     got = water_filling.allocate(there).throughput(there) / equal_share(there)
@@ -124,7 +139,10 @@ def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool)
 @given(seed=seeds)
 @examples(40)
 def test_nobody_would_rather_have_its_share_for_itself(seed: int) -> None:
-    """Sharing incentive: who gets least has no less than if workers were dealt out by weight, equally of each type."""
+    """Sharing incentive: the minimum is at least that of equal shares by weight.
+
+    Equal shares are of each type.
+    """
     there = crowd(seed)
     dealt = min(there.workers.sum() / there.weights.sum(), (there.scale / there.weights).min())
     got = normalised(there, water_filling.allocate(there).throughput(there))
@@ -134,7 +152,7 @@ def test_nobody_would_rather_have_its_share_for_itself(seed: int) -> None:
 @given(seed=seeds, shared=st.booleans())
 @examples(25)
 def test_the_least_is_that_of_max_min_fairness(seed: int, shared: bool) -> None:
-    """Water filling goes on where max-min fairness stops; and nobody has less than that."""
+    """The minimum equals that of max-min fairness, and no job is below it."""
     there = crowd(seed, shared=shared)
     found, first = water_filling.allocate(there), max_min_fairness.allocate(there)
     assert found.objective == pytest.approx(first.objective, rel=EXACT)
@@ -143,7 +161,7 @@ def test_the_least_is_that_of_max_min_fairness(seed: int, shared: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_least_is_exact_where_weights_are_unlike(seed: int) -> None:
-    """Weights of 1/50 to 50: what the solver may lose of one level is as little for every job."""
+    """Weights of 1/50 to 50: the solver's error of a level is equally small for all."""
     weights = tuple(np.exp(np.random.default_rng(seed).uniform(-4, 4, 8)).tolist())
     there = crowd(seed, count=8, shared=True, weights=weights)
     found = water_filling.allocate(there)
@@ -153,7 +171,7 @@ def test_the_least_is_exact_where_weights_are_unlike(seed: int) -> None:
 @given(seed=seeds, shared=st.booleans())
 @examples(25)
 def test_the_order_of_jobs_changes_nobodys_throughput(seed: int, shared: bool) -> None:
-    """Each job gets the same wherever it stands."""
+    """Each job's throughput is independent of the order of jobs."""
     there = crowd(seed, shared=shared)
     order = np.random.default_rng(seed).permutation(len(there.jobs))
     other = crowd(seed, shared=shared, order=order)
@@ -164,7 +182,10 @@ def test_the_order_of_jobs_changes_nobodys_throughput(seed: int, shared: bool) -
 @given(seed=seeds)
 @examples(25)
 def test_on_one_type_all_get_equal_time_or_all_of_it(seed: int) -> None:
-    """Section 5.4.4: with workers of one type it is the policy for alike workers: time by weight, and at most all of it."""
+    """On one type, time is divided by weight, and at most all of it.
+
+    This is the policy for homogeneous workers: Narayanan's dissertation, section 5.4.4.
+    """
     there = crowd(seed, workers=(3,), count=6)
     got = water_filling.allocate(there).dense(there).sum(axis=1)
     level = (got * there.scale / there.weights)[got < 1 - EXACT]

@@ -1,4 +1,4 @@
-"""Bills: the price paid, stored with the run."""
+"""Bills: the prices paid, stored with the run."""
 
 from math import nan
 
@@ -13,7 +13,10 @@ from tests.scheduler.helpers.markets import BIG, HOUR, SMALL, market
 
 
 def test_each_second_costs_the_price_of_that_second() -> None:
-    """Nine hours to ten at 3 dollars, then at 0.5: the bill is the integral, and lists both prices."""
+    """Nine hours to ten at 3 dollars, then at 0.5: the bill is the integral.
+
+    It lists both prices.
+    """
     found = bill(market(), SMALL, 9 * HOUR, 12 * HOUR, instances=2)
     assert found.cost_usd == pytest.approx(2 * (3.0 + 2 * 0.5))
     assert found.paid == (Paid(9 * HOUR, 3.0), Paid(10 * HOUR, 0.5))
@@ -22,20 +25,24 @@ def test_each_second_costs_the_price_of_that_second() -> None:
 
 
 def test_a_part_of_an_instance_costs_its_part() -> None:
-    """A job with one of four accelerators pays a fourth; on demand the other price."""
+    """A job with one of four accelerators pays a quarter, spot or on demand."""
     assert bill(market(), BIG, 0.0, HOUR, 0.25).cost_usd == pytest.approx(1.0)
     assert bill(market(), BIG, 0.0, HOUR, spot=False).cost_usd == pytest.approx(12.0)
     assert bill(market(), BIG, HOUR, HOUR).mean_usd_per_hour == 0.0
 
 
 def test_a_bill_survives_being_written_and_read() -> None:
-    """It is plain data: what was paid can be told later, whatever prices have become."""
+    """A bill is plain data, and independent of later prices."""
     found = bill(market(), SMALL, 9 * HOUR, 12 * HOUR)
     assert read_as(Bill, as_data(found), "bill") == found
 
 
 def test_a_lease_that_cannot_be_is_refused() -> None:
-    """It ends before it begins, it is of nothing, it begins before there was a price, or there was none for a while."""
+    """Invalid leases are refused.
+
+    Examples: a lease that ends before it begins, a lease of no instances, and a lease without a price at the start
+    or for a while.
+    """
     gap = Market((Offer(SMALL, "v100", 1, spot=Series((0.0, 5.0, 9.0), (1.0, nan, 1.0))),))
     for wrong in ((SMALL, 2.0, 1.0), (SMALL, 0.0, 7.0), (SMALL, -3.0, 2.0), (SMALL, 6.0, 7.0)):
         with pytest.raises(InputError, match="us-east-1b"):

@@ -1,4 +1,4 @@
-"""Prices of the moment reach the core as events."""
+"""Market prices reach the core as events."""
 
 from dataclasses import replace
 from math import nan
@@ -26,12 +26,15 @@ TYPES = (WorkerType("k80", 4, spot=True, offer=str(OTHER)), WorkerType("v100", 8
 
 
 def at(offer: PriceKey) -> tuple[WorkerType, ...]:
-    """The same, with the V100s elsewhere."""
+    """The same types, with the V100s in another place."""
     return TYPES[0], replace(TYPES[1], offer=str(offer))
 
 
 def test_each_change_is_an_event_with_the_price_of_one_accelerator() -> None:
-    """Counted from the beginning; four accelerators share the price of their instance."""
+    """Each price change is an event, relative to the start, for one accelerator.
+
+    Four accelerators share the price of their instance.
+    """
     found = price_changes(TYPES, market(), 9 * HOUR, 20 * HOUR)
     assert found == ((HOUR, PriceChanged(1, 0.5)),)
     four = Market((Offer(BIG, "v100", 4, spot=Series((0.0, 10.0, 20.0, 30.0), (4.0, 8.0, nan, 2.0))),))
@@ -40,7 +43,7 @@ def test_each_change_is_an_event_with_the_price_of_one_accelerator() -> None:
 
 
 def test_the_first_price_and_the_changes_are_the_price_at_any_moment() -> None:
-    """What the types cost at the beginning, and the last change before a moment, give the market's price then."""
+    """Initial prices and changes give the market's price at any time."""
     begin = 9 * HOUR
     now = {t.name: t.price_usd_per_hour for t in priced(TYPES, market(), begin)}
     assert now["v100"] == market().price_at(SMALL, begin)
@@ -49,13 +52,16 @@ def test_the_first_price_and_the_changes_are_the_price_at_any_moment() -> None:
 
 
 def test_unknown_offers_are_refused() -> None:
-    """With the type that names one."""
+    """Unknown offers are refused, with the type that names them."""
     with pytest.raises(InputError, match=r"worker type v100: offer: found 'aws/x/p3.2xlarge'"):
         price_changes(at(SMALL._replace(zone="x")), market(), 0.0, 1.0)
 
 
 def test_a_run_costs_what_its_leases_are_billed() -> None:
-    """Two accounts of one simulated run on the example prices: the simulator's, told of changes, and bills of the leases."""
+    """The simulator's costs equal the bills of the leases.
+
+    The run uses the example prices and their changes.
+    """
     whole = read_market(EXAMPLES)
     key = next(o.key for o in whole if o.key.zone == "us-east-1d" and o.accelerator == "v100")
     begin = 1584490000.0
@@ -73,12 +79,15 @@ def test_a_run_costs_what_its_leases_are_billed() -> None:
 
 
 def looked_after(*held: InstanceLifetime, end_s: float = 1000.0) -> Availability:
-    """One V100 in the zone of SMALL, from 0 on."""
+    """Availability of one V100 in the zone of SMALL, from 0 on."""
     return Availability(SMALL, "v100", 1, held, (), 0.0, end_s)
 
 
 def test_spot_workers_go_and_come_back() -> None:
-    """All of the type at once, from the state at the beginning on; where nobody looks any more they are there."""
+    """All spot workers of a type go and come back together.
+
+    This includes the state at the start. After the observation they are available.
+    """
     log = looked_after(InstanceLifetime(100.0, 300.0, True), InstanceLifetime(500.0, 900.0, True))
     every = tuple(range(8))
     found = comings(TYPES, [log], 50.0, 10_000.0, checkpoint_s=1e9)
@@ -96,7 +105,10 @@ def test_spot_workers_go_and_come_back() -> None:
 
 
 def test_with_a_notice_that_is_long_enough_they_are_saved() -> None:
-    """On AWS two minutes; not before they came, and not where a checkpoint takes longer."""
+    """A notice that is long enough for a checkpoint saves work.
+
+    AWS gives two minutes. A notice is never before the workers came, and a longer checkpoint is too late.
+    """
     log = looked_after(InstanceLifetime(0.0, 300.0, True), InstanceLifetime(400.0, 450.0, True))
     every = tuple(range(8))
     assert comings(TYPES, [log], 0.0, 500.0, 50.0) == (
@@ -108,7 +120,7 @@ def test_with_a_notice_that_is_long_enough_they_are_saved() -> None:
 
 
 def test_a_notice_saves_what_was_done_since_the_round_began() -> None:
-    """100 s of the first round are done again without one, and none of them with one."""
+    """With a notice, no work is repeated; without, 100 s of the first round are."""
     types = (WorkerType("v100", 1),)
     steps_per_s = throughputs_json.packaged().steps_per_s("A3C", 1, "v100", "")
     work = Workload((Job("0", "A3C", 1000 * steps_per_s),))
@@ -121,7 +133,10 @@ def test_a_notice_saves_what_was_done_since_the_round_began() -> None:
 
 
 def test_least_cost_follows_prices() -> None:
-    """Two types of the same speed; the one that becomes cheaper has the job from the next round on."""
+    """The job moves to the type that becomes cheaper, from the next round on.
+
+    Both types have the same speed.
+    """
     types = (
         WorkerType("v100", 1, price_usd_per_hour=2.0),
         WorkerType("spot", 1, price_usd_per_hour=3.0, spot=True, accelerator="v100"),

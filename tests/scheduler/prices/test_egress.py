@@ -1,4 +1,4 @@
-"""What it costs to move bytes."""
+"""Costs of moving bytes."""
 
 from math import inf
 
@@ -23,13 +23,16 @@ HERE = PriceKey("aws", "us-east-1", "us-east-1a", "p3.2xlarge")
     ],
 )
 def test_the_farther_the_dearer(target: PriceKey, usd: float) -> None:
-    """100 GB: nothing to the same zone, a cent a GB to another, two to another region, nine and one GB free out."""
+    """100 GB cost nothing within a zone, and more with the distance.
+
+    A cent a GB to another zone, two to another region, nine out of the cloud with one GB free.
+    """
     assert move_usd(100 * GB, HERE, target) == pytest.approx(usd)
 
 
 @given(st.sampled_from(sorted(TARIFFS)), st.floats(0, 3e5), st.floats(0, 3e5))
 def test_bands_count_what_went_before(cloud: str, first_gb: float, second_gb: float) -> None:
-    """Two transfers in a month cost what one of both costs."""
+    """Two transfers in a month cost as much as one of both."""
     tariff = TARIFFS[cloud]
     both = tariff.out_usd((first_gb + second_gb) * GB)
     split = tariff.out_usd(first_gb * GB) + tariff.out_usd(second_gb * GB, first_gb * GB)
@@ -37,7 +40,10 @@ def test_bands_count_what_went_before(cloud: str, first_gb: float, second_gb: fl
 
 
 def test_moves_of_a_month_are_charged_as_one() -> None:
-    """A cloud's first gigabyte of a month is free once, and not once a move; each cloud and each month counts for itself."""
+    """The first gigabyte of a month is free once, not once for each move.
+
+    Each cloud and each month counts separately.
+    """
     away, egress, begin_s = PriceKey("azure", "us-east", "", "NC6"), Egress(), 1583020800.0  # 1 March 2020
     costs = [egress.move_usd(0.6 * GB, HERE, away, begin_s + 86400.0 * day) for day in range(32)]
     assert costs[:3] == pytest.approx([0.0, 0.2 * 0.09, 0.6 * 0.09])
@@ -49,7 +55,7 @@ def test_moves_of_a_month_are_charged_as_one() -> None:
 
 
 def test_what_has_no_price_is_refused() -> None:
-    """A cloud without a tariff, a size below zero, bands that do not go on for ever, a price that is none."""
+    """Unknown clouds, negative sizes, and invalid tariffs are refused."""
     with pytest.raises(InputError, match="none for 'awz'"):
         move_usd(1.0, HERE._replace(cloud="awz"), HERE)
     assert move_usd(0.0, HERE._replace(cloud="awz"), HERE) == 0.0

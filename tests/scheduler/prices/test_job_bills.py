@@ -1,4 +1,4 @@
-"""What a run paid, lease by lease."""
+"""Bills of a run, by job and lease."""
 
 import pytest
 
@@ -19,7 +19,10 @@ HOUR = 3600.0
 
 
 def run_of(sharing: bool = False) -> Bills:
-    """Two jobs take turns on one worker that costs 1 dollar an hour, from 400 s on 2 and from 500 s on 4; or share it."""
+    """Two jobs in turn, or together, on one worker with changing prices.
+
+    The worker costs 1 dollar an hour, from 400 s on 2, and from 500 s on 4.
+    """
     table = throughputs_json.packaged()
     steps = 1800 * table.steps_per_s("A3C", 1, "v100", "")
     work = Workload((Job("a", "A3C", steps), Job("b", "A3C", steps)))
@@ -31,7 +34,10 @@ def run_of(sharing: bool = False) -> Bills:
 
 
 def test_each_lease_has_its_prices() -> None:
-    """The first round costs what was known then, the second is paid at two prices, and later ones at the last."""
+    """Each lease lists the prices during it.
+
+    The first round has the initial price, the second two prices, and later ones the last.
+    """
     found = run_of()
     [first, second] = [job.leases[0] for job in found.jobs]
     assert (first.began_s, first.ended_s, first.paid) == (0.0, 360.0, (Paid(0.0, 1.0),))
@@ -44,7 +50,10 @@ def test_each_lease_has_its_prices() -> None:
 
 @pytest.mark.parametrize("sharing", [False, True])
 def test_leases_are_all_that_is_paid(sharing: bool) -> None:
-    """Of each job, and of the run; two that share pay half each; each lease costs its prices times its time."""
+    """The leases add up to the cost of each job and of the run.
+
+    Two jobs that share pay half each. Each lease costs its prices times its time.
+    """
     found = run_of(sharing)
     assert found.cost_usd == pytest.approx(sum(job.cost_usd for job in found.jobs))
     assert any(lease.jobs == 2 for job in found.jobs for lease in job.leases) is sharing
@@ -57,7 +66,10 @@ def test_leases_are_all_that_is_paid(sharing: bool) -> None:
 
 
 def test_checkpoints_that_move_are_paid() -> None:
-    """From zone to zone a cent a gigabyte, to another cloud nine after the first; not where a job stays, or nobody said where."""
+    """Moved checkpoints cost a cent a gigabyte between zones, nine between clouds.
+
+    The first gigabyte to another cloud is free. Jobs that stay, and unknown places, cost nothing.
+    """
     table = throughputs_json.packaged()
     work = Workload((Job("a", "A3C", 3600 * table.steps_per_s("A3C", 1, "v100", "")),))
     names = ("first", "zone", "cloud", "own")
@@ -78,7 +90,7 @@ def test_checkpoints_that_move_are_paid() -> None:
 
 
 def test_gigabytes_that_leave_a_cloud_are_counted_over_all_jobs() -> None:
-    """Two jobs leave a cloud whose first gigabyte of a month is free: it is free once."""
+    """The free gigabyte of a month is shared by all jobs that leave a cloud."""
     table = throughputs_json.packaged()
     steps = 3600 * table.steps_per_s("A3C", 1, "v100", "")
     work = Workload((Job("a", "A3C", steps), Job("b", "A3C", steps)))
@@ -94,5 +106,5 @@ def test_gigabytes_that_leave_a_cloud_are_counted_over_all_jobs() -> None:
 
 
 def test_bills_are_plain_data() -> None:
-    """Written and read again they are the same."""
+    """Bills survive a round trip through text."""
     assert read_as(Bills, as_data(run_of()), "bills.json") == run_of()

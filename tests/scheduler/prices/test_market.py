@@ -1,4 +1,4 @@
-"""Markets: prices of the moment, joined from several files."""
+"""Markets: current prices, merged from several files."""
 
 from dataclasses import replace
 from math import isnan, nan
@@ -13,7 +13,7 @@ from tests.scheduler.helpers.markets import BIG, HOUR, OTHER, SMALL, market
 
 
 def test_a_price_is_that_of_the_moment() -> None:
-    """An instance costs what it costs then, on the spot or on demand; an accelerator its part of it."""
+    """Prices at a time, spot or on demand, of an instance or an accelerator."""
     whole = market()
     assert whole.price_at(SMALL, 0.0) == 3.0
     assert whole.price_at(SMALL, 10 * HOUR) == 0.5
@@ -22,7 +22,10 @@ def test_a_price_is_that_of_the_moment() -> None:
 
 
 def test_the_cheapest_is_by_accelerator() -> None:
-    """A fourth of an instance with four may be cheapest, until a price changes; None where there is no such accelerator."""
+    """The cheapest offer is per accelerator; None if no offer has the accelerator.
+
+    A quarter of an instance with four may be cheapest, until a price changes.
+    """
     whole = market()
     first, later = whole.cheapest(0.0, "v100"), whole.cheapest(11 * HOUR, "v100")
     assert first is not None
@@ -33,7 +36,10 @@ def test_the_cheapest_is_by_accelerator() -> None:
 
 
 def test_what_is_not_there_is_refused_with_its_name() -> None:
-    """An unknown key names the nearest one; a price that nobody knows names the key and the kind of price."""
+    """Unknown keys and missing prices are refused by name.
+
+    The error names the nearest key, or the kind of price.
+    """
     with pytest.raises(InputError, match=r"us-east-1b/p3\.2xlarge"):
         market()[SMALL._replace(instance_type="p3.2xlarg")]
     with pytest.raises(InputError, match="price on demand: found none"):
@@ -43,7 +49,7 @@ def test_what_is_not_there_is_refused_with_its_name() -> None:
 
 
 def test_offers_of_several_files_are_joined() -> None:
-    """Changes of one series come together; an order of files makes no difference."""
+    """Changes of one series are merged, for any order of files."""
     parts = [Offer(SMALL, "v100", 1, spot=Series((t,), (v,))) for t, v in ((5.0, 2.0), (0.0, 1.0), (5.0, 2.0))]
     parts.append(Offer(SMALL, "v100", 1, on_demand=Series.constant(3.0)))
     whole = Market.of(parts)
@@ -57,13 +63,13 @@ def test_offers_of_several_files_are_joined() -> None:
     [Offer(SMALL, "k80", 1, spot=Series.constant(9.0)), Offer(SMALL, "v100", 2), Offer(SMALL, "v100", 1, spot=Series.constant(9.0))],
 )  # fmt: skip
 def test_offers_that_contradict_each_other_are_refused(other: Offer) -> None:
-    """Other accelerators, or another price at the same moment."""
+    """Different accelerators, or two prices at one time, are refused."""
     with pytest.raises(InputError, match=r"us-east-1b/p3\.2xlarge"):
         Market.of([Offer(SMALL, "v100", 1, spot=Series.constant(1.0)), other])
 
 
 def test_one_key_twice_is_refused() -> None:
-    """A market has one offer for each key; an offer has accelerators."""
+    """A market has one offer per key, and offers have accelerators."""
     offer = Offer(OTHER, "k80")
     with pytest.raises(InputError, match="two offers"):
         Market((offer, offer))
@@ -76,7 +82,10 @@ def test_one_key_twice_is_refused() -> None:
 
 
 def test_types_of_workers_get_the_prices_of_the_moment() -> None:
-    """A worker is one accelerator; spot types pay the spot price and others that on demand; types without an offer keep theirs."""
+    """Worker types get current prices of one accelerator, spot or on demand.
+
+    Types without an offer keep their price.
+    """
     spot = WorkerType("v100 spot", 8, spot=True, offer=str(BIG))
     types = (spot, replace(spot, name="v100", spot=False), WorkerType("k80", 4, price_usd_per_hour=0.9))
     found = priced(types, market(), 0.0)
@@ -89,6 +98,6 @@ def test_types_of_workers_get_the_prices_of_the_moment() -> None:
 
 
 def test_a_key_is_written_shortly() -> None:
-    """With its zone where there is one, else with its region."""
+    """A key is written with its zone, or else with its region."""
     assert str(BIG) == "aws/us-east-1a/p3.8xlarge"
     assert str(PriceKey("azure", "us-east", "", "NC6")) == "azure/us-east/NC6"

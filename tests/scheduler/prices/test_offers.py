@@ -1,4 +1,4 @@
-"""Offers at a moment, worked out by hand."""
+"""Best offers at a time, by hand."""
 
 from hocket.scheduler.prices.market import Market, Offer, PriceKey
 from hocket.scheduler.prices.offers import best_offers
@@ -6,12 +6,12 @@ from hocket.scheduler.prices.series import Series
 
 
 def offer(zone: str, spot: Series, demand: Series | None = None, accelerators: float = 1) -> Offer:
-    """Of an instance with K80s."""
+    """An offer of an instance with K80s."""
     return Offer(PriceKey("aws", "us-east-1", zone, "p2"), "k80", accelerators, spot, demand)
 
 
 def test_the_cheapest_of_one_accelerator() -> None:
-    """Prices are of one accelerator, at the moment; who is not on sale then does not count."""
+    """Prices are per accelerator, and offers not on sale do not count."""
     a = offer("a", Series((0.0, 10.0), (0.4, 0.3)), Series.constant(0.9))
     b = offer("b", Series((0.0,), (0.8,)), accelerators=4)
     later = offer("c", Series((20.0,), (0.1,)))

@@ -1,4 +1,4 @@
-"""Series: steps in time, and the area under them."""
+"""Time series: steps, and their integrals."""
 
 from math import inf, isnan, nan
 
@@ -17,7 +17,7 @@ STEPS = st.dictionaries(st.integers(0, 1000), st.floats(0, 50), min_size=1, max_
 
 @given(STEPS, st.lists(st.floats(1000, 3000), min_size=3, max_size=3).map(sorted))
 def test_integrals_of_neighbouring_times_add_up(series: Series, moments: list[float]) -> None:
-    """The integral over two times that meet is that over both."""
+    """Integrals over adjacent times add up."""
     first, middle, last = moments
     whole = series.integral(first, last)
     assert series.integral(first, middle) + series.integral(middle, last) == pytest.approx(whole, abs=1e-6)
@@ -25,7 +25,7 @@ def test_integrals_of_neighbouring_times_add_up(series: Series, moments: list[fl
 
 @given(STEPS, st.integers(0, 400), st.integers(0, 400))
 def test_the_integral_is_the_sum_over_seconds(series: Series, begin: int, length: int) -> None:
-    """Where values change on whole seconds only, the integral is the sum of each second's value."""
+    """With changes at whole seconds, the integral is the sum over seconds."""
     begin += int(series.times_s[0])
     expected = sum(series.at(second) for second in range(begin, begin + length))
     assert series.integral(begin, begin + length) == pytest.approx(expected, abs=1e-6)
@@ -33,13 +33,13 @@ def test_the_integral_is_the_sum_over_seconds(series: Series, begin: int, length
 
 @given(STEPS, st.integers(-10, 1200))
 def test_many_moments_are_asked_as_one(series: Series, now: int) -> None:
-    """`on` gives for an array what `at` gives for each of its moments."""
+    """`on` gives for an array the values that `at` gives for each time."""
     assert np.array_equal(series.on(np.array([now])), [series.at(now)], equal_nan=True)
 
 
 @given(STEPS, st.integers(0, 500), st.integers(1, 800))
 def test_steps_between_tell_the_same_integral(series: Series, begin: int, length: int) -> None:
-    """The steps that a bill lists make up the integral."""
+    """The steps of a bill add up to the integral."""
     begin += int(series.times_s[0])
     steps = series.between(begin, begin + length)
     ends = [start for start, _ in steps[1:]] + [begin + length]
@@ -48,7 +48,10 @@ def test_steps_between_tell_the_same_integral(series: Series, begin: int, length
 
 
 def test_before_the_first_moment_and_in_gaps_nothing_is_known() -> None:
-    """There is no value then, and no integral that touches such a time; a gap's two ends belong to it as they should."""
+    """Before the first time, and in gaps, there is no value and no integral.
+
+    The ends of a gap belong to it as documented.
+    """
     series = Series((10.0, 20.0, 30.0), (1.0, nan, 2.0))
     assert isnan(series.at(9.9))
     assert isnan(series.integral(5, 12))
@@ -61,7 +64,7 @@ def test_before_the_first_moment_and_in_gaps_nothing_is_known() -> None:
 
 
 def test_after_the_last_moment_the_value_stays() -> None:
-    """Nobody says when a price ends."""
+    """After the last time the value continues."""
     assert Series.constant(3.0, 100.0).at(1e12) == 3.0
 
 
@@ -71,13 +74,16 @@ def test_after_the_last_moment_the_value_stays() -> None:
      ((1.0,), (-1.0,)), ((1.0,), (inf,))],
 )  # fmt: skip
 def test_a_series_that_is_none_is_refused(times: tuple[float, ...], values: tuple[float, ...]) -> None:
-    """Nothing, moments out of order or no moments, and values below zero or without bound are refused."""
+    """Invalid series are refused.
+
+    Examples: no times, unordered or invalid times, negative or infinite values.
+    """
     with pytest.raises(InputError):
         Series(times, values)
 
 
 def test_two_values_for_one_moment_are_refused_with_the_place() -> None:
-    """The same one twice counts once."""
+    """Two values for one time are refused with the place; a duplicate counts once."""
     assert Series.of([(1, 2.0), (1, 2.0), (0, nan), (0, nan)], "here").times_s == (0, 1)
     with pytest.raises(InputError, match="here: found 2 and 3 at one moment"):
         Series.of([(1, 2.0), (1, 3.0)], "here")

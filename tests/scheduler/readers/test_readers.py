@@ -1,4 +1,4 @@
-"""Readers: what is right is read, and what is wrong is told with file, line and field."""
+"""Readers: valid files, and errors with file, line and field."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def test_a_trace_is_read(tmp_path: Path) -> None:
-    """In the order of arrival; an SLO is a multiple of the duration on a V100."""
+    """A Gavel trace, in order of arrival; SLOs are multiples of the V100 duration."""
     second = ROW.replace("-1.000000\t5.5", "2.0\t1.5")
     found = read_workload(write(tmp_path, "two.trace", f"{ROW}\n{second}\n"))
     slo_s = 2 * 1200 / packaged().steps_per_s("A3C", 1, "v100", "")
@@ -73,14 +73,17 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_row_of_a_trace_is_told(tmp_path: Path, row: str, expected: str) -> None:
-    """With its line and its field."""
+    """Errors in a trace name line and field."""
     with pytest.raises(InputError, match=rf"bad\.trace, {expected}"):
         read_workload(write(tmp_path, "bad.trace", f"{ROW}\n{row}\n"))
 
 
 @NEEDS
 def test_public_traces_and_workloads_are_the_same_jobs() -> None:
-    """A generated workload as JSON and as a trace, which has whole steps and six decimals."""
+    """A generated workload as JSON and as a trace has the same jobs.
+
+    The trace has whole steps and six decimals.
+    """
     whole, trace = (read_workload(FOLDER / "sim" / f"single_r4_s0.{ending}") for ending in ("json", "trace"))
     for job, other in zip(whole.jobs, trace.jobs, strict=True):
         assert (job.id, job.job_type, job.scale_factor) == (other.id, other.job_type, other.scale_factor)
@@ -104,14 +107,14 @@ LISTED: dict[str, Any] = {"id": 0, "arrival_s": 0.0, "job_type": "A3C", "scale_f
     ],
 )
 def test_a_wrong_job_of_a_list_is_told(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
-    """With its number in the list and its field."""
+    """Errors in a list name the job's number and the field."""
     path = write(tmp_path, "bad.json", json.dumps([LISTED, {**LISTED, "id": 1, **change}]))
     with pytest.raises(InputError, match=f"bad.json, line 1: {expected}"):
         read_workload(path)
 
 
 def test_a_number_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
-    """NaN is none."""
+    """NaN is refused."""
     text = json.dumps([{**LISTED, "total_steps": float("nan")}])
     with pytest.raises(InputError, match="NaN is not a number that JSON knows"):
         read_workload(write(tmp_path, "nan.json", text))
@@ -140,7 +143,7 @@ entities = st.builds(Entity, st.text(max_size=3), st.floats(1e-3, 1e3), st.sampl
 )
 @examples(50)
 def test_writing_and_reading_a_workload_are_inverses(some: list[Job], origin: str, teams: list[Entity]) -> None:
-    """Whatever jobs, names and entities."""
+    """Workloads survive a round trip, with any jobs, names and entities."""
     whole = Workload(tuple(sorted(some, key=lambda job: job.arrived_s)), origin, tuple(teams))
     assert parse(as_text(whole), "here") == whole
 
@@ -164,7 +167,7 @@ def test_writing_and_reading_a_workload_are_inverses(some: list[Job], origin: st
     ],
 )
 def test_a_wrong_workload_is_told(tmp_path: Path, text: str, expected: str) -> None:
-    """With the file and the field."""
+    """Errors in a workload name file and field."""
     with pytest.raises(InputError, match=f"own.json.*{expected}"):
         read_workload(write(tmp_path, "own.json", text))
 
@@ -173,7 +176,10 @@ SIA = "name,time,application,num_replicas,batch_size\ncifar10-0,107,cifar10,6,20
 
 
 def test_a_workload_of_sia_is_read(tmp_path: Path) -> None:
-    """Replicas are rounded down to a scale factor; the work in hours of one worker is that of the application."""
+    """Replicas are rounded down to a scale factor; work comes from the application.
+
+    Work is in hours of one worker.
+    """
     found = read_workload(write(tmp_path, "sia.csv", SIA))
     assert [(job.id, job.scale_factor, job.arrived_s) for job in found.jobs] == [
         ("bert-1", 1, 12),
@@ -184,7 +190,7 @@ def test_a_workload_of_sia_is_read(tmp_path: Path) -> None:
 
 
 def test_a_workload_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
-    """It begins with a byte order mark, and its lines end as on Windows."""
+    """A file with a byte order mark and Windows line ends is read."""
     plain = read_workload(write(tmp_path, "sia.csv", SIA))
     (tmp_path / "sia.csv").write_bytes(("\ufeff" + SIA.replace("\n", "\r\n")).encode())
     assert read_workload(tmp_path / "sia.csv") == plain
@@ -204,7 +210,7 @@ def test_a_workload_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_row_of_sia_is_told(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
-    """With its line and its field."""
+    """Errors in a Sia workload name line and field."""
     with pytest.raises(InputError, match=f"sia.csv(, |: ){expected}"):
         read_workload(write(tmp_path, "sia.csv", SIA.replace(*change)))
 
@@ -216,7 +222,11 @@ PHILLY = (
 
 
 def test_a_trace_of_philly_is_read(tmp_path: Path) -> None:
-    """The earliest comes at 0, what never ran is left out, durations are those on a V100, and the seed draws the models."""
+    """A Philly-style trace.
+
+    The earliest job arrives at 0, and jobs that never ran are omitted. Durations are on a V100, and the seed draws
+    the models.
+    """
     path = write(tmp_path, "philly.csv", PHILLY)
     found = read_workload(path, seed=3)
     assert [(job.id, job.scale_factor, job.arrived_s) for job in found.jobs] == [("3", 4, 0), ("2", 1, 60)]
@@ -236,7 +246,7 @@ def test_a_trace_of_philly_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_row_of_philly_is_told(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
-    """With its line and its field."""
+    """Errors in a Philly-style trace name line and field."""
     with pytest.raises(InputError, match=f"philly.csv, {expected}"):
         read_workload(write(tmp_path, "philly.csv", PHILLY.replace(*change)))
 
@@ -248,7 +258,7 @@ TABLE: dict[str, Any] = {
 
 
 def edited(*keys: str, value: Any) -> str:
-    """The table above with one value changed."""
+    """The table above with one changed value."""
     whole: dict[str, Any] = json.loads(json.dumps(TABLE))
     inner = whole
     for key in keys[:-1]:
@@ -258,7 +268,10 @@ def edited(*keys: str, value: Any) -> str:
 
 
 def test_a_throughput_table_is_read(tmp_path: Path) -> None:
-    """A pair that stands there once counts for both; what is not there is 0; and our own format keeps all of it."""
+    """A pair listed once counts for both jobs; missing values are 0.
+
+    Hocket's own format keeps all values.
+    """
     table = gavel_throughputs.read(write(tmp_path, "table.json", json.dumps(TABLE)))
     assert table.places == (("v100", True), ("v100", False))
     assert table.alone.tolist() == [[4.0, 3.0], [2.0, 0.0]]
@@ -283,13 +296,13 @@ def test_a_throughput_table_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_throughput_is_told(tmp_path: Path, text: str, expected: str) -> None:
-    """With the keys that lead to it."""
+    """Errors in a throughput table name the path of keys."""
     with pytest.raises(InputError, match=f"table.json.*{expected}"):
         gavel_throughputs.read(write(tmp_path, "table.json", text))
 
 
 def test_a_wrong_table_in_our_format_is_told() -> None:
-    """Rows, columns and pairs are counted."""
+    """Rows, columns and pairs of Hocket's format are checked."""
     good = throughputs_json.as_text(packaged())
     for change, expected in (
         (("hocket-throughputs-1", "hocket-throughputs-0"), "format"),
@@ -303,7 +316,7 @@ def test_a_wrong_table_in_our_format_is_told() -> None:
 
 @NEEDS
 def test_the_packaged_table_is_the_public_one() -> None:
-    """Number by number."""
+    """Each number of the packaged table equals the public one."""
     public, ours = gavel_throughputs.read(FOLDER / "simulation_throughputs.json"), packaged()
     rows, columns = [public.row[kind] for kind in ours.kinds], [public.column[place] for place in ours.places]
     assert (public.alone[rows][:, columns] == ours.alone).all()
@@ -312,7 +325,7 @@ def test_the_packaged_table_is_the_public_one() -> None:
 
 @NEEDS
 def test_a_snapshot_is_read() -> None:
-    """As the policies' tests make it by hand."""
+    """A snapshot file equals the snapshot that the policies' tests build."""
     name = "N128_seed2_multi.json"
     for mixed in (False, True):
         found, byhand = gavel_snapshot.read(FOLDER / "policies" / name, mixed=mixed), snapshot(name, mixed=mixed)
@@ -324,7 +337,7 @@ def test_a_snapshot_is_read() -> None:
 
 
 def test_a_wrong_snapshot_is_told(tmp_path: Path) -> None:
-    """With the file and the field."""
+    """Errors in a snapshot name file and field."""
     job = {"id": 1, "job_type": "A", "total_steps": 3.0, "num_steps_remaining": 2.0, "throughput": {"v100": 1.0}}
     good: dict[str, Any] = {"worker_types": ["v100"], "cluster": {"v100": 2}, "jobs": [job]}
     assert gavel_snapshot.read(write(tmp_path, "ok.json", json.dumps(good))).workers.tolist() == [2.0]
@@ -352,7 +365,7 @@ def test_a_wrong_snapshot_is_told(tmp_path: Path) -> None:
 
 
 def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes, unpacked, and rows."""
+    """Bytes, unpacked bytes, and rows are bounded."""
     monkeypatch.setattr("hocket.scheduler.readers._rows.MOST_BYTES", 1000)
     packed = tmp_path / "long.trace.gz"
     packed.write_bytes(gzip.compress(f"{ROW}\n".encode() * 100))
@@ -365,7 +378,7 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_objects_are_counted_before_they_are_parsed(tmp_path: Path) -> None:
-    """What is within the bytes may still be more than memory holds once it is parsed."""
+    """Objects are counted before parsing, because they may exceed memory."""
     many = write(tmp_path, "many.json", "[" + "{}," * 1_000_001 + "{}]")
     for reader in (read_workload, gavel_throughputs.read, gavel_snapshot.read, throughputs_json.read):
         with pytest.raises(InputError, match=r"many\.json: found 1000002 objects; expected at most "):
@@ -374,7 +387,7 @@ def test_objects_are_counted_before_they_are_parsed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["empty.csv", "empty.trace"])
 def test_empty_lines_are_counted_before_they_are_passed_over(tmp_path: Path, name: str) -> None:
-    """A file of nothing else takes as long as one of as many rows."""
+    """Empty lines count as rows, because they cost as much time."""
     head = "name,time,application,num_replicas" if name.endswith(".csv") else ROW
     with pytest.raises(InputError, match=r"empty\..*: found 2000001 lines; expected at most 2000000"):
         read_workload(write(tmp_path, name, head + "\n" * 2_000_001))
@@ -391,7 +404,7 @@ def test_empty_lines_are_counted_before_they_are_passed_over(tmp_path: Path, nam
     ],
 )
 def test_a_pipe_is_read_as_a_file_is(tmp_path: Path, name: str, content: str, read: Callable[[Path], object]) -> None:
-    """It has its content only once."""
+    """A pipe, which can be read only once, is accepted."""
     pipe = tmp_path / name
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=(content,), daemon=True)
@@ -408,7 +421,7 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path: Path, name: str, content: str, re
 
 @pytest.mark.parametrize("name", ["jobs.txt", "jobs", "jobs.csv"])
 def test_an_unknown_format_is_told(tmp_path: Path, name: str) -> None:
-    """By its name, or by its header."""
+    """Unknown formats are refused by name or by header."""
     with pytest.raises(InputError, match="expected a"):
         read_workload(write(tmp_path, name, "a,b\n1,2\n"))
     with pytest.raises(InputError, match="no such file"):
@@ -428,7 +441,7 @@ READERS: list[Callable[[Path], object]] = [
 def test_whatever_a_file_holds_there_is_one_error_or_none(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, which: int
 ) -> None:
-    """Never a traceback of another kind."""
+    """Any content gives a result or one InputError."""
     path = tmp_path_factory.mktemp("any") / "file.json"
     path.write_bytes(content)
     with suppress(InputError):

@@ -1,4 +1,4 @@
-"""Workers from YAML: a list of types, and cluster files as plans have them."""
+"""Workers from YAML: a list of types, or a cluster file of plans."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hocket.scheduler.readers import throughputs_json, workers_yaml
 
 
 def test_a_list_of_types(tmp_path: Path) -> None:
-    """Every field, and what is left out."""
+    """A list of types, with all fields or only the required ones."""
     path = tmp_path / "workers.yaml"
     path.write_text(
         "workers:\n  - {name: v100, workers: 36, per_server: 4, price_usd_per_hour: 2.5}\n  - {name: k80, workers: 2}\n"
@@ -19,7 +19,10 @@ def test_a_list_of_types(tmp_path: Path) -> None:
 
 
 def test_a_cluster_file_counts_by_type(tmp_path: Path) -> None:
-    """Types have the table's names where it knows them by their first word only."""
+    """A cluster file counts devices by type.
+
+    Types have the table's name if it has only the first word of their names.
+    """
     path = tmp_path / "cluster.yaml"
     path.write_text(
         "name: mixed\nlevels:\n  - {name: server, width: 4, bandwidth_bytes_per_s: 1e9}\n"
@@ -44,7 +47,7 @@ def test_a_cluster_file_counts_by_type(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, place: str) -> None:
-    """One clear error each."""
+    """Each mistake gives one clear error."""
     path = tmp_path / "workers.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as caught:

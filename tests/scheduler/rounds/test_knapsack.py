@@ -1,4 +1,4 @@
-"""Packing: compared with trying every choice."""
+"""Packing, compared with an exhaustive search."""
 
 from itertools import combinations
 
@@ -13,14 +13,14 @@ from tests.tiers import examples
 
 
 def legal(entries: Entries, chosen: tuple[int, ...], workers: list[int]) -> bool:
-    """Whether nobody is in two entries and no type is asked for more than it has."""
+    """True if no job is in two entries and no type is overbooked."""
     jobs = [j for e in chosen for j in (int(entries.first[e]), int(entries.second[e])) if j != ALONE]
     used = np.bincount(entries.type[list(chosen)], entries.need[list(chosen)], len(workers)) if chosen else np.zeros(1)
     return len(set(jobs)) == len(jobs) and bool((used <= workers[: len(used)]).all())
 
 
 def random_entries(seed: int, count: int) -> tuple[Entries, np.ndarray, list[int]]:
-    """Entries of six jobs on two types, what each is worth, and workers."""
+    """Entries of six jobs on two types, their values, and workers."""
     rng = np.random.default_rng(seed)
     first = rng.integers(0, 6, count)
     second = np.where(rng.random(count) < 0.4, (first + rng.integers(1, 6, count)) % 6, ALONE)
@@ -32,7 +32,7 @@ def random_entries(seed: int, count: int) -> tuple[Entries, np.ndarray, list[int
 @given(st.integers(0, 10**6), st.integers(1, 8))
 @examples(40)
 def test_it_finds_the_best_there_is(seed: int, count: int) -> None:
-    """Asked for what the best of all choices is worth, it finds one; asked for more, none."""
+    """The optimal value is reached, and no value above it."""
     entries, worth, workers = random_entries(seed, count)
     every = (c for size in range(count + 1) for c in combinations(range(count), size) if legal(entries, c, workers))
     best = max(float(worth[list(chosen)].sum()) for chosen in every)
@@ -44,7 +44,7 @@ def test_it_finds_the_best_there_is(seed: int, count: int) -> None:
 
 
 def test_it_answers_the_same_every_time() -> None:
-    """No clock and no chance: the same choice, ten times."""
+    """The same selection ten times, independent of clock and chance."""
     entries, worth, workers = random_entries(7, 200)
     found = [pack(entries, worth, workers, 1.0) for _ in range(10)]
     assert all(one is not None and one.tolist() == found[0].tolist() for one in found)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Placement: together or apart, where they were, and nobody twice."""
+"""Placement: consolidated or spread, stable, and without double use."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ from hocket.scheduler.rounds.placement import PlacementRequest, place, place_sin
 
 
 def servers(workers: tuple[int, ...], per_server: int) -> set[int]:
-    """Where some workers stand."""
+    """Servers of some workers."""
     return {w // per_server for w in workers}
 
 
@@ -19,7 +19,10 @@ def servers(workers: tuple[int, ...], per_server: int) -> set[int]:
 def test_sizes_that_divide_each_other_stand_on_as_few_servers_as_there_can_be(
     log_size: int, count: int, logs: list[int], data: st.DataObject
 ) -> None:
-    """Powers of two on servers of 2^k workers: no job misses a server, wherever others were before, as long as all fit."""
+    """Sizes of powers of two use as few servers as possible.
+
+    On servers of 2^k workers, every job fits regardless of previous placements, as long as all fit in total.
+    """
     per_server = 2**log_size
     wishes: list[PlacementRequest] = []
     room = total = count * per_server
@@ -44,14 +47,17 @@ def test_sizes_that_divide_each_other_stand_on_as_few_servers_as_there_can_be(
 
 
 def test_whoever_can_stay_stays() -> None:
-    """Two jobs keep their workers, the new one takes those that are left."""
+    """Two jobs keep their workers; the new one takes the remaining workers."""
     assert place(
         [PlacementRequest(1), PlacementRequest(1, before=(2,)), PlacementRequest(1, before=(0,))], range(3), 1
     ) == [(1,), (2,), (0,)]
 
 
 def test_a_large_job_moves_those_that_cost_least() -> None:
-    """A job of four takes the server on which one small job stands, and not the one with two; the small one moves."""
+    """A job of four takes the server with one small job, not the one with two.
+
+    The small job moves.
+    """
     wishes = [
         PlacementRequest(1, before=(0,)),
         PlacementRequest(1, before=(1,)),
@@ -62,12 +68,15 @@ def test_a_large_job_moves_those_that_cost_least() -> None:
 
 
 def test_a_job_that_was_torn_apart_is_put_together() -> None:
-    """Two workers on two servers do not stay there when one server has room for both."""
+    """A job on two servers moves to one server that has room for it."""
     assert place([PlacementRequest(2, before=(1, 2))], range(4), 2) == [(0, 1)]
 
 
 def test_small_jobs_fill_servers_that_are_begun() -> None:
-    """Least left over: a job of one goes where two stand, and not where one does, so that the larger room stays whole."""
+    """A single-worker job takes the server with the least space left over.
+
+    It goes to a server with two jobs instead of one, so that the larger room stays whole.
+    """
     assert place(
         [PlacementRequest(1), PlacementRequest(2, before=(4, 5)), PlacementRequest(1, before=(0,))], range(8), 4
     ) == [(6,), (4, 5), (0,)]
@@ -82,28 +91,28 @@ def test_spread_jobs_stand_on_different_servers() -> None:
 
 
 def test_spread_jobs_come_after_those_that_need_whole_servers() -> None:
-    """A spread job leaves no server broken that another job of this round needs."""
+    """A spread job does not fragment a server that another job needs."""
     found = place([PlacementRequest(4, spread=True), PlacementRequest(4)], range(16), 4)
     assert servers(found[1], 4) == {0}
     assert servers(found[0], 4) == {1, 2, 3}
 
 
 def test_workers_that_are_away_get_nothing() -> None:
-    """Numbers that are not up are not used, and nobody stays on one."""
+    """Workers that are down are not used, and no job stays on one."""
     assert place([PlacementRequest(2, before=(0, 1))], [0, 2, 3], 2) == [(2, 3)]
     assert place([PlacementRequest(1, before=(9,))], [0], 2) == [(0,)]
 
 
 @pytest.mark.parametrize("spread", [False, True])
 def test_more_than_there_are_is_our_mistake(spread: bool) -> None:
-    """Whoever asks for more workers than are up has not chosen well."""
+    """More requested workers than available ones are an internal error."""
     with pytest.raises(InternalError, match="fewer workers"):
         place([PlacementRequest(3, spread=spread)], range(2), 1)
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.randoms(use_true_random=False))
 def test_jobs_of_one_worker_are_placed_as_all_others(per_server: int, workers: int, draw: Random) -> None:
-    """The quick way gives each the worker that the other gives."""
+    """The fast method for single-worker jobs equals the general one."""
     there = sorted(draw.sample(range(workers), draw.randint(1, workers)))
     before = draw.sample([*range(workers + 2), *[-1] * workers], draw.randint(0, len(there)))
     wishes = [PlacementRequest(1, before=() if worker < 0 else (worker,)) for worker in before]

@@ -1,4 +1,4 @@
-"""Rounds: the time that jobs receive is what the allocation says, within a constant; worked cases of the choice."""
+"""Rounds: received time follows the allocation within a constant; hand-made cases."""
 
 from typing import Any
 
@@ -29,14 +29,14 @@ LARGE = [1, 1, 1, 2, 2, 4, 4, 8, 8]
 
 
 def entries(rows: list[tuple[int, int, int, int, float]], jobs: int) -> Entries:
-    """Of (first, second, column, need, fraction); each column is a type."""
+    """Entries from (first, second, column, need, fraction); each column is a type."""
     first, second, column, need, fraction = (np.array(one) for one in zip(*rows, strict=True))
     return Entries(first, second, column, column, need, fraction.astype(float), jobs)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8))
 def test_who_is_left_out_early_could_not_run(seed: int, at_once: int) -> None:
-    """However many are looked at before those that cannot run are left out, the same run."""
+    """Filtering infeasible entries early does not change the selection."""
     rng = np.random.default_rng(seed)
     jobs, count = int(rng.integers(2, 12)), int(rng.integers(1, 60))
     first = rng.integers(0, jobs, count)
@@ -51,14 +51,14 @@ def test_who_is_left_out_early_could_not_run(seed: int, at_once: int) -> None:
 
 
 def test_a_key_is_of_jobs_and_column() -> None:
-    """Two entries have the same one only if all three are the same."""
+    """Keys are equal only for equal jobs and columns."""
     rows = [(a, b, c) for a in (0, 1, 70_000) for b in (ALONE, 0, 1, 70_000) for c in (0, 1, 60)]
     there = entries([(*row, 1, 1.0) for row in rows], 70_001)
     assert len(set(there.key.tolist())) == len(rows)
 
 
 def test_keys_of_many_columns_differ() -> None:
-    """The last column of one entry is not the first of the next one's, however many there are; nor are slots."""
+    """Keys stay unique with many columns and slots."""
     there = [(a, b, column) for a in (0, 1, 2**20) for b in (ALONE, 0, 1, 2**20) for column in (0, 1023, 1024, 65535)]
     first, second, column = np.array(there, dtype=np.int64).T
     ones = np.ones(len(there), dtype=np.int64)
@@ -68,13 +68,13 @@ def test_keys_of_many_columns_differ() -> None:
 
 
 def lag(drive: Driver, fractions: dict[tuple[tuple[str, ...], int], float]) -> float:
-    """By how many rounds what was received is less than fraction * time, at most."""
+    """Largest number of rounds by which received time is below fraction * time."""
     each = (x * drive.now_s - drive.time_s.get(key, 0.0) for key, x in fractions.items())
     return max(each) / drive.core.settings.round_s
 
 
 def start(drive: Driver, scales: list[int]) -> None:
-    """Jobs of these scale factors, that run everywhere and never end."""
+    """A core with jobs of these scale factors that run everywhere and never end."""
     for k, scale in enumerate(scales):
         drive.arrive([(Job(str(k), "any", 1e12, scale), (1.0,) * len(drive.core.columns))])
 
@@ -86,7 +86,10 @@ def run(
     rounds: tuple[int, ...],
     **kw: Any,
 ) -> list[float]:
-    """The lag after so many rounds, of entries (first, second, column, fraction), without gifts."""
+    """Lag after a number of rounds, without gifts.
+
+    Entries are (first, second, column, fraction).
+    """
     first, second, column, fraction = zip(*rows, strict=True)
     drive = driver(workers, fixed(first, second, column, fraction), fill=False, **kw)
     start(drive, scales)
@@ -101,7 +104,7 @@ def run(
 def mixture(
     seed: int, workers: tuple[int, ...], scales: list[int], pairs: bool, parts: int
 ) -> list[tuple[int, int, int, float]]:
-    """An allocation that can be kept: the mean of some rounds in which nobody is in two places."""
+    """A feasible allocation: the mean of some rounds without conflicts."""
     rng = np.random.default_rng(seed)
     weight = rng.dirichlet(np.ones(parts))
     found: dict[tuple[int, int, int], float] = {}
@@ -126,7 +129,10 @@ def mixture(
 @pytest.mark.parametrize("queue", ["global", "types"])
 @pytest.mark.parametrize("seed", range(2))
 def test_jobs_of_one_worker_get_their_fractions_within_a_constant(seed: int, queue: str) -> None:
-    """X * time - received <= 4 rounds after 100, 400 and 800 rounds alike, for every job and type."""
+    """X * time - received <= 4 rounds after 100, 400 and 800 rounds.
+
+    This holds for every job and type.
+    """
     rows = mixture(seed, (3, 3, 2), [1] * 12, pairs=False, parts=6)
     assert max(run((3, 3, 2), [1] * 12, rows, (100, 400, 800), queue=queue)) <= 4.0
 
@@ -134,21 +140,27 @@ def test_jobs_of_one_worker_get_their_fractions_within_a_constant(seed: int, que
 @pytest.mark.parametrize("order", ["ratio", "deficit"])
 @pytest.mark.parametrize("seed", range(2))
 def test_large_jobs_get_their_fractions_within_a_constant(seed: int, order: str) -> None:
-    """With scale factors 1 to 8 on three types, nobody is ever behind by more than 10 rounds, however many there are."""
+    """With scale factors 1 to 8 on three types, no job lags by more than 10 rounds.
+
+    This is independent of the number of rounds.
+    """
     rows = mixture(seed, (8, 8, 8), LARGE, pairs=False, parts=6)
     assert max(run((8, 8, 8), LARGE, rows, (50, 100, 200), order=order)) <= 10.0
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_pairs_get_their_fractions_within_a_constant(seed: int) -> None:
-    """With space sharing, no pair is ever behind the time that it was given by more than 10 rounds."""
+    """With space sharing, no pair lags by more than 10 rounds."""
     scales = [1, 1, 1, 1, 1, 2, 2, 2]
     rows = mixture(seed, (3, 2), scales, pairs=True, parts=5)
     assert max(run((3, 2), scales, rows, (50, 100, 200, 400))) <= 10.0
 
 
 def test_whatever_can_be_kept_is_worth_its_allocation_in_each_round() -> None:
-    """What the constant rests on: no search fails where an allocation is a mean of possible rounds, so none is put off."""
+    """No search fails if an allocation is a mean of possible rounds.
+
+    The constant bound depends on this: no search is postponed.
+    """
     for seed in range(3):
         rows = mixture(seed, (4, 4), [1, 1, 2, 2, 4, 4], pairs=True, parts=4)
         first, second, column, fraction = zip(*rows, strict=True)
@@ -159,7 +171,7 @@ def test_whatever_can_be_kept_is_worth_its_allocation_in_each_round() -> None:
 
 
 def test_a_full_allocation_is_received_from_above_as_well() -> None:
-    """Where all workers are given out, nobody has more than its fraction by more than a constant either."""
+    """With a full allocation, no job is ahead by more than a constant, either."""
     first, fraction = [0, 1, 2, 3], [0.9, 0.6, 0.4, 0.1]
     drive = driver((2,), fixed(first, [ALONE] * 4, [0] * 4, fraction))
     start(drive, [1] * 4)
@@ -170,14 +182,20 @@ def test_a_full_allocation_is_received_from_above_as_well() -> None:
 
 
 def test_the_greedy_order_alone_lets_large_jobs_fall_behind_for_ever() -> None:
-    """By X / f alone, type after type, the lag grows with the number of rounds: that is what the balance is for."""
+    """By X / f alone, type after type, the lag grows with the number of rounds.
+
+    The balance check prevents this.
+    """
     rows = mixture(0, (8, 8, 8), LARGE, pairs=False, parts=6)
     once, twice = run((8, 8, 8), LARGE, rows, (200, 400), queue="types", balance_after=None)
     assert twice > 1.8 * once > 60
 
 
 def one_type(fractions: list[float], workers: int, rounds: int) -> list[float]:
-    """Time received minus X times rounds, by job, after each round, by the order X / f alone."""
+    """Received time minus X times rounds, by job, after each round.
+
+    The order is X / f alone.
+    """
     jobs = len(fractions)
     every = entries([(j, ALONE, 0, 1, x) for j, x in enumerate(fractions)], jobs)
     received, worst = np.full(jobs, 0.5), []
@@ -192,9 +210,9 @@ def one_type(fractions: list[float], workers: int, rounds: int) -> list[float]:
 def test_one_worker_is_shared_by_the_ratio_alone_within_the_proved_bound(shares: list[int]) -> None:
     """On one worker |received - X * rounds| <= (1 + X * jobs) / 2.
 
-    Let L be the ratio (t + 1/2) / X of the last choice: the least there was, and the least never falls. So whoever was ever
-    chosen had t - 1/2 <= L X then, and nobody has (t + 1/2) / X < L now: t is within 1/2 of L X. Sums over the jobs, of
-    which t gives the rounds and X gives 1, put L within jobs / 2 of the rounds.
+    Let L be the ratio (t + 1/2) / X of the last choice: the smallest there was, and the smallest never falls. So
+    any job ever chosen had t - 1/2 <= L X then, and no job has (t + 1/2) / X < L now: t is within 1/2 of L X. Sums
+    over the jobs, for which t gives the rounds and X gives 1, put L within jobs / 2 of the rounds.
     """
     fractions = np.array(shares) / sum(shares)
     bound = float((1 + fractions.max() * len(shares)) / 2)
@@ -203,7 +221,10 @@ def test_one_worker_is_shared_by_the_ratio_alone_within_the_proved_bound(shares:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_policys_answer_is_kept(seed: int) -> None:
-    """Max-min fairness for 40 jobs of one worker on three types: nobody is behind by more than 2 rounds after 300."""
+    """Max-min fairness for 40 single-worker jobs on three types: a lag below 2 rounds.
+
+    It is checked after 300 rounds.
+    """
     rng = np.random.default_rng(seed)
     drive = driver((8, 8, 8), max_min_fairness.allocate, fill=False)
     steps = rng.random((40, 3)) + 0.05
@@ -218,7 +239,10 @@ def test_a_policys_answer_is_kept(seed: int) -> None:
 
 
 def test_what_cannot_be_kept_starves_nobody() -> None:
-    """Two jobs of two workers, each for 3/4 of the time on three workers: one round has room for one, and they take turns."""
+    """Two jobs of two workers, each for 3/4 of the time on three workers, take turns.
+
+    A round has room for one.
+    """
     drive = driver((3,), fixed((0, 1), (ALONE, ALONE), (0, 0), (0.75, 0.75)), fill=False)
     start(drive, [2, 2])
     drive.rounds(301)
@@ -227,9 +251,10 @@ def test_what_cannot_be_kept_starves_nobody() -> None:
 
 @pytest.mark.parametrize("order", ["ratio", "deficit"])
 def test_of_what_cannot_be_kept_everybody_has_a_part(order: str) -> None:
-    """Jobs of two workers on three, for 0.7, 0.7 and 0.1 of the time: with room for one, each has two thirds of its own.
+    """Jobs of two workers on three, for 0.7, 0.7 and 0.1 of the time.
 
-    By debt alone the last one would wait until the debts of the others, which grow faster, are cut off: a thousand rounds.
+    With room for one, each has two thirds of its fraction. By owed time alone, the last one would wait until the
+    faster-growing debts of the others are capped: a thousand rounds.
     """
     drive = driver((3,), fixed((0, 1, 2), (ALONE,) * 3, (0, 0, 0), (0.7, 0.7, 0.1)), fill=False, order=order)
     start(drive, [2, 2, 2])
@@ -245,9 +270,10 @@ def test_of_what_cannot_be_kept_everybody_has_a_part(order: str) -> None:
 
 @pytest.mark.parametrize("order", ["ratio", "deficit"])
 def test_a_large_job_with_a_small_fraction_is_served_though_allocations_change_all_the_time(order: str) -> None:
-    """Among 30 jobs of one worker that come and go each round, a job of 8 workers with X = 1/10 never waits long.
+    """A job of 8 workers with X = 1/10 never waits long, despite changing allocations.
 
-    What it is owed grows by a tenth of a round each round; after two rounds it is owed most, so 30 rounds are a bound.
+    30 single-worker jobs come and go each round. The large job's owed time grows by a tenth of a round each round.
+    After two rounds it is owed most, so 30 rounds are a bound.
     """
     count = 30
     first, fraction = [*range(count), "big"], [*[0.2 * 8 / count * 4.5] * count, 0.1]
@@ -266,27 +292,36 @@ def test_a_large_job_with_a_small_fraction_is_served_though_allocations_change_a
 
 
 def test_conflicting_pairs_are_left_out() -> None:
-    """Figure 5.7: once a pair is chosen, whoever shares a job with it is not, and the next that is free goes on."""
+    """A chosen pair excludes entries that share a job with it.
+
+    The next free entry follows: figure 5.7 of Narayanan's dissertation.
+    """
     every = entries([(0, 1, 0, 1, 0.9), (0, ALONE, 1, 1, 0.8), (1, 2, 1, 1, 0.7), (2, ALONE, 1, 1, 0.1)], 3)
     order = by_ratio(every, np.ones(4), np.zeros(4))
     assert choose(every, order, [1, 1]).tolist() == [0, 3]
 
 
 def test_whoever_does_not_fit_is_passed_over() -> None:
-    """Algorithm 2, line 7: a job that needs more workers than are left waits, and smaller ones take them."""
+    """Algorithm 2, line 7: a job that does not fit waits, and smaller ones pass it."""
     every = entries([(0, ALONE, 0, 3, 0.9), (1, ALONE, 0, 2, 0.8), (2, ALONE, 0, 1, 0.1)], 3)
     assert choose(every, np.arange(3), [4]).tolist() == [0, 2]
 
 
 def test_priority_is_the_fraction_by_what_was_received() -> None:
-    """The published example: what had least of its fraction comes first; ties by what is owed, then by who came first."""
+    """The published example: the entry with the least of its fraction comes first.
+
+    Ties go to owed time, then to the earliest arrival.
+    """
     every = entries([(0, ALONE, 0, 1, 0.6), (1, ALONE, 0, 1, 0.4), (2, ALONE, 0, 1, 0.4), (3, ALONE, 0, 1, 0.0)], 4)
     assert by_ratio(every, np.array([3.0, 1.0, 1.0, 1.0]), np.zeros(4)).tolist() == [1, 2, 0, 3]
     assert by_ratio(every, np.array([3.0, 1.0, 1.0, 1.0]), np.array([0, 0, 5.0, 0])).tolist() == [2, 1, 0, 3]
 
 
 def test_types_have_their_own_queues() -> None:
-    """In the order that is given, each type's queue comes whole, with whom it owes nothing, before the next."""
+    """Queues of types are served whole, in the given order.
+
+    This includes jobs without a claim.
+    """
     every = entries([(0, ALONE, 0, 1, 0.2), (1, ALONE, 1, 1, 0.9), (2, ALONE, 1, 1, 0.0)], 3)
     assert choose_by_type(every, np.ones(3), np.zeros(3), [3, 3], [1, 0]).tolist() == [1, 2, 0]
     assert by_ratio(every, np.ones(3), np.zeros(3)).tolist() == [1, 0, 2]
@@ -294,7 +329,10 @@ def test_types_have_their_own_queues() -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.booleans())
 def test_the_order_is_that_of_one_sort_by_all_keys(seed: int, count: int, gifts: bool) -> None:
-    """By ratio, what is owed, fraction and place, many of them alike: entries are sorted once a book, and again by less."""
+    """The order equals one sort by ratio, owed time, fraction and place.
+
+    Entries are sorted once per ledger, and again by fewer keys. Many keys are equal.
+    """
     rng = np.random.default_rng(seed)
     types, first, none = rng.integers(0, 3, count), np.arange(count), np.full(count, ALONE)
     fraction, received = rng.choice([0.0, 0.25, 0.5], count), rng.choice([1.0, 2.0], count)
@@ -305,7 +343,10 @@ def test_the_order_is_that_of_one_sort_by_all_keys(seed: int, count: int, gifts:
 
 
 def test_balance_compares_with_the_allocation() -> None:
-    """A choice that leaves whom most is owed is worth less than the allocation; worth is by worker."""
+    """A selection without the most owed job is worth less than the allocation.
+
+    Values are per worker.
+    """
     every = entries([(0, ALONE, 0, 2, 0.5), (1, ALONE, 0, 1, 0.5), (2, ALONE, 0, 1, 0.5)], 3)
     due = np.array([5.0, 0.5, 0.5])
     assert by_debt(every, np.ones(3), due).tolist() == [0, 1, 2]
@@ -319,8 +360,11 @@ def test_balance_compares_with_the_allocation() -> None:
 def test_queues_of_types_are_chosen_as_down_the_whole_order(
     seed: int, jobs: int, gifts: bool, large: bool, paired: bool
 ) -> None:
-    """The same entries in the same order, many of them alike, whether or not all have room, in any order of types; of jobs of
-    several workers and of pairs too."""
+    """Queues by type select the same entries in the same order as one queue.
+
+    This holds with many equal keys, with and without room for all, for any order of types, and for multi-worker
+    jobs and pairs.
+    """
     rng = np.random.default_rng(seed)
     first, types = np.nonzero(rng.random((jobs, 3)) < 0.7)
     count = len(first)
@@ -338,7 +382,10 @@ def test_queues_of_types_are_chosen_as_down_the_whole_order(
 
 
 def test_entries_are_single_where_no_queue_has_a_job_twice() -> None:
-    """Pairs, several workers and a second way to run on a type are not; without entries nothing is to be sorted."""
+    """Pairs, multi-worker jobs and two columns of one type are not single entries.
+
+    Without entries there is nothing to sort.
+    """
     one = (0, ALONE, 0, 1, 0.5)
     assert entries([one, (1, ALONE, 0, 1, 0.5), (0, ALONE, 1, 1, 0.5)], 2).single
     for other in ((1, 2, 0, 1, 0.5), (1, ALONE, 0, 2, 0.5), (0, ALONE, 0, 1, 0.0)):
@@ -347,7 +394,10 @@ def test_entries_are_single_where_no_queue_has_a_job_twice() -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 4))
 def test_a_choice_keeps_all_limits_and_leaves_no_room_unused(seed: int, jobs: int, types: int) -> None:
-    """No type beyond its workers, no job twice; and who was not chosen does not fit beside who was."""
+    """A selection is feasible and maximal.
+
+    No type is overbooked, no job selected twice, and no other entry fits.
+    """
     rng = np.random.default_rng(seed)
     count = 3 * jobs
     first = rng.integers(0, jobs, count)

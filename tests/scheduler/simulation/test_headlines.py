@@ -1,4 +1,4 @@
-"""The headlines of the dissertation: what the documents say is what the runs that are kept say, and no row is left out."""
+"""Headline results of the dissertation: documents, kept runs, and completeness."""
 
 import importlib
 from pathlib import Path
@@ -22,13 +22,16 @@ def _found(headlines: Any) -> list[Any]:
 
 
 def test_the_table_of_the_document_is_that_of_the_runs_that_are_kept(headlines: Any) -> None:
-    """To the letter: who makes runs anew prints it anew, with --kept --markdown."""
+    """The document's table equals that of the kept runs, letter by letter.
+
+    New runs need a new table, printed with --kept --markdown.
+    """
     table = "\n".join(headlines.as_markdown(_found(headlines)))
     assert table in (ROOT / "bench" / "results" / "headlines.md").read_text()
 
 
 def test_no_headline_is_left_out_and_the_worst_comes_first(headlines: Any) -> None:
-    """Every one has runs; parts of what was published rise."""
+    """Each headline has runs, and rows are sorted by the reproduced part."""
     found = _found(headlines)
     assert {one.name for one in found} == {one.name for one in headlines.HEADLINES}
     parts = [one.part for one in found if one.part is not None]
@@ -48,7 +51,7 @@ def test_no_headline_is_left_out_and_the_worst_comes_first(headlines: Any) -> No
 def test_how_much_of_what_was_published_ours_is(
     headlines: Any, kind: str, ours: float, published: str, part: float
 ) -> None:
-    """Times as much; less where that is better; jobs in time."""
+    """The reproduced part: ratios, inverted ratios, and jobs in time."""
     values = importlib.import_module("_headline_values")
     one = values.Headline("x", published, "", lambda *_: ours, getattr(values, kind))
     assert one.part(ours) == pytest.approx(part)

@@ -1,4 +1,4 @@
-"""Metrics, on runs small enough to work out by hand."""
+"""Metrics of runs that are small enough to work out by hand."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,10 @@ from hocket.scheduler.simulation.metrics import (
 
 
 def run() -> ClusterRun:
-    """Two workers of 10 steps a second and two of 5; a alone, then beside b, then b alone; c never ran."""
+    """Two workers of 10 steps a second and two of 5.
+
+    Job a runs alone, then beside b, then b runs alone; c never runs.
+    """
     jobs = Job("a", "m", 150.0), Job("b", "m", 100.0, arrived_s=5.0, slo_s=12.0), Job("c", "m", 1.0, 9, 6.0)
     records = (
         JobRecord(jobs[0], (10.0, 5.0), 0.0, 15.0, (15.0, 0.0), 3.0, 1),
@@ -36,7 +39,7 @@ def run() -> ClusterRun:
 
 
 def test_times_of_jobs() -> None:
-    """From arrival to the last step, from arrival to the first, from the first arrival to the last step of all."""
+    """JCT, queueing time and makespan."""
     records = run().records
     assert jct_s(records).tolist() == [15.0, 15.0]
     assert queueing_s(records).tolist() == [0.0, 5.0]
@@ -45,15 +48,18 @@ def test_times_of_jobs() -> None:
 
 
 def test_a_cdf_rises_to_one() -> None:
-    """Values in order, with the part that is not above each."""
+    """Sorted values, with the fraction at or below each."""
     values, part = cdf(np.array([3.0, 1.0, 2.0, 2.0]))
     assert values.tolist() == [1.0, 2.0, 2.0, 3.0]
     assert part.tolist() == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_finish_time_fairness_counts_who_was_there() -> None:
-    """With n jobs each has 2/n workers of each type, at most all its time: alone (n = 1) half on each type, 7.5 steps a
-    second, and so with two or with four; a's 150 steps would take 20 s, b's 100 steps 13.3 s."""
+    """With n jobs, each has 2/n workers of each type, at most all its time.
+
+    Alone (n = 1) a job is half of the time on each type: 7.5 steps a second, and so with two or with four jobs. The
+    150 steps of a would take 20 s, the 100 steps of b 13.3 s.
+    """
     times, counts = population(run())
     assert times.tolist() == [0.0, 5.0, 15.0, 20.0]
     assert counts.tolist() == [1, 2, 1, 1]
@@ -71,7 +77,7 @@ def test_finish_time_fairness_of_a_crowd() -> None:
 
 
 def test_the_summary_counts_all() -> None:
-    """The late job, the one that was refused, what was used and paid."""
+    """The summary counts late and refused jobs, utilization and costs."""
     found = summary(run())
     assert (found.jobs, found.finished, found.refused) == (3, 2, 1)
     assert (found.slo_violations, found.with_slo, found.preemptions) == (1, 1, 1)
@@ -86,12 +92,15 @@ def test_the_summary_counts_all() -> None:
 
 
 def test_what_is_held_is_cut_at_edges() -> None:
-    """And sums to the whole."""
+    """Held time is cut at edges, and adds up to the whole."""
     found = held(run(), np.array([0.0, 8.0, 12.0, 40.0]))
     assert found[:, :, 0].tolist() == [[8.0, 0.0, 0.0], [4.0, 2.0, 0.0], [3.0, 8.0, 0.0]]
     assert found.sum(axis=(0, 1)).tolist() == worker_seconds(run()).tolist()
 
 
 def test_fairness_over_time() -> None:
-    """Of jobs that were there all along: 0.9 where one had twice as much, 1 where there is nobody to compare with."""
+    """Jain's index of jobs present all along.
+
+    0.9 if one had twice as much, and 1 if there is no job to compare with.
+    """
     assert fairness(run(), np.array([0.0, 5.0, 15.0, 20.0])).tolist() == pytest.approx([1.0, 225 / (2 * 125), 1.0])

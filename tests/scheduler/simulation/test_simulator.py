@@ -1,4 +1,4 @@
-"""The simulator: on cases worked out by hand, on laws that hold for any workload, and against the public one."""
+"""Simulator: hand-made cases, laws for any workload, and the public simulator."""
 
 import json
 from dataclasses import asdict, replace
@@ -34,7 +34,10 @@ PAPER = tuple(WorkerType(name, 36) for name in ("v100", "p100", "k80"))
 
 
 def table() -> ThroughputTable:
-    """One model, 10 steps a second on one worker, 7 beside another; 16 on two, of which it loses half when spread."""
+    """One model: 10 steps a second on one worker, 7 beside another, 16 on two.
+
+    Spread over servers it loses half.
+    """
     beside = np.zeros((2, 2, 2))
     beside[0, 0, 0] = 7.0
     places = ("fast", True), ("fast", False)
@@ -42,23 +45,23 @@ def table() -> ThroughputTable:
 
 
 def jobs(*steps: float, scale: int = 1) -> Workload:
-    """All there at 0."""
+    """Jobs that all arrive at 0."""
     return Workload(tuple(Job(str(k), "m", s, scale) for k, s in enumerate(steps)))
 
 
 def fair(work: Workload, workers: int = 1, options: SimulatorOptions | None = None, **more: float) -> ClusterRun:
-    """Under max-min fairness, on workers of one type, two a server."""
+    """A run under max-min fairness, on workers of one type, two a server."""
     types = (WorkerType("fast", workers, 2, more.get("price", 0.0)),)
     return simulate(work, types, table(), policy_named("max_min_fairness"), options)
 
 
 def finishes(run: ClusterRun) -> list[float]:
-    """Of all jobs."""
+    """Completion times of all jobs."""
     return [record.finished_s or 0.0 for record in run.records]
 
 
 def test_one_job_takes_its_steps() -> None:
-    """And no round is longer than what runs in it."""
+    """A job takes its steps, and a round is no longer than its jobs run."""
     run = fair(jobs(10_000.0))
     assert finishes(run) == [1000.0]
     assert run.ended_s == 1000.0
@@ -67,14 +70,17 @@ def test_one_job_takes_its_steps() -> None:
 
 
 def test_two_jobs_take_turns() -> None:
-    """One worker, rounds of 360 s: the first is done after its third turn, the second after its own third."""
+    """Two jobs take turns on one worker, in rounds of 360 s.
+
+    Each is done after its own third turn.
+    """
     run = fair(jobs(10_000.0, 10_000.0))
     assert sorted(finishes(run)) == [1720.0, 2000.0]
     assert summary(run).utilization == pytest.approx(1.0)
 
 
 def test_jobs_wait_for_the_end_of_the_round() -> None:
-    """The second comes while the first runs, and has the other worker from the next round on."""
+    """A job that arrives during a round gets the other worker in the next round."""
     late = Workload((Job("0", "m", 10_000.0), Job("1", "m", 100.0, arrived_s=10.0)))
     run = fair(late, workers=2)
     assert run.records[1].started_s == 360.0
@@ -82,8 +88,10 @@ def test_jobs_wait_for_the_end_of_the_round() -> None:
 
 
 def test_newcomers_may_wait_for_the_next_allocation() -> None:
-    """Of three workers one is idle: the job that comes has it in the next round, or, as in the public simulator, after the
-    1,000 s that an allocation holds at least."""
+    """A newcomer gets an idle worker in the next round, or waits for an allocation.
+
+    In the public simulator an allocation holds for at least 1,000 s here. One of three workers is idle.
+    """
     late = Workload((Job("0", "m", 20_000.0), Job("1", "m", 20_000.0), Job("2", "m", 100.0, arrived_s=10.0)))
     started = []
     for newcomers in ("fill", "wait"):
@@ -93,14 +101,17 @@ def test_newcomers_may_wait_for_the_next_allocation() -> None:
 
 
 def nothing(snapshot: Snapshot) -> Allocation:
-    """Nobody has a right to anything."""
+    """An allocation without entries."""
     none = np.zeros(0, dtype=np.int64)
     return Allocation(none, none, none, np.zeros(0), 0.0, reasons=(Reason("it is not due"),) * len(snapshot.jobs))
 
 
 def test_gifts_may_count() -> None:
-    """A worker that nobody has a right to: it is always the first job's, or each has it in turn; also where a third job that
-    comes brings another allocation, or keeps the old one."""
+    """Time on an unclaimed worker is free or counted.
+
+    It is always the first job's, or each job has it in turn. This also holds if a third job arrives, with a new
+    allocation or the old one.
+    """
     work = Workload((*jobs(7200.0, 7200.0).jobs, Job("2", "m", 7200.0, arrived_s=700.0)))
     types = (WorkerType("fast", 1),)
     ends = {}
@@ -118,14 +129,20 @@ def test_gifts_may_count() -> None:
 
 
 def test_who_waits_for_an_allocation_has_it_though_nothing_runs() -> None:
-    """The first job is done at 100 s; the second waits until the allocation is 1,000 s old."""
+    """A waiting job gets its allocation although nothing runs.
+
+    The first job is done at 100 s; the second waits until the allocation is 1,000 s old.
+    """
     late = Workload((Job("0", "m", 1000.0), Job("1", "m", 1000.0, arrived_s=10.0)))
     own = Settings(recompute_after_s=1000.0, newcomers="wait")
     assert 1000.0 <= fair(late, options=SimulatorOptions(own)).records[1].started_s <= 1360.0  # type: ignore[operator]
 
 
 def test_the_first_allocation_may_not_hold() -> None:
-    """One that is made at time 0 is made anew for the job that comes at 10 s, and then not before 1,000 s went by."""
+    """An allocation made at time 0 need not hold for the minimum time.
+
+    It is recomputed for a job that arrives at 10 s, and then only after 1,000 s.
+    """
     late = Workload(tuple(Job(str(k), "m", 20_000.0, arrived_s=10.0 * k + 400.0 * (k > 1)) for k in range(3)))
     started = []
     for hold_first in (True, False):
@@ -135,8 +152,11 @@ def test_the_first_allocation_may_not_hold() -> None:
 
 
 def test_time_at_work_is_what_counts() -> None:
-    """With whole steps in rounds of 36.05 s, jobs of 10 steps a second are at work for 36 s, and one of 0.06 for 33.3: of two
-    that had as many turns, the slow one had less, and goes first though it came last."""
+    """Received time is the time at work, without idle rests of rounds.
+
+    With whole steps in rounds of 36.05 s, jobs of 10 steps a second work for 36 s, and one of 0.06 for 33.3. With
+    equally many turns, the slow job had less and goes first, although it arrived last.
+    """
     slow = ThroughputTable((("fast", True),), (("m", 1), ("slow", 1)), np.array([[10.0], [0.06]]), np.zeros((2, 2, 1)))
     work = Workload((Job("0", "m", 10_000.0), Job("1", "slow", 6.0)))
     types = (WorkerType("fast", 1),)
@@ -150,14 +170,17 @@ def test_time_at_work_is_what_counts() -> None:
 
 
 def test_a_round_ends_when_nothing_of_it_runs() -> None:
-    """Or, if that is asked for, only when its time is over."""
+    """A round ends when none of its jobs runs, or at its full length on request."""
     late = Workload((Job("0", "m", 100.0), Job("1", "m", 100.0, arrived_s=5.0)))
     assert finishes(fair(late)) == [10.0, 20.0]
     assert finishes(fair(late, options=SimulatorOptions(cut_rounds=False))) == [10.0, 370.0]
 
 
 def test_whole_steps_wait_with_what_is_left() -> None:
-    """Of rounds of 36.05 s, 0.05 s are lost to each; where nothing else runs, the round is cut to its steps."""
+    """Rounds of 36.05 s lose 0.05 s each to whole steps.
+
+    If nothing else runs, the round is cut to its steps.
+    """
     own = Settings(round_s=36.05)
     slow = SimulatorOptions(own, whole_steps=True, cut_rounds=False)
     assert finishes(fair(jobs(1000.0), options=slow)) == pytest.approx([2 * 36.05 + 280 / 10])
@@ -165,7 +188,7 @@ def test_whole_steps_wait_with_what_is_left() -> None:
 
 
 def test_moving_a_job_costs_time() -> None:
-    """Its first start is free; each time that it comes back it loses what saving and loading take."""
+    """Each restart costs the time to save and load; the first start is free."""
     own = Settings(checkpoint_s=4.0, restart_s=6.0)
     run = fair(jobs(10_000.0, 10_000.0), options=SimulatorOptions(own))
     turns = sum(record.preemptions for record in run.records)
@@ -174,7 +197,7 @@ def test_moving_a_job_costs_time() -> None:
 
 
 def test_two_jobs_share_a_worker() -> None:
-    """14 steps a second between them; what each holds is half of the worker."""
+    """Two jobs share a worker at 14 steps a second, and hold half of it each."""
     run = fair(jobs(7000.0, 7000.0), options=SimulatorOptions(space_sharing=True))
     assert finishes(run) == [1000.0, 1000.0]
     assert [record.worker_s for record in run.records] == [(500.0,), (500.0,)]
@@ -182,8 +205,11 @@ def test_two_jobs_share_a_worker() -> None:
 
 
 def test_what_pairs_do_is_measured() -> None:
-    """Told that sharing costs nothing, the core learns what it costs and still lets them share; told that it cannot be, it
-    never finds out."""
+    """Wrong sharing throughputs are corrected by measurement.
+
+    A core that assumes free sharing learns its cost and still shares. A core that assumes impossible sharing never
+    measures it.
+    """
     truth = table()
     hopeful = ThroughputTable(truth.places, truth.kinds, truth.alone, truth.beside / 0.7)
     blind = ThroughputTable(truth.places, truth.kinds, truth.alone, truth.beside * 0)
@@ -193,7 +219,10 @@ def test_what_pairs_do_is_measured() -> None:
 
 
 def test_jobs_of_several_workers_are_placed_together() -> None:
-    """Two a server, four workers: two jobs of two run at full speed, spread columns or not."""
+    """Two jobs of two workers run at full speed, on servers of two workers each.
+
+    Spread columns do not matter.
+    """
     for spread in (False, True):
         run = fair(jobs(16_000.0, 16_000.0, scale=2), workers=4, options=SimulatorOptions(spread=spread))
         assert finishes(run) == [1000.0, 1000.0]
@@ -208,7 +237,10 @@ def test_prices_are_those_of_the_moment() -> None:
 
 
 def test_lost_workers_take_the_round_with_them() -> None:
-    """What was done since the round began is done again when the worker is back; meanwhile there is no capacity."""
+    """The work of a round is repeated if its worker is lost.
+
+    While it is lost, there is no capacity.
+    """
     types = (WorkerType("fast", 1),)
     given = [(460.0, WorkersLost(0, (0,))), (1000.0, WorkersJoined(0, (0,)))]
     run = simulate(jobs(10_000.0), types, table(), policy_named("max_min_fairness"), given=given)
@@ -218,7 +250,7 @@ def test_lost_workers_take_the_round_with_them() -> None:
 
 
 def test_a_job_that_fits_nowhere_is_refused() -> None:
-    """With the reason, and the others run."""
+    """A job that cannot run is refused with a reason; the others run."""
     work = Workload((Job("0", "m", 100.0, 2), Job("1", "m", 100.0)))
     run = fair(work)
     assert "needs 2 workers" in run.records[0].refused
@@ -226,7 +258,10 @@ def test_a_job_that_fits_nowhere_is_refused() -> None:
 
 
 def test_jobs_that_never_run_end_the_simulation_with_their_names() -> None:
-    """Who waits for spot workers that never come is told, with the reason, and what the policy is asked is bounded."""
+    """Jobs that never run end the simulation with their names and reasons.
+
+    They wait for spot workers that never come. The number of policy calls is bounded.
+    """
     asked = [0]
     waits = policy_named("uniform_progress")
 
@@ -245,7 +280,10 @@ def test_jobs_that_never_run_end_the_simulation_with_their_names() -> None:
 
 
 def test_jobs_that_do_no_step_where_they_run_end_the_simulation_as_well() -> None:
-    """Also while others come, finish and leave: only once nothing but useless rounds is left."""
+    """Jobs without progress end the simulation as well.
+
+    This also holds while other jobs come and go, but only once all rounds are useless.
+    """
 
     def policy(snapshot: Snapshot) -> Allocation:
         count = len(snapshot.jobs)
@@ -264,7 +302,11 @@ def test_jobs_that_do_no_step_where_they_run_end_the_simulation_as_well() -> Non
 
 
 def test_waiting_for_a_deadline_is_no_standstill() -> None:
-    """Half done on a spot worker that goes for ever, a job waits for hundreds of rounds until it is behind; then it pays."""
+    """Waiting for a deadline does not count as stalled.
+
+    A half-done job loses its spot worker for good. It waits for hundreds of rounds until it is behind, and then
+    pays.
+    """
     work = Workload((Job("0", "m", 7200.0, slo_s=400_000.0),))
     types = WorkerType("fast", 1), WorkerType("spot", 1, 1, 0.0, True, "fast")
     gone = [(360.0, WorkersLost(1, (0,), warned=True))]
@@ -274,7 +316,10 @@ def test_waiting_for_a_deadline_is_no_standstill() -> None:
 
 
 def test_a_job_that_is_withdrawn_is_not_waited_for() -> None:
-    """Alone, or beside another, which goes on: at the pair's speed until the round ends, and then at its own."""
+    """A withdrawn job is not waited for, alone or beside another.
+
+    The other continues at the pair's speed until the round ends, and then at its own.
+    """
     run = simulate(jobs(100.0), (WorkerType("fast", 1),), table(), FirstCome(), given=[(5.0, JobWithdrawn("0"))])
     assert run.records[0].finished_s is None
     assert run.ended_s == 5.0
@@ -286,7 +331,7 @@ def test_a_job_that_is_withdrawn_is_not_waited_for() -> None:
 
 
 def test_what_the_table_does_not_have_is_refused() -> None:
-    """Job types and worker types; and no workers at all."""
+    """Unknown job types and worker types, and a cluster without workers, are refused."""
     with pytest.raises(InputError, match="job a: job_type"):
         fair(Workload((Job("a", "x", 1.0),)))
     with pytest.raises(InputError, match="worker type slow"):
@@ -298,7 +343,10 @@ def test_what_the_table_does_not_have_is_refused() -> None:
 
 
 def test_first_come_stays_where_it_started() -> None:
-    """In order, and nobody who came later overtakes one that waits for two workers."""
+    """The FIFO baseline serves jobs in order.
+
+    No later job overtakes one that waits for two workers.
+    """
     work = Workload((Job("0", "m", 1000.0), Job("1", "m", 16_000.0, 2), Job("2", "m", 1000.0)))
     types = (WorkerType("fast", 2, 2),)
     run = simulate(work, types, table(), FirstCome(), SimulatorOptions(Settings(fill=False)))
@@ -307,13 +355,16 @@ def test_first_come_stays_where_it_started() -> None:
 
 
 def data(run: ClusterRun) -> str:
-    """All that a run says, as text."""
+    """All results of a run, as text."""
     records = [asdict(record) for record in run.records]
     return json.dumps([records, run.spans, run.ended_s, run.rounds, run.allocations, run.capacity_s, run.notes])
 
 
 def test_two_runs_with_one_seed_are_identical() -> None:
-    """To the byte, also where types are shuffled and workers shared; another seed is another run."""
+    """Runs with equal seeds are bitwise identical; another seed gives another run.
+
+    This includes shuffled types and shared workers.
+    """
     small = tuple(WorkerType(t.name, 4, 4) for t in PAPER)
     work = continuous(packaged(), 40, 2.0, 1, Draws(multiple=True))
 
@@ -329,7 +380,11 @@ def test_two_runs_with_one_seed_are_identical() -> None:
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 3), st.booleans())
 @examples(12)
 def test_laws_of_any_run(seed: int, multiple: bool, sharing: bool, servers: int, whole: bool) -> None:
-    """Every job finishes, after it came and not sooner than it could; workers are never held twice; shares add up."""
+    """Laws of any run.
+
+    Every job finishes after its arrival and not earlier than possible, workers are never held twice, and shares add
+    up.
+    """
     table = packaged()
     types = tuple(WorkerType(t.name, 8 * servers, 8, 1.0) for t in PAPER)
     work = static(table, 12, seed, Draws(multiple=multiple, durations_s=(900.0, 5000.0)))
@@ -363,8 +418,11 @@ REFERENCE = FOLDER / "reference.json"
     ],
 )
 def test_completion_times_are_the_public_simulators(key: str, name: str, blind: bool) -> None:
-    """Average JCT within 1 %, of jobs 300 to 499 as published, and of all that are finished in both; orders of types are drawn as
-    there, so that what differs is when a solver's answers are several."""
+    """Average JCT within 1 % of the public simulator.
+
+    The average is over jobs 300 to 499 as published, and over all jobs finished in both. Orders of types are drawn
+    as there, so differences come from ambiguous solver results.
+    """
     reference = json.loads(REFERENCE.read_text())[f"single_r4_s0_300_500__{key}"]
     options = replace(public(blind), first=300, last=500)
     if not name:
@@ -395,7 +453,10 @@ def test_completion_times_are_the_public_simulators(key: str, name: str, blind: 
     ],
 )
 def test_completion_times_are_those_that_were_measured(workload: str, policy: str) -> None:
-    """Other seeds, rates and policies, jobs of several workers: average JCT within 3 % of what the public rules give."""
+    """Average JCT within 3 % of the public rules, for other settings.
+
+    These are other seeds, rates and policies, and multi-worker jobs.
+    """
     rows = json.loads(MEASURED.read_text())["rows"]
     row = next(r for r in rows if (r["workload"], r["policy"]) == (workload, policy))
     first, last = row["first"], row["last"]

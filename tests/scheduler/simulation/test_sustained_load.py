@@ -1,4 +1,4 @@
-"""sustained: the load at which a policy takes as long as another."""
+"""Sustained load: the load at which a policy's JCT equals another's."""
 
 from math import inf, isnan, nan
 
@@ -12,7 +12,7 @@ SLOW = [(2.0, 20.0), (4.0, 40.0), (6.0, 90.0)]
 
 
 def test_seeds_come_together() -> None:
-    """The mean of what is known, by rising load."""
+    """The mean of known values, by ascending load."""
     found = course([(4.0, 10.0), (2.0, 6.0), (4.0, 20.0), (4.0, nan), (8.0, nan), (9.0, inf)])
     assert found[:2] == [(2.0, 6.0), (4.0, 15.0)]
     assert [load for load, _ in found[2:]] == [8.0, 9.0]
@@ -36,7 +36,7 @@ def test_seeds_come_together() -> None:
     ],
 )
 def test_what_is_sustained(own: list[tuple[float, float]], expected: Sustained | None) -> None:
-    """At the other's greatest load for which it can be told."""
+    """The result is for the other policy's largest load with a known answer."""
     found = sustained(own, SLOW)
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
@@ -48,7 +48,7 @@ def test_what_is_sustained(own: list[tuple[float, float]], expected: Sustained |
     factor=st.floats(1.1, 3.0),
 )
 def test_a_policy_that_is_quicker_by_load_sustains_as_much_more(times: list[float], factor: float) -> None:
-    """Where its course is the other's with all loads greater by a factor, that is what is found."""
+    """A policy with all loads scaled by a factor sustains that factor."""
     times = sorted({round(time_s, 3) for time_s in times})
     other = [(float(k + 1), time_s) for k, time_s in enumerate(times)]
     found = sustained([(load * factor, time_s) for load, time_s in other], other)
@@ -58,7 +58,7 @@ def test_a_policy_that_is_quicker_by_load_sustains_as_much_more(times: list[floa
 
 
 def test_it_is_told_in_words() -> None:
-    """Both loads, and by how much."""
+    """The sentence has both loads and their ratio."""
     assert Sustained(6.0, 4.0).sentence("a", "b") == "a at 6 jobs an hour takes as long as b at 4: 1.5 × the load"
     told = Sustained(6.0, 4.0, at_least=True).sentence("a", "b")
     assert told == "a at 6 jobs an hour takes less time than b at 4: more than 1.5 × the load"

@@ -1,4 +1,4 @@
-"""Generators: the published workloads, seeds, and the distributions that the paper gives."""
+"""Trace generators: published workloads, seeds, and the published distributions."""
 
 import json
 from math import log10
@@ -22,7 +22,7 @@ PUBLISHED = sorted(path.stem for path in FOLDER.glob("*_s?.json"))
     "name", PUBLISHED or [pytest.param("", marks=pytest.mark.skip("the public workloads are not here"))]
 )
 def test_seeds_name_the_public_workloads(name: str) -> None:
-    """All that the public generators made with a seed comes out here to the last bit."""
+    """A seed gives the public generators' workload, bit by bit."""
     kind, size = name.split("_")[-3:-1] if name.startswith("static") else name.split("_")[:2]
     draws, seed = Draws(multiple=kind == "multi"), int(name[-1])
     published = read_workload(FOLDER / f"{name}.json")
@@ -34,13 +34,16 @@ def test_seeds_name_the_public_workloads(name: str) -> None:
 
 
 def test_two_runs_with_one_seed_are_identical() -> None:
-    """To the byte; another seed is another trace."""
+    """Equal seeds give bitwise equal traces; another seed gives another trace."""
     texts = [as_text(continuous(packaged(), 50, 4.0, seed, Draws(True, True, True))) for seed in (7, 7, 8)]
     assert texts[0] == texts[1] != texts[2]
 
 
 def test_distributions_are_the_papers() -> None:
-    """Section 5.7.1, within what chance leaves of 20,000 jobs."""
+    """The distributions of section 5.7.1, within the chance error of 20,000 jobs.
+
+    Source: Narayanan's dissertation.
+    """
     table = packaged()
     made = continuous(table, 20_000, 3.0, 5, Draws(multiple=True, priorities=True, slos=True))
     scales = np.array([job.scale_factor for job in made.jobs])
@@ -58,7 +61,10 @@ def test_distributions_are_the_papers() -> None:
 
 
 def test_the_cost_workload_is_of_two_models_and_five_durations() -> None:
-    """Section 5.7.3: ResNet-50 and A3C, 0.5 to 8 days, SLOs of 1.2, 2 and 10 durations."""
+    """ResNet-50 and A3C, 0.5 to 8 days, SLOs of 1.2, 2 and 10 durations.
+
+    Source: Narayanan's dissertation, section 5.7.3.
+    """
     table = packaged()
     made = static(table, 500, 0, COST)
     assert {job.job_type for job in made.jobs} == set(COST.job_types)
@@ -72,13 +78,13 @@ def test_the_cost_workload_is_of_two_models_and_five_durations() -> None:
     ("count", "rate", "expected"), [(5, 0.0, "per_hour"), (5, float("nan"), "per_hour"), (-1, 1.0, "count")]
 )
 def test_nonsense_is_refused(count: int, rate: float, expected: str) -> None:
-    """Rates and counts, by name."""
+    """Invalid rates and counts are refused by name."""
     with pytest.raises(InputError, match=expected):
         continuous(packaged(), count, rate, 0)
 
 
 def test_an_unknown_job_type_is_refused() -> None:
-    """Also one that only looks like a known one."""
+    """Unknown job types are refused, also if they resemble a known one."""
     with pytest.raises(InputError, match="job_type: found 'A3D'"):
         static(packaged(), 1, 0, Draws(job_types=("A3D",)))
     assert json.loads(as_text(static(packaged(), 0, 0)))["jobs"] == []
@@ -92,7 +98,7 @@ def test_an_unknown_job_type_is_refused() -> None:
     ],
 )
 def test_a_table_without_what_is_to_be_drawn_is_refused(kinds: tuple[tuple[str, int], ...], found: str) -> None:
-    """Whatever would be drawn for ever."""
+    """A table without a drawn kind is refused: it would be drawn forever."""
     table = ThroughputTable((("v100", True),), kinds, np.ones((len(kinds), 1)), np.zeros((len(kinds), len(kinds), 1)))
     with pytest.raises(InputError, match=found):
         static(table, 1, 0, Draws(multiple=True))

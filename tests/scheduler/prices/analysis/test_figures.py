@@ -1,4 +1,4 @@
-"""Prices as they are, beside the published figures of chapter 6."""
+"""Price figures, compared with chapter 6 of Narayanan's dissertation."""
 
 from hocket.scheduler.prices.analysis import figures
 from hocket.scheduler.prices.analysis.rows import PriceFigure, text
@@ -7,7 +7,7 @@ from tests.scheduler.helpers import public_prices
 
 
 def wrong(rows: tuple[PriceFigure, ...], tolerance: float) -> list[PriceFigure]:
-    """Those that differ from the published figure."""
+    """Rows that differ from the published figure."""
     return [r for r in rows if r.published is not None and abs(r.value / r.published - 1) > tolerance]
 
 
@@ -22,7 +22,10 @@ def test_the_best_reductions_are_the_published_ones() -> None:
 
 
 def test_normalised_throughputs_are_the_published_ones_but_for_one() -> None:
-    """Table 6.1, within its rounding (CycleGAN on P100 within 3 %); Transformer's 0.8 contradicts the 3.3 beside it."""
+    """Table 6.1, within its rounding (CycleGAN on P100 within 3 %).
+
+    Transformer's published 0.8 contradicts the 3.3 beside it.
+    """
     rows = figures.normalised_throughput(public_prices.steps())
     assert len(rows) == 20
     assert [r.what for r in wrong(rows, 0.05)] == [("Transformer (batch size 256)", "v100", "for a dollar")]
@@ -35,7 +38,10 @@ def test_moving_a_model_costs_next_to_nothing() -> None:
 
 
 def test_google_preempts_each_day_and_instances_with_eight_more_rarely() -> None:
-    """Figure 6.2: no instance of Google lives longer than a day and a look; those with eight V100 outlive those with one."""
+    """Figure 6.2: Google's instances live at most a day and a polling interval.
+
+    Instances with eight V100s live longer than those with one.
+    """
     logs = reader.read_availability(public_prices.folder())
     rows = figures.availability(logs)
     assert len(logs) == 3
@@ -47,7 +53,7 @@ def test_google_preempts_each_day_and_instances_with_eight_more_rarely() -> None
 
 
 def test_clouds_are_ranked_differently_by_type_of_instance() -> None:
-    """Figure 6.3: one V100 is cheapest on Azure, eight on Google, which does not change its prices."""
+    """Figure 6.3: one V100 is cheapest on Azure, eight on Google with constant prices."""
     rows = figures.price_ranges(public_prices.market(), 1582761600.0, 1584489600.0)
     low = {r.what[:2]: r.value for r in rows if r.what[2] == "lowest"}
     high = {r.what[:2]: r.value for r in rows if r.what[2] == "highest"}
@@ -58,7 +64,10 @@ def test_clouds_are_ranked_differently_by_type_of_instance() -> None:
 
 
 def test_larger_instances_have_stabler_prices_where_they_are_v100() -> None:
-    """Figure 6.4: for V100 the more accelerators the less change and the cheaper; for K80 cheaper, and not stabler."""
+    """Figure 6.4: larger V100 instances are cheaper and have more stable prices.
+
+    Larger K80 instances are cheaper, and not more stable.
+    """
     rows = figures.per_accelerator(public_prices.market(), "us-east-1", 1579392000.0, 1584489600.0)
     cost = {r.what[1]: r.value for r in rows if r.what[2].startswith("dollars")}
     varies = {r.what[1]: r.value for r in rows if r.what[2].startswith("variation")}
@@ -69,7 +78,7 @@ def test_larger_instances_have_stabler_prices_where_they_are_v100() -> None:
 
 
 def test_rows_are_written_under_their_source() -> None:
-    """One line for each, with the published figure where there is one."""
+    """One line for each row, with the published figure if there is one."""
     shown = text([PriceFigure("Table 1", ("a", "b"), 2.0, 3.0, "why"), PriceFigure("Table 1", ("c",), 1.0)])
     assert shown.splitlines()[0] == "Table 1"
     assert "a  b" in shown

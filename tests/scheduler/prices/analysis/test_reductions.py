@@ -1,4 +1,4 @@
-"""What dynamic pricing saves, beside the published figures."""
+"""Savings of dynamic pricing, compared with the published figures."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from tests.scheduler.helpers import public_prices
 
 
 def test_a3c_costs_what_the_public_analysis_says() -> None:
-    """Figure 6.5: each source of variation, within 0.2 % of the dollars that the public analysis printed."""
+    """Figure 6.5: each source of variation, within 0.2 % of the public analysis."""
     rows = reductions.cost_reduction(public_prices.market(), public_prices.steps(), models=("A3C",))
     found = [float(r.note.split(" ")[0]) for r in rows]
     assert found == pytest.approx(reductions.PUBLISHED_A3C_USD, rel=2e-3)
@@ -18,7 +18,10 @@ def test_a3c_costs_what_the_public_analysis_says() -> None:
 
 
 def test_the_reduction_is_never_above_the_published_one() -> None:
-    """Figure 6.5: the largest of all models is the published 3.5, and ResNet-50, always on V100, gains least."""
+    """Figure 6.5: the largest reduction of all models is the published 3.5.
+
+    ResNet-50, always on V100, gains least.
+    """
     rows = reductions.cost_reduction(public_prices.market(), public_prices.steps())
     last = {r.what[0]: r.value for r in rows if r.what[1] == "+ dynamic"}
     assert max(last.values()) == pytest.approx(3.5, abs=0.05)
@@ -26,7 +29,10 @@ def test_the_reduction_is_never_above_the_published_one() -> None:
 
 
 def test_each_source_of_variation_reduces_the_cost() -> None:
-    """More offers are never dearer at the beginning; with prices that then hardly change nor are whole jobs, within 1 %."""
+    """More offers are never more expensive at the start.
+
+    Prices then hardly change, so whole jobs are not, either, within 1 %.
+    """
     begins = reductions.begins(reductions.AZURE_BEGINS_S, 6)
     models = ("CycleGAN", "Transformer (batch size 256)")
     rows = reductions.cost_reduction(
@@ -38,7 +44,10 @@ def test_each_source_of_variation_reduces_the_cost() -> None:
 
 
 def test_moving_saves_more_for_longer_jobs_and_less_where_all_prices_are_known() -> None:
-    """Figure 6.6: Transformer gains 1.36 in four days, most of it because Azure's prices begin inside the window."""
+    """Figure 6.6: Transformer gains 1.36 in four days.
+
+    Most of it comes from Azure's prices, which begin inside the window.
+    """
     model = ("Transformer (batch size 256)",)
     rows = reductions.duration_effect(public_prices.market(), public_prices.steps(), days=(1.0, 4.0), models=model)
     assert [r.value for r in rows] == sorted(r.value for r in rows)
@@ -51,7 +60,10 @@ def test_moving_saves_more_for_longer_jobs_and_less_where_all_prices_are_known()
 
 
 def test_checkpoints_of_a_gigabyte_change_next_to_nothing() -> None:
-    """Section 6.3.2: moving a model is cheap, so that charging for it leaves the saving within 1 %."""
+    """Charging for moves changes the saving by less than 1 %.
+
+    Source: Narayanan's dissertation, section 6.3.2: moving a model is cheap.
+    """
     stage = reductions.PAPER[4]
     paid = reductions.with_moving(stage, Moving(DAY_S, checkpoint_bytes=1e9))
     begins = reductions.begins(reductions.AZURE_BEGINS_S, 8)
@@ -64,7 +76,10 @@ def test_checkpoints_of_a_gigabyte_change_next_to_nothing() -> None:
 
 
 def test_the_stages_are_in_force_without_the_published_data() -> None:
-    """On the example prices in the package: K80 on Azure is a third of V100 on AWS for a model that gains little."""
+    """All stages work on the packaged example prices.
+
+    For a model that gains little, K80 on Azure is a third of V100 on AWS.
+    """
     from hocket.scheduler.prices.readers.public import read_market
 
     begins = reductions.begins(1584489600.0, 2)

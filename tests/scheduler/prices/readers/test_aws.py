@@ -1,4 +1,4 @@
-"""AWS's spot price history."""
+"""AWS spot price history."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,10 @@ def write(path: Path, *changes: dict[str, object], **more: object) -> Path:
 
 
 def test_a_change_holds_until_the_next(tmp_path: Path) -> None:
-    """Whatever the order of changes and files; an instance with four accelerators is told as such; what overlaps is one."""
+    """A price holds until the next change, for any order of changes and files.
+
+    Instances with four accelerators are recognized, and overlapping files are merged.
+    """
     first = write(tmp_path / "a.json", {**CHANGE, "SpotPrice": "5.0", "Timestamp": "1970-01-01T00:03:20+00:00"}, CHANGE)
     second = write(tmp_path / "b.json", CHANGE, {**CHANGE, "AvailabilityZone": "us-east-1a"})
     offers = aws.read([first, second])
@@ -37,7 +40,10 @@ def test_a_change_holds_until_the_next(tmp_path: Path) -> None:
 
 
 def test_other_products_are_left_out_and_other_instances_can_be_told(tmp_path: Path) -> None:
-    """Windows costs more; a type that nobody told is refused with what to do."""
+    """Other products are ignored, and other instance types can be passed.
+
+    Windows costs more. An unknown type is refused, with a remedy.
+    """
     path = write(
         tmp_path / "a.json", {**CHANGE, "ProductDescription": "Windows"}, {**CHANGE, "InstanceType": "q9.large"}
     )
@@ -60,13 +66,13 @@ def test_other_products_are_left_out_and_other_instances_can_be_told(tmp_path: P
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, object], place: str) -> None:
-    """With its place in the document."""
+    """Errors name the field and its place in the document."""
     with pytest.raises(InputError, match=place):
         aws.read([write(tmp_path / "a.json", {**CHANGE, **change})])
 
 
 def test_two_prices_for_one_moment_are_refused(tmp_path: Path) -> None:
-    """Also when they stand in two files."""
+    """Two prices for one time are refused, also in two files."""
     paths = [write(tmp_path / "a.json", CHANGE), write(tmp_path / "b.json", {**CHANGE, "SpotPrice": "3.0"})]
     with pytest.raises(InputError, match=r"b\.json, line 1: SpotPriceHistory\.0\.SpotPrice: found 3\.0"):
         aws.read(paths)
@@ -76,7 +82,7 @@ def test_two_prices_for_one_moment_are_refused(tmp_path: Path) -> None:
     "text", ["", "[]", '{"SpotPriceHistory": 3}', '{"NextToken": ""}', '{"SpotPriceHistory": [', "x"]
 )
 def test_what_is_no_such_document_is_refused(tmp_path: Path, text: str) -> None:
-    """With the file's name."""
+    """Other documents are refused, with the file's name."""
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(InputError, match=r"a\.json"):
@@ -84,12 +90,15 @@ def test_what_is_no_such_document_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_an_empty_history_has_no_offers(tmp_path: Path) -> None:
-    """A region without the instance prints one."""
+    """An empty history, as of a region without the instance, has no offers."""
     assert aws.read([write(tmp_path / "a.json")]) == ()
 
 
 def test_the_examples_are_read() -> None:
-    """Prices of V100 in four zones; each zone's first change is in or before March 2020."""
+    """The examples have V100 prices in four zones.
+
+    Each zone's first change is in or before March 2020.
+    """
     offers = aws.read(sorted(EXAMPLES.glob("aws/cost/*/*p3.2xlarge.json")))
     assert len(offers) == 4
     assert all(o.spot is not None and o.spot.times_s[0] < 1585000000 for o in offers)

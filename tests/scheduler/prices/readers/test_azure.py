@@ -1,4 +1,4 @@
-"""Azure's price lists by day."""
+"""Azure price lists by day."""
 
 from math import isnan
 from pathlib import Path
@@ -20,7 +20,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_price_holds_from_the_beginning_of_its_day(tmp_path: Path) -> None:
-    """In UTC; an empty field is a day on which it was not sold."""
+    """A price holds from the start of its day in UTC; an empty field ends the sale."""
     path = write(tmp_path, "Date,NC6,NC12s v2\n1/2/1970,$0.5,$1.0\n1/3/1970,,$2.0\n1/4/1970,$0.6,$2.0")
     six, twelve = azure.read([path], KINDS)
     assert (six.key.region, six.key.zone, six.key.instance_type) == ("us-east", "", "NC6")
@@ -32,13 +32,13 @@ def test_a_price_holds_from_the_beginning_of_its_day(tmp_path: Path) -> None:
 
 
 def test_a_list_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
-    """It begins with a byte order mark."""
+    """A file with a byte order mark is read."""
     [found] = azure.read([write(tmp_path, "\ufeffDate,NC6\n1/2/1970,$0.5\n")], KINDS)
     assert found.key.instance_type == "NC6"
 
 
 def test_an_instance_that_was_never_sold_is_no_offer(tmp_path: Path) -> None:
-    """Its column is empty."""
+    """An instance with an empty column has no offer."""
     path = write(tmp_path, "Date,NC6,NC12s v2\n1/2/1970,$0.5,\n")
     assert [o.key.instance_type for o in azure.read([path], KINDS)] == ["NC6"]
 
@@ -64,13 +64,13 @@ def test_an_instance_that_was_never_sold_is_no_offer(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, place: str) -> None:
-    """And its column."""
+    """Errors name the line and the column."""
     with pytest.raises(InputError, match=place):
         azure.read([write(tmp_path, text)], KINDS)
 
 
 def test_accelerators_of_instances_are_read() -> None:
-    """From the published mapping; a name twice is refused."""
+    """The published mapping is read; a duplicate name is refused."""
     found = azure.read_instances(EXAMPLES / "azure" / "instance_mapping.csv")
     assert found["NC24s v3"] == ("v100", 4.0)
     assert len(found) == 12
@@ -78,7 +78,7 @@ def test_accelerators_of_instances_are_read() -> None:
 
 @pytest.mark.parametrize("row", ["NC6,K80,0", "NC6,K80,x", "NC6,,1", ",K80,1", "NC6,K80,1\nNC6,K80,1", "NC6,K80,1e9"])
 def test_a_mapping_that_is_none_is_refused(tmp_path: Path, row: str) -> None:
-    """With its line and field."""
+    """Invalid mappings are refused, with line and field."""
     path = tmp_path / "m.csv"
     path.write_text("Instance,GPU type,# GPUs\n" + row)
     with pytest.raises(InputError, match=r"m\.csv, line [23]: "):

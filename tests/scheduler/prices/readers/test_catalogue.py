@@ -1,4 +1,4 @@
-"""SkyPilot's catalogues."""
+"""SkyPilot's catalogs."""
 
 from math import isnan
 from pathlib import Path
@@ -14,13 +14,16 @@ ROW = f"p3.8xlarge,V100,4.0,32,244,{INFO},12.24,3.672,us-east-1,us-east-1b\n"
 
 
 def write(path: Path, *rows: str, head: str = HEAD) -> Path:
-    """One version."""
+    """One version of a catalog."""
     path.write_text(head + "".join(rows))
     return path
 
 
 def test_a_row_has_both_prices(tmp_path: Path) -> None:
-    """On demand and spot, of an instance with several accelerators; rows without one are left out."""
+    """A row has on-demand and spot prices of an instance with several accelerators.
+
+    Rows without an accelerator are ignored.
+    """
     path = write(tmp_path / "v.csv", ROW, "m5.large,,,2,8,,0.096,0.03,us-east-1,us-east-1b\n")
     (offer,) = catalogue.read([(path, 100.0)], "aws")
     assert offer.key == ("aws", "us-east-1", "us-east-1b", "p3.8xlarge")
@@ -30,7 +33,11 @@ def test_a_row_has_both_prices(tmp_path: Path) -> None:
 
 
 def test_columns_stand_in_any_order_and_zones_may_be_missing(tmp_path: Path) -> None:
-    """Accelerators without a machine get a name; no spot price is no spot market; a part of an accelerator is one."""
+    """Columns may be in any order, and zones may be missing.
+
+    Accelerators without a machine get a name. A missing spot price means no spot market. Fractions of an
+    accelerator are valid.
+    """
     head = "Region,SpotPrice,Price,AcceleratorCount,AcceleratorName,InstanceType\n"
     path = write(tmp_path / "v.csv", "us-central1,,2.48,1,V100,\n", "eu,0.1,0.4,0.167,A10,NV6ads\n", head=head)
     part, whole = catalogue.read([(path, 0.0)], "gcp")
@@ -41,7 +48,10 @@ def test_columns_stand_in_any_order_and_zones_may_be_missing(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("price", ["", "0", "0.0", "0.00"])
 def test_a_price_of_nothing_is_none(tmp_path: Path, price: str) -> None:
-    """Clouds without a spot market leave it out, or write 0.00; what can only be had on the spot has no other price."""
+    """An empty price, or 0.00, means no price.
+
+    Offers that exist only as spot instances have no on-demand price.
+    """
     (offer,) = catalogue.read([(write(tmp_path / "v.csv", ROW.replace("3.672", price)), 0.0)], "vast")
     assert offer.spot is None
     assert offer.price(0.0, spot=False) == pytest.approx(3.06)
@@ -50,7 +60,7 @@ def test_a_price_of_nothing_is_none(tmp_path: Path, price: str) -> None:
 
 
 def test_versions_make_series(tmp_path: Path) -> None:
-    """In the order of their moments; what a version no longer lists is not on sale from then on."""
+    """Versions form series in time order; a removed offer is not on sale any more."""
     first = write(tmp_path / "a.csv", ROW)
     second = write(tmp_path / "b.csv", ROW.replace("3.672", "4.0").replace("us-east-1b", "us-east-1c"))
     third = write(tmp_path / "c.csv", ROW.replace("3.672", "5.0"))
@@ -74,7 +84,7 @@ def test_versions_make_series(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, row: str, place: str) -> None:
-    """With its line; the same row again is no mistake."""
+    """Errors name the field and the line; a duplicate row is valid."""
     path = write(tmp_path / "v.csv", row)
     with pytest.raises(InputError, match=place):
         catalogue.read([(path, 0.0)], "aws")
@@ -82,7 +92,11 @@ def test_a_wrong_field_is_named(tmp_path: Path, row: str, place: str) -> None:
 
 
 def test_versions_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    """Two of one moment, or other accelerators in the same instance; and a file without a needed column."""
+    """Contradicting versions are refused.
+
+    Examples are two versions of one time, and different accelerators of one instance. A missing column is refused
+    as well.
+    """
     first = write(tmp_path / "a.csv", ROW)
     with pytest.raises(InputError, match="one version per time"):
         catalogue.read([(first, 1.0), (first, 1.0)], "aws")
@@ -94,7 +108,7 @@ def test_versions_that_contradict_each_other_are_refused(tmp_path: Path) -> None
 
 
 def test_prices_may_have_been_computed(tmp_path: Path) -> None:
-    """With as many decimals as a sum of two has."""
+    """Prices may have many decimals."""
     path = write(tmp_path / "v.csv", ROW.replace("3.672", "0.30000000000000004"))
     (offer,) = catalogue.read([(path, 0.0)], "aws")
     assert offer.price(0.0) == pytest.approx(0.075)

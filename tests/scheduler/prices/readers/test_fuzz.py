@@ -1,4 +1,4 @@
-"""Whatever a file holds, a reader answers or refuses in one sentence."""
+"""Readers return a result or an InputError for any file."""
 
 import os
 from contextlib import suppress
@@ -34,7 +34,7 @@ READERS = {
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=PIECES | st.text(max_size=60))
 def test_nothing_but_an_input_error_comes_out(tmp_path: Path, reader: str, text: str) -> None:
-    """Of any text that claims to be such a file."""
+    """Any text in the place of a file gives at most an InputError."""
     path = tmp_path / "1970-01-01T000140Z.out"
     path.write_bytes(text.encode(errors="surrogatepass"))
     with suppress(InputError):
@@ -43,7 +43,7 @@ def test_nothing_but_an_input_error_comes_out(tmp_path: Path, reader: str, text:
 
 @pytest.mark.parametrize("reader", sorted(READERS))
 def test_a_file_beyond_all_use_is_refused_by_its_size(tmp_path: Path, reader: str) -> None:
-    """Before anything in it is looked at."""
+    """Huge files are refused before they are parsed."""
     path = tmp_path / "1970-01-01T000140Z.out"
     path.touch()
     os.truncate(path, 2**30)

@@ -1,4 +1,4 @@
-"""Logs of instances that came and went."""
+"""Logs of granted and preempted instances."""
 
 from pathlib import Path
 
@@ -28,7 +28,10 @@ AWS = (
 
 
 def test_instances_of_one_kind_follow_one_another(tmp_path: Path) -> None:
-    """AWS names each anew: the second in a zone takes the place of the first; what still runs at the end is not preempted."""
+    """On AWS each instance has a new name; the second in a zone continues the first.
+
+    An instance that still runs at the end is not preempted.
+    """
     first, second = log.read(write(tmp_path / "a.out", *AWS), "aws")
     assert (first.key.zone, first.key.instance_type, first.key.region) == ("us-east-1b", "p3.2xlarge", "us-east-1")
     assert first.held == (InstanceLifetime(10.0, 1400.0, False),)
@@ -38,7 +41,10 @@ def test_instances_of_one_kind_follow_one_another(tmp_path: Path) -> None:
 
 
 def test_names_of_google_stand_for_kinds(tmp_path: Path) -> None:
-    """An instance comes back under its name; one that never came has no accelerator, and its refusals."""
+    """On Google a name stands for an instance kind, which may come back.
+
+    A kind that was never granted has no accelerator, only refusals.
+    """
     path = write(
         tmp_path / "g.out",
         (0, "Instance instance1 creation failed"),
@@ -69,13 +75,13 @@ def test_names_of_google_stand_for_kinds(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_that_cannot_be_is_named(tmp_path: Path, line: tuple[int, str], found: str) -> None:
-    """With its number."""
+    """Errors name the line."""
     with pytest.raises(InputError, match=rf"a\.out, line 7.*{found}"):
         log.read(write(tmp_path / "a.out", *AWS[:6], line), "aws")
 
 
 def test_a_log_without_moments_or_lines_is_refused(tmp_path: Path) -> None:
-    """And one of a cloud whose zones nobody knows."""
+    """Logs without times or lines, and logs of an unknown cloud, are refused."""
     path = tmp_path / "a.out"
     path.write_text("Created instance\n")
     with pytest.raises(InputError, match="line 1"):

@@ -10,7 +10,7 @@ from tests.scheduler.helpers import public_prices as published
 
 
 def test_the_examples_in_the_package_are_a_market() -> None:
-    """Three clouds, in one folder, with a price of the moment for each."""
+    """The packaged examples are a market of three clouds with current prices."""
     market = public.read_market(published.EXAMPLES)
     assert {o.key.cloud for o in market} == {"aws", "azure", "gcp"}
     assert all(o.price(1584900000.0) > 0 for o in market)
@@ -19,14 +19,17 @@ def test_the_examples_in_the_package_are_a_market() -> None:
 
 
 def test_the_published_folder_has_159_offers() -> None:
-    """Of AWS in six regions, Azure in three and Google in four zones; histories that overlap agree."""
+    """The published folder has 159 offers, and overlapping histories agree.
+
+    They are of AWS in six regions, Azure in three and Google in four zones.
+    """
     market = published.market()
     assert len(market.offers) == 159
     assert len({o.key.region for o in market if o.key.cloud == "aws"}) == 6
 
 
 def test_a_folder_without_prices_is_refused(tmp_path: Path) -> None:
-    """And one that is not there."""
+    """A folder without prices, and a missing folder, are refused."""
     with pytest.raises(InputError, match="no prices"):
         public.read_market(tmp_path)
     with pytest.raises(InputError, match="no folder"):
@@ -34,7 +37,7 @@ def test_a_folder_without_prices_is_refused(tmp_path: Path) -> None:
 
 
 def test_catalogues_and_traces_lie_beside_them(tmp_path: Path) -> None:
-    """Versions of a catalogue by their moments, and traces of spot instances."""
+    """Catalog versions and spot traces in the folder are read."""
     catalogues, traces = tmp_path / "skypilot" / "aws", tmp_path / "spot-traces" / "availability" / "1-node"
     catalogues.mkdir(parents=True)
     head = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region,AvailabilityZone\n"

@@ -1,4 +1,4 @@
-"""Traces of how many instances were to be had."""
+"""Traces of the number of available instances."""
 
 import json
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ BEGIN_S = datetime(2022, 10, 26, tzinfo=UTC).timestamp()
 
 
 def write(folder: Path, data: Any, name: str = "aws-10-26-2022/us-west-2a_v100_8.json", gap_s: Any = 600) -> Path:
-    """As it is published."""
+    """A trace in the published format."""
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"metadata": {"gap_seconds": gap_s}, "data": data}))
@@ -23,7 +23,11 @@ def write(folder: Path, data: Any, name: str = "aws-10-26-2022/us-west-2a_v100_8
 
 
 def test_ticks_are_instances_that_were_held(tmp_path: Path) -> None:
-    """From the first tick at which there was one to the next at which there was none; who is there at the end is not preempted."""
+    """Time steps become instance lifetimes.
+
+    A lifetime begins at the first step with an instance and ends at the next step without. An instance that is
+    there at the end is not preempted.
+    """
     found = spot_trace.read(write(tmp_path, [1, 1, 0, 0, 1, 0, 1]))
     assert str(found.key) == "aws/us-west-2a/p3.16xlarge"
     assert (found.key.region, found.accelerator, found.accelerators) == ("us-west-2", "v100", 8.0)
@@ -37,7 +41,10 @@ def test_ticks_are_instances_that_were_held(tmp_path: Path) -> None:
 
 
 def test_several_instances_are_wanted_at_once(tmp_path: Path) -> None:
-    """Less than so many are none; a cloud without a name for them gets one."""
+    """Fewer instances than requested count as none.
+
+    A cloud without names for such instances gets one.
+    """
     path = write(tmp_path, [16, 9, 3, 16], "gcp-04-30-2023/us-east1-b_a100_1.json", 300)
     found = spot_trace.read(path, 10)
     assert str(found.key) == "gcp/us-east1-b/1xa100"
@@ -59,7 +66,7 @@ def test_several_instances_are_wanted_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, data: Any, name: str, gap_s: Any, place: str) -> None:
-    """One clear error each."""
+    """Each mistake gives one clear error."""
     with pytest.raises(InputError) as caught:
         spot_trace.read(write(tmp_path, data, name, gap_s))
     assert place in str(caught.value)

@@ -1,4 +1,4 @@
-"""Throughputs that prices are divided by."""
+"""Throughputs for prices per training step."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,10 @@ from hocket.scheduler.prices.readers import throughputs
 
 
 def test_only_models_alone_are_read(tmp_path: Path) -> None:
-    """By model and then by type; a model that does not run on a type is not there."""
+    """Throughputs alone are read, by model and type.
+
+    Types that cannot run a model are omitted.
+    """
     path = tmp_path / "t.json"
     path.write_text(
         json.dumps({"v100": {"a": {"null": 2, "b": [1, 1]}}, "k80": {"a": {"null": 0.5}, "b": {"null": 0}}})
@@ -24,7 +27,7 @@ def test_only_models_alone_are_read(tmp_path: Path) -> None:
              {"v100": {"a": {"null": "1"}}}, {"v100": {"a": 3}}],
 )  # fmt: skip
 def test_what_is_no_such_table_is_refused(tmp_path: Path, data: Any) -> None:
-    """With the path of the first wrong key."""
+    """Other documents are refused, with the path of the first invalid key."""
     path = tmp_path / "t.json"
     path.write_text(json.dumps(data))
     with pytest.raises(InputError, match=r"t\.json"):

@@ -1,4 +1,4 @@
-"""Ties: what is found from prices of types is what one program of all jobs answers."""
+"""Dual decomposition: the result equals one program of all jobs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,7 +51,7 @@ POLICIES = pytest.mark.parametrize(
 
 @contextmanager
 def by_prices(tied: int) -> Iterator[None]:
-    """Programs of any number of jobs are solved from prices, so many jobs at a time."""
+    """Use prices for programs of any size, with few jobs in each small program."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_programs, "MANY", 1)
         patch.setattr(dual_decomposition, "_TIED", tied)
@@ -62,7 +62,10 @@ def by_prices(tied: int) -> Iterator[None]:
 
 
 def dear(there: Snapshot) -> Snapshot:
-    """The snapshot with a budget that is less than the shortest makespan costs, and enough for a longer one."""
+    """The snapshot with a budget below the cost of the shortest makespan.
+
+    It is enough for a longer makespan.
+    """
     found = makespan_budget.allocate(there)
     paid_usd = (there.prices[found.column] * there.scale[found.first] * found.fraction).sum() * found.objective / 3600
     return replace(there, budget_usd=float(paid_usd) * 0.995)
@@ -72,7 +75,7 @@ def dear(there: Snapshot) -> Snapshot:
 @examples(60)
 @given(seed=st.integers(0, 2**32 - 1), tied=st.integers(1, 6))
 def test_prices_find_the_same(policy: ModuleType, seed: int, tied: int) -> None:
-    """The same objective, and an allocation that can be; its gap is verified."""
+    """The objective is equal, the allocation feasible, and the gap verified."""
     there = unlike(seed, bool(seed % 2))
     plain = policy.allocate(there)
     with by_prices(tied):
@@ -89,7 +92,10 @@ def test_prices_find_the_same(policy: ModuleType, seed: int, tied: int) -> None:
 @examples(25)
 @given(seed=st.integers(0, 2**32 - 1), tied=st.integers(1, 6))
 def test_prices_of_the_last_answer_are_as_good_as_none(policy: ModuleType, seed: int, tied: int) -> None:
-    """Whoever came or went, and whatever workers failed, from one answer to the next."""
+    """Starting from previous prices does not change the result.
+
+    Jobs come and go, and workers fail, between the calls.
+    """
     session = Session()
     for there in moments(seed, True, False):
         plain = policy.allocate(there)
@@ -103,7 +109,7 @@ def test_prices_of_the_last_answer_are_as_good_as_none(policy: ModuleType, seed:
 @examples(40)
 @given(seed=st.integers(0, 2**32 - 1), tied=st.integers(1, 6))
 def test_a_budget_makes_it_as_long(seed: int, tied: int) -> None:
-    """Where the budget makes the makespan longer."""
+    """The budget makes the makespan equally long."""
     there = unlike(seed, False)
     try:
         there = dear(there)
@@ -118,7 +124,10 @@ def test_a_budget_makes_it_as_long(seed: int, tied: int) -> None:
 
 @pytest.mark.parametrize("seed", [3, 8, 11])
 def test_a_budget_leaves_prices_for_the_next_answer(seed: int) -> None:
-    """The first answer is found in one program, the next one from its prices: both come to the same, and so do prices."""
+    """The second call starts from prices of the first, with the same result.
+
+    The first is solved as one program.
+    """
     there, session = dear(unlike(seed, False)), Session()
     with by_prices(3), pytest.MonkeyPatch.context() as patch:
         patch.setattr("hocket.scheduler.solver.lp.session.WORTH", 0)
@@ -134,7 +143,7 @@ def test_a_budget_leaves_prices_for_the_next_answer(seed: int) -> None:
 
 
 def shares_of(jobs: int) -> tuple[Snapshot, AllocationVariables, np.ndarray]:
-    """Jobs that all differ, on three types, and what each is to have at a time in which nearly all workers are used."""
+    """Distinct jobs on three types, with demands that use nearly all workers."""
     rng = np.random.default_rng(jobs)
     there = unlike(5, False)
     active = there.jobs[0]
@@ -146,7 +155,10 @@ def shares_of(jobs: int) -> tuple[Snapshot, AllocationVariables, np.ndarray]:
 
 
 def test_few_jobs_are_in_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 2,000 jobs no program has a half; and from where it ended there is one program of no more than have to be."""
+    """Of 2,000 jobs, no program has a half.
+
+    A start from the final prices needs one program of the smallest size.
+    """
     there, shares, due = shares_of(2000)
     rows: list[int] = []
 
@@ -170,7 +182,7 @@ def test_few_jobs_are_in_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    """Jobs that ask for more than all workers do, and one that asks for more than it does anywhere."""
+    """Infeasible demands are refused: of all jobs together, and of one job."""
     there, shares, _ = shares_of(500)
     best = there.throughputs.max(axis=1)[shares.member]
     none = np.zeros(shares.groups)
@@ -183,7 +195,10 @@ def test_what_cannot_be_is_refused() -> None:
 @examples(200)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_an_edge_is_the_cheapest_way(seed: int) -> None:
-    """No other two options do what is asked for less; and within its reach prices leave each job where it is."""
+    """No other two options meet the demand for less.
+
+    Within the edge's reach, prices leave each job where it is.
+    """
     rng = np.random.default_rng(seed)
     options = int(rng.integers(2, 6))
     does = np.hstack([rng.uniform(0.1, 1, (7, options - 1)), np.zeros((7, 1))])
@@ -204,7 +219,7 @@ def test_an_edge_is_the_cheapest_way(seed: int) -> None:
 
 
 def test_a_stand_far_off_leads_to_the_same() -> None:
-    """Prices that are wrong by far, and a level that is, only take longer."""
+    """Wrong initial prices and levels only take longer."""
     there, shares, due = shares_of(700)
     does = there.throughputs[shares.member] / due[shares.member][:, None]
     none = np.zeros(shares.groups)

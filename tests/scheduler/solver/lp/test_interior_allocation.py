@@ -1,4 +1,4 @@
-"""The middle of what is as good: by hand, and against what holds for any."""
+"""Interior allocation: by hand, and properties of any result."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from tests.tiers import examples
 
 
 def snapshot(steps: list[list[float]], workers: list[int], scales: list[int] | None = None) -> Snapshot:
-    """Jobs of 1,000 steps that came one after the other."""
+    """Jobs of 1,000 steps that arrived one after the other."""
     scales = scales or [1] * len(steps)
     jobs = tuple(Active(Job(str(k), "m", 1e3, s), 1e3 - 7 * k, 60.0 * k) for k, s in enumerate(scales))
     types = tuple(WorkerType(f"type{k}", count) for k, count in enumerate(workers))
@@ -26,26 +26,35 @@ def snapshot(steps: list[list[float]], workers: list[int], scales: list[int] | N
 
 
 def alone(jobs: list[int], columns: list[int], times: list[float]) -> Allocation:
-    """Entries of jobs alone."""
+    """Entries of single jobs."""
     return Allocation(np.array(jobs), np.full(len(jobs), ALONE), np.array(columns), np.array(times), 1.0)
 
 
 def test_one_job_on_one_worker() -> None:
-    """Nothing is asked: x is to be far from 0, twice, and from all the time, of the job and of the worker: a half."""
+    """Without a demand, a job has half of the time of one worker.
+
+    The logarithms of x and of the slacks of job and worker balance there.
+    """
     there = snapshot([[3.0]], [1])
     found = middle(alone([0], [0], [1.0]), there, np.zeros(1))
     assert found.fraction.tolist() == pytest.approx([0.5], abs=1e-4)
 
 
 def test_what_is_asked_is_given() -> None:
-    """Of four workers; asked for 0.6 of its time, it has the x that makes 1/x + 1/(x - 0.6) what 1/(1 - x) + 1/(4 - x) is."""
+    """A demand of 0.6 on four workers moves the center.
+
+    The job has the x at which 1/x + 1/(x - 0.6) equals 1/(1 - x) + 1/(4 - x).
+    """
     there = snapshot([[5.0]], [4])
     x = middle(alone([0], [0], [0.9]), there, np.array([3.0])).fraction[0]
     assert 1 / x + 1 / (x - 0.6 * 0.999) == pytest.approx(1 / (1 - x) + 1 / (4 - x), rel=1e-3)
 
 
 def test_who_is_refused_gets_nothing() -> None:
-    """A job larger than any type, and one that nothing is known of; where nobody runs nothing changes."""
+    """Refused jobs get nothing; without running jobs nothing changes.
+
+    One job is larger than any type, the other has no throughput.
+    """
     there = snapshot([[5.0], [5.0], [0.0]], [4], [1, 9, 1])
     found = alone([0], [0], [0.9])
     found.refused.update({1: "too large", 2: "runs nowhere"})
@@ -58,8 +67,11 @@ def test_who_is_refused_gets_nothing() -> None:
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3))
 @examples(30)
 def test_it_is_allowed_as_good_and_in_the_middle(seed: int, jobs: int, types: int) -> None:
-    """Of finish-time fairness: no limit is passed, no rho is larger by more than a little; and no small step to another
-    allocation that is allowed makes the product of all that is left larger."""
+    """The result is feasible, equally good, and an analytic center.
+
+    With finish-time fairness, no rho grows by more than a little. No small step to another feasible allocation
+    increases the product of slacks.
+    """
     draw = np.random.default_rng(seed)
     scales = draw.choice([1, 1, 2], jobs).tolist()
     there = snapshot(draw.uniform(0.2, 9.0, (jobs, types)).tolist(), draw.integers(2, 6, types).tolist(), scales)
@@ -84,7 +96,7 @@ def test_it_is_allowed_as_good_and_in_the_middle(seed: int, jobs: int, types: in
 
 
 def sharing(there: Snapshot, kinds: np.ndarray, kept: np.ndarray) -> Snapshot:
-    """The same, with what kinds of jobs keep beside each other."""
+    """The same snapshot, with shares that kinds of jobs keep beside each other."""
     columns = there.throughputs.shape[1]
     return replace(there, pairs=Pairs(kinds, np.broadcast_to(kept[:, :, None], (*kept.shape, columns)).copy()))
 
@@ -92,7 +104,7 @@ def sharing(there: Snapshot, kinds: np.ndarray, kept: np.ndarray) -> Snapshot:
 @given(st.integers(0, 10**6), st.integers(2, 14))
 @examples(20)
 def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
-    """Jobs that are alike have the same of everything, and every pair that can be has a little."""
+    """Identical jobs have equal shares, and every possible pair has a little time."""
     draw = np.random.default_rng(seed)
     kinds = draw.integers(0, 3, jobs)
     speeds, kept = draw.uniform(0.5, 9.0, (3, 2)), draw.uniform(0.3, 0.9, (3, 3))
@@ -112,7 +124,10 @@ def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
 @given(st.integers(0, 10**6), st.integers(1, 14), st.booleans())
 @examples(30)
 def test_groups_that_a_policy_made_change_nothing(seed: int, jobs: int, alike: bool) -> None:
-    """Whether they serve or not, as where less is asked for one of a group than for the others."""
+    """Groups from a policy do not change the result, usable or not.
+
+    They are not usable if demands within a group differ.
+    """
     draw = np.random.default_rng(seed)
     kinds, speeds = draw.integers(0, 3, jobs), draw.uniform(0.5, 9.0, (3, 2))
     there = snapshot(speeds[kinds].tolist(), draw.integers(1, 4, 2).tolist())
@@ -126,7 +141,10 @@ def test_groups_that_a_policy_made_change_nothing(seed: int, jobs: int, alike: b
 
 
 def test_two_jobs_beside_each_other() -> None:
-    """On one worker, alike, nothing asked: alone, alone and together, none of them near any limit."""
+    """Two identical jobs on one worker have time alone, and together.
+
+    None is near a limit.
+    """
     there = sharing(snapshot([[4.0], [4.0]], [1]), np.zeros(2, dtype=int), np.full((1, 1), 0.7))
     found = middle(alone([0, 1], [0, 0], [0.5, 0.5]), there, np.zeros(2))
     assert sorted(zip(found.first.tolist(), found.second.tolist(), strict=True)) == [(0, ALONE), (0, 1), (1, ALONE)]
@@ -141,7 +159,7 @@ def test_two_jobs_beside_each_other() -> None:
 
 
 def test_a_type_without_workers_changes_nothing() -> None:
-    """Nobody runs there, so the middle is that of the others."""
+    """A type without workers does not change the center."""
     both, one = snapshot([[3.0, 4.0], [2.0, 5.0]], [2, 0]), snapshot([[3.0], [2.0]], [2])
     edge, asked = alone([0, 1], [0, 0], [0.9, 0.9]), np.array([1.0, 1.0])
     found = middle(edge, both, asked)
@@ -150,7 +168,10 @@ def test_a_type_without_workers_changes_nothing() -> None:
 
 
 def entries(draw: np.random.Generator, limits: int, variables: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of limits in any order, some of them twice in a variable, as where a job is beside one of its own group."""
+    """Entries of limits in any order, with duplicates within a variable.
+
+    Duplicates occur if a job is beside one of its own group.
+    """
     columns = draw.permutation(np.repeat(np.arange(variables), draw.integers(1, 6, variables)))
     return draw.integers(0, limits, len(columns)), columns, draw.uniform(-2, 2, len(columns))
 
@@ -158,7 +179,7 @@ def entries(draw: np.random.Generator, limits: int, variables: int) -> tuple[np.
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12))
 @examples(30)
 def test_few_entries_are_summed_as_the_whole_matrix_would_be(seed: int, limits: int, variables: int) -> None:
-    """Products with limits, and the equations of a step."""
+    """Products and steps equal those of the dense matrix."""
     draw = np.random.default_rng(seed)
     rows, columns, values = entries(draw, limits, variables)
     whole = np.zeros((limits, variables))
@@ -172,7 +193,7 @@ def test_few_entries_are_summed_as_the_whole_matrix_would_be(seed: int, limits: 
 
 
 def solves(step: np.ndarray, whole: np.ndarray, own: np.ndarray, left: np.ndarray, slope: np.ndarray) -> bool:
-    """Whether a step does what its equations say, of the whole matrix."""
+    """True if a step solves its equations with the dense matrix."""
     return step == pytest.approx(
         np.linalg.solve(np.diag(1 / own) + (whole.T / left) @ whole, -slope), rel=1e-6, abs=1e-9
     )
@@ -181,7 +202,10 @@ def solves(step: np.ndarray, whole: np.ndarray, own: np.ndarray, left: np.ndarra
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4))
 @examples(30)
 def test_blocks_of_groups_are_solved_as_the_whole_matrix_would_be(seed: int, groups: int, types: int) -> None:
-    """Each group on some types, twice on one of them where it may be spread."""
+    """Steps by blocks equal those of the dense matrix.
+
+    Each group is on some types, and twice on one if it may be spread.
+    """
     draw = np.random.default_rng(seed)
     group = np.repeat(np.arange(groups), draw.integers(1, 2 * types + 1, groups))
     kind, scale, does = (
@@ -202,7 +226,10 @@ def test_blocks_of_groups_are_solved_as_the_whole_matrix_would_be(seed: int, gro
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12), st.floats(1e-6, 0.5))
 @examples(50)
 def test_the_centre_is_where_nothing_pulls(seed: int, limits: int, variables: int, close: float) -> None:
-    """From however close to a limit: what is left is > 0, and the slope is nothing beside the pull of each limit for itself."""
+    """At the center, slacks are positive and the gradient is negligible.
+
+    The start may be arbitrarily close to a limit.
+    """
     draw = np.random.default_rng(seed)
     rows, columns, values = entries(draw, limits, variables)
     box = np.arange(variables)  # x <= 1 each, so that there is a centre

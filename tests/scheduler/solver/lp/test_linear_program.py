@@ -1,4 +1,4 @@
-"""Linear programs: answers, bounds that hold whatever the duals are, and what cannot be."""
+"""Linear programs: solutions, bounds for any duals, and infeasibility."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def some(seed: int, columns: int = 6, rows: int = 4) -> LinearProgram:
-    """A program that x = 0 keeps, some entries twice."""
+    """A program with the feasible point x = 0 and some duplicate entries."""
     rng = np.random.default_rng(seed)
     entries = 3 * columns
     return LinearProgram(
@@ -29,7 +29,7 @@ def some(seed: int, columns: int = 6, rows: int = 4) -> LinearProgram:
 
 
 def dense(program: LinearProgram) -> np.ndarray:
-    """Its matrix."""
+    """Dense matrix of a program."""
     matrix = np.zeros((len(program.row_lower), len(program.cost)))
     np.add.at(matrix, (program.rows, program.columns), program.values)
     return matrix
@@ -37,7 +37,7 @@ def dense(program: LinearProgram) -> np.ndarray:
 
 @given(seeds)
 def test_an_answer_keeps_the_constraints_and_its_bound_is_what_it_is_worth(seed: int) -> None:
-    """Entries that repeat add up; the gap is next to nothing."""
+    """A solution is feasible with a negligible gap; duplicate entries add up."""
     program = some(seed)
     found = solve(program, "here")
     row = dense(program) @ found.x
@@ -50,7 +50,7 @@ def test_an_answer_keeps_the_constraints_and_its_bound_is_what_it_is_worth(seed:
 
 @given(seeds)
 def test_any_duals_give_a_bound(seed: int) -> None:
-    """No x that keeps the constraints costs less than the bound of duals that were drawn."""
+    """No feasible x costs less than the bound of random duals."""
     program = some(seed)
     rng = np.random.default_rng(seed + 1)
     best = solve(program, "here").objective
@@ -59,7 +59,7 @@ def test_any_duals_give_a_bound(seed: int) -> None:
 
 
 def test_a_broken_constraint_is_measured() -> None:
-    """x1 + x2 <= 1 is broken by 1 with x = (1, 1): by a half of what it asks and 1."""
+    """x = (1, 1) violates x1 + x2 <= 1 by 1: half of the side plus 1."""
     none = np.zeros(2)
     program = LinearProgram(
         none, none, none + 1, np.array([-np.inf]), np.array([1.0]), np.zeros(2, int), np.arange(2), np.ones(2)
@@ -71,7 +71,7 @@ def test_a_broken_constraint_is_measured() -> None:
 
 @pytest.mark.parametrize("size", [6, 80, 700])
 def test_every_method_has_the_same_answer(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the method that its size would choose, a program has one optimum."""
+    """Every method gives the same optimum."""
     program = some(7, size, size // 2)
     found = []
     for method in ("primal", "dual", "ipm"):
@@ -85,7 +85,7 @@ def test_every_method_has_the_same_answer(size: int, monkeypatch: pytest.MonkeyP
 @examples(30)
 @given(seeds, st.integers(0, 4))
 def test_from_any_basis_the_answer_is_the_same(seed: int, kind: int) -> None:
-    """From its own basis, from another program's, or from one that is none at all."""
+    """Any initial basis gives the same optimum, even an invalid one."""
     program, rng = some(seed), np.random.default_rng(seed)
     cold = solve(program, "here")
     own = cold.basis
@@ -103,7 +103,10 @@ def test_from_any_basis_the_answer_is_the_same(seed: int, kind: int) -> None:
 
 
 def test_what_cannot_be_is_told_with_its_place() -> None:
-    """A row that asks for more than its variables can be; and a program without variables that asks for something."""
+    """Infeasible programs are reported with their name.
+
+    Examples are a row beyond its variables, and a program without variables.
+    """
     one = np.ones(1)
     program = LinearProgram(one, 0 * one, one, 2 * one, np.inf * one, np.zeros(1, int), np.zeros(1, int), one)
     with pytest.raises(Infeasible, match="over there"):
@@ -115,7 +118,7 @@ def test_what_cannot_be_is_told_with_its_place() -> None:
 
 
 def test_a_solver_that_met_what_cannot_be_is_as_good_as_new() -> None:
-    """The next program has the answer that it has from a fresh one."""
+    """After an infeasible program, a solver gives the same results as a new one."""
     one = np.ones(1)
     bad = LinearProgram(one, 0 * one, one, 2 * one, np.inf * one, np.zeros(1, int), np.zeros(1, int), one)
     before = solve(some(3), "here").objective
@@ -125,12 +128,12 @@ def test_a_solver_that_met_what_cannot_be_is_as_good_as_new() -> None:
 
 
 def test_a_method_that_gives_up_is_followed_by_another() -> None:
-    """The primal simplex method gives up on this program; the answer is there all the same."""
+    """If the primal simplex method gives up, another method solves the program."""
     assert solve(some(112128), "here").gap <= 1e-8
 
 
 def test_when_all_methods_give_up_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the place, and what the solver says of itself."""
+    """If all methods give up, the error has the name and the solver's status."""
     monkeypatch.setattr(linear_program, "_OPTIMAL", "better than that")
     with pytest.raises(SolverTrouble, match="over there: Optimal"):
         solve(some(3), "over there")

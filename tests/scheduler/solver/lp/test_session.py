@@ -1,4 +1,4 @@
-"""Sessions: warm answers are as good as cold ones, and what stands when the solver fails."""
+"""Sessions: equal results with warm starts, and the fallback."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -19,7 +19,7 @@ from hocket.scheduler.solver.lp.session import Session, answered
 
 
 def unlike(jobs: int, pairs: bool = False, seed: int = 5) -> Snapshot:
-    """Jobs that all differ, on three types that do not suffice for all."""
+    """Distinct jobs on three types, with too few workers for all."""
     rng = np.random.default_rng(seed)
     types = tuple(WorkerType(name, max(1, jobs // 4)) for name in ("v100", "p100", "k80"))
     each = tuple(Active(Job(str(k), "any", 1e5), 1e5) for k in range(jobs))
@@ -37,7 +37,10 @@ def part(there: Snapshot, jobs: list[int]) -> Snapshot:
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("policy", [max_min_fairness, max_sum_throughput], ids=lambda m: m.__name__.split(".")[-1])
 def test_an_answer_from_the_last_one_is_as_good_as_from_none(policy: ModuleType, pairs: bool) -> None:
-    """Jobs come and go, and change their speeds: each answer has the objective of one without a session, and its gap."""
+    """Warm starts give the same objective and gap as no session.
+
+    Jobs come and go, and change their speeds.
+    """
     count = 40 if pairs else 300
     full, rng, session = unlike(count, pairs), np.random.default_rng(1), Session()
     for _ in range(6):
@@ -52,7 +55,10 @@ def test_an_answer_from_the_last_one_is_as_good_as_from_none(policy: ModuleType,
 
 
 def test_a_program_of_alike_jobs_begins_where_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a departure nearly all states are known: few are those of a row or column that nothing is known of."""
+    """After a departure, most basis states are reused.
+
+    Only a few rows and columns are unknown.
+    """
     seen = []
 
     def watched(program: object, place: str, basis: object = None) -> object:
@@ -73,7 +79,10 @@ def test_a_program_of_alike_jobs_begins_where_the_last_one_ended(monkeypatch: py
 
 
 def test_when_the_solver_fails_the_last_allocation_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who left is dropped, with the time beside others; who came has nothing; the note says so; no capacity is exceeded."""
+    """If the solver fails, the last allocation stays, without departed jobs.
+
+    Their pairs are dropped, too. New jobs have nothing, a note explains this, and no capacity is exceeded.
+    """
     full, session = unlike(20, pairs=True), Session()
     before = max_sum_throughput.allocate(part(full, list(range(18))), session)
     assert before.pairs.any()
@@ -101,7 +110,10 @@ def test_when_the_solver_fails_the_last_allocation_stands(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("rest", ["most", "middle"])
 def test_what_stands_is_what_was_answered(rest: Literal["most", "middle"], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the answer is in the middle of what is as good: who is still here has what it had."""
+    """The fallback is the returned allocation, also an interior one.
+
+    Remaining jobs keep their time.
+    """
     full, policy = unlike(20), policy_named("max_min_fairness", rest=rest)
     before = policy(full).dense(full)
 
@@ -116,7 +128,10 @@ def test_what_stands_is_what_was_answered(rest: Literal["most", "middle"], monke
 
 
 def test_an_answer_that_is_not_proved_says_so() -> None:
-    """With a session and without; one that is proved to a millionth says nothing."""
+    """A result without proof has a note, with and without a session.
+
+    A gap of a millionth counts as proved.
+    """
     there, none = unlike(3), np.zeros(0, dtype=np.int64)
     for session in (None, Session()):
         for gap, note in ((1e-6, ""), (2e-3, "proven only to within 2e-03 of the optimum")):
@@ -125,7 +140,10 @@ def test_an_answer_that_is_not_proved_says_so() -> None:
 
 
 def test_without_a_last_allocation_the_trouble_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to stand in its place: neither at first, nor when columns mean something else."""
+    """Without a usable last allocation, the solver's failure is raised.
+
+    This holds at first, and if columns have another meaning.
+    """
 
     def fails(*_: object) -> None:
         raise SolverTrouble("here: it gave up")

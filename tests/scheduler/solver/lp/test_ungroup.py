@@ -1,4 +1,4 @@
-"""Spread: what a group gets becomes what its jobs get."""
+"""Ungrouping: times of groups become times of jobs."""
 
 import numpy as np
 from hypothesis import given
@@ -16,7 +16,10 @@ def each(jobs: int, entries: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 
 def test_alone_every_job_of_a_group_gets_the_same() -> None:
-    """Groups of two, one and no jobs in use; a job of no group gets nothing."""
+    """Each job of a group has an equal share; ungrouped jobs have none.
+
+    Groups have two, one and no jobs in use.
+    """
     group = np.array([1, 0, -1, 1])
     first, column, time = np.array([0, 1, 1]), np.array([0, 0, 1]), np.array([0.5, 1.0, 0.0])
     entries = spread(group, first, np.full(3, ALONE), column, time)
@@ -26,7 +29,10 @@ def test_alone_every_job_of_a_group_gets_the_same() -> None:
 
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_two_groups_side_by_side(n: int, m: int) -> None:
-    """Every job of either has its equal part, always beside one of the other group, with few partners."""
+    """Each job has its equal share beside jobs of the other group.
+
+    It has few partners.
+    """
     group = np.array([0] * n + [1] * m)
     entries = spread(group, np.array([0]), np.array([1]), np.array([2]), np.array([1.0]))
     time = each(n + m, entries)
@@ -39,7 +45,7 @@ def test_two_groups_side_by_side(n: int, m: int) -> None:
 
 @given(st.integers(2, 9))
 def test_a_group_with_itself(n: int) -> None:
-    """Every job has its equal part of both sides, never beside itself, no pair twice."""
+    """Each job has its equal share, never beside itself, and no pair occurs twice."""
     entries = spread(np.zeros(n, dtype=int), np.array([0]), np.array([0]), np.array([0]), np.array([1.0]))
     np.testing.assert_allclose(each(n, entries), 2 / n)
     assert (entries[0] < entries[1]).all()
@@ -48,6 +54,6 @@ def test_a_group_with_itself(n: int) -> None:
 
 
 def test_nobody_gets_nothing() -> None:
-    """No jobs, no entries."""
+    """Without jobs there are no entries."""
     none = np.zeros(0, dtype=int)
     assert all(len(part) == 0 for part in spread(none, none, none, none, np.zeros(0)))

@@ -1,4 +1,4 @@
-"""Shares: who is in one group, which variables there are, who is refused and why."""
+"""Variables: groups of jobs, their variables, and refused jobs."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,14 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 
 def made(steps: list[list[float]], scale: list[int], workers: list[int], pairs: Pairs | None = None) -> Snapshot:
-    """A snapshot of jobs of a step each."""
+    """A snapshot of jobs of one step each."""
     jobs = tuple(Active(Job(str(j), "any", 1.0, own), 1.0) for j, own in enumerate(scale))
     types = tuple(WorkerType(f"type {k}", n) for k, n in enumerate(workers))
     return Snapshot(types, tuple(Placement(k) for k in range(len(types))), jobs, np.array(steps), pairs)
 
 
 def test_alike_jobs_are_one_group() -> None:
-    """Alike in throughputs, scale factor, key and class; unlike in any of them, they are two."""
+    """Jobs form a group if throughputs, scale factor, key and class are equal."""
     same = [2.0, 1.0]
     there = made([same, same, [2.0, 1.5], same], [1, 1, 1, 2], [4, 4])
     assert AllocationVariables(there).group[0] == AllocationVariables(there).group[1]
@@ -33,7 +33,7 @@ def test_alike_jobs_are_one_group() -> None:
 
 @given(st.integers(0, 2**32 - 1))
 def test_groups_are_told_apart_exactly(seed: int) -> None:
-    """As by comparing all figures of every two jobs; zeros are alike whatever their sign."""
+    """Groups equal those of a pairwise comparison; the sign of zero does not matter."""
     rng = np.random.default_rng(seed)
     table = rng.choice([0.0, -0.0, 1.0, 2.0, 4.0, 0.5, 1 + 1e-15], (3, 12))
     group, member, count = variables._alike(table)
@@ -45,7 +45,7 @@ def test_groups_are_told_apart_exactly(seed: int) -> None:
 
 
 def test_unlike_jobs_of_the_same_mixed_bits_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where mixing maps all to one number, sorting decides."""
+    """If all hashes collide, sorting separates the groups."""
     monkeypatch.setattr(variables, "_ODD", np.zeros(1, dtype=np.uint64))
     group, member, count = variables._alike(np.array([[1.0, 2.0, 1.0], [5.0, 5.0, 5.0]]))
     assert group[0] == group[2] != group[1]
@@ -54,7 +54,10 @@ def test_unlike_jobs_of_the_same_mixed_bits_are_told_apart(monkeypatch: pytest.M
 
 
 def test_who_runs_nowhere_is_refused_with_the_reason() -> None:
-    """No throughput; more workers than any type has; more than the types that it runs on have."""
+    """Refused jobs have a reason.
+
+    They have no throughput, or need more workers than any type, or than their types, have.
+    """
     there = made([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 1.0]], [1, 9, 4, 1], [8, 2])
     shares = AllocationVariables(there)
     assert set(shares.refused) == {0, 1, 2}
@@ -65,7 +68,7 @@ def test_who_runs_nowhere_is_refused_with_the_reason() -> None:
 
 
 def test_without_workers_all_are_refused() -> None:
-    """And without jobs nobody is."""
+    """Without workers all jobs are refused."""
     there = Snapshot((), (), (Active(Job("a", "any", 1.0), 1.0),), np.zeros((1, 0)))
     assert set(AllocationVariables(there).refused) == set(refusals(there)) == {0}
     nobody = Snapshot((), (), (), np.zeros((0, 0)))
@@ -74,7 +77,10 @@ def test_without_workers_all_are_refused() -> None:
 
 
 def test_variables_are_those_that_can_be() -> None:
-    """A job on columns where it runs; two groups where both keep something; a group with itself if it has two jobs."""
+    """Variables exist for possible columns and pairs only.
+
+    A group with itself needs two jobs.
+    """
     kept = np.zeros((2, 2, 2))
     kept[0, 1] = kept[1, 0] = [0.5, 0.5]
     kept[0, 0] = 0.75
@@ -99,7 +105,7 @@ def test_variables_are_those_that_can_be() -> None:
 
 
 def test_limits_are_time_and_workers() -> None:
-    """Two jobs of four workers each: no more than two units of time, and no more than eight workers at once."""
+    """Limits of two jobs of four workers: two units of time, and eight workers."""
     shares = AllocationVariables(made([[1.0], [1.0]], [4, 4], [6]))
     limits = shares.limits
     assert limits.upper.tolist() == [2.0, 6.0]

@@ -1,4 +1,4 @@
-"""Sessions of every policy: whatever happened before, an answer is as good as one without a past."""
+"""Sessions of every policy: results do not depend on earlier calls."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -23,7 +23,7 @@ MEMBERS = [registry.load(ROOM, name, "policy") for name in registry.names(ROOM)]
 
 
 def moments(seed: int, unlike: bool, pairs: bool) -> list[Snapshot]:
-    """A crowd of which some jobs come, some go, all go on with their work, and workers fail and come back."""
+    """Snapshots of jobs that come, go and progress; workers fail and come back."""
     rng = np.random.default_rng(seed)
     full = crowd(seed, 10, pairs, False, True)
     if unlike:
@@ -43,7 +43,10 @@ def moments(seed: int, unlike: bool, pairs: bool) -> list[Snapshot]:
 @examples(25)
 @given(seed=st.integers(0, 2**32 - 1), unlike=st.booleans(), pairs=st.booleans())
 def test_a_warm_answer_is_as_good_as_a_cold_one(policy: ModuleType, seed: int, unlike: bool, pairs: bool) -> None:
-    """The same objective to 1e-7, an allocation that can be, and its gap verified, at each of a few moments."""
+    """Equal objectives to 1e-7, feasible allocations and verified gaps.
+
+    They are compared at several moments.
+    """
     session = Session()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WORTH", 0)  # else no program is large enough to begin where another one ended

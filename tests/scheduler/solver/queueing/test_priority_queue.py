@@ -1,4 +1,4 @@
-"""Queues: one after the other has the fastest workers that are left, by plain loops and by compiled ones."""
+"""Priority queues: the fastest remaining workers, in plain and compiled loops."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ NEVER = 10**18
 
 
 def asked(plain_work: int, question: Any, *told: Any) -> Any:
-    """What is answered by a process that has so much plain work left."""
+    """Result of a process with a given limit of plain work."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(greedy_fastest, "PLAIN_WORK", plain_work)
         patch.setattr(greedy_fastest, "_worked", 0)
@@ -36,7 +36,10 @@ def asked(plain_work: int, question: Any, *told: Any) -> Any:
 def test_each_has_the_fastest_workers_that_are_left(
     seed: int, jobs: int, spread: bool, overtake: bool, plain_work: int
 ) -> None:
-    """One by one, by hand: the same jobs run, on the same columns, and the same one is the first that nothing fitted."""
+    """The result equals a simple loop.
+
+    The same jobs run on the same columns, and the same job is the first that does not fit.
+    """
     there = crowd(seed, jobs, False, spread)
     refused = refusals(there)
     order = [j for j in np.random.default_rng(seed).permutation(jobs).tolist() if j not in refused]
@@ -70,7 +73,10 @@ def test_each_has_the_fastest_workers_that_are_left(
 
 @st.composite
 def lines(draw: st.DrawFn) -> tuple[np.ndarray, list[int], list[int], list[int], bool]:
-    """What `served` is told: up to 40 jobs of any scale factor on up to 3 types, some of which have two columns, or none."""
+    """Arguments of `served`.
+
+    Up to 40 jobs of any scale factor on up to 3 types, some with two columns or none.
+    """
     types, line = draw(st.integers(0, 3)), draw(st.integers(0, 40))
     kind = draw(st.lists(st.integers(0, types - 1), max_size=5)) if types else []
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -87,7 +93,7 @@ def lines(draw: st.DrawFn) -> tuple[np.ndarray, list[int], list[int], list[int],
 @examples(300)
 @given(lines())
 def test_compiled_loops_answer_as_the_plain_ones(told: Any) -> None:
-    """To the last bit, and both see whether somebody can run nowhere."""
+    """Compiled and plain loops agree bitwise, also for jobs that cannot run."""
     steps, scale, workers, kind, _ = told
     room = np.array([workers[own] for own in kind], dtype=float)
     able = ((steps > 0) & (np.array(scale)[:, None] <= room)).any(axis=1)
@@ -103,7 +109,7 @@ def test_compiled_loops_answer_as_the_plain_ones(told: Any) -> None:
 @pytest.mark.parametrize("scale", [3, 2**70])
 @pytest.mark.parametrize("overtake", [False, True])
 def test_who_can_run_nowhere_is_not_in_line(plain_work: int, scale: int, overtake: bool) -> None:
-    """However many workers it asks for: it does not stand before others, nor count."""
+    """A job that cannot run does not block the queue or count, whatever its size."""
     jobs = tuple(
         Active(Job(name, "any", 1e3, asks), 1e3) for name, asks in (("a", scale), ("b", 1), ("c", 1), ("d", 2))
     )
@@ -120,7 +126,10 @@ def test_who_can_run_nowhere_is_not_in_line(plain_work: int, scale: int, overtak
     [(16, False, False), (17, False, True), (17, True, False), (333_335, True, True)],
 )
 def test_numba_is_loaded_only_where_much_is_asked(questions: int, overtake: bool, loaded: bool) -> None:
-    """A process that asks little does not wait for it; another has the same answer from then on."""
+    """Numba is loaded only in processes with many queries.
+
+    The results do not change.
+    """
     code = (
         "import sys, numpy as np; from hocket.scheduler.solver.queueing.greedy_fastest import served; steps = np.ones((3, 1));"
         f"found = [served(steps, [1, 1, 1], [2], [0], {overtake}) for _ in range({questions})];"
@@ -131,7 +140,7 @@ def test_numba_is_loaded_only_where_much_is_asked(questions: int, overtake: bool
 
 
 def test_where_numba_is_not_installed_all_is_answered_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same answer, for all questions."""
+    """Without numba all results are equal, in plain Python."""
     told = np.ones((3, 1)), [1, 1, 1], [2], [0], False
     expected = asked(0, greedy_fastest.served, *told)
     monkeypatch.setitem(sys.modules, "numba", None)

@@ -1,4 +1,4 @@
-"""Roles: as good as all pairs written down, and laid out as pairs that can be."""
+"""Roles: as good as all pairs, and convertible to feasible pairs."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -22,7 +22,10 @@ POLICIES = pytest.mark.parametrize(
 
 
 def unlike(seed: int, most: int = 12) -> Snapshot:
-    """Jobs of a few classes that nearly all differ; some are alike, some ask for two workers, some run nowhere."""
+    """Jobs of a few classes that nearly all differ.
+
+    Some are identical, some need two workers, some cannot run.
+    """
     rng = np.random.default_rng(seed)
     count, classes, columns = int(rng.integers(1, most)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
     types = tuple(WorkerType(f"type {k}", int(rng.integers(1, 4)), 1, float(k + 1)) for k in range(columns))
@@ -43,7 +46,10 @@ def unlike(seed: int, most: int = 12) -> Snapshot:
 @examples(150)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_roles_are_as_good_as_pairs(policy: ModuleType, seed: int) -> None:
-    """The same objective, by the throughputs that jobs really get; what there is is kept; the gap is verified."""
+    """Roles have the objective of pairs, by real throughputs.
+
+    The result is feasible, and the gap is verified.
+    """
     there = unlike(seed)
     pairs = policy.allocate(there)
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +62,10 @@ def test_roles_are_as_good_as_pairs(policy: ModuleType, seed: int) -> None:
 
 
 def test_nobody_is_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three jobs of a class, one is worth much more: without its row it would have half a worker, beside nobody."""
+    """A job is not beside its own class for more than half of the class's time.
+
+    Of three jobs of a class, one is worth much more. Without the row it would have half a worker, beside no job.
+    """
     monkeypatch.setattr(column_generation, "MOST_GROUPS", 0)
     jobs = tuple(Active(Job(str(j), "any", 1e4), 1e4) for j in range(3))
     pairs = Pairs(np.zeros(3, dtype=int), np.full((1, 1, 1), 0.9))
@@ -68,7 +77,7 @@ def test_nobody_is_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_unlike_jobs_take_roles() -> None:
-    """300 jobs that all differ are too many for pairs; colocation gives them more than none."""
+    """300 distinct jobs use roles, and space sharing increases their throughput."""
     rng = np.random.default_rng(2)
     jobs = tuple(Active(Job(str(j), "any", 1e4), 1e4) for j in range(300))
     types = tuple(WorkerType(name, 50) for name in ("v100", "k80"))
@@ -85,7 +94,10 @@ def test_many_unlike_jobs_take_roles() -> None:
 
 
 def test_when_rounds_run_out_the_answer_says_how_far_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an allocation that can be, its gap covers what is missing, and its note says why."""
+    """At the round limit, the result is feasible, with a gap and a note.
+
+    The gap covers the missing part.
+    """
     monkeypatch.setattr(column_generation, "MOST_GROUPS", 0)
     told = 0
     for seed in range(30):

@@ -1,4 +1,4 @@
-"""Paces and deadlines by roles: as good as with all pairs written down."""
+"""Paces and deadlines with roles: as good as with all pairs."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -18,7 +18,10 @@ from tests.tiers import examples
 
 
 def unlike(seed: int, slo: float | None = None) -> Snapshot:
-    """Jobs of a few classes that all differ, in work, speed and age; some ask for two workers, some run nowhere."""
+    """Jobs of a few classes that differ in work, speed and age.
+
+    Some need two workers, some cannot run.
+    """
     rng = np.random.default_rng(seed)
     count, classes, columns = int(rng.integers(1, 10)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
     types = tuple(
@@ -47,7 +50,10 @@ def unlike(seed: int, slo: float | None = None) -> Snapshot:
 @examples(80)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_pace_by_roles_is_that_of_pairs(policy: ModuleType, seed: int) -> None:
-    """The same objective, by what jobs really get; what there is is kept; the gap is verified."""
+    """Roles have the objective of pairs, by real throughputs.
+
+    The result is feasible, and the gap is verified.
+    """
     there = unlike(seed)
     pairs = policy.allocate(there)
     with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +66,10 @@ def test_a_pace_by_roles_is_that_of_pairs(policy: ModuleType, seed: int) -> None
 
 
 def test_what_unlike_jobs_keep_beside_others_does_not_hold_a_pace_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some class that nobody is of keeps 1.3 of its speed: two jobs of an hour on two workers are over in an hour all the same."""
+    """A class without jobs does not affect the pace.
+
+    The class keeps 1.3 of its speed. Two jobs of an hour on two workers still take an hour.
+    """
     monkeypatch.setattr(column_generation, "MOST_GROUPS", 0)
     jobs = tuple(Active(Job(str(j), "any", 3600.0), 3600.0 - j) for j in range(2))
     kept = np.full((2, 2, 1), 1.3)
@@ -76,7 +85,10 @@ def test_what_unlike_jobs_keep_beside_others_does_not_hold_a_pace_back(monkeypat
 @examples(80)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_deadlines_that_can_be_met_are_met_at_the_same_cost(seed: int) -> None:
-    """Every job has twelve times as long as it would need on workers of a step a second: the objective is that of pairs."""
+    """Feasible deadlines are met at the cost of pairs.
+
+    Every job has twelve times as long as it needs on workers of a step a second.
+    """
     there = unlike(seed, 12.0)
     pairs = min_cost_slo.allocate(there)
     with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +104,7 @@ def test_deadlines_that_can_be_met_are_met_at_the_same_cost(seed: int) -> None:
 @examples(60)
 @given(seed=st.integers(0, 2**32 - 1), slo=st.floats(0.1, 3.0))
 def test_deadlines_in_conflict_are_given_up_and_the_others_met(seed: int, slo: float) -> None:
-    """Jobs whose deadlines are not given up have the throughput that they need."""
+    """Jobs with kept deadlines have the throughput that they need."""
     there = unlike(seed, slo)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_generation, "MOST_GROUPS", 0)

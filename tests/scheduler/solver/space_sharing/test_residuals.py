@@ -1,4 +1,4 @@
-"""Crumbs: where parts are as small as a solver's tolerance, jobs that are nearly done have what they need all the same."""
+"""Residual demand: nearly finished jobs are served despite solver tolerances."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -24,7 +24,10 @@ each_that_asks = pytest.mark.parametrize("policy", ASKING, ids=lambda policy: po
 
 
 def nearly_done(seed: int, left: float, unlike: bool, pairs: bool) -> Snapshot:
-    """Five jobs of days on two workers of two types, and of each kind one with `left` steps to go."""
+    """Five jobs of days on two workers of two types, and nearly finished ones.
+
+    Each kind has a job with `left` remaining steps.
+    """
     rng = np.random.default_rng(seed)
     steps = rng.uniform(1, 10, (5, 2)) if unlike else np.tile(rng.uniform(1, 10, (1, 2)), (5, 1))
     slo_s = 4e6
@@ -48,9 +51,9 @@ def nearly_done(seed: int, left: float, unlike: bool, pairs: bool) -> Snapshot:
 def test_who_is_nearly_done_is_not_left_out(
     policy: ModuleType, seed: int, left: float, unlike: bool, pairs: bool, most: int
 ) -> None:
-    """What it needs is less than the solver tells from nothing; it gets it, and ends no later than the others.
+    """A nearly finished job gets its demand and ends no later than the others.
 
-    By pairs, and by roles as where there are too many unlike jobs for pairs.
+    The demand is below the solver's tolerance. Pairs are used, and roles as with too many distinct jobs.
     """
     there = nearly_done(seed, left, unlike, pairs)
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +74,10 @@ def test_who_is_nearly_done_is_not_left_out(
 
 
 def test_where_the_other_side_of_a_pair_is_nothing_a_job_is_alone() -> None:
-    """Beside two jobs of one group, of whose time so little is left for each that it is nothing; what these ask for they have."""
+    """A job is alone if the other side of its pair is negligible.
+
+    The two jobs of the other group have so little time left that it counts as zero; their demands are met.
+    """
     kinds = np.array([0, 0, 1])
     jobs = tuple(Active(Job(f"{j}", f"{kinds[j]}", 10.0), 10.0) for j in range(3))
     there = Snapshot(

@@ -1,4 +1,4 @@
-"""Leaps: water that leaps past those that end by themselves stands where it stands without."""
+"""Water-level search: equal to rounds without the search."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -20,7 +20,10 @@ POLICIES = pytest.mark.parametrize("policy", [water_filling, hierarchical], ids=
 
 
 def unlike(seed: int, lines: bool) -> Snapshot:
-    """Jobs that all differ, of three teams; more workers of one type than of the other, so that some run all the time."""
+    """Distinct jobs of three teams.
+
+    One type has more workers than the other, so that some jobs run all the time.
+    """
     rng = np.random.default_rng(seed)
     there = crowd(seed, int(rng.integers(2, 14)), False, bool(rng.integers(2)))
     steps = there.throughputs * rng.uniform(0.5, 2, there.throughputs.shape)
@@ -38,7 +41,7 @@ def unlike(seed: int, lines: bool) -> Snapshot:
 @examples(120)
 @given(seed=st.integers(0, 2**32 - 1), lines=st.booleans())
 def test_who_leaps_stands_where_others_do(policy: ModuleType, seed: int, lines: bool) -> None:
-    """The same objective and the same level of every job, whether each round ends by itself or not; the gap is verified."""
+    """Objective and levels equal those of single rounds; the gap is verified."""
     there = unlike(seed, lines)
     plain = policy.allocate(there)
     with pytest.MonkeyPatch.context() as patch:
@@ -54,7 +57,7 @@ def test_who_leaps_stands_where_others_do(policy: ModuleType, seed: int, lines: 
 
 
 def test_a_leap_passes_all_that_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is a worker for each of 200 jobs all run all the time: no round is needed."""
+    """With a worker for each of 200 jobs, all run all the time without any round."""
     rounds = []
     monkeypatch.setattr(levels.Levels, "round", lambda self, *_: rounds.append(1))
     there = unlike(1, False)
@@ -72,7 +75,10 @@ def test_a_leap_passes_all_that_end_by_themselves(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_team_by_hand() -> None:
-    """Two jobs share a weight of 2 until one has its 1; then the other has all of it. In a line one comes after the other."""
+    """Two jobs share a weight of 2 until one has its 1; then the other has all of it.
+
+    In a line one comes after the other.
+    """
     level, rate, reach = np.zeros(2), np.ones(2), np.array([1.0, 3.0])
     fair = Path(level, rate, reach, [JobGroup(np.arange(2), np.ones(2), 2.0)])
     assert fair.ends == pytest.approx([1.0, 2.0])
@@ -89,7 +95,10 @@ def test_a_team_by_hand() -> None:
 
 
 def test_the_greatest_rise_that_prices_allow() -> None:
-    """With a price of 1 on both, and 3 of them there, the fair team's two jobs stop at 1 and 2."""
+    """The largest rise at given prices.
+
+    With a price of 1 on both and 3 workers, the fair team's two jobs stop at 1 and 2.
+    """
     fair = Path(np.zeros(2), np.ones(2), np.array([1.0, 3.0]), [JobGroup(np.arange(2), np.ones(2), 2.0)])
     assert bisection._root(fair, np.ones(2), -3.0, 10.0) == pytest.approx(1.5)
     assert bisection._root(fair, np.ones(2), -5.0, 10.0) == 10.0
