@@ -1,4 +1,4 @@
-"""Programs that swap: what of copies, swaps and marks is legal, read, and counted as whose memory."""
+"""Programs that swap: legal copies, swaps and markers, and their memory."""
 
 import pytest
 
@@ -58,13 +58,16 @@ def program(old: str = "", new: str = "") -> Program:
 
 
 def test_swaps_by_hand_are_legal_and_printed_as_they_are_read() -> None:
-    """Copies, buffers of the host that are taken over, marks between lanes, clean values that are dropped: all proved."""
+    """A program with swaps, written by hand, is legal and printed as it was parsed.
+
+    It has copies, reused host buffers, markers between lanes, and clean values that are dropped.
+    """
     assert check(program()) == ()
     assert print_program(program()) == TEXT
 
 
 def test_initial_and_final_values_lie_on_the_host() -> None:
-    """A period begins and ends with everything there."""
+    """A period begins and ends with all values on the host."""
     assert all(value.copy == 1 for value in program().initial(0))
     assert {str(value) for value in program().final(0, 3)} == {"w.0v3~1", "opt.0v3~1", "w.1v3~1", "opt.1v3~1"}
 
@@ -73,12 +76,16 @@ BYTES = {"w": 100.0, "opt": 30.0, "dw": 50.0, "stash": 7.0, "act": 3.0, "grad": 
 
 
 def of_value(value: Value) -> float:
-    """Bytes by kind."""
+    """Bytes of a value by kind."""
     return BYTES[value.what]
 
 
 def test_memory_of_device_and_host_is_proved_apart() -> None:
-    """The host holds both stages' state and a stash; the device never more than one stage's state, and what may wait to leave."""
+    """Memory of device and host is proved separately.
+
+    The host holds both stages' state and a stash. The device holds at most one stage's state, and values that may still
+    wait to leave.
+    """
     (host,) = footprints(program(), of_value, host=True).values()
     assert host.bytes == 2 * 130 + 7
     (device,) = footprints(program(), of_value).values()
@@ -109,7 +116,7 @@ def test_memory_of_device_and_host_is_proved_apart() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told(old: str, new: str, code: str, words: list[str]) -> None:
-    """Each rule of copies and swaps names what breaks it."""
+    """Each rule of copies and swaps names the instruction or value that breaks it."""
     found = check(program(old, new))
     assert found
     assert found[0].code == code, found[0]

@@ -1,4 +1,7 @@
-"""What check proves, each rule with a program that breaks it; and that a proof holds for every number of repetitions."""
+"""Rules that `check` proves, each with a program that breaks it.
+
+A proof also holds for every number of repetitions.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,19 +42,22 @@ SIZES = {
 
 
 def size(value: Value) -> float:
-    """Bytes of each sort of value, all different."""
+    """Bytes of each kind of value, all different."""
     return SIZES[value.what]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_strategies_compile_is_legal(case: Case) -> None:
-    """No problem in any program of any strategy."""
+    """Programs of all strategies have no problems."""
     assert check(case.program()) == ()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_proof_holds_for_every_number_of_repetitions(case: Case) -> None:
-    """In random orders, after 0 to 3 periods: the rule's weights, nothing left over, and never more memory than said."""
+    """Legal programs run correctly in random orders, after 0 to 3 periods.
+
+    They use the rule's weights, leave nothing over, and never need more memory than the bound.
+    """
     program = case.program()
     bound = footprints(program, size)
     for repeats in range(4):
@@ -63,13 +69,19 @@ def test_a_proof_holds_for_every_number_of_repetitions(case: Case) -> None:
 
 
 def test_many_microbatches_with_several_buckets_are_proved() -> None:
-    """What is ordered before an event is listed once: two accumulators a stage would double it with every backward."""
+    """An event lists each event before it only once.
+
+    Otherwise, two accumulators in a stage would double the list with every backward.
+    """
     program = Case("x", "flush", pipeline((1, 1), buckets=2, tied=((0, 1),)), 48).program()
     assert check(program) == ()
 
 
 def test_the_memory_bound_is_reached() -> None:
-    """The bound is not far above what random orders reach: within 2 % for a pipeline of four stages."""
+    """The memory bound is at most 2 % above the peak of random orders.
+
+    The program is a pipeline of four stages.
+    """
     program = next(case for case in CASES if case.name == "flush-straight-4-m8").program()
     bound, reached = footprints(program, size), dict.fromkeys(program.devices, 0.0)
     for seed in range(20):
@@ -81,7 +93,7 @@ def test_the_memory_bound_is_reached() -> None:
 
 @pytest.mark.parametrize("units", [2, 3, 8])
 def test_weights_are_gathered_one_unit_ahead(units: int) -> None:
-    """Whatever the timing, no more than two units are whole at once, and two are."""
+    """At most two units are whole at once, for any timing, and two are."""
     for recompute in ((), range(units)):
         stages = rounds(1, 2, units, recompute=recompute, shard="full")
         program = Case("x", "fully_sharded", stages, 4).program()
@@ -94,7 +106,7 @@ def test_weights_are_gathered_one_unit_ahead(units: int) -> None:
 
 
 def small(**more: object) -> Program:
-    """Flush, two stages, two microbatches: one period."""
+    """A flush program with two stages and two microbatches: one period."""
     return Case("small", "flush", pipeline((1, 1), **more), 2).program()
 
 
@@ -106,7 +118,7 @@ def edited(program: Program, part: str, edit: Callable[[Lists], None]) -> Progra
 
 
 def find(lists: Lists, name: str, device: int) -> tuple[list[Instruction], int]:
-    """The lane and position of an instruction."""
+    """Lane and position of an instruction."""
     return next(
         (row, p) for lane, row in lists.items() if lane[0] == device for p, i in enumerate(row) if i.name == name
     )
@@ -143,7 +155,7 @@ def move(name: str, device: int, to: int) -> Callable[[Lists], None]:
 
 
 def extra(lane: Lane, at: int, instruction: Instruction) -> Callable[[Lists], None]:
-    """Put one more instruction into a lane."""
+    """Put an additional instruction into a lane."""
     return lambda lists: lists[lane].insert(at, instruction)
 
 
@@ -177,7 +189,10 @@ WEIGHTS = Value(ValueKind.WEIGHTS, 1, 0)
     ],
 )  # fmt: skip
 def test_each_rule_names_what_breaks_it(edit: Callable[[Lists], None], code: str, words: list[str]) -> None:
-    """The first problem has the code of the rule, and its message the instruction, what is wrong and what was expected."""
+    """The first problem has the code of the broken rule.
+
+    Its message has the instruction, what is wrong and what was expected.
+    """
     found = check(edited(small(), "period", edit))
     assert found
     assert found[0].code == code
@@ -186,7 +201,7 @@ def test_each_rule_names_what_breaks_it(edit: Callable[[Lists], None], code: str
 
 
 def test_the_version_of_another_rule_is_refused() -> None:
-    """A forward on a version that the rule does not give it is told as such, with the rule."""
+    """A forward on a wrong weight version is refused, and the message names the rule."""
     program = Case("x", "pipedream", pipeline((1, 1)), 1).program()
     index = next(i.index for i in program.period[0, COMPUTE] if i.kind is Kind.FORWARD)
     forward = next(i for i in program.period[0, COMPUTE] if i.kind is Kind.FORWARD)
@@ -199,7 +214,10 @@ def test_the_version_of_another_rule_is_refused() -> None:
 
 
 def test_a_deadlock_names_all_who_wait_for_each_other() -> None:
-    """Two devices that each compute first what needs the other's later work: the circle is told."""
+    """A deadlock message names every lane of the cycle.
+
+    Here, two devices each compute first a task that needs the other's later work.
+    """
     program = Case("x", "interleaved", rounds(2, 1, 2), 2).program()
     # Device 0 waits for stage 1's output before it makes that of stage 0; device 1 cannot make one without the other.
     found = check(edited(program, "period", move("forward 2 #0", 0, 0)))
@@ -215,7 +233,10 @@ def test_a_deadlock_names_all_who_wait_for_each_other() -> None:
 
 
 def test_what_stands_still_in_a_later_repetition_is_told_by_its_own_names() -> None:
-    """Of microbatches and versions of that repetition, and not of the first."""
+    """A standstill in a later repetition has that repetition's names.
+
+    The message names its microbatches and versions, not those of the first repetition.
+    """
 
     def keeps(lists: Lists) -> None:
         row, at = find(lists, "step 0 u0", 0)
@@ -238,7 +259,10 @@ def test_what_stands_still_in_a_later_repetition_is_told_by_its_own_names() -> N
 
 
 def test_a_message_that_nobody_makes_room_for_is_told() -> None:
-    """Its send waits for it, and it for a place that no instruction gives back."""
+    """A receive that is never posted is reported as a deadlock.
+
+    Its send waits for it, and it waits for room that no instruction provides.
+    """
     program, way = small(), (1, "receive<0")
     stuck = {(0, "send>1"): 0, way: 0}
     live = {0: dict.fromkeys(program.period[0, "send>1"][0].reads), 1: {}}
@@ -249,7 +273,10 @@ def test_a_message_that_nobody_makes_room_for_is_told() -> None:
 
 
 def test_collectives_meet_in_the_same_order() -> None:
-    """Buckets in another order on one replica are refused, with both instructions."""
+    """Buckets in another order on one replica are refused.
+
+    The message has both instructions.
+    """
     program = Case("x", "data_parallel", pipeline((2,), buckets=2), 2).program()
     found = check(edited(program, "period", move("all_reduce 0 u0 sum.0u0b1", 1, 0)))
     assert [problem.code for problem in found] == ["meeting"]
@@ -258,7 +285,10 @@ def test_collectives_meet_in_the_same_order() -> None:
 
 
 def test_a_value_freed_beside_its_reader_is_a_race() -> None:
-    """An all-reduce that frees what the backward may still read is refused, though one order would do."""
+    """An all-reduce that frees a value which the backward may still read is refused.
+
+    It is refused even if one order would be correct.
+    """
     program = Case("x", "data_parallel", pipeline((2,)), 2).program()
     stash = Value(ValueKind.STASH, 0, 0)
 
@@ -317,7 +347,10 @@ def test_a_header_that_does_not_fit_is_refused(fields: dict[str, object], words:
 
 
 def test_tied_weights_on_one_device_are_refused() -> None:
-    """Two stages of one device whose gradients nobody would sum with those of a third one."""
+    """Two stages on one device that share weights with a stage elsewhere are refused.
+
+    Their gradients would not be summed with those of the third stage.
+    """
     tied = rounds(2, 1, 2, tied=((0, 1, 2),))
     assert any(
         "share weights and device 0" in p.message
@@ -326,7 +359,10 @@ def test_tied_weights_on_one_device_are_refused() -> None:
 
 
 def test_memory_beyond_a_device_is_told_where_it_is_needed() -> None:
-    """The problem names the device, how much, the largest values, and the instruction during which it can be."""
+    """A memory problem names the device, its bytes and the largest values.
+
+    It also names the instruction during which that memory may be needed.
+    """
     program = small()
     assert check(program, value_bytes=size, capacity_bytes={0: 20.0, 1: 20.0}) == ()
     found = check(program, value_bytes=size, capacity_bytes={0: 13.0, 1: 20.0})
@@ -338,7 +374,10 @@ def test_memory_beyond_a_device_is_told_where_it_is_needed() -> None:
 
 
 def test_prove_shows_the_first_problem_in_the_staircase() -> None:
-    """The error of a wrong program lists its problems and points at the first in the drawing."""
+    """The error of an illegal program lists its problems.
+
+    A diagram marks the first one.
+    """
     prove(small())
     with pytest.raises(ProgramError) as error:
         prove(edited(small(), "period", move("backward 0 #0", 0, 0)))
@@ -348,7 +387,10 @@ def test_prove_shows_the_first_problem_in_the_staircase() -> None:
 
 
 def test_a_period_that_leaves_more_than_it_found_is_refused() -> None:
-    """A leak in the period of an asynchronous program is told, though prologue and epilogue are right."""
+    """A leak in the period of an asynchronous program is refused.
+
+    This holds even if prologue and epilogue are right.
+    """
     program = Case("x", "pipedream", pipeline((1, 1)), 1).program()
     backward = next(i for i in program.period[1, COMPUTE] if i.kind is Kind.BACKWARD)
     kept = tuple(v for v in backward.frees if v.what is not ValueKind.STASH)

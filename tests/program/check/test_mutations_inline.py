@@ -1,4 +1,7 @@
-"""Mutants that check accepts, run on a real model: they reach the end and give the weights of the unedited program."""
+"""Mutants that `check` accepts, run on a real model.
+
+They run to the end and give the weights of the unedited program.
+"""
 
 from functools import cache
 from random import Random
@@ -32,7 +35,7 @@ RUNS = [*((MODEL, case) for case in CASES), *(("gpt clipped", case) for case in 
 
 @cache
 def accepted(number: int) -> tuple[Mutant, ...]:
-    """The first distinct mutants of a case's program that check accepts."""
+    """First distinct mutants of a case's program that `check` accepts."""
     model, case = RUNS[number]
     graph = captured(model)
     program, rng = case.plan(graph).compile(graph), Random(SEED)
@@ -48,7 +51,7 @@ def accepted(number: int) -> tuple[Mutant, ...]:
 
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=lambda number: " ".join(map(str, RUNS[number])))
 def test_accepted_mutants_give_the_same_weights(number: int) -> None:
-    """Each distinct accepted mutant trains the model to the losses and weights of the program it was made from."""
+    """Each accepted mutant trains the model to the same losses and weights."""
     model, case = RUNS[number]
     graph = captured(model)
     plan = case.plan(graph)
@@ -65,5 +68,5 @@ def test_accepted_mutants_give_the_same_weights(number: int) -> None:
 
 
 def test_there_are_accepted_mutants_of_every_sort_of_schedule() -> None:
-    """The test above runs something: most plans have edits that do no harm."""
+    """Most plans have edits that do no harm, so the test above runs something."""
     assert sum(len(accepted(number)) for number in range(len(RUNS))) >= 40

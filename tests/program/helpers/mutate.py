@@ -1,4 +1,4 @@
-"""Random single edits of a program: what a slip of the hand, or a mistake in a compiler, would do."""
+"""Random single edits of a program, like typing errors or compiler bugs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,8 +16,9 @@ class Mutant:
     """An edited program.
 
     Attributes:
-        edit: which edit; touched: the instructions that were edited, before and after; beside: those that stood next to
-            them, or where they went.
+        edit: name of the edit.
+        touched: the edited instructions, before and after.
+        beside: instructions next to them, or at their new place.
     """
 
     program: Program
@@ -29,14 +30,14 @@ class Mutant:
         return f"{self.edit} of {', '.join(i.name for i in self.touched)} on device {self.touched[0].device}"
 
     def names(self) -> set[str]:
-        """The words of which a message about this edit must say one."""
+        """Words, one of which a message about this edit must contain."""
         own = {i.name for i in (*self.touched, *self.beside)}
         return own | {str(v) for i in self.touched for v in (*i.reads, *i.writes)}
 
 
 @dataclass
 class Spot:
-    """One instruction, chosen at random, and the lists that it stands in."""
+    """One instruction, chosen at random, and the lists that contain it."""
 
     program: Program
     lists: Lists
@@ -58,7 +59,7 @@ class Spot:
         return self.rng.choice([i for i in (index - 2, index - 1, index + 1, index + 2) if i >= 0])
 
     def into(self, part: str, lane: Lane, instruction: Instruction) -> list[Instruction]:
-        """Put an instruction at a random place of a lane; returns what stands beside it."""
+        """Put an instruction at a random place of a lane; return its neighbours."""
         row = self.lists[part].setdefault(lane, [])
         at = self.rng.randint(0, len(row))
         row.insert(at, instruction)
@@ -292,7 +293,7 @@ EDITS: tuple[Edit, ...] = (
 
 
 def mutant(program: Program, rng: Random, edits: tuple[Edit, ...] = EDITS) -> Mutant:
-    """A program with one random edit, which changes it."""
+    """Make a program with one random edit that changes it."""
     while True:
         lists: Lists = {part: {lane: list(row) for lane, row in getattr(program, part).items()} for part in PARTS}
         spots = [(part, lane) for part in PARTS for lane in lists[part]]

@@ -1,4 +1,7 @@
-"""Legal programs of every strategy on shapes of every sort, for the tests of text, drawing, check and mutations."""
+"""Legal programs of every strategy on various shapes.
+
+They are used by the tests of text, diagrams, checks and mutations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,11 +27,13 @@ def stages_on(
     """A chain of stages on the given devices.
 
     Arguments:
-        skips: further borders (source, target); dry: those through which no gradient flows back.
-        buckets: of each stage, before those of tied weights.
-        recompute: stages that make their stash again; tied: sets of stages that share weights.
-        clips: whether gradients are clipped.
-        shard: what of the state of stages with replicas is divided among them.
+        skips: further borders (source, target).
+        dry: borders without a gradient.
+        buckets: buckets of each stage, before those of tied weights.
+        recompute: stages that recompute their stash.
+        tied: sets of stages that share weights.
+        clips: True if gradients are clipped.
+        shard: state of replicated stages that is sharded.
     """
     count = len(devices)
     edges = sorted({*pairwise(range(count)), *skips, *dry})
@@ -50,20 +55,26 @@ def stages_on(
 
 
 def pipeline(widths: Sequence[int], **more: Any) -> tuple[StageShape, ...]:
-    """A chain whose stage s has widths[s] replicas, on devices of its own; `more` as in `stages_on`."""
+    """A chain in which stage s has widths[s] replicas, on separate devices.
+
+    `more` is as in `stages_on`.
+    """
     ends = [0, *accumulate(widths)]
     return stages_on([tuple(range(a, b)) for a, b in pairwise(ends)], **more)
 
 
 def rounds(depth: int, width: int, chunks: int, **more: Any) -> tuple[StageShape, ...]:
-    """Stages that go round `depth` groups of `width` devices, `chunks` times."""
+    """Stages in rounds over `depth` groups of `width` devices, `chunks` times."""
     groups = [tuple(range(g * width, (g + 1) * width)) for g in range(depth)]
     return stages_on([groups[s % depth] for s in range(depth * chunks)], **more)
 
 
 def waves(devices: int, count: int, partitions: int = 0, **more: Any) -> tuple[StageShape, ...]:
-    """As many waves over a ring of devices, of as many partitions as devices where none are said: replica r of stage s is on device
-    (r + s) mod N."""
+    """Waves over a ring of devices.
+
+    There are as many waves, and by default as many partitions, as devices. Replica r of stage s is on device (r + s)
+    mod N.
+    """
     return stages_on(
         [tuple((r + s) % devices for r in range(count)) for s in range(partitions or devices)],
         **more,
@@ -71,7 +82,10 @@ def waves(devices: int, count: int, partitions: int = 0, **more: Any) -> tuple[S
 
 
 def bursts(counts: Sequence[int], microbatches: int, **more: Any) -> tuple[StageShape, ...]:
-    """A chain whose stage s has the first counts[s] devices, each with its whole share of a batch in one bundle."""
+    """A chain in which stage s has the first counts[s] devices.
+
+    Each device runs its whole share of a batch in one bundle.
+    """
     stages = stages_on([tuple(range(count)) for count in counts], **more)
     return tuple(replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
 
@@ -84,7 +98,7 @@ def two_waves(count: int, buckets: int = 1) -> tuple[StageShape, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """One strategy on one shape; the name is that of its golden file."""
+    """One strategy on one shape. Its name is that of its golden file."""
 
     name: str
     strategy: str

@@ -1,7 +1,7 @@
-"""A program run on symbols instead of tensors: what it computes, in any order that order.py allows.
+"""Run of a program on symbols instead of tensors, in any legal order.
 
-It shares nothing with `check`: instructions take time (they start and they end, so that a value freed under a reader is
-seen), lanes take turns at random, and the weights that come out are compared with a plain loop that applies the rule.
+It shares no code with `check`. Instructions start and end, so that a value freed during a read is noticed. Lanes are
+chosen at random. The resulting weights are compared with a plain loop that applies the rule.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from hocket.program.program import Lane, Program
 
 
 class Broken(Exception):
-    """A program that does not come to its end, or ends with something else than the newest weights."""
+    """A program stands still, or does not end with exactly the newest weights."""
 
 
 @dataclass
 class Symbols:
-    """Expressions as numbers: equal expressions have equal numbers."""
+    """Expressions as numbers. Equal expressions have equal numbers."""
 
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
     parts: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -32,7 +32,10 @@ class Symbols:
         return self.known.setdefault(expression, len(self.known))
 
     def sum(self, *sums: int | None, and_one: int | None = None) -> int:
-        """The sum of sums and perhaps one term; order does not matter, how often does."""
+        """Sum of sums and optionally one more term.
+
+        Order does not matter, multiplicity does.
+        """
         terms = [t for one in sums if one is not None for t in self.parts[one]]
         whole = tuple(sorted(terms + ([] if and_one is None else [and_one])))
         found = self.of("sum", whole)
@@ -40,7 +43,10 @@ class Symbols:
         return found
 
     def several(self, symbols: list[int]) -> int:
-        """What several microbatches have together; of one it is its own."""
+        """Symbol of the joint value of several microbatches.
+
+        A single microbatch keeps its symbol.
+        """
         if len(symbols) == 1:
             return symbols[0]
         found = self.of("several", *symbols)
@@ -48,18 +54,18 @@ class Symbols:
         return found
 
     def of_one(self, symbol: int, place: int) -> int:
-        """What one microbatch has of something that several have together."""
+        """Part of one microbatch in a joint value of several."""
         bundle = self.bundles.get(symbol, (symbol,))
         return bundle[place] if 0 <= place < len(bundle) else self.of("nothing", symbol, place)
 
     def part(self, number: int, whole: int) -> int:
-        """What one of several devices has of something that they divide."""
+        """Part of one of several devices in a value that they divide."""
         found = self.of("part", number, whole)
         self.wholes[found] = (number, whole)
         return found
 
     def step(self, name: str, s: int, w: int, opt: int, sums: tuple[tuple[int, int], ...], norm: int) -> int:
-        """What a step makes; of parts, the same part of what it would make of the whole."""
+        """Result of a step. For a shard, the same shard of the whole result."""
         mine = {self.wholes[symbol][0] for _, symbol in sums if symbol in self.wholes}
         if not mine:
             return self.of(name, s, w, opt, sums, norm)
@@ -69,7 +75,7 @@ class Symbols:
         return self.part(mine.pop(), made) if len(mine) == 1 else self.of("torn", made)
 
     def gathered(self, parts: list[int]) -> int:
-        """What all parts of one thing make, in this order."""
+        """Whole value gathered from all its parts, in this order."""
         found = [self.wholes.get(part, (-1, part)) for part in parts]
         numbers, wholes = [number for number, _ in found], {whole for _, whole in found}
         same = len(wholes) == 1 and numbers == list(range(len(parts)))
@@ -77,7 +83,10 @@ class Symbols:
 
 
 def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, int]:
-    """The newest weights of each stage after some microbatches: a plain loop that applies the declared rule."""
+    """Newest weights of each stage after some microbatches.
+
+    They are computed by a plain loop that applies the declared rule.
+    """
     stages, rule = program.stages, program.rule
     if rule.kind == "averaged":
         return _figure_9(program, microbatches, symbols)
@@ -121,7 +130,10 @@ def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, i
 
 
 def _figure_9(program: Program, microbatches: int, symbols: Symbols) -> dict[int, int]:
-    """Two waves: each takes every other half of a batch, and steps with its gradients and those of the half before."""
+    """Two waves, each of which runs every other half of a batch.
+
+    A step uses a wave's own gradients and those of the half before.
+    """
     buckets, half = range(program.stages[0].buckets), program.rule.batch[0] // 2
     weights, optimizer = ({s: symbols.of(name, s) for s in (0, 1)} for name in ("w", "opt"))
     before = dict.fromkeys(buckets, -1)
@@ -137,7 +149,10 @@ def _figure_9(program: Program, microbatches: int, symbols: Symbols) -> dict[int
 
 
 def _norm(program: Program, sums: dict[int, tuple[tuple[int, int], ...]], symbols: Symbols) -> int:
-    """The squares of all gradients, as often as there are devices that hold them; -1 where nobody asks for the norm."""
+    """Squares of all gradients, once for each device that holds them.
+
+    -1 if no step needs the norm.
+    """
     if not sums or not program.stages[0].needs_norm:
         return -1
     stages = program.stages
@@ -154,7 +169,7 @@ def _squares(gradients: list[int], symbols: Symbols) -> int:
 
 
 def _with_ties(program: Program, terms: dict[tuple[int, int], list[int]], s: int, b: int, symbols: Symbols) -> int:
-    """The gradients of one bucket, and of those that share its weights."""
+    """Gradients of one bucket, and of the buckets that share its weights."""
     stages = program.stages
     tied = dict(stages[s].tied).get(b)
     members = [(s, b)] if tied is None else [(t, c) for t in tied for c, group in stages[t].tied if group == tied]
@@ -168,7 +183,7 @@ class Run:
     """One interleaving of one unrolled program.
 
     Attributes:
-        value_bytes: when given, `peak_bytes` becomes the most that each device held.
+        value_bytes: bytes of a value. If given, `peak_bytes` becomes the peak of each device.
     """
 
     program: Program
@@ -241,7 +256,7 @@ class Run:
         return row[self.at[lane]] if lane in self.at and self.at[lane] < len(row) else None
 
     def _members(self, lane: Lane) -> tuple[Lane, ...]:
-        """The lanes whose first instructions run as one; empty while they have not met."""
+        """Lanes with first instructions that run as one; empty until all have arrived."""
         head = self._head(lane)
         assert head is not None
         if head.kind is Kind.RECEIVE:
@@ -319,7 +334,7 @@ class Run:
         self.stores[device][value] = symbol
 
     def _results(self, i: Instruction, meeting: list[Instruction]) -> dict[Value, int]:
-        """What an instruction writes, from what it reads and not from what it should read."""
+        """Values that an instruction writes, from the values that it really reads."""
         store, symbols, s = self.stores[i.device], self.symbols, i.stage
         bundle = range(i.index, i.index + self.program.stages[s].merged)
         inputs = {m: self._inputs(i, m) for m in bundle}
@@ -397,7 +412,10 @@ class Run:
         return found
 
     def _sums(self, i: Instruction, stage: int) -> tuple[tuple[int, int], ...]:
-        """(bucket, gradients) of a stage among what an instruction reads, with those of the stages that share its weights there."""
+        """(bucket, gradients) of a stage among the values that an instruction reads.
+
+        Gradients of stages that share the weights there are included.
+        """
         store, symbols = self.stores[i.device], self.symbols
         sums = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART)
         read = {(v.stage, v.part): store[v] for v in i.reads if v.what in sums}
@@ -409,18 +427,18 @@ class Run:
         return tuple(found)
 
     def _microbatches(self, value: Value) -> range:
-        """Those that a value of stages that run several together has something of."""
+        """Microbatches that a value of bundled stages contains a part of."""
         merged = self.program.stages[value.stage].merged
         if value.what in (ValueKind.ACTIVATION, ValueKind.GRADIENT):
             merged = gcd(merged, self.program.stages[value.part].merged)
         return range(value.index, value.index + merged)
 
     def _of(self, i: Instruction, value: Value, microbatch: int) -> int:
-        """What one microbatch has of a value that an instruction reads."""
+        """Part of one microbatch in a value that an instruction reads."""
         return self.symbols.of_one(self.stores[i.device][value], microbatch - value.index)
 
     def _inputs(self, i: Instruction, microbatch: int) -> tuple[tuple[tuple[str, int, int], int], ...]:
-        """What an instruction reads of a microbatch's inputs."""
+        """Input values of a microbatch that an instruction reads."""
         read = (
             v
             for v in i.reads
@@ -429,12 +447,15 @@ class Run:
         return tuple(sorted(((str(v.what), v.stage, v.part), self._of(i, v, microbatch)) for v in read))
 
     def _gradients(self, i: Instruction, microbatch: int) -> tuple[tuple[int, int], ...]:
-        """What it reads of the gradients of its outputs."""
+        """Gradients of a microbatch's outputs that an instruction reads."""
         read = (v for v in i.reads if v.what is ValueKind.GRADIENT and microbatch in self._microbatches(v))
         return tuple(sorted((v.part, self._of(i, v, microbatch)) for v in read))
 
     def _weigh(self) -> None:
-        """Write down what each device holds: values, what running instructions are about to write, posted receives."""
+        """Record the memory of each device.
+
+        It consists of values, values that running instructions will write, and posted receives.
+        """
         if self.value_bytes is None:
             return
         held = {

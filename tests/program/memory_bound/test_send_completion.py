@@ -1,4 +1,4 @@
-"""When sends are surely over: what `surely_over` says holds for every number of periods."""
+"""Completion of sends: `surely_over` holds for every number of periods."""
 
 from collections import Counter
 
@@ -40,7 +40,7 @@ def test_no_send_is_called_over_before_it_surely_is(case: Case, periods: int) ->
 
 
 def test_sends_of_a_pipeline_are_over_when_their_gradients_are_back() -> None:
-    """1F1B on two devices: a forward's message is over at the latest when its backward begins."""
+    """1F1B on two devices: a forward's send is over before its backward begins."""
     case = next(case for case in CASES if case.name == "flush-2-m4-recompute")
     program = case.program()
     row = program.period[0, COMPUTE]

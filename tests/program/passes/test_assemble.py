@@ -1,4 +1,4 @@
-"""Folding: prologue, period and epilogue, unrolled, are the schedule that the strategy asked for."""
+"""Folding: the unrolled program is the schedule of the strategy."""
 
 from collections.abc import Iterator
 from math import lcm
@@ -19,7 +19,7 @@ _KINDS = (Kind.FORWARD, Kind.BACKWARD, Kind.STEP)
 
 
 def row(program: Program, device: int, repeats: int) -> list[Instruction]:
-    """One device's compute lane, unrolled; of waves one lane behind the other."""
+    """One device's compute lane, unrolled; with waves, one lane after the other."""
     lanes = [lane for lane in program.lanes if lane[0] == device and computes(lane[1])]
     parts = [(program.prologue, 0), *((program.period, r) for r in range(repeats)), (program.epilogue, repeats)]
     return [program.shifted(one, by) for lane in lanes for part, by in parts for one in part.get(lane, ())]
@@ -38,7 +38,10 @@ def schedule(widths: tuple[int, ...], device: int, total: int) -> Iterator[Task]
 @pytest.mark.parametrize("widths", [(1, 1), (1, 1, 1, 1), (2, 1), (3, 1), (1, 2), (3, 2, 1)])
 @pytest.mark.parametrize("repeats", [0, 1, 4])
 def test_unrolled_it_is_what_was_asked_for(widths: tuple[int, ...], repeats: int) -> None:
-    """For any number of repetitions: each device computes the schedule's tasks of all microbatches, in their order."""
+    """Each device computes the schedule's tasks of all microbatches, in their order.
+
+    This holds for any number of repetitions.
+    """
     stages = pipeline(widths)
     ahead = warmup(stages)
     rule = Rule("stashed", widths, tuple(w - 1 for w in ahead))
@@ -58,8 +61,11 @@ def test_unrolled_it_is_what_was_asked_for(widths: tuple[int, ...], repeats: int
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_program_trains_each_microbatch_once(case: Case) -> None:
-    """Whatever the number of repetitions, each stage runs one forward and one backward of each microbatch (of waves each its half of a
-    batch), and every update."""
+    """Every program trains each microbatch once, for any number of repetitions.
+
+    Each stage runs one forward and one backward of each microbatch, and every update. Each wave runs its half of a
+    batch.
+    """
     program = case.program()
     for repeats in (0, 1, 3):
         total = program.microbatches(repeats)
@@ -78,21 +84,27 @@ def test_every_program_trains_each_microbatch_once(case: Case) -> None:
 
 
 def test_a_synchronous_schedule_has_nothing_but_a_period() -> None:
-    """A flush behind every batch: no prologue, no epilogue, nothing admitted."""
+    """A schedule with a flush after every batch has only a period.
+
+    It has no prologue, no epilogue and no admitted microbatches.
+    """
     program = next(case for case in CASES if case.strategy == "gpipe").program()
     assert program.rule.synchronous
     assert (program.prologue, program.epilogue, program.admitted) == ({}, {}, 0)
 
 
 def test_a_stride_that_cuts_a_batch_is_our_mistake() -> None:
-    """Strategies must give strides of whole batches."""
+    """A stride without whole batches is an internal error."""
     stages = pipeline((1,))
     with pytest.raises(InternalError, match="does not hold whole batches"):
         assemble("wrong", stages, Rule("sync", (4,), (0,)), 3, lambda device, total: [])
 
 
 def test_a_schedule_that_never_repeats_is_our_mistake() -> None:
-    """An order with an exception at every power of two is not looked at for ever."""
+    """A schedule that never repeats is an internal error after a bounded search.
+
+    Its order has an exception at every power of two.
+    """
 
     def order(device: int, total: int) -> list[Task]:
         tasks: list[Task] = []

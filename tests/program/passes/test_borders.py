@@ -1,4 +1,4 @@
-"""Borders: what a program must know of stages, from a graph of layers and how it is cut."""
+"""Borders: program-level facts of stages, from a graph of layers and its cuts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +17,7 @@ TWO = (StageCut((0, 1), (0,)), StageCut((2, 3), (1,)))
 
 
 def tied(profile: ModelProfile, *layers: int) -> ModelProfile:
-    """The same with one parameter more, which these layers share."""
+    """The graph with one more parameter, which the given layers share."""
     return replace(
         profile,
         layers=tuple(
@@ -28,7 +28,10 @@ def tied(profile: ModelProfile, *layers: int) -> ModelProfile:
 
 
 def test_a_chain_cut_in_two() -> None:
-    """One border each way, the batch goes to the first stage, one bucket each."""
+    """A chain of two stages has one border, and one bucket for each stage.
+
+    The first stage reads the batch.
+    """
     first, second = stage_shapes(chain(4), TWO)
     assert (first.sources, first.targets, first.gradients, first.batch) == ((), (1,), (), True)
     assert (second.sources, second.targets, second.gradients, second.batch) == ((0,), (), (0,), False)
@@ -37,7 +40,10 @@ def test_a_chain_cut_in_two() -> None:
 
 
 def test_a_skip_crosses_to_every_stage_that_reads_it() -> None:
-    """The output of layer 0 goes to stage 1 and to stage 2, once each however many layers there read it."""
+    """A tensor crosses once to every stage that reads it.
+
+    The number of layers that read it there does not matter.
+    """
     profile = chain(4, skips=[(0, 2), (0, 3)])
     cuts = (StageCut((0,), (0,)), StageCut((1,), (1,)), StageCut((2, 3), (2,)))
     assert crossing(profile, cuts) == {(0, 1): (1,), (0, 2): (1,), (1, 2): (2,)}
@@ -46,7 +52,7 @@ def test_a_skip_crosses_to_every_stage_that_reads_it() -> None:
 
 
 def test_no_gradient_flows_back_where_none_is_needed() -> None:
-    """A border of tensors without gradients has a source, and nothing to send back."""
+    """A border of tensors without gradients sends nothing back."""
     profile = chain(4)
     dry = replace(profile, tensors=tuple(replace(t, gradient=False) for t in profile.tensors))
     assert stage_shapes(dry, TWO)[1].sources == (0,)
@@ -54,7 +60,7 @@ def test_no_gradient_flows_back_where_none_is_needed() -> None:
 
 
 def test_batch_tensors_go_where_they_are_read() -> None:
-    """Inputs to the first stage, labels to the last."""
+    """Inputs go to the first stage, labels to the last."""
     profile = chain(4)
     labels = Tensor("labels", -1, (3,), profile.tensors[0].size_bytes, gradient=False)
     profile = replace(profile, tensors=(*profile.tensors, labels))
@@ -63,7 +69,10 @@ def test_batch_tensors_go_where_they_are_read() -> None:
 
 
 def test_ties_across_stages_get_a_bucket_of_their_own() -> None:
-    """Tied within a stage they are no concern; across stages both get one more bucket, behind their own."""
+    """Weights tied across stages get one more bucket on each, after its own buckets.
+
+    Weights tied within a stage need no bucket.
+    """
     profile = chain(4)
     assert ties_of(tied(profile, 0, 1), TWO) == ()
     across = tied(profile, 0, 3)
@@ -85,14 +94,20 @@ def test_ties_across_stages_get_a_bucket_of_their_own() -> None:
     ],
 )
 def test_cuts_that_are_no_partition(cuts: tuple[tuple[int, ...], ...], words: str) -> None:
-    """The layer or the tensor is named, and the stages."""
+    """Cuts that are not a partition are refused.
+
+    The error names the layer or tensor, and the stages.
+    """
     with pytest.raises(InputError, match=words):
         check_cuts(chain(4), tuple(StageCut(layers, (s,)) for s, layers in enumerate(cuts)))
 
 
 @given(n=st.integers(2, 9), seed=st.integers(0, 10**6), data=st.data())
 def test_every_tensor_crosses_as_often_as_it_must(n: int, seed: int, data: st.DataObject) -> None:
-    """On random graphs: sources and targets mirror each other, and a tensor is in just the borders between its readers."""
+    """On random graphs, a tensor is exactly in the borders between its readers.
+
+    Sources and targets mirror each other.
+    """
     profile = branching(n, seed=seed)
     ends = sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=3)) | {0, n})
     cuts = tuple(StageCut(tuple(range(a, b)), (s,)) for s, (a, b) in enumerate(pairwise(ends)))

@@ -1,4 +1,7 @@
-"""Parts end where nothing in front waits for anything behind, and periods bring every replica the same share."""
+"""Parts end where no earlier task waits for a later one.
+
+Periods bring every replica the same share.
+"""
 
 import pytest
 from hypothesis import given
@@ -17,7 +20,10 @@ F, B = Work.FORWARD, Work.BACKWARD
 
 
 def test_a_cut_moves_behind_what_others_wait_for() -> None:
-    """With B0 of the first device in front, B0 of the second comes in front too, and no more than that."""
+    """A cut moves behind a task that another device's earlier task waits for.
+
+    It moves no further than that.
+    """
     stages, rule = pipeline((1, 1)), Rule("stashed", (1, 1), (1, 0))
     orders = {
         0: [Task(F, 0, 0), Task(F, 0, 1), Task(B, 0, 0)],
@@ -27,14 +33,14 @@ def test_a_cut_moves_behind_what_others_wait_for() -> None:
 
 
 def test_replicas_that_sum_their_gradients_stay_together() -> None:
-    """The last backward of an update on one replica takes the other's along."""
+    """The last backward of an update on one replica takes the other replica's along."""
     stages, rule = pipeline((2,)), Rule("sync", (2,), (0,))
     orders = {d: [Task(F, 0, d), Task(B, 0, d), Task(Work.UPDATE, 0, 0)] for d in (0, 1)}
     assert closed(stages, rule, orders, [{0: 2, 1: 0}]) == [{0: 2, 1: 2}]
 
 
 def test_later_cuts_lie_behind_earlier_ones() -> None:
-    """A cut that was moved on moves the next, where it would lie before it."""
+    """A cut that was moved also moves the next one, if that would be before it."""
     stages, rule = pipeline((1, 1)), Rule("stashed", (1, 1), (1, 0))
     orders = {0: [Task(F, 0, 0), Task(B, 0, 0)], 1: [Task(F, 1, 0), Task(B, 1, 0)]}
     assert closed(stages, rule, orders, [{0: 2, 1: 0}, {0: 2, 1: 1}]) == [{0: 2, 1: 2}, {0: 2, 1: 2}]
@@ -42,7 +48,10 @@ def test_later_cuts_lie_behind_earlier_ones() -> None:
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data())
 def test_no_dependency_crosses_a_closed_cut(widths: list[int], data: st.DataObject) -> None:
-    """Wherever the cuts begin: each task in front has what it needs in front, and no cut moves back."""
+    """Each task before a closed cut has its dependencies before the cut.
+
+    No cut moves back, from any initial cuts.
+    """
     stages = pipeline(widths)
     rule = Rule("stashed", tuple(widths), tuple(w - 1 for w in warmup(stages)))
     orders = {
@@ -63,7 +72,7 @@ def test_no_dependency_crosses_a_closed_cut(widths: list[int], data: st.DataObje
     ("strategy", "microbatches", "stride"), [("flush", 3, 6), ("gpipe", 5, 10), ("two_bw", 5, 10), ("flush", 4, 4)]
 )
 def test_a_period_brings_every_replica_the_same_share(strategy: str, microbatches: int, stride: int) -> None:
-    """Batches that do not divide by the replicas: as many batches as it takes."""
+    """A period has as many batches as are needed for equal shares of the replicas."""
     program = compile_strategy(strategy, pipeline((2, 1)), microbatches)
     assert program.stride == stride
     assert check(program) == ()
@@ -82,16 +91,19 @@ def test_a_period_brings_every_replica_the_same_share(strategy: str, microbatche
     ],
 )
 def test_warm_up_forwards(widths: tuple[int, ...], in_flight: int | None, expected: tuple[int, ...]) -> None:
-    """The workers from a stage to the end by its replicas, rounded up; fewer when fewer inputs are admitted."""
+    """Warm-up forwards: workers from a stage to the end by its replicas, rounded up.
+
+    There are fewer if fewer inputs are admitted.
+    """
     assert warmup(pipeline(widths), in_flight) == expected
 
 
 @pytest.mark.parametrize("widths", [(2, 1, 1), (3, 1), (3, 2, 1), (1, 3), (2, 3), (4, 1, 2)])
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
 def test_few_inputs_in_flight_never_deadlock(widths: tuple[int, ...], in_flight: int) -> None:
-    """A later stage never waits for inputs that the rounds of an earlier, replicated one hold back.
+    """A later stage never waits for inputs that an earlier, replicated one holds back.
 
-    More inputs than NOAM (a device's share of all, rounded up: section 2.4.2) are refused.
+    More inputs than NOAM are refused: a device's share of all, rounded up (Narayanan's dissertation, section 2.4.2).
     """
     if in_flight > -(-sum(widths) // widths[0]):
         with pytest.raises(RefusedError, match="at most NOAM"):
@@ -101,7 +113,10 @@ def test_few_inputs_in_flight_never_deadlock(widths: tuple[int, ...], in_flight:
 
 
 def test_tied_weights_on_one_device_are_refused() -> None:
-    """Where stages that share weights are neither all on the same devices nor each on others; on the same they are legal."""
+    """Stages with shared weights that overlap on some devices only are refused.
+
+    Stages all on the same devices, or each on different ones, are legal.
+    """
     with pytest.raises(RefusedError, match="share tied weights and device 0"):
         compile_strategy("interleaved", rounds(2, 1, 2, tied=((0, 1, 2),)), 4)
     assert check(compile_strategy("interleaved", rounds(2, 1, 2, tied=((0, 2),)), 4)) == ()

@@ -1,4 +1,4 @@
-"""Weight versions: the last reader frees a superseded one, and nobody frees the newest."""
+"""Weight versions: the last reader frees a superseded one, the newest stays."""
 
 import pytest
 
@@ -21,7 +21,10 @@ def reader(kind: Kind, index: int, version: int, stage: int = 0) -> Instruction:
 
 
 def test_the_last_reader_frees() -> None:
-    """A backward that comes after the step that supersedes its version frees it; the step before it does not."""
+    """A backward after the step that supersedes its version frees it.
+
+    The step before it does not.
+    """
     forward, step, backward = reader(Kind.FORWARD, 0, 0), reader(Kind.STEP, 0, 0), reader(Kind.BACKWARD, 0, 0)
     found = free_old_versions([forward, step, backward])
     assert [one.frees for one in found] == [(), (), (weights(0),)]
@@ -30,14 +33,14 @@ def test_the_last_reader_frees() -> None:
 
 
 def test_the_newest_stays() -> None:
-    """Without a step nothing is superseded; stages have versions of their own."""
+    """Without a step, no version is superseded. Each stage has separate versions."""
     row = [reader(Kind.FORWARD, 0, 0), reader(Kind.FORWARD, 0, 0, stage=1), reader(Kind.STEP, 0, 0, stage=1)]
     assert [one.frees for one in free_old_versions(row)] == [(), (), (weights(0, 1),)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_version_is_freed_once(case: Case) -> None:
-    """Over any run: each version that was written is freed once, but for the one that stays at the end."""
+    """Every written version is freed once, except the one that stays at the end."""
     program = case.program()
     for device in program.devices:
         freed, written = [], list(program.initial(device))
@@ -58,5 +61,8 @@ def test_every_version_is_freed_once(case: Case) -> None:
     ("name", "versions"), [("pipedream", (4, 3, 2, 1)), ("two_bw", (2, 2, 2, 2)), ("flush", (1, 1, 1, 1))]
 )
 def test_how_many_live_at_once(name: str, versions: tuple[int, ...]) -> None:
-    """Sections 2.4.3 and 3.2.1: p to 1 with stashing, two with 2BW, one with a flush."""
+    """Live versions: p to 1 with stashing, two with 2BW, one with a flush.
+
+    Source: Narayanan's dissertation, sections 2.4.3 and 3.2.1.
+    """
     assert most_alive(compile_strategy(name, pipeline((1, 1, 1, 1)), 4), ValueKind.WEIGHTS) == versions

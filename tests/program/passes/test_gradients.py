@@ -1,4 +1,4 @@
-"""Gradient buckets, and the all-reduces behind the last backward of an update."""
+"""Gradient buckets, and all-reduces after the last backward of an update."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,10 @@ from tests.program.helpers.programs import pipeline
     limit=st.sampled_from([1.0, 6.0, 40.0]),
 )
 def test_buckets_hold_every_layer_once_last_first(sizes: list[float], limit: float) -> None:
-    """In the order of the backward; each bucket but the last has reached the limit, and without its last layer none has."""
+    """Buckets contain every layer once, in the order of the backward.
+
+    Each bucket but the last has reached the limit, but not without its last layer.
+    """
     buckets = buckets_of(sizes, limit)
     assert [layer for bucket in buckets for layer in bucket] == list(reversed(range(len(sizes))))
     for bucket in buckets[:-1]:
@@ -30,14 +33,17 @@ def test_buckets_hold_every_layer_once_last_first(sizes: list[float], limit: flo
 
 
 def test_buckets_by_hand() -> None:
-    """A bucket closes when it is full; layers without weights join the open one."""
+    """A bucket closes when it is full. Layers without weights join the open one."""
     assert buckets_of([10, 0, 20, 5, 0, 30], 25) == ((5, 4), (3, 2, 1), (0,))
     assert buckets_of([1, 1, 1], 100) == ((2, 1, 0),)
     assert buckets_of([0, 0], 100) == ((1, 0),)
 
 
 def backward(microbatch: int, device: int, buckets: int = 1, width: int = 2) -> list[Instruction]:
-    """All-reduces behind a backward of one replicated stage with updates of four microbatches."""
+    """All-reduces after a backward of one replicated stage.
+
+    An update has four microbatches.
+    """
     stages, rule = pipeline((width,), buckets=buckets), Rule("sync", (4,), (0,))
     found = expand(stages, rule, device, Task(Work.BACKWARD, 0, microbatch))[-1]
     return reductions(stages, rule, found)
@@ -45,12 +51,18 @@ def backward(microbatch: int, device: int, buckets: int = 1, width: int = 2) -> 
 
 @pytest.mark.parametrize(("microbatch", "device", "count"), [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1), (6, 0, 1)])
 def test_only_the_last_backward_of_an_update_on_each_replica(microbatch: int, device: int, count: int) -> None:
-    """Microbatches 0 and 2 run on device 0, 1 and 3 on device 1: the later of each is followed by the all-reduce."""
+    """Only the last backward of an update on each replica has all-reduces.
+
+    Microbatches 0 and 2 run on device 0, 1 and 3 on device 1.
+    """
     assert len(backward(microbatch, device)) == count
 
 
 def test_an_all_reduce_for_each_bucket() -> None:
-    """In the order of the buckets, in the lane of the group; the accumulator is taken over by the sum."""
+    """There is one all-reduce for each bucket, in the lane of the group.
+
+    They are in the order of the buckets. The sum takes over the accumulator's memory.
+    """
     found = backward(2, 0, buckets=3)
     assert [one.writes[0].part for one in found] == [0, 1, 2]
     for one in found:
@@ -64,7 +76,10 @@ def test_nobody_to_sum_with() -> None:
 
 
 def test_replicas_that_share_a_step_get_parts_and_gather() -> None:
-    """A bucket's sum is scattered, but for weights that stages share; behind the step a gather in a lane of its own."""
+    """Replicas with a sharded step use reduce-scatters, and a gather after the step.
+
+    Weights that stages share are all-reduced. The gather has a separate lane.
+    """
     stages = pipeline((2, 1), buckets=2, tied=((0, 1),), shard="optimizer")
     rule = Rule("sync", (2, 2), (0, 0))
     last = expand(stages, rule, 0, Task(Work.BACKWARD, 0, 0))[-1]

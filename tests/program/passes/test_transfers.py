@@ -1,4 +1,4 @@
-"""Sends and their receives: one mirrors the other, in whole programs too."""
+"""Sends and their receives mirror each other, in whole programs as well."""
 
 from dataclasses import replace
 
@@ -16,12 +16,15 @@ RULE = Rule("sync", (4, 4, 4), (0, 0, 0))
 
 
 def of(work: Work, stage: int, index: int, device: int) -> list[Instruction]:
-    """The sends behind one task."""
+    """The sends after one task."""
     return sends(STAGES, expand(STAGES, RULE, device, Task(work, stage, index))[-1])
 
 
 def test_an_activation_goes_to_every_reader() -> None:
-    """Stage 0 feeds stages 1 and 2; its memory is given back when it was sent."""
+    """An activation goes to every stage that reads it.
+
+    Its memory is freed when it was sent.
+    """
     found = of(Work.FORWARD, 0, 1, 1)
     assert [(one.peer, one.lane) for one in found] == [(2, send_lane(2)), (3, send_lane(3))]
     for one in found:
@@ -31,21 +34,21 @@ def test_an_activation_goes_to_every_reader() -> None:
 
 
 def test_a_gradient_goes_back_to_the_replica_that_ran_the_forward() -> None:
-    """Microbatch 3 was forwarded by device 1 of stage 0."""
+    """A gradient goes back to the replica that ran the forward."""
     found = of(Work.BACKWARD, 2, 3, 3)
     assert sorted(one.peer for one in found) == [1, 2]
     assert {one.reads[0].what for one in found} == {ValueKind.GRADIENT}
 
 
 def test_nothing_is_sent_to_oneself() -> None:
-    """Two stages on one device hand their values over in place."""
+    """Two stages on one device pass values without a transfer."""
     both = tuple(replace(stage, devices=(0,)) for stage in pipeline((1, 1)))
     rule = Rule("sync", (1, 1), (0, 0))
     assert sends(both, expand(both, rule, 0, Task(Work.FORWARD, 0, 0))[-1]) == []
 
 
 def test_a_receive_writes_what_its_send_read() -> None:
-    """On the peer, in the lane of the sender."""
+    """A receive writes its send's values, on the peer, in the lane of the sender."""
     for one in of(Work.FORWARD, 0, 0, 0):
         other = receive_of(one)
         assert (other.kind, other.device, other.peer) == (Kind.RECEIVE, one.peer, one.device)
@@ -56,7 +59,10 @@ def test_a_receive_writes_what_its_send_read() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_receive_lanes_mirror_send_lanes(case: Case) -> None:
-    """In every part of every strategy's program a device receives from a peer in exactly the order in which that sends."""
+    """Receives have exactly the order of the peer's sends.
+
+    This holds in every part of every strategy's program.
+    """
     program = case.program()
     seen = 0
     for part in (program.prologue, program.period, program.epilogue):

@@ -1,4 +1,4 @@
-"""The staircase: golden drawings of every strategy, marks, cropping."""
+"""Staircase diagrams: golden drawings of every strategy, marks, cropping."""
 
 import pytest
 
@@ -10,7 +10,10 @@ from tests.program.helpers.programs import CASES, Case, pipeline
 
 
 def golden_text(case: Case) -> str:
-    """What a golden file holds: the name, and two repetitions where the schedule has no flush."""
+    """Content of a golden file: the name and the diagram.
+
+    A schedule without a flush is drawn with two repetitions.
+    """
     program = case.program()
     repeats = 2 if program.prologue else 1
     return f"{program.name}, {program.stride} microbatches a period\n\n{draw(program, repeats=repeats, width=None)}"
@@ -18,7 +21,10 @@ def golden_text(case: Case) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_staircase_is_the_golden_one(case: Case, update_golden: bool) -> None:
-    """A schedule is reviewed as a drawing: any change of it shows as a difference in tests/golden."""
+    """The diagram of a schedule equals its golden file.
+
+    So every change of a schedule is reviewed as a drawing.
+    """
     path, text = golden(case.name), golden_text(case)
     if update_golden:
         path.write_text(text)
@@ -27,13 +33,20 @@ def test_the_staircase_is_the_golden_one(case: Case, update_golden: bool) -> Non
 
 
 def test_no_golden_file_is_left_over() -> None:
-    """Each drawing in tests/golden belongs to a case; texts of programs that swap are those of tests/program/passes/swapping/test_insert.py."""
+    """Each diagram in tests/golden belongs to a case.
+
+    Texts of programs that swap belong to tests/program/passes/swapping/test_insert.py.
+    """
     drawings = {path.stem for path in GOLDEN.glob("*/*.txt") if not path.stem.startswith("swaps-")}
     assert drawings == {case.name for case in CASES}
 
 
 def test_1f1b_is_the_textbook_staircase() -> None:
-    """Flush, two stages, two microbatches: with backward = 2 forward, 9 slots, of which 3 are idle on each device."""
+    """The diagram of 1F1B is the textbook's.
+
+    Flush, two stages, two microbatches: with backward = 2 forward there are 9 slots, and each device is idle in 3 of
+    them.
+    """
     case = Case("small", "flush", pipeline((1, 1)), 2)
     assert draw(case.program()) == (
         "slot               0              5\n"
@@ -45,13 +58,13 @@ def test_1f1b_is_the_textbook_staircase() -> None:
 
 
 def test_backwards_of_one_slot() -> None:
-    """The length of a backward is a choice of who draws."""
+    """The slots of a backward are an option."""
     drawn = draw(Case("small", "flush", pipeline((1, 1)), 2).program(), backward_slots=1)
     assert "device 0  stage 0  F0 F1 .  B0 .  B1*" in drawn
 
 
 def test_a_mark_points_at_its_instruction() -> None:
-    """`^ HERE` stands below the slot of the marked instruction and names it."""
+    """`^ HERE` is below the slot of the marked instruction and names it."""
     program = CASES[8].program()
     row = program.period[1, COMPUTE]
     position = next(p for p, i in enumerate(row) if i.kind is Kind.BACKWARD and i.index == 3)
@@ -64,7 +77,10 @@ def test_a_mark_points_at_its_instruction() -> None:
 
 @pytest.mark.parametrize(("lane", "slot"), [("send>2", "F2"), ("receive<2", "B2---"), ("send>0", "B2---")])
 def test_a_mark_in_another_lane_points_at_what_the_lane_serves(lane: str, slot: str) -> None:
-    """A send is shown at the instruction that makes its value, a receive at the one that needs it."""
+    """A mark in another lane points at the compute instruction that the lane serves.
+
+    For a send, it is the writer of its value; for a receive, the reader.
+    """
     program = CASES[8].program()
     lines = draw(program, mark=Place("period", 1, lane, 2)).splitlines()
     at = next(n for n, line in enumerate(lines) if "^ HERE" in line)
@@ -74,7 +90,10 @@ def test_a_mark_in_another_lane_points_at_what_the_lane_serves(lane: str, slot: 
 
 @pytest.mark.parametrize("width", [60, 100, 140])
 def test_wide_programs_are_cropped_around_the_mark(width: int) -> None:
-    """No row is wider than asked, the mark is in the window, and the note says what is shown."""
+    """Wide diagrams are cropped around the mark.
+
+    No row is wider than asked, and a note says which slots are shown.
+    """
     program = CASES[8].program()
     last = len(program.period[2, COMPUTE]) - 2
     lines = draw(program, width=width, mark=Place("period", 2, COMPUTE, last)).splitlines()
@@ -85,7 +104,10 @@ def test_wide_programs_are_cropped_around_the_mark(width: int) -> None:
 
 
 def test_many_devices_are_cropped_but_for_the_marked_one() -> None:
-    """At most so many rows; the note says how many are missing."""
+    """The number of rows is limited, but the marked one is shown.
+
+    A note says how many rows are missing.
+    """
     program = Case("wide", "data_parallel", pipeline((70,)), 70).program()
     lines = draw(program, mark=Place("period", 69, COMPUTE, 1)).splitlines()
     rows = [line for line in lines if line.startswith("device ")]

@@ -1,4 +1,4 @@
-"""Check against mistakes: random single edits of legal programs are refused at the right place, or do no harm."""
+"""Random edits of legal programs: refused at the right place, or harmless."""
 
 from collections import Counter
 from random import Random
@@ -18,7 +18,7 @@ SEED = 20240229
 
 
 def _judge(name: str, seed: int, count: int) -> Counter:
-    """Edit one program `count` times; what became of the mutants."""
+    """Edit one program `count` times; return counts of the outcomes."""
     case = next(case for case in CASES if case.name == name)
     program, rng = case.program(), Random(seed)
     found: Counter = Counter()
@@ -54,14 +54,17 @@ def _judge(name: str, seed: int, count: int) -> Counter:
 
 
 def test_there_are_enough_programs_of_every_strategy() -> None:
-    """At least 10,000 mutants are made, of programs of every strategy."""
+    """There are at least 10,000 mutants, of programs of every strategy."""
     assert len(SMALL) * MUTANTS_EACH >= 10_000
     assert {case.strategy for case in SMALL} == {case.strategy for case in CASES}
 
 
 @pytest.mark.parametrize("name", [case.name for case in SMALL])
 def test_mutants_are_refused_at_the_right_place_or_do_no_harm(name: str, fast: bool) -> None:
-    """Each mutant is refused with a problem that names the edited place, or gives the rule's weights in random orders."""
+    """Each mutant is refused with a problem that names the place, or harmless.
+
+    A harmless mutant gives the rule's weights in random orders.
+    """
     count = MUTANTS_EACH // 4 if fast else MUTANTS_EACH
     found = _judge(name, SEED + sum(map(ord, name)), count)
     assert found["refused"] > count / 2

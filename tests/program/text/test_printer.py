@@ -1,4 +1,4 @@
-"""Print and parse are inverses, and what is wrong in a text is refused with its line."""
+"""Printer and parser are inverses, and errors have the number of the line."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,14 +19,14 @@ SMALL = print_program(Case("small", "flush", pipeline((1, 1), tied=((0, 1),), re
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_strategy_goes_round(case: Case) -> None:
-    """Printing and parsing a compiled program gives the same program, and the same text again."""
+    """Printing and parsing a program gives the same program, and the same text again."""
     text = print_program(case.program())
     assert parse_program(text) == case.program()
     assert print_program(parse_program(text)) == text
 
 
 def test_the_text_is_one_line_an_instruction() -> None:
-    """The form that people read: reads, what they become, and what is freed."""
+    """The text has one line for each instruction: reads, writes and frees."""
     assert SMALL.splitlines()[:8] == [
         "hocket program 1",
         "name flush straight 2",
@@ -117,13 +117,16 @@ def programs(draw: st.DrawFn) -> Program:
 
 @given(programs())
 def test_anything_goes_round(program: Program) -> None:
-    """What can be printed is parsed to the same, legal or not: a wrong program can be written down and looked at."""
+    """Any printable program, legal or not, is parsed to the same program.
+
+    So an illegal program can be written down and examined.
+    """
     assert parse_program(print_program(program)) == program
 
 
 @given(st.integers(0, 10**6), st.sampled_from("x:;~>-#@ 0\n\t\x00é"), st.booleans())
 def test_a_changed_character_is_refused_with_its_line_or_read(at: int, character: str, insert: bool) -> None:
-    """Whatever is typed into a text, it is parsed or refused with the number of a line; never another error."""
+    """A text with any change is parsed, or refused with the number of a line."""
     at %= len(SMALL)
     text = SMALL[:at] + character + SMALL[at + (not insert) :]
     try:
@@ -162,7 +165,7 @@ def test_a_changed_character_is_refused_with_its_line_or_read(at: int, character
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(old: str, new: str, line: int, found: str, expected: str) -> None:
-    """The error names the file and line, what stands there and what belongs there."""
+    """The error names the file and line, what was found and what was expected."""
     with pytest.raises(InputError) as error:
         parse_program(SMALL.replace(old, new, 1), "p.txt")
     assert error.value.place.startswith(f"p.txt, line {line}" if line else "p.txt")
@@ -178,19 +181,19 @@ def test_a_torn_text_is_refused(text: str) -> None:
 
 
 def test_the_parts_stand_in_order() -> None:
-    """A part a second time, or behind a later one, is refused."""
+    """A second occurrence of a part, or a part after a later one, is refused."""
     with pytest.raises(InputError, match="each at most once"):
         parse_program(SMALL + "\nprologue\n")
 
 
 def test_a_line_has_bounds() -> None:
-    """A line of megabytes is refused before it is looked at."""
+    """A line of megabytes is refused before it is parsed."""
     with pytest.raises(InputError, match="at most 65536 in a line"):
         parse_program(SMALL + "\n" + "x" * 10**6)
 
 
 def test_what_has_no_text_form_is_refused() -> None:
-    """An instruction that says it runs elsewhere, or a name of two lines, cannot be printed."""
+    """A misplaced instruction, or a name of two lines, cannot be printed."""
     program = parse_program(SMALL)
     moved = replace(program.period[0, COMPUTE][0], device=1)
     with pytest.raises(InputError, match="the device and lane of its place"):

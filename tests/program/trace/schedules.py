@@ -1,4 +1,7 @@
-"""Runs whose times follow from the seconds of their instructions, so that what waits add is known by construction."""
+"""Runs with times that follow from the seconds of their instructions.
+
+So the effect of waits is known by construction.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,7 +21,7 @@ class Device:
         self._waits, self._events, self._pace = waits, events, pace
 
     def run(self, kind: Kind, name: str, stage: int, index: int, seconds: float, after_s: float = 0.0) -> float:
-        """An instruction behind the one before and a moment; when it ends."""
+        """Run an instruction after the previous one and a moment; return its end."""
         start_s, queued_s = max(self.free_s, after_s), self._waits.get((self.number, name), 0.0)
         self.free_s = start_s + seconds * self._pace + queued_s
         self._events.append(Event(self.number, "compute", name, kind, stage, index, start_s, self.free_s, queued_s))
@@ -26,7 +29,10 @@ class Device:
 
 
 def pipeline(updates: int, waits: Waits = NONE, pace: float = 1.0, send_s: float = 0.25) -> Trace:
-    """Two stages, two microbatches an update (GPipe): forwards of 1 s and backwards of 2 s, steps of 0.5 s, messages between them."""
+    """GPipe with two stages and two microbatches in an update.
+
+    Forwards take 1 s, backwards 2 s, steps 0.5 s. Messages go between the stages.
+    """
     events: list[Event] = []
     first, last = Device(0, waits, events, pace), Device(1, waits, events, pace)
     link_s = {">": 0.0, "<": 0.0}
@@ -54,7 +60,10 @@ def pipeline(updates: int, waits: Waits = NONE, pace: float = 1.0, send_s: float
 
 
 def replicas(updates: int, waits: Waits = NONE, pace: float = 1.0, sum_s: float = 0.5) -> Trace:
-    """Two replicas: a forward of 1 s, a backward of 2 s, a sum of gradients that begins when both are there, a step of 0.5 s."""
+    """Two replicas with a gradient sum.
+
+    A forward takes 1 s, a backward 2 s, a step 0.5 s. The sum begins when both replicas have arrived.
+    """
     events: list[Event] = []
     devices = [Device(number, waits, events, pace) for number in range(2)]
     for update in range(updates):

@@ -1,4 +1,4 @@
-"""Active seconds: what a device does at once counts once, waiting not at all, and iterations are whole."""
+"""Busy seconds: overlaps count once, waiting does not count, iterations are whole."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,10 @@ def event(kind: Kind, index: int, start_s: float, end_s: float, device: int = 0,
 
 
 def iteration(index: int, at_s: float) -> list[Event]:
-    """Ten seconds: forward and backward overlap with a message that comes and a sum; the step ends it."""
+    """An iteration of ten seconds.
+
+    Forward and backward overlap with a message that arrives and a sum. The step ends the iteration.
+    """
     return [
         event(Kind.LOAD, index, at_s, at_s + 1),
         event(Kind.FORWARD, index, at_s + 1, at_s + 3),
@@ -28,25 +31,35 @@ def iteration(index: int, at_s: float) -> list[Event]:
 
 
 def test_what_happens_at_once_counts_once_and_waiting_not() -> None:
-    """Three seconds of forward and message, five from the backward to the step; of the other device three of the sum."""
+    """Overlapping events count once, and waiting does not count.
+
+    The first device is busy for three seconds of forward and message, and five from the backward to the step. The other
+    device is busy for three seconds of the sum.
+    """
     events = [e for k in range(4) for e in iteration(k, 10.0 * k)]
     assert active_s(Trace.of(events)) == pytest.approx({0: 8.0, 1: 3.0})
 
 
 def test_a_single_iteration_is_the_whole_trace() -> None:
-    """Nothing ends before it that it could begin with."""
+    """A single iteration is the whole trace: no earlier update marks its begin."""
     assert active_s(Trace.of(iteration(0, 5.0))) == pytest.approx({0: 8.0, 1: 3.0})
 
 
 def test_between_segments_nothing_is_counted() -> None:
-    """A checkpoint lies between the second and the third iteration, and something runs there that is no training."""
+    """Time between two segments does not count.
+
+    A checkpoint lies between the second and the third iteration, and something that is not training runs there.
+    """
     events = [e for k, at in enumerate((0.0, 10.0, 100.0, 110.0)) for e in iteration(k, at)]
     events.append(event(Kind.SEND, 9, 30.0, 90.0, lane="send>1"))
     assert active_s(Trace.of(events, meta={"segments_s": [0.0, 100.0]})) == pytest.approx({0: 8.0, 1: 3.0})
 
 
 def test_each_moment_of_a_device_counts_once() -> None:
-    """For the lane whose instruction began first; beside each other or one inside of the other."""
+    """Each moment of a device counts once, for the lane with the earliest instruction.
+
+    Instructions overlap, or one is inside another.
+    """
     device = np.array([0, 0, 0, 1, 0])
     start_s, end_s = np.array([0.0, 1.0, 4.0, 1.0, 1.5]), np.array([2.0, 3.0, 5.0, 2.0, 1.8])
     begun_s, some = once(device, start_s, end_s)

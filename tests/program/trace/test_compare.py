@@ -1,4 +1,4 @@
-"""Predicted beside measured."""
+"""Comparison of a predicted and a measured trace."""
 
 from math import isnan, nan
 
@@ -11,7 +11,7 @@ from hocket.program.trace.update_time import update_s
 
 
 def run(forward_s: float, step_s: float, count: int) -> Trace:
-    """A device that runs forward and step in turn."""
+    """A device that runs forwards and steps in turn."""
     events, now = [], 0.0
     for k in range(count):
         events.append(Event(0, "compute", f"forward 0 #{k}", Kind.FORWARD, 0, k, now, now + forward_s))
@@ -22,7 +22,7 @@ def run(forward_s: float, step_s: float, count: int) -> Trace:
 
 
 def test_update_seconds() -> None:
-    """The time between updates in the later half; without two updates there is none."""
+    """Seconds between updates are from the later half; nan without two updates."""
     assert update_s(run(2.0, 1.0, 6)) == pytest.approx(3.0)
     assert update_s(run(2.0, 1.0, 2)) == pytest.approx(3.0)
     assert isnan(update_s(run(2.0, 1.0, 1)))
@@ -31,7 +31,7 @@ def test_update_seconds() -> None:
 
 
 def test_rows_say_what_differs() -> None:
-    """Means by kind and stage, the largest single differences first, memory, and the update's time."""
+    """Rows: medians by kind and stage, largest single differences, memory, update."""
     found = compare(run(2.0, 0.5, 3), run(1.6, 0.5, 4), largest=2)
     assert (found.update.predicted, found.update.measured) == (pytest.approx(2.5), pytest.approx(2.1))
     kinds = {row.what: row for row in found.kinds}
@@ -47,7 +47,10 @@ def test_rows_say_what_differs() -> None:
 
 
 def test_measured_peaks_are_in_the_meta() -> None:
-    """A run measures no series of bytes, but each device's peak, which is laid beside the predicted one; nonsense is left out."""
+    """Measured peaks of memory come from the meta, and invalid ones are left out.
+
+    A run measures only each device's peak, which is compared with the predicted one.
+    """
     meta = {"peak_memory_bytes": {"0": 250, "7": 1, "x": 2, "1": "much"}}
     measured = Trace.from_json(Trace.of(run(2.0, 0.5, 3).events, meta=meta).to_json())
     (row,) = compare(run(2.0, 0.5, 3), measured).memory
@@ -59,7 +62,10 @@ def test_measured_peaks_are_in_the_meta() -> None:
 
 
 def test_groups_are_compared_as_devices() -> None:
-    """A measured run of groups of two has a track for each member; its plan speaks of groups, for which the first stands."""
+    """Tensor-parallel groups are compared as devices.
+
+    A measured run of groups of two has a track for each rank. The first rank stands for the group.
+    """
     events = [
         Event(device, "compute", f"forward {device // 2} #0", Kind.FORWARD, device // 2, 0, 0.0, 2.0 + device)
         for device in range(4)
@@ -81,7 +87,7 @@ def test_groups_are_compared_as_devices() -> None:
 
 
 def test_recomputation_has_a_row_of_its_own() -> None:
-    """A forward that runs again is not averaged with the first."""
+    """A recomputed forward has a separate row."""
     events = [
         Event(0, "compute", "forward 0 #0", Kind.FORWARD, 0, 0, 0.0, 1.0),
         Event(0, "compute", "forward again 0 #0", Kind.FORWARD, 0, 0, 1.0, 3.0),
@@ -93,7 +99,7 @@ def test_recomputation_has_a_row_of_its_own() -> None:
 
 
 def test_nothing_measured_has_no_error() -> None:
-    """A relative error needs two figures, of which none is nothing beside the other."""
+    """A relative error needs two figures that are not negligible."""
     for row in (
         ComparedFigure("x", 0.0, 1.0),
         ComparedFigure("x", 1e-9, 1.0),
@@ -107,7 +113,10 @@ def test_nothing_measured_has_no_error() -> None:
 
 
 def test_what_one_trace_lacks_is_not_what_comes_later() -> None:
-    """An instruction that is missing in the middle, or of a kind that the other lacks, is only in one trace."""
+    """A missing instruction is counted apart from later ones.
+
+    It is missing in the middle, or the other trace has none of its kind.
+    """
     whole, holed = run(1.0, 0.5, 6), run(1.0, 0.5, 4)
     holed = Trace.of([e for e in holed.events if e.name not in ("forward 0 #1", "step 0 u0")])
     found = compare(holed, whole)
@@ -118,7 +127,10 @@ def test_what_one_trace_lacks_is_not_what_comes_later() -> None:
 
 
 def test_a_checkpoint_is_no_time_of_an_update() -> None:
-    """Of a run of three segments, the gaps between them do not count; without two updates in any there is no figure."""
+    """Gaps between segments do not count as time of an update.
+
+    Without two updates in any segment there is no figure.
+    """
     events, now = [], 0.0
     starts = []
     for segment in range(3):
@@ -139,7 +151,7 @@ def test_a_checkpoint_is_no_time_of_an_update() -> None:
 
 
 def test_a_part_of_a_trace() -> None:
-    """The events that start in it, and what was held until its end."""
+    """A part has the events that start in it, and the memory until its end."""
     trace = run(2.0, 1.0, 3)
     part = trace.part(2.0, 6.0)
     assert [e.name for e in part.events] == ["step 0 u0", "forward 0 #1", "step 0 u1"][: len(part.events)]

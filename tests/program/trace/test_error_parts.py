@@ -1,4 +1,4 @@
-"""The parts of a prediction's error on runs of which they are known by construction."""
+"""Parts of a prediction's error, on runs with parts known by construction."""
 
 import json
 from dataclasses import replace
@@ -16,14 +16,14 @@ UPDATES = 6
 
 
 def parts(predicted: Trace, measured: Trace) -> Parts:
-    """Those of two traces."""
+    """Parts of the error of two traces."""
     found = parts_of(predicted, measured)
     assert found is not None
     return found
 
 
 def test_a_machine_that_is_slower_throughout() -> None:
-    """All instructions take 1.16 times as long: the pace is 16 %, waits and the model are nothing."""
+    """A pace of 1.16 for all instructions: waits and the model's error are zero."""
     for run in (pipeline, replicas):
         found = parts(run(UPDATES), run(UPDATES, pace=1.16))
         assert (found.pace, found.pace_from) == (pytest.approx(1.16), "instructions")
@@ -32,7 +32,10 @@ def test_a_machine_that_is_slower_throughout() -> None:
 
 
 def test_a_machine_that_is_busy() -> None:
-    """Every forward of the first stage waits half a second for a core: that is the waits' part, and the others are nothing."""
+    """Waits for cores in the first stage are the waits' part; others are zero.
+
+    Every forward of that stage waits half a second.
+    """
     waits = {(0, f"forward 0 #{k}"): 0.5 for k in range(2 * UPDATES)}
     found = parts(pipeline(UPDATES), pipeline(UPDATES, waits))
     assert found.pace == pytest.approx(1.0)
@@ -42,7 +45,7 @@ def test_a_machine_that_is_busy() -> None:
 
 
 def test_a_model_that_is_wrong() -> None:
-    """Messages take four times as long as predicted, which neither the pace of instructions nor waits explain."""
+    """Messages four times as long as predicted are the model's part."""
     found = parts(pipeline(UPDATES), pipeline(UPDATES, send_s=1.0))
     assert (found.pace, found.waits_s) == (pytest.approx(1.0), 0.0)
     assert found.model_s == pytest.approx(found.measured_s - found.predicted_s)
@@ -50,7 +53,7 @@ def test_a_model_that_is_wrong() -> None:
 
 
 def test_all_three_at_once() -> None:
-    """Each part is what it is without the others, and their sum is the whole error."""
+    """The parts do not influence each other and add up to the whole error."""
     waits = {(0, f"forward 0 #{k}"): 0.5 for k in range(2 * UPDATES)}
     predicted, measured = pipeline(UPDATES), pipeline(UPDATES, waits, pace=1.16, send_s=1.0)
     found, unhindered = parts(predicted, measured), pipeline(UPDATES, pace=1.16, send_s=1.0)
@@ -67,7 +70,7 @@ def measured_s(trace: Trace) -> float:
 
 
 def test_one_kind_that_differs_does_not_move_the_pace() -> None:
-    """Steps that take ten times as long are the model's error: the pace is what most of the time has in common."""
+    """Steps that take ten times as long are the model's error, not the pace."""
     slow = pipeline(UPDATES, pace=1.1)
     longer = [
         replace(event, end_s=event.end_s + 9 * (event.end_s - event.start_s)) if event.kind is Kind.STEP else event
@@ -77,7 +80,10 @@ def test_one_kind_that_differs_does_not_move_the_pace() -> None:
 
 
 def test_a_kernel_beside_the_run_says_the_pace() -> None:
-    """It goes before what the instructions say, which then is the model's; nonsense is no pace."""
+    """A kernel measured beside the run determines the pace, before the instructions.
+
+    An invalid figure is ignored.
+    """
     told = Trace.of(pipeline(UPDATES, pace=1.2).events, meta={"pace": 1.1})
     found = parts(pipeline(UPDATES), told)
     assert (found.pace, found.pace_from) == (1.1, "kernel")
@@ -87,14 +93,20 @@ def test_a_kernel_beside_the_run_says_the_pace() -> None:
 
 
 def test_traces_without_common_instructions_have_no_pace() -> None:
-    """It is 1, from nothing; without two updates there are no parts."""
+    """Traces without common instructions have pace 1, measured by nothing.
+
+    Without two updates there are no parts.
+    """
     assert pace_of(pipeline(2), Trace.of(())) == (1.0, "nothing")
     assert parts_of(pipeline(1), pipeline(UPDATES)) is None
     assert compare(pipeline(UPDATES), pipeline(1)).parts is None
 
 
 def test_waits_are_in_the_text_form() -> None:
-    """Seconds in the queue come back as they were; where there are none nothing is written; a negative one is refused."""
+    """Seconds in the queue are preserved by the text form.
+
+    Zero seconds are not written, and negative ones are refused.
+    """
     trace = pipeline(2, {(0, "forward 0 #1"): 1 / 3})
     assert Trace.from_json(trace.to_json()) == trace
     assert trace.to_json().count("queued_s") == 1

@@ -1,4 +1,4 @@
-"""Sums beside backwards, out of a trace by the names of its events."""
+"""Gradient sums beside backwards, found in a trace by the names of its events."""
 
 import pytest
 
@@ -10,7 +10,10 @@ LANE = "reduce@0,1"
 
 
 def update(number: int, begin_s: float, slow: float = 1.0) -> list[Event]:
-    """Two microbatches on device 0 and what follows them: 4 s of the last backward, two sums of 3 s, a norm and a step."""
+    """Two microbatches on device 0 and the events after them.
+
+    There are 4 s of the last backward, two sums of 3 s, a norm and a step.
+    """
     m, u = 2 * number, number
     sums = [(begin_s + 3, begin_s + 3 + 3 * slow), (begin_s + 3 + 3 * slow, begin_s + 3 + 6 * slow)]
     end_s = sums[1][1]
@@ -28,7 +31,10 @@ def update(number: int, begin_s: float, slow: float = 1.0) -> list[Event]:
 
 
 def test_a_sum_is_hidden_where_the_device_computes() -> None:
-    """Seconds count from the last backward's begin; a norm's sum is none of gradients; other computation hides as well."""
+    """A sum is hidden while its device computes, also by other computation.
+
+    Seconds count from the last backward's begin. A norm's sum is not a gradient sum.
+    """
     found = summed_backward(Trace.of(update(0, 100.0)), (2,), 0, 0)
     assert found is not None
     assert [(p.microbatch, p.start_s, p.end_s) for p in found.pieces] == [(1, 0.0, 4.0)]
@@ -44,7 +50,10 @@ def test_a_sum_is_hidden_where_the_device_computes() -> None:
 
 
 def test_of_a_run_the_median_of_the_later_half_is_usual() -> None:
-    """Six updates, of which the first three do not count; of the others 9, 12 and 30 s the middle one is taken."""
+    """The usual update of a run is the median of its later half.
+
+    Of six updates, the first three do not count; of the others, with 9, 12 and 30 s, the middle one is used.
+    """
     slowness = [5.0, 5.0, 5.0, 5.0, 1.0, 1.5]
     trace = Trace.of(e for n, slow in enumerate(slowness) for e in update(n, 100.0 * n + 10, slow))
     assert list(updates_with_sums(trace, 0)) == list(range(6))
@@ -55,7 +64,7 @@ def test_of_a_run_the_median_of_the_later_half_is_usual() -> None:
 
 @pytest.mark.parametrize("left", [Kind.BACKWARD, Kind.ALL_REDUCE])
 def test_what_was_not_kept_is_not_made_up(left: Kind) -> None:
-    """Without the backwards, or without sums, there is nothing; neither of a device that is not there."""
+    """Without backwards, sums or the device, the result is None."""
     trace = Trace.of(e for e in update(0, 10.0) if e.kind is not left)
     assert summed_backward(trace, (2,), 0, 0) is None
     assert usual(trace, (2,), 0) is None

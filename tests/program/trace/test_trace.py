@@ -25,7 +25,7 @@ def trace() -> Trace:
 
 
 def test_events_come_back_as_they_went_in() -> None:
-    """Columns hold everything that events say."""
+    """Columns preserve all properties of the events."""
     found = trace()
     assert found.events == EVENTS
     assert len(found) == 5
@@ -48,7 +48,7 @@ def test_text_and_back(tmp_path: Path) -> None:
 
 
 def test_traces_differ_when_anything_does() -> None:
-    """Events, memory and meta all count."""
+    """Traces differ if events, memory or meta differ."""
     assert trace() != Trace.of(EVENTS[1:], MEMORY, trace().meta)
     assert trace() != Trace.of(EVENTS, {0: MEMORY[0]}, trace().meta)
     assert trace() != Trace.of(EVENTS, MEMORY)
@@ -56,7 +56,10 @@ def test_traces_differ_when_anything_does() -> None:
 
 
 def test_what_viewers_find() -> None:
-    """A process a device, a thread a lane, microseconds, a counter for memory, an arrow from send to receive."""
+    """Viewers find processes, threads, microseconds, counters and arrows.
+
+    A process is a device, a thread is a lane, a counter is memory, and an arrow leads from send to receive.
+    """
     data = json.loads(trace().to_json())
     events = data["traceEvents"]
     names = {e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
@@ -72,7 +75,7 @@ def test_what_viewers_find() -> None:
 
 
 def test_an_end_before_its_start_is_refused() -> None:
-    """Clocks that run backwards are an error of whoever measured."""
+    """An event with an end before its start is refused."""
     with pytest.raises(InputError, match="backward 1"):
         Trace.of([Event(0, "compute", "backward 1 #0", Kind.BACKWARD, 1, 0, 2.0, 1.0)])
 
@@ -100,7 +103,7 @@ def test_an_end_before_its_start_is_refused() -> None:
     ],
 )
 def test_foreign_files_are_refused(change: object, place: str) -> None:
-    """What hocket did not write is refused with the place."""
+    """Files that hocket did not write are refused, with the place."""
     data = json.loads(trace().to_json())
     change(data)  # type: ignore[operator]
     with pytest.raises(InputError) as error:
@@ -122,7 +125,10 @@ def test_foreign_files_are_refused(change: object, place: str) -> None:
     ],
 )
 def test_no_trace_is_refused(text: str | bytes, place: str, found: str) -> None:
-    """A file that is no trace at all is told what it seems to be, and which commands write one."""
+    """For a file that is not a trace, the error says what it seems to be.
+
+    It also names the commands that write a trace.
+    """
     with pytest.raises(InputError) as error:
         Trace.from_json(text, "t.json")
     assert (error.value.place, error.value.found) == (place, found)

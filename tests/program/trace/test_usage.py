@@ -1,4 +1,4 @@
-"""Usage: what devices hold and compute over one iteration."""
+"""Usage: memory and computation of devices over one iteration."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from hocket.program.trace.usage import usage
 
 @dataclass(frozen=True)
 class Piece:
-    """The inside of an instruction."""
+    """Usage inside an instruction."""
 
     until: np.ndarray
     below_bytes: np.ndarray
@@ -25,7 +25,10 @@ def event(kind: Kind, index: int, start_s: float, end_s: float, device: int = 0,
 
 
 def run(updates: int = 4, period_s: float = 10.0) -> Trace:
-    """Iterations of a forward of 2 s, a backward of 4 s, a pause of 3 s beside a sum of 6 s, and a step of 1 s."""
+    """Iterations of ten seconds.
+
+    They have a forward of 2 s, a backward of 4 s, a pause of 3 s beside a sum of 6 s, and a step of 1 s.
+    """
     events, memory = [], []
     for u in range(updates):
         at = u * period_s
@@ -40,7 +43,10 @@ def run(updates: int = 4, period_s: float = 10.0) -> Trace:
 
 
 def test_an_iteration_lies_between_two_updates() -> None:
-    """It holds what it holds, computes for 7 of 10 s, and a sum is under way for 6 of them."""
+    """An iteration lies between two updates.
+
+    The device computes for 7 of its 10 s, and a sum is under way for 6 of them.
+    """
     found = usage(run(), columns=10)
     assert found.period_s == pytest.approx(10.0)
     assert found.start_s == pytest.approx(30.0)
@@ -51,7 +57,10 @@ def test_an_iteration_lies_between_two_updates() -> None:
 
 
 def test_what_is_known_of_the_inside() -> None:
-    """A forward's memory grows, a backward's shrinks, and either computes with its share of the device only."""
+    """Known usage inside instructions refines memory and computing share.
+
+    A forward's memory grows, a backward's shrinks, and both compute with their share of the device only.
+    """
     known = {
         (Kind.FORWARD, 0, False): Piece(np.array([0.5, 1.0]), np.array([300.0, 0.0]), 0.5),
         (Kind.BACKWARD, 0, False): Piece(np.array([0.25, 0.5, 1.0]), np.array([0.0, 200.0, 400.0]), 0.25),
@@ -62,7 +71,7 @@ def test_what_is_known_of_the_inside() -> None:
 
 
 def test_two_lanes_are_one_device() -> None:
-    """What computes beside it adds to a device's share, up to all of it."""
+    """Shares of two lanes add up, to the whole device at most."""
     beside = [event(Kind.FORWARD, 9, 32.0, 35.0, lane="compute 1")]
     half = {(Kind.BACKWARD, 0, False): Piece(np.array([1.0]), np.array([0.0]), 0.5)}
     trace = Trace.of([*run().events, *beside])
@@ -72,14 +81,20 @@ def test_two_lanes_are_one_device() -> None:
 
 
 def test_a_span_may_be_named() -> None:
-    """Of a run of two iterations the whole: in each column the mean and the most."""
+    """The span can be given: here both iterations of a run.
+
+    Each column has the mean share and the maximum of memory.
+    """
     found = usage(run(2), columns=2, span=(0.0, 20.0))
     assert found.computes[0] == pytest.approx([0.7, 0.7])
     assert found.held_bytes[0].tolist() == [600, 600]
 
 
 def test_memory_of_an_earlier_iteration() -> None:
-    """A run is looked at for a while: memory is that of the last iteration in which it was, and nothing where there is none."""
+    """Memory is that of the last iteration in which it was recorded.
+
+    Without such an iteration there is no memory.
+    """
     whole = run()
     early = Trace.of(whole.events, {0: [(0.0, 500.0), (12.0, 700.0), (16.0, 100.0), (19.0, 100.0)]})
     found = usage(early, columns=10)

@@ -1,4 +1,4 @@
-"""A run without its waits for cores: when its events would have ended."""
+"""Replay of a run without waits for cores: the ends of its events."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Run = Callable[..., Trace]
 
 @pytest.mark.parametrize("run", [pipeline, replicas])
 def test_without_waits_nothing_moves(run: Run) -> None:
-    """The run itself, to the last bit."""
+    """A run without waits stays the same, to the last bit."""
     trace = run(UPDATES)
     assert ends_without_waits(trace).tolist() == trace.end_s.tolist()
 
@@ -32,7 +32,10 @@ def test_without_waits_nothing_moves(run: Run) -> None:
     ],
 )
 def test_what_is_left_is_the_run_that_had_none(run: Run, waits: Waits) -> None:
-    """Waits are taken out of one device or both, with all that they made others wait."""
+    """Removing waits gives the run that had none.
+
+    Waits are on one device or on both, and made other instructions wait as well.
+    """
     waited, without = run(UPDATES, waits), run(UPDATES)
     assert waited.queued_s.sum() > 0
     ends = dict(zip(names(waited), ends_without_waits(waited), strict=True))
@@ -41,7 +44,10 @@ def test_what_is_left_is_the_run_that_had_none(run: Run, waits: Waits) -> None:
 
 
 def test_a_wait_in_a_bubble_costs_nothing() -> None:
-    """The last stage waits for a core while its message is still on its way: nothing of the run moves but that event."""
+    """A wait in a bubble moves only its own event.
+
+    The last stage waits for a core while its message is still on its way.
+    """
     events = [
         Event(0, "compute", "forward 0 #0", Kind.FORWARD, 0, 0, 0.0, 4.0),
         Event(1, "compute", "step 1 u0", Kind.STEP, 1, 0, 0.0, 2.0, 1.0),
@@ -53,7 +59,10 @@ def test_a_wait_in_a_bubble_costs_nothing() -> None:
 
 
 def test_a_sum_that_began_inside_a_backward_moves_with_it() -> None:
-    """Half-way through the backward it stays half-way; the second sum waits for the first on its lane, and keeps its length."""
+    """A sum that began half-way through a backward stays half-way.
+
+    The second sum waits for the first on its lane, and keeps its length.
+    """
     events = [
         Event(0, "compute", "backward 0 #0", Kind.BACKWARD, 0, 0, 0.0, 4.0, 2.0),
         Event(0, "reduce@0", "all_reduce 0 u0 sum.0u0b0", Kind.ALL_REDUCE, 0, 0, 2.0, 5.0),
@@ -64,7 +73,7 @@ def test_a_sum_that_began_inside_a_backward_moves_with_it() -> None:
 
 
 def test_no_event_ends_before_what_it_waited_for() -> None:
-    """However long a wait is said to be, time does not run backwards."""
+    """No event ends before the events that it waited for, for any length of waits."""
     events = [
         Event(0, "compute", "forward 0 #0", Kind.FORWARD, 0, 0, 0.0, 1.0),
         Event(0, "compute", "step 0 u0", Kind.STEP, 0, 0, 1.0, 2.0, 50.0),
@@ -74,5 +83,5 @@ def test_no_event_ends_before_what_it_waited_for() -> None:
 
 
 def names(trace: Trace) -> list[tuple[int, str, str]]:
-    """What each event is, in the trace's own order."""
+    """Description of each event, in the trace's own order."""
     return [(*trace.lanes[trace.lane[k]], trace.name(k)) for k in range(len(trace))]

@@ -1,4 +1,7 @@
-"""Swaps of compiled programs: their bytes are the formulas of docs/explanation/harmony.md, their memory is within budgets, and they are legal."""
+"""Swaps of compiled programs.
+
+Their bytes equal the formulas of docs/explanation/harmony.md, their memory is within budgets, and they are legal.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -47,7 +50,7 @@ KINDS = {
 
 
 def shapes(scheme: Scheme, layers: int, recompute: bool) -> tuple[StageShape, ...]:
-    """Stages of one layer each, on the devices of a scheme; the first reads the batch."""
+    """Stages of one layer each, on the devices of a scheme. The first reads the batch."""
     everywhere = tuple(range(scheme.devices))
     devices = [(scheme.forward_device(k, layers),) if scheme.pipeline else everywhere for k in range(layers)]
     made = stages_on(devices, recompute=range(layers) if recompute else ())
@@ -55,7 +58,11 @@ def shapes(scheme: Scheme, layers: int, recompute: bool) -> tuple[StageShape, ..
 
 
 def compiled(scheme: Scheme, layers: int, recompute: bool, forward: tuple[int, ...] = ()) -> Program:
-    """A scheme's program with the swaps of policy `task`; forward: stages of each forward task."""
+    """Program of a scheme with the swaps of policy `task`.
+
+    Arguments:
+        forward: stages of each forward task.
+    """
     options: dict[str, Any] = {
         "mode": "pipeline" if scheme.pipeline else "data",
         "grouping": scheme.grouped,
@@ -74,8 +81,8 @@ def counted(
 ) -> dict[SwapKind, tuple[float, float]]:
     """Bytes to and from hosts, and between devices, by kind.
 
-    What a backward needs of its stage's input is its stash: an input that is swapped once its forward has had it, be it in the forward
-    task (of so many stages each) that made it.
+    A stage's input that its backward needs counts as stash: an input that is swapped after its forward, also in the
+    forward task (of several stages) that made it.
     """
     task = [t for t, size in enumerate(forward or (1,) * len(layers)) for _ in range(size)]
     host: Counter[SwapKind] = Counter()
@@ -117,7 +124,11 @@ def test_bytes_of_swaps_equal_the_formulas(
     sizes: list[tuple[float, ...]], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
     just_in_time: bool, peer: bool, clean: bool, recompute: bool,
 ) -> None:  # fmt: skip
-    """Every switch on and off, any bytes, with and without recomputation: equal, for every kind, to hosts and to peers; and legal."""
+    """Swapped bytes equal the formulas for every combination of switches.
+
+    This holds for any bytes, with and without recomputation, for every kind, to hosts and to peers. The programs are
+    legal.
+    """
     layers = [SwapLayer(w, g, k, x + (0.0 if recompute else s), x) for w, g, k, s, x in sizes]
     scheme = Scheme(devices, microbatches, pipeline, in_turn, grouped, just_in_time, peer, writes_clean=clean)
     program = compiled(scheme, len(layers), recompute)
@@ -134,7 +145,10 @@ def test_bytes_of_unequal_packs_equal_the_formulas(
     sizes: list[tuple[float, ...]], devices: int, microbatches: int, inner: set[int], outer: set[int], grouped: bool,
     just_in_time: bool, clean: bool, recompute: bool,
 ) -> None:  # fmt: skip
-    """Stages are the backward packs, of any numbers of layers; a forward task is any union of neighbours: equal for every kind."""
+    """Swapped bytes equal the formulas for packs with any numbers of layers.
+
+    Stages are the backward packs. A forward task is any union of neighbours.
+    """
     packs = (0, *sorted(k for k in inner | outer if k < len(sizes)))
     forward = (0, *sorted(k for k in outer if k < len(sizes)))
     kept = [
@@ -160,14 +174,17 @@ def test_bytes_of_unequal_packs_equal_the_formulas(
 
 
 def _together(layers: Sequence[SwapLayer]) -> SwapLayer:
-    """A pack as one layer."""
+    """One layer with the bytes of a pack."""
     sums = (sum(column) for column in zip(*(vars(layer).values() for layer in layers), strict=True))
     return replace(SwapLayer(*sums), input_bytes=layers[0].input_bytes)
 
 
 @pytest.mark.parametrize(("devices", "m"), [(1, 1), (2, 3), (4, 2)])
 def test_weights_of_compiled_programs_as_printed(devices: int, m: int) -> None:
-    """(4m + 2)N|W| for data parallelism, 3N|W| for Harmony-DP, 3|W| for Harmony-PP (section 3), of programs that can run."""
+    """Weights of programs that can run are swapped as printed in the paper.
+
+    (4m + 2)N|W| for data parallelism, 3N|W| for Harmony-DP, 3|W| for Harmony-PP (Harmony, HotOS 2021, section 3).
+    """
     layers = [SwapLayer(w, 1, 1, 1, 1) for w in (5.0, 7.0, 11.0, 2.0)]
     for scheme, times in (
         (data_parallel(devices, m), (4 * m + 2) * devices),
@@ -180,7 +197,10 @@ def test_weights_of_compiled_programs_as_printed(devices: int, m: int) -> None:
 
 @pytest.mark.parametrize(("devices", "m", "layers"), [(1, 1, 3), (2, 3, 5)])
 def test_least_recently_used_swaps_what_is_printed_but_for_turns(devices: int, m: int, layers: int) -> None:
-    """Room for one layer's weights: (4m + 2)N|W|, less 4m of one layer's on each device, which are still there where directions turn."""
+    """LRU with room for one layer's weights swaps almost the printed bytes.
+
+    (4m + 2)N|W|, minus 4m of one layer's weights on each device, which are still there when the direction turns.
+    """
     options: dict[str, Any] = {"grouping": False, "just_in_time": False}
     program = compile_strategy("harmony", shapes(data_parallel(devices, m), layers, False), m * devices, options)
     sizes = Plain(lambda value: float(value.what is ValueKind.WEIGHTS))
@@ -191,7 +211,10 @@ def test_least_recently_used_swaps_what_is_printed_but_for_turns(devices: int, m
 
 
 def test_knowing_the_order_swaps_less() -> None:
-    """Of the same budget, whoever evicts what is used last and drops what is clean swaps less than who evicts what was used first."""
+    """Policy `next_use` swaps less than `lru` with the same budget.
+
+    It evicts the value with the latest next use, and drops clean values.
+    """
     options: dict[str, Any] = {"grouping": False, "just_in_time": False}
     program = compile_strategy("harmony", shapes(data_parallel(1, 4), 4, False), 4, options)
     sizes = Plain(lambda value: {ValueKind.WEIGHTS: 8.0, ValueKind.OPTIMIZER: 8.0}.get(value.what, 1.0))
@@ -229,8 +252,12 @@ def test_any_budget_is_kept_or_refused(
     case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, share: float, recompute: bool,
     writes_clean: bool, more: dict[str, Any], amounts: list[int], unlike: float, seed: int,
 ) -> None:  # fmt: skip
-    """Any strategy, policy, budget of all devices or of each its own, and depth of prefetching: refused, or legal, read as printed, proved to be within the
-    budget whatever the timing; and played on symbols in any order it makes the weights of the rule, within the budget."""
+    """Any budget is kept or refused.
+
+    For any strategy, policy, common or separate budgets, and depth of prefetching, a program is refused, or it is
+    legal, parsed as printed, and proved to be within the budget for any timing. On symbols, in any order, it makes the
+    weights of the rule within the budget.
+    """
     name, devices, options = case
     if (more.get("skips") or more.get("tied")) and len(devices) < 3:
         more = {}
@@ -266,7 +293,10 @@ def test_any_budget_is_kept_or_refused(
 def test_few_periods_stand_for_all(
     case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, seed: int
 ) -> None:
-    """What is proved of a program that swaps from one period or two, where these are enough, is what more of them say."""
+    """Bounds from one or two periods equal bounds from more periods.
+
+    This holds for programs in which these represent all periods.
+    """
     name, devices, options = case
     program = compile_strategy(name, stages_on(devices), 4, options)
     rng = Random(seed)
@@ -286,7 +316,10 @@ def test_few_periods_stand_for_all(
 
 
 def test_the_figures_of_a_plan_are_bounds() -> None:
-    """What a plan says of its stages decides as the values' own bytes do, where microbatches are alike."""
+    """A plan's figures of its stages give the same swaps as the values' own bytes.
+
+    This holds if microbatches are equal.
+    """
     stages = shapes(harmony_data(2, 2), 3, False)
     program = compile_strategy("harmony", stages, 4, {})
     sizes = Plain(
@@ -307,7 +340,10 @@ def counted_bytes(program: Program, sizes: Plain) -> float:
 
 
 def test_too_little_is_refused_with_what_is_missing() -> None:
-    """The operation, its largest value and how many bytes are missing are named; so is a plan without the bytes to decide by."""
+    """A refusal names the operation, its largest value and the missing bytes.
+
+    A plan without the bytes that the policy needs is refused as well.
+    """
     program = compile_strategy("harmony", shapes(harmony_data(1, 2), 2, False), 2, {})
     sizes = Plain(lambda value: 1000.0 if value.what is ValueKind.WEIGHTS else 10.0)
     with pytest.raises(RefusedError, match=r"forward 0 #0 needs .*largest: w.0v0"):
@@ -320,7 +356,10 @@ def test_too_little_is_refused_with_what_is_missing() -> None:
 
 @pytest.mark.slow
 def test_more_than_is_enough_is_enough() -> None:
-    """Where taking off what is over changes nothing that leaves, more is taken off: budgets above one that is kept are kept."""
+    """A budget above one that can be kept can be kept as well.
+
+    If reducing the limit by the excess changes no swap, it is reduced further.
+    """
     options = {"mode": "pipeline"}
     program = compile_strategy("harmony", stages_on([(k % 3,) for k in range(12)]), 6, options)
     state = {ValueKind.WEIGHTS: 90.0, ValueKind.OPTIMIZER: 180.0, ValueKind.ACCUMULATOR: 90.0, ValueKind.REDUCED: 90.0}
@@ -335,8 +374,11 @@ def test_more_than_is_enough_is_enough() -> None:
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.thinned
 def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> None:
-    """Weights that the first stage shares with the last, on another device: their sum is there when the first one's backward is over,
-    for which what is behind the last one's must not wait to make room."""
+    """Sums of tied weights on several devices stay on their devices.
+
+    The first stage shares weights with the last one on another device. Their sum arrives after the first stage's
+    backward, and instructions after the last stage's backward must not wait to make room for it.
+    """
     program = compile_strategy(
         "harmony", stages_on([(0,), (1,)] * 3, tied=((0, 5),), recompute=range(6)), 4, {"mode": "pipeline"}
     )
@@ -367,7 +409,10 @@ def test_what_is_late_or_divided_is_refused() -> None:
 
 
 def test_prefetching_gives_swaps_lanes_of_their_own() -> None:
-    """Swaps stand in compute's lane without it; with it all but the first, which nothing comes before."""
+    """With prefetching, swaps have separate lanes.
+
+    The exception is the first swap, which has no predecessor. Without prefetching, swaps are in the compute lane.
+    """
     program = compile_strategy("harmony", shapes(harmony_data(1, 2), 3, False), 2, {})
     for prefetch in (0, 1):
         found = with_swaps(program, Swapping("task", prefetch=prefetch), habits("harmony", {}))
@@ -377,7 +422,10 @@ def test_prefetching_gives_swaps_lanes_of_their_own() -> None:
 
 
 def test_the_text_of_a_forward_task_of_two_stages(update_golden: bool) -> None:
-    """To be read: inside of the task weights stay and what goes to the next stage is there; it leaves once, for the backward."""
+    """Golden text of a forward task with two stages.
+
+    Inside the task, weights stay and the next stage's input is there. It is swapped out once, for the backward.
+    """
     options = {"forward": [2, 1]}
     program = compile_strategy("harmony", stages_on([(0,)] * 3, recompute=range(3)), 2, options)
     text = print_program(with_swaps(program, Swapping("task"), habits("harmony", options)))
@@ -388,7 +436,7 @@ def test_the_text_of_a_forward_task_of_two_stages(update_golden: bool) -> None:
 
 
 def test_the_text_of_a_program_that_swaps(update_golden: bool) -> None:
-    """Harmony-PP on two devices, with and without prefetching, to be read: what is swapped, dropped, sent, and who waits for whom."""
+    """Golden text of Harmony-PP on two devices, with and without prefetching."""
     program = compile_strategy("harmony", stages_on([(0,), (1,)] * 2, recompute=range(4)), 2, {"mode": "pipeline"})
     for prefetch in (0, 1):
         text = print_program(with_swaps(program, Swapping("task", prefetch=prefetch), habits("harmony", {})))
