@@ -1,1 +1,1 @@
-"""Checkpoints: written atomically, kept, resumed under any plan."""
+"""Checkpoints: atomic writes, retention, resume under any plan."""

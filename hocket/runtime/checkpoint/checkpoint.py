@@ -1,20 +1,22 @@
-"""Checkpoint: a folder that is whole or does not count.
+"""Checkpoint: a folder that is written atomically.
 
-    CHECKPOINTS/step-00000012/manifest.json          what it is, and size and SHA-256 of every file; has its own hash
+    CHECKPOINTS/step-00000012/manifest.json          position, and size and SHA-256 of every file; has its own hash
                               worker-0.safetensors   tensors by global name, each in one worker's file only
-    CHECKPOINTS/step-00000016.damaged/               found damaged by a run that went on from another one: nothing deletes it
-    CHECKPOINTS/.step-00000020.part/                 being written, or left by a death: ignored, removed by the next save
+    CHECKPOINTS/step-00000016.damaged/               damaged, found by a run that resumed from another; never deleted
+    CHECKPOINTS/.step-00000020.part/                 being written, or left by a crash; the next save removes it
 
-Rules of this file: tensors go through `torch.distributed.checkpoint` (DCP), so that any plan reads what any other wrote, but
-into the storage of dcp_storage.py: nothing is ever unpickled. Every file is fsynced before the folder is renamed, and the
-parent folder after; the old checkpoints go only when the new one is there. Workers agree on each decision by Board.
+Tensors are saved with `torch.distributed.checkpoint` (DCP), so that any plan can read the checkpoint of any other plan.
+The storage of dcp_storage.py is used, so that nothing is ever unpickled. Every file is fsynced before the folder is
+renamed, and the parent folder is fsynced after it. Old checkpoints are removed only after the new one is complete.
+Workers agree on each decision through a KVExchange.
 
-A checkpoint is made between segments only (see segments.py): then every stage has exactly one version of its weights, and
-`weight_versions` is the number of updates it contains. For an asynchronous strategy this drain is part of what is computed:
-the declared update rule begins anew after it, so runs with other places of checkpoints differ, as staleness does.
+A checkpoint is made only between segments (see segments.py). Then every stage has exactly one version of its weights,
+and `weight_versions` is the number of updates that it contains. An asynchronous strategy drains its pipeline for a
+checkpoint. This drain changes the result: the update rule starts again after it, so the staleness of updates depends on
+the steps at which checkpoints are made.
 
-Names: `model.NAME` for parameters and buffers, `optimizer.NAME.KEY` for the optimizer's state of one parameter. A replica's
-or a tied parameter's state is the same on all workers that hold it; the lowest of them writes it.
+Names: `model.NAME` for parameters and buffers, `optimizer.NAME.KEY` for the optimizer's state of one parameter. If
+several workers hold the same state (replicas, tied parameters), the lowest rank writes it.
 """
 
 import hashlib
@@ -56,10 +58,13 @@ class Position:
     """Position of a run in its training, from which a resumed run continues.
 
     Attributes:
-        step: steps trained; samples: of the stream of data, consumed.
-        job, plan_digest, profile_digest: whose it is.
-        rule: the update rule's kind; weight_versions: updates in each stage's weights since the run began.
-        dtype: the type that was computed in, such as "float32"; empty where nobody said so.
+        step: number of steps trained.
+        samples: number of samples consumed from the data stream.
+        job: name of the job.
+        plan_digest, profile_digest: digests of its plan and profile.
+        rule: kind of the update rule.
+        weight_versions: number of updates in each stage's weights since the run began.
+        dtype: compute dtype, such as "float32"; empty if unknown.
     """
 
     step: int
@@ -78,7 +83,12 @@ class Position:
 class Manifest:
     """Manifest of a checkpoint.
 
-    `values` are plain numbers of the state; `sha256` covers all other fields.
+    Attributes:
+        position: position of the run.
+        files: all files of tensors.
+        values: plain numbers of the state.
+        sha256: hash of all other fields.
+        format: version of the file format.
     """
 
     position: Position
@@ -98,12 +108,12 @@ class Manifest:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything but itself."""
+        """SHA-256 of all fields except `sha256`."""
         text = json.dumps(as_data(replace(self, sha256="")), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The manifest as text, with its hash."""
+        """Return the manifest as JSON, with its hash."""
         return json.dumps(as_data(replace(self, sha256=self.hash)), indent=1)
 
     @classmethod
@@ -111,7 +121,7 @@ class Manifest:
         """Read a checkpoint's manifest strictly.
 
         Raises:
-            InputError: none there, or not as it was written.
+            InputError: there is no manifest, or it was changed.
         """
         path = folder / MANIFEST
         manifest = read_as(cls, parse_json(read_bytes(path, _MAX_MANIFEST_BYTES), str(path)), str(path))
@@ -122,7 +132,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was found whole."""
+    """A checkpoint that was verified to be undamaged."""
 
     path: Path
     manifest: Manifest
@@ -133,7 +143,10 @@ class Checkpoint:
         return self.manifest.position
 
     def load(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
-        """The state of these names, tensors on the CPU, whatever plan wrote them."""
+        """Load the state of wanted names, with tensors on the CPU.
+
+        The checkpoint may have been written under any plan.
+        """
         reader = TensorReader([self.path / stored.name for stored in self.manifest.files])
         state: dict[str, Any] = {name: reader.like(name) for name in sorted(reader.pieces) if wanted(name)}
         if state:
@@ -146,18 +159,18 @@ class Checkpoint:
 
 
 def folder_name(step: int) -> str:
-    """The name of a checkpoint's folder."""
+    """Return the name of a checkpoint's folder."""
     return f"step-{step:08d}"
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names of the checkpoints in a folder, whole or not, by step."""
+    """Return the names of the checkpoints in a folder, damaged or not, by step."""
     names = [path.name for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
     return sorted(names, key=step_of)
 
 
 def step_of(name: str) -> int:
-    """The step that the name of a checkpoint's folder says."""
+    """Parse the step in the name of a checkpoint's folder."""
     return int(name.removeprefix("step-"))
 
 
@@ -175,28 +188,28 @@ def save(
     Every worker calls this with the part of the state that it holds.
 
     Arguments:
-        folder: of all checkpoints, which all workers see.
-        keep: how many of the newest stay; the others are removed once the new one is there.
-        wholes: whole shapes of tensors of which `state` has parts, named as dcp_storage.py says.
-        own: names of checkpoints that this run has written. Any other is read before it is removed: a damaged one stays, under
-            another name.
+        folder: folder of all checkpoints, visible to all workers.
+        keep: number of newest checkpoints to keep. Older ones are removed after the new one is complete. An older
+            checkpoint is verified first; if it is damaged, it is renamed and kept.
+        wholes: whole shapes of tensors that `state` has in parts. Parts are named as in dcp_storage.py.
+        own: names of checkpoints that this run has written.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        InputError: it could not be written (disk full, no permission): on every worker the same error; the checkpoints
-            that were there stay as they are.
+        InputError: it could not be written (disk full, no permission). Every worker raises the same error. Existing
+            checkpoints are unchanged.
     """
     final = folder / folder_name(position.step)
     part = folder / f".{final.name}.part"
-    # Round 1: who holds what; and when it is over the first worker has made an empty folder.
+    # Round 1: exchange the names that each worker holds. After it the first worker has created an empty folder.
     problem = _prepare(folder, part) if board.rank == 0 else ""
     held = board.share({"names": sorted(state), "problem": problem})
     _raise_first(folder, [fact["problem"] for fact in held])
     lower = {name for fact in held[: board.rank] for name in fact["names"]}
     own = {name: value for name, value in state.items() if name not in lower}
-    # Round 2: everybody has written and synced, or says why not.
+    # Round 2: every worker has written and synced its file, or reports a problem.
     written = board.share(_write(part, own, board.rank, wholes or {}))
     problem = next((fact["problem"] for fact in written if fact["problem"]), "")
     if board.rank == 0:
@@ -207,18 +220,18 @@ def save(
             shutil.rmtree(part, ignore_errors=True)
         else:
             _forget(folder, keep, own)
-    # Round 3: it is there.
+    # Round 3: the checkpoint is complete.
     _raise_first(folder, [fact["problem"] for fact in board.share({"problem": problem})])
     return final
 
 
 def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Find the newest checkpoint that is whole.
+    """Find the newest undamaged checkpoint.
 
     Every worker calls this and gets the same checkpoint.
 
     Arguments:
-        warn: called (on every worker) with what is wrong with each newer one that is skipped.
+        warn: called on every worker with a message for each newer checkpoint that is damaged.
     """
     for name in board.share({"names": names_in(folder)[::-1]})[0]["names"]:
         path = folder / name
@@ -231,12 +244,10 @@ def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Chec
 
 
 def verify(path: Path, rank: int = 0, workers: int = 1) -> Manifest:
-    """Check a checkpoint's files against its manifest.
-
-    Of several workers each checks its share.
+    """Check a checkpoint's files against its manifest; each worker checks its share.
 
     Raises:
-        InputError: a file that is missing, or is not as it was written.
+        InputError: a file is missing or was changed.
     """
     manifest = Manifest.read(path)
     for stored in manifest.files[rank::workers]:
@@ -264,7 +275,11 @@ def _problem_of(path: Path, rank: int = 0, workers: int = 1) -> str:
 
 
 def _prepare(folder: Path, part: Path) -> str:
-    """Make an empty folder to write into, without what an earlier death left; what went wrong."""
+    """Create an empty folder to write into, and remove the remains of a crash.
+
+    Returns:
+        Description of the problem; empty if there is none.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*"):
@@ -276,7 +291,7 @@ def _prepare(folder: Path, part: Path) -> str:
 
 
 def _write(part: Path, own: State, rank: int, wholes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Write one worker's share; what there is to tell the others."""
+    """Write one worker's share; return the facts for the other workers."""
     tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
     values = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
     odd = next((name for name, value in values.items() if not isinstance(value, int | float | str | None)), None)
@@ -302,14 +317,18 @@ def _failures(error: CheckpointException) -> str:
 
 
 def _commit(part: Path, final: Path, manifest: Manifest) -> str:
-    """Write the manifest and give the folder its name; what went wrong."""
+    """Write the manifest and rename the folder.
+
+    Returns:
+        Description of the problem; empty if there is none.
+    """
     try:
         with (part / MANIFEST).open("w") as stream:
             stream.write(manifest.to_json())
             stream.flush()
             os.fsync(stream.fileno())
         fsync_folder(part)
-        if final.exists():  # a damaged one that was skipped, or the same step trained again
+        if final.exists():  # a damaged checkpoint that was skipped, or the same step trained again
             final.rename(final.with_name(f".{final.name}.old"))
         part.rename(final)
         fsync_folder(final.parent)
@@ -319,24 +338,24 @@ def _commit(part: Path, final: Path, manifest: Manifest) -> str:
 
 
 def damaged_path(path: Path) -> Path:
-    """A free name for a damaged checkpoint.
+    """Return a free name for a damaged checkpoint.
 
-    No run counts, replaces or deletes a checkpoint under this name.
+    No run counts, replaces or deletes a checkpoint with such a name.
     """
     names = (f"{path.name}.damaged" + (f"-{number}" if number else "") for number in count())
     return next(one for one in map(path.with_name, names) if not one.exists())
 
 
 def _forget(folder: Path, keep: int, own: Collection[str]) -> None:
-    """Remove all but the newest checkpoints.
+    """Remove all but the newest `keep` checkpoints.
 
-    A checkpoint is renamed first, so an interrupted removal does not look like a checkpoint.
+    A checkpoint is renamed first, so that an interrupted removal does not leave a damaged checkpoint.
     """
     for path in (folder / name for name in names_in(folder)[:-keep]):
         whole = path.name in own or not _problem_of(path)
         try:
             path.rename(path.with_name(f".{path.name}.old") if whole else damaged_path(path))
-        except OSError:  # somebody else's folder now: it costs room, not correctness
+        except OSError:  # for example another user's folder: it stays and only uses disk space
             continue
     for aside in folder.glob(".step-*.old"):
         shutil.rmtree(aside, ignore_errors=True)
@@ -351,9 +370,9 @@ def _raise_first(folder: Path, problems: list[str]) -> None:
 
 @contextmanager
 def _dcp() -> Iterator[None]:
-    """Use DCP without its own collectives, which pickle.
+    """Use DCP without its own collectives, which pickle data.
 
-    DCP's warning that it works for this process alone is hidden: that is intended.
+    DCP's warning that it works for this process only is hidden, because that is intended.
     """
     with unwarned("torch.distributed is disabled, unavailable or uninitialized"), torch.no_grad():
         yield

@@ -1,12 +1,13 @@
 """Tensor storage for `torch.distributed.checkpoint` (DCP) that never unpickles.
 
-DCP's own file storage keeps its `.metadata` as a pickle and reads it with `pickle.load`, and what is not a tensor with
-`torch.load(weights_only=False)`: opening a checkpoint would run whatever its author put there. Here DCP plans and reshards,
-and the bytes lie in safetensors files (https://github.com/huggingface/safetensors, "Format"): eight bytes of header length,
-a JSON header, raw little-endian numbers. Any safetensors reader opens them.
+DCP's own file storage reads its `.metadata` with `pickle.load`, and objects other than tensors with
+`torch.load(weights_only=False)`. So opening a checkpoint could run any code of its author. Here DCP only plans and
+reshards. The data are in safetensors files (https://github.com/huggingface/safetensors, "Format"): eight bytes of
+header length, a JSON header, raw little-endian numbers. Any safetensors reader can open them.
 
-Rules of this file: tensors only; a part of a tensor sharded over workers is called `name@0,128` after its offsets, and the
-header's `__metadata__` holds the whole tensor's shape under `name`. Everything read is checked against the file's size.
+Only tensors are stored. A part of a tensor that is sharded over workers is named `name@0,128` by its offsets. The
+header's `__metadata__` has the whole tensor's shape under `name`. All headers are checked against the file's size when
+they are read.
 """
 
 import hashlib
@@ -66,7 +67,14 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor, or a part of one, inside a file."""
+    """A tensor, or a part of one, inside a file.
+
+    Attributes:
+        start: position of its data in the file, in bytes.
+        offsets: position of the part in the whole tensor.
+        shape: shape of the part.
+        whole: shape of the whole tensor.
+    """
 
     path: Path
     start: int
@@ -76,7 +84,7 @@ class StoredTensor:
     whole: tuple[int, ...]
 
     def read(self) -> Tensor:
-        """Its numbers, on the CPU."""
+        """Read the tensor, on the CPU."""
         count = prod(self.shape)
         if count == 0:
             return torch.empty(self.shape, dtype=self.dtype)
@@ -96,7 +104,12 @@ class TensorWriter(StorageWriter):
     """
 
     def __init__(self, path: Path, wholes: Mapping[str, Sequence[int]] | None = None) -> None:
-        """`wholes`: whole shapes of tensors of which parts are given under names as in the file."""
+        """Create a writer.
+
+        Arguments:
+            path: the file.
+            wholes: whole shapes of tensors that are given in parts, under names as in the file.
+        """
         self._path, self._wholes = path, wholes or {}
         self.stored: StoredFile | None = None
 
@@ -104,7 +117,7 @@ class TensorWriter(StorageWriter):
         """Do nothing: no state is kept between two saves."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """The folder is there."""
+        """Do nothing: the folder exists."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan unchanged."""
@@ -115,10 +128,10 @@ class TensorWriter(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
-        """Write header and numbers, in the order of names.
+        """Write header and data, in the order of names.
 
         Raises:
-            OSError: no room, or no permission.
+            OSError: disk full, or no permission.
         """
         items = sorted(plan.items, key=lambda item: _key(item))
         header, end = _header(items, self._wholes)
@@ -138,22 +151,22 @@ class TensorWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """The header has it all; the manifest is written when every worker is done."""
+        """Do nothing: the header has all metadata, and the manifest is written later."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """A folder's path."""
+        """True for a path."""
         return isinstance(checkpoint_id, str | os.PathLike)
 
 
 class TensorReader(StorageReader):
-    """Reads tensors, or the parts of them that this worker needs, from some files."""
+    """Reads tensors, or the parts of them that this worker needs, from files."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Read the headers.
 
         Raises:
-            InputError: a header that does not fit its file.
+            InputError: a header is inconsistent with its file.
         """
         self.pieces: dict[str, list[StoredTensor]] = {}
         for path in paths:
@@ -161,7 +174,7 @@ class TensorReader(StorageReader):
                 self.pieces.setdefault(name, []).append(piece)
 
     def like(self, name: str) -> Tensor:
-        """An empty tensor of the type and whole shape of a stored one."""
+        """Allocate a tensor with the dtype and whole shape of a stored tensor."""
         first = self.pieces[name][0]
         return torch.empty(first.whole, dtype=first.dtype)
 
@@ -169,7 +182,7 @@ class TensorReader(StorageReader):
         """Do nothing: no state is kept between two loads."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Metadata from the headers, for DCP's planners."""
+        """Build DCP's metadata from the headers."""
         found: dict[str, Any] = {}
         for name, pieces in self.pieces.items():
             chunks = [ChunkStorageMetadata(torch.Size(p.offsets), torch.Size(p.shape)) for p in pieces]
@@ -178,7 +191,7 @@ class TensorReader(StorageReader):
         return Metadata(state_dict_metadata=found, planner_data=None, storage_data=None)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """The headers are read."""
+        """Do nothing: the headers are already read."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Return the plan unchanged."""
@@ -189,7 +202,7 @@ class TensorReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        """Copy each wanted box of numbers to where it belongs."""
+        """Copy each planned box of elements to its target tensor."""
         for item in plan.items:
             index: MetadataIndex = item.storage_index
             offsets = tuple(index.offset) if index.offset is not None else None
@@ -207,7 +220,7 @@ class TensorReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """A folder's path."""
+        """True for a path."""
         return isinstance(checkpoint_id, str | os.PathLike)
 
 
@@ -221,7 +234,7 @@ def _key(item: WriteItem) -> str:
 
 
 def _header(items: Sequence[WriteItem], given: Mapping[str, Sequence[int]]) -> tuple[bytes, int]:
-    """The JSON header, and how many bytes of numbers follow."""
+    """Return the JSON header, and the bytes of data that follow it."""
     entries: dict[str, Any] = {}
     wholes: dict[str, str] = {}
     at = 0
@@ -253,10 +266,10 @@ def _blocks(items: Sequence[WriteItem], planner: SavePlanner) -> Iterator[bytes 
 
 
 def read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:
-    """The tensors of one file, by name.
+    """Yield the tensors of one file, by name.
 
     Raises:
-        InputError: no such file, or a header that does not fit it.
+        InputError: no such file, or its header is inconsistent with it.
     """
     try:
         size = path.stat().st_size

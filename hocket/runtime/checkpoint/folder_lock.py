@@ -1,14 +1,12 @@
 """Folder lock: one run at a time owns a folder of checkpoints.
 
-A run holds the lock from its beginning to its end.
+A run holds the lock from its beginning to its end. The first worker takes a record lock (fcntl) on the file `.lock` in
+the folder. A record lock belongs to the process, not to the open file: it ends with the process, and a forked child
+does not have it. The text in the file is for people; a file without a lock has no effect. Reading checkpoints needs no
+lock. (NFS supports record locks, and requires that the file is open for writing.)
 
-Rules of this file: the claim is a record lock (fcntl) on the file `.lock` in the folder, taken by the first worker. A record lock belongs
-to the process and not to the open file: it ends with the process, and a child that was forked meanwhile never has it. What stands in the
-file is for people; a file without a lock claims nothing. Whoever only reads asks for nothing. (NFS knows record locks, and wants a file
-that is open for writing.)
-
-A process does not conflict with its own record locks, and loses one as soon as it closes the file, however it had opened it. So this
-file lists the folders that the process has claimed, and does not open their locks again.
+A process does not conflict with its own record locks. It loses a record lock when it closes any handle of the file. So
+this module lists the folders that the process has locked, and does not open their lock files again.
 """
 
 import fcntl
@@ -27,21 +25,22 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 _MAX_BYTES = 256
-# Device and inode of each folder that this process has claimed, and by whom: one dict.setdefault decides between two threads.
+# Device and inode of each folder that this process has locked, with the owner. `dict.setdefault` decides between two
+# threads.
 _claimed: dict[tuple[int, int], object] = {}
 
 
 @contextmanager
 def claimed(folder: str | Path | None, board: "KVExchange") -> Iterator[None]:
-    """Make a folder and lock it, so that only this run writes into it.
+    """Create a folder and lock it, so that only this run writes into it.
 
     Every worker calls this.
 
     Arguments:
-        folder: None: nothing is written.
+        folder: None if nothing is written.
 
     Raises:
-        InputError: another run has it, or it cannot be made: on every worker the same error.
+        InputError: another run has the lock, or the folder cannot be created. Every worker raises the same error.
     """
     if folder is None:
         yield
@@ -60,7 +59,9 @@ def claimed(folder: str | Path | None, board: "KVExchange") -> Iterator[None]:
 def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
     """Take the lock of a folder.
 
-    Returns a function that releases it (None without a lock), or found, expected and next step of an error.
+    Returns:
+        A function that releases the lock (None without a lock), and the texts of an error: found, expected, next step
+        (empty without an error).
     """
     claim = object()
     try:
@@ -75,30 +76,30 @@ def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
         return None, [str(error), "a writable folder", "Name another folder."]
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # POSIX allows both for a lock that another process has
+    except (BlockingIOError, PermissionError):  # POSIX allows both if another process has the lock
         holder = os.read(handle, _MAX_BYTES).decode(errors="replace").strip()
         _release(claim, handle)
         return None, _taken(holder)
     except OSError:
         _release(claim, handle)
         return None, []
-    with suppress(OSError):  # a full disk ends the run when there is something to save
+    with suppress(OSError):  # ignore a full disk here: the run fails when it saves
         os.ftruncate(handle, 0)
         os.write(handle, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
     return partial(_release, claim, handle), []
 
 
 def _taken(holder: str) -> list[str]:
-    """Error texts for a folder that another run uses: found, expected, next step."""
+    """Return error texts for a folder that another run uses.
+
+    These are found, expected and next step.
+    """
     step = "Name another folder, or wait until that run is over and go on from it with --resume."
     return [f"another run that writes there{holder and f', {holder}'}", "a folder of its own", step]
 
 
 def _release(claim: object, handle: int) -> None:
-    """Close the file and remove the folder from the list.
-
-    Closing ends the lock if this process has it.
-    """
+    """Close the file, which ends the lock, and remove the folder from the list."""
     os.close(handle)
     _forget(claim)
 
@@ -108,5 +109,5 @@ def _forget(claim: object) -> None:
         _claimed.pop(key, None)
 
 
-# A forked child has no lock: what its copy of the list says is not true of it.
+# A forked child has no locks, so its copy of the list is cleared.
 os.register_at_fork(after_in_child=_claimed.clear)

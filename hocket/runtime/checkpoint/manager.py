@@ -1,6 +1,6 @@
 """Checkpoint manager of one worker.
 
-It decides under which name each part of the worker's state is saved, and from which checkpoint a run resumes.
+It defines the names of a worker's state in a checkpoint, and chooses the checkpoint from which a run resumes.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ _MOST_NAMED = 100
 class CheckpointManager:
     """Writes and finds the checkpoints of one run.
 
-    Every worker has a manager and calls it at the same moments.
+    Every worker has a manager and makes the same calls.
 
     Attributes:
-        path: of the newest checkpoint of this run, or the one that it goes on from.
+        path: newest checkpoint of this run, or the checkpoint from which it resumed; None without any.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class CheckpointManager:
         """Keep the checkpoints of a run in a folder.
 
         Arguments:
-            resumes: see Options. goes_on: weights that are not finite end no run.
+            resumes: see `Options.resume`.
+            keep: number of newest checkpoints to keep.
+            goes_on: True if the run continues with weights that are nan or infinite.
         """
         self._job, self._layout, self._folder, self._board = job, layout, folder, board
         self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
@@ -57,11 +59,11 @@ class CheckpointManager:
         self._own: set[str] = set()
 
     def resume(self, engine: Worker, speak: Report) -> int:
-        """Load the newest whole checkpoint if a resume is wanted; return the first step.
+        """Load the newest undamaged checkpoint if requested; return the first step.
 
         Raises:
-            InputError: checkpoints of another job, model or optimizer; some that are there and not asked for; none that is whole where
-                one is demanded, or where there are only damaged ones.
+            InputError: the checkpoint is of another job, model or optimizer; or there are checkpoints and no resume was
+                requested; or a required checkpoint is missing; or all checkpoints are damaged.
         """
         found = self._found(speak)
         if found is None:
@@ -77,11 +79,16 @@ class CheckpointManager:
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
         """Save the engine's state after a segment.
 
-        The segment has `periods` periods and ends at step `step`.
+        Arguments:
+            step: number of steps trained at the segment's end.
+            periods: number of periods of the segment.
+
+        Returns:
+            The checkpoint's folder. None if weights or optimizer state are nan or infinite and the run continues with
+            them; then nothing is saved.
 
         Raises:
-            NotFinite: weights or what the optimizer keeps are not finite, and the run does not go on with them. If it does, nothing is
-                saved, and None returned.
+            NotFinite: weights or optimizer state are nan or infinite, and the run does not continue with them.
         """
         layout, program = self._layout, engine.program
         self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(self._versions))
@@ -142,12 +149,11 @@ class CheckpointManager:
 def set_aside(found: Checkpoint, board: KVExchange) -> None:
     """Rename damaged checkpoints to `NAME.damaged`.
 
-    Damaged are the checkpoints that are newer than the newest whole one.
-
-    So they are not counted among the ones to keep, and neither `save` nor a later run deletes or replaces them. Every worker calls this.
+    These are the checkpoints that are newer than the newest undamaged one. After the renaming they do not count as
+    checkpoints to keep, and no run deletes or replaces them. Every worker calls this.
 
     Raises:
-        InputError: one cannot be renamed: on every worker the same error.
+        InputError: a checkpoint cannot be renamed. Every worker raises the same error.
     """
     problem, folder = "", found.path.parent
     try:
@@ -163,9 +169,9 @@ def set_aside(found: Checkpoint, board: KVExchange) -> None:
 
 
 def _none_whole(folder: Path, damaged: list[str]) -> InputError:
-    """Error for a folder without a whole checkpoint.
+    """Build the error for a folder without an undamaged checkpoint.
 
-    Nothing in the folder was changed or deleted.
+    The folder is unchanged.
     """
     if not damaged:
         return no_checkpoint(folder)
@@ -201,9 +207,9 @@ def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
 
 
 def _versions(position: Position, stages: int) -> tuple[int, ...]:
-    """Number of updates in each stage's weights.
+    """Return the number of updates in each stage's weights.
 
-    Of another plan's stages only what is true for all of them.
+    If the checkpoint's plan had another number of stages, the minimum over its stages is used.
     """
     if len(position.weight_versions) == stages:
         return position.weight_versions
@@ -211,14 +217,15 @@ def _versions(position: Position, stages: int) -> tuple[int, ...]:
 
 
 def job_name(job: Job) -> str:
-    """Name of a job in its checkpoints."""
+    """Return the name of a job in its checkpoints."""
     return job.name or type(job.model).__name__
 
 
 def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
-    """Entries of a checkpoint that are nan or infinite, each with its faults.
+    """Describe the entries of a checkpoint that have nan or infinite elements.
 
-    Those are none that the job's own model has so (a mask, say), nor an infinity that an optimizer keeps.
+    Entries that are not finite in the job's own model (such as a mask) are ignored, and infinite elements of optimizer
+    state.
     """
     own = {f"model.{name}": tensor for name, tensor in job.model.state_dict().items()}
     found = []
@@ -237,10 +244,10 @@ def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
 def flat(
     state: Mapping[str, Any], parts: Mapping[str, ParameterRows]
 ) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """An engine's state under checkpoint names, and whole shapes of row-sharded tensors.
+    """Return an engine's state under checkpoint names, and shapes of sharded tensors.
 
     Arguments:
-        parts: parameters that are rows of a whole one, and so is what the optimizer keeps of the same shape.
+        parts: parameters that are rows of a whole parameter. Optimizer state of the same shape is sharded like them.
     """
     found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["buffers"].items()}
     wholes: dict[str, tuple[int, ...]] = {}
@@ -259,7 +266,7 @@ def flat(
 
 
 def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Callable[[str], bool]:
-    """Predicate for the names of a checkpoint that a worker's state contains."""
+    """Return a predicate for the checkpoint names in a worker's state."""
     weights = {parts[name].name if name in parts else name for name in held["weights"]}
     model = {f"model.{name}" for name in (*weights, *held["buffers"])}
     optimizer = {f"optimizer.{name}" for name in weights}
@@ -267,9 +274,9 @@ def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Calla
 
 
 def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> dict[str, Any]:
-    """A checkpoint's entries under the names of this worker's parts.
+    """Rename a checkpoint's entries to the names of this worker's parts.
 
-    Of whole weights only the rows that are held.
+    Whole weights are cut to the rows that this worker holds.
     """
     out = dict(found)
     for name, part in ((name, parts[name]) for name in held["weights"] if name in parts):
@@ -283,18 +290,19 @@ def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[s
 
 
 def _weight_of(key: str) -> str:
-    """Name of the weight of a checkpoint entry."""
+    """Return the name of the weight to which a checkpoint's entry belongs."""
     kind, _, name = key.partition(".")
     return name if kind == "model" else name.rpartition(".")[0]
 
 
 def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's entries as an engine's state.
+    """Convert a checkpoint's entries to an engine's state, and check them.
 
-    The entries are checked against what the engine holds.
+    Arguments:
+        held: the engine's state, as meta tensors.
 
     Raises:
-        InputError: a tensor is missing or has another shape or type.
+        InputError: a tensor is missing or has another shape or dtype.
     """
     state: dict[str, Any] = {"weights": {}, "buffers": {}, "optimizer": {name: {} for name in held["weights"]}}
     for part in ("weights", "buffers"):

@@ -1,6 +1,6 @@
-"""Resume errors: raised if a run is to resume and no checkpoint is there.
+"""Errors of a run that cannot resume, because there is no checkpoint.
 
-No torch: they are raised before a worker starts.
+This file does not import torch, because the errors are raised before a worker starts.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from hocket.errors import InputError
 
 
 def no_checkpoint(folder: Path) -> InputError:
-    """The error of a run that is to resume from a folder without a checkpoint."""
+    """Build the error for a resume from a folder without a checkpoint."""
     found = "an empty folder" if folder.is_dir() else "no such folder"
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         found = "a folder without checkpoints"

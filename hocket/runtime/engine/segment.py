@@ -64,7 +64,7 @@ class Segment:
             store: values present at the begin.
 
         Returns:
-            Values present at the end, except those that transfers bring.
+            Values present at the end, without values that transfers bring.
 
         Raises:
             BaseException: the exception of a lane that failed.

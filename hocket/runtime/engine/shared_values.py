@@ -43,7 +43,7 @@ class SharedValues(Exchange):
     def borrow(
         self, instruction: Instruction, arriving: Callable[[Value], bool], take: Callable[[Value], Any]
     ) -> tuple[dict[Value, Any], list[Any]]:
-        """Wait for the values that an instruction reads, and remove those that it frees.
+        """Wait for the values that an instruction reads, and remove the values it frees.
 
         Arguments:
             arriving: returns True if a transfer of the value has begun.

@@ -1,10 +1,11 @@
-"""CUDA streams for memory that is used in several streams.
+"""CUDA streams: record which streams use a memory block.
 
-Memory is allocated, filled, emptied and moved in different streams.
+Memory of swapped values is allocated, filled, freed and copied in different streams. CUDA's caching allocator keeps
+memory for the stream that allocated it. If another stream uses the memory, `record_stream` must say so before the
+memory is freed. The allocator then reuses the memory only after the work enqueued in that stream until the release is
+complete. On a CPU nothing is done.
 
-Rules of this file: nothing here does anything on a CPU. Source: `torch.Tensor.record_stream` and "CUDA semantics" of PyTorch's
-documentation: an allocator keeps memory for the stream that asked for it; what another stream uses it for has to be said before it is
-given back, and counts as over when all is over that was put into that stream until then.
+Source: PyTorch's documentation, `torch.Tensor.record_stream` and "CUDA semantics".
 """
 
 import torch
@@ -17,7 +18,7 @@ def has_streams(device: torch.device) -> bool:
 
 
 def indexed(device: torch.device | str) -> torch.device:
-    """A device as its tensors name it: "cuda" alone is the current one."""
+    """Return a device as its tensors name it; "cuda" becomes the current CUDA device."""
     device = torch.device(device)
     return (
         torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
@@ -25,16 +26,13 @@ def indexed(device: torch.device | str) -> torch.device:
 
 
 class Streams:
-    """The streams of one device, as its memory sees them.
-
-    The default stream is compute's.
-    """
+    """Streams of one device that use its memory; the default stream is compute's."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._needed = device, has_streams(device)
 
     def used_by_compute(self, memory: Tensor) -> None:
-        """Memory may die while kernels of compute, put into its stream until then, still use it."""
+        """Mark memory as used by the compute stream, so that it may be freed at any time."""
         if self._needed:
             memory.record_stream(torch.cuda.default_stream(self._device))
 
@@ -44,6 +42,6 @@ class Streams:
             memory.record_stream(torch.cuda.current_stream(self._device))
 
     def settle(self) -> None:
-        """Wait until all is over that was put into the current stream."""
+        """Wait for all work in the current stream."""
         if self._needed:
             torch.cuda.current_stream(self._device).synchronize()

@@ -1,7 +1,7 @@
-"""Device storages of swapped values, and how many bytes of each are allocated.
+"""Device storages of swapped values, and their allocated bytes.
 
-Rules of this file: a storage that several values lie in is emptied when the last of them needs it no more, and filled again with the
-first. Memory counts until its storage is gone, whoever holds it. What is counted and emptied here is decided elsewhere.
+A storage may hold several values. Its memory is freed when none of them needs it, and allocated again when the first of
+them returns. Memory counts until its storage is destroyed. The callers decide which storages are freed.
 """
 
 import threading
@@ -20,16 +20,21 @@ from hocket.runtime.swapping.cuda_streams import Streams
 from hocket.runtime.swapping.extents import Extent, all_of, extents_of
 from hocket.runtime.swapping.states import STATE, SwappedValue
 
-# How long a transfer's thread may take to let go of what it has carried, and between two looks.
+# Maximum wait for a transfer's thread to release memory, and the polling interval.
 _PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
 
 @dataclass
 class DeviceStorage:
-    """One storage: its bytes when full and now, and the values that use it.
+    """One storage: its bytes, and the values that use it.
 
-    These are values needed on the device, values that a pending send still reads, and values on the host that will
-    return to it.
+    Attributes:
+        whole_bytes: bytes when allocated.
+        there_bytes: bytes now.
+        users: values needed on the device.
+        leaving: values that a pending send still reads.
+        waiting: values on the host that will return to this storage.
+        fixed: True if the memory is never freed.
     """
 
     whole_bytes: int
@@ -48,11 +53,12 @@ class DeviceStorage:
 class Storages:
     """Storages of one device.
 
-    Callers hold `lock`, except for `keep`; a dying storage waits for no lock.
+    Callers hold `lock`, except for `keep`. The destruction of a storage never waits for the lock.
 
     Attributes:
-        there_bytes: on the device now; peak_bytes: the most so far.
-        resized: called with a tensor of all bytes of a storage that was emptied or filled, if somebody looks on.
+        there_bytes: bytes on the device now.
+        peak_bytes: peak of `there_bytes`.
+        resized: called with a tensor of all bytes of a storage that was freed or allocated; None without an observer.
     """
 
     def __init__(self, streams: Streams, device: torch.device, budget_bytes: float, lock: threading.RLock) -> None:
@@ -64,9 +70,9 @@ class Storages:
         self.resized: Callable[[Iterable[Tensor]], None] | None = None
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep tensors that are no values.
+        """Keep tensors that are not values, such as constants.
 
-        Their memory is never released, whichever values share it.
+        Their memory is never freed, even if values share it.
         """
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -74,15 +80,15 @@ class Storages:
                 self._of(Extent(weakref.ref(storage), storage._cdata, 0, storage.nbytes())).fixed = True
 
     def enter(self, held: SwappedValue) -> None:
-        """A value is on the device."""
+        """Note that a value is on the device."""
         for extent in held.extents:
             self._of(extent).users.add(held.value)
 
     def leave(self, held: SwappedValue, sending: bool = False) -> list[Extent]:
-        """A value does not need its storages any more; returns those that nobody needs.
+        """Note that a value no longer needs its storages; return the unused ones.
 
         Arguments:
-            sending: a message is made of it, which needs them until `sent`.
+            sending: True if a message needs the storages until `sent`.
         """
         for block in self._alive(held):
             block.users.discard(held.value)
@@ -91,18 +97,18 @@ class Storages:
         return self._alone(held)
 
     def sent(self, held: SwappedValue) -> list[Extent]:
-        """The message is over; returns storages that nobody needs."""
+        """Note that a message is complete; return the unused storages."""
         for block in self._alive(held):
             block.leaving.discard(held.value)
         return self._alone(held)
 
     def expect(self, held: SwappedValue) -> None:
-        """A value is on the host, and will come back to its storages."""
+        """Note that a value is on the host and will return to its storages."""
         for block in self._alive(held):
             block.waiting.add(held)
 
     def forget(self, held: SwappedValue) -> None:
-        """A value will not come back."""
+        """Note that a value will not return."""
         for block in self._alive(held):
             block.waiting.discard(held)
 
@@ -111,10 +117,10 @@ class Storages:
         return (extent for extent in extents if self._of(extent).waiting)
 
     def empty(self, extents: Iterable[Extent]) -> None:
-        """Give back the memory of these.
+        """Free the memory of the extents' storages.
 
         Raises:
-            InternalError: it is not this device's own.
+            InternalError: memory that the device did not allocate itself.
         """
         for extent in extents:
             if not extent.storage.resizable():
@@ -122,32 +128,32 @@ class Storages:
             self._resize(extent, self._of(extent), 0)
 
     def of(self, held: SwappedValue) -> dict[int, DeviceStorage]:
-        """A value's, by the key of its extents."""
+        """Return a value's storages, by the key of its extents."""
         return {extent.key: self._of(extent) for extent in held.extents}
 
     def fill(self, held: SwappedValue, blocks: dict[int, DeviceStorage]) -> None:
-        """Make those whole that a value comes back to.
+        """Allocate the storages to which a value returns.
 
         Arguments:
-            blocks: the value's.
+            blocks: the value's storages.
         """
         for extent in held.extents:
             block = blocks[extent.key]
             if block.there_bytes < block.whole_bytes:
                 self._resize(extent, block, block.whole_bytes)
-                # Memory that a lane of swaps made is that lane's. What may die where compute lets it go has to be known to be compute's;
-                # state lives on and is emptied (above): said of it here, memory that a lane has written out would be taken for
-                # what compute, which has gone on meanwhile, uses still.
+                # A swap lane allocates memory in its own stream. If compute may drop the value, the memory must be
+                # marked as used by compute. Weights and optimizer state are not dropped but freed after a swap out.
+                # With the mark, that release would wait for compute's later work.
                 if held.value.what not in STATE:
                     self._streams.used_by_compute(all_of(extent.storage))
                 if sum(e.nbytes for e in held.extents if e.key == extent.key) < block.whole_bytes:
-                    all_of(extent.storage).zero_()  # nothing is known of what lies between
+                    all_of(extent.storage).zero_()  # the bytes between the extents are undefined
         for block in blocks.values():
             block.users.add(held.value)
             block.waiting.discard(held)
 
     def make(self, held: SwappedValue) -> None:
-        """Memory for what never was on the device."""
+        """Allocate memory for a value that was never on the device."""
         held.thing = tuple(
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=self._device) for t in held.blank
         )
@@ -159,7 +165,7 @@ class Storages:
             self.resized(held.thing)
 
     def wait(self, more_bytes: float) -> None:
-        """Wait, before `more_bytes` are allocated, for another thread to release memory.
+        """Wait for other threads to release memory, before `more_bytes` are allocated.
 
         Only memory that no value needs is waited for.
         """
@@ -169,7 +175,7 @@ class Storages:
             blocks = [block for _, block in list(self._blocks.values())]
             if all(block.users or block.fixed or not block.there_bytes for block in blocks):
                 return
-            self._lock.release()  # whoever lets go comes through here
+            self._lock.release()  # the releasing thread needs the lock
             time.sleep(_LOOK_S)
             self._lock.acquire()
             self._bury()
@@ -189,14 +195,14 @@ class Storages:
         self._bury()
         if extent.key not in self._blocks:
             key, size = extent.key, extent.storage.nbytes()
-            # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
+            # The storage's Python object lives as long as the storage itself, so the callback marks the storage's end.
             reference = weakref.ref(extent.storage, lambda _, key=key: self._died(key))  # type: ignore[misc]
             self._blocks[key] = reference, DeviceStorage(size)
             self._changed(self._blocks[key][1], size)
         return self._blocks[extent.key][1]
 
     def _died(self, key: int) -> None:
-        # A storage may die, and call back, anywhere, whatever is locked there: this never waits.
+        # A storage may be destroyed anywhere, under any lock, so this callback never waits.
         self._dead.append(key)
         if self._lock.acquire(blocking=False):
             self._bury()
@@ -212,7 +218,7 @@ class Storages:
         self.peak_bytes = max(self.peak_bytes, self.there_bytes)
 
     def _resize(self, extent: Extent, block: DeviceStorage, size_bytes: int) -> None:
-        if not size_bytes:  # by whoever used it last, in its own stream
+        if not size_bytes:  # the current stream used it last
             self._streams.used_here(all_of(extent.storage))
         extent.storage.resize_(size_bytes)
         self._changed(block, size_bytes)

@@ -1,8 +1,8 @@
-"""Extents: the bytes of memory behind a value, and their copies to other memory.
+"""Extents: the bytes of memory behind a value, and copies of them.
 
-Rules of this file: memory is known by its storage, and what lies in it stays where it is: a storage that is emptied and filled again
-is the same one, so that autograd's graph, aliases and optimizers find their numbers where they were. Whether a storage may be
-emptied is not known here.
+Memory is identified by its storage, and data keep their place in it. A storage that is freed and allocated again is the
+same object, so autograd's graph, aliases and optimizers find their data. This file does not decide whether a storage
+may be freed.
 """
 
 import weakref
@@ -20,22 +20,22 @@ from hocket.runtime.update.buckets import Bucket
 from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights
 
-_ALIGNMENT_BYTES = 16  # of the widest type
+_ALIGNMENT_BYTES = 16  # of the widest dtype
 _CHUNK_BYTES = 2**20
-"""The most that is moved at once where something waits for each part."""
+"""Bytes copied at once if each part is paced."""
 
 Pace = Callable[[int], None]
-"""Called after so many bytes were moved: returns when a link would have moved them."""
+"""Callback with copied bytes; it returns when a simulated link has carried them."""
 
 
 @dataclass(frozen=True)
 class Extent:
     """Bytes `start` to `stop` of a storage.
 
-    It lives as long as others need the storage: a backward frees its stash piece by piece.
+    The reference is weak, because a backward frees its stash piece by piece.
 
     Attributes:
-        key: the storage's identity while it lives.
+        key: the storage's identity while it exists.
     """
 
     reference: weakref.ref[torch.UntypedStorage]
@@ -58,7 +58,7 @@ class Extent:
         """The storage.
 
         Raises:
-            InternalError: it is gone.
+            InternalError: it was destroyed.
         """
         found = self.reference()
         if found is None:
@@ -67,11 +67,11 @@ class Extent:
 
 
 def extents_of(thing: Any, device: torch.device) -> tuple[Extent, ...]:
-    """The memory of a device that stands behind a value, each byte once.
+    """Return the device memory behind a value, each byte once.
 
     Arguments:
-        thing: what an engine's store holds for it (hocket/runtime/stage/device.py).
-        device: tensors of others, such as an optimizer's counters on the CPU, are left out.
+        thing: the engine's object for the value (hocket/runtime/stage/device.py).
+        device: memory on other devices, such as an optimizer's counters on the CPU, is left out.
     """
     found: dict[int, tuple[torch.UntypedStorage, list[tuple[int, int]]]] = {}
     for storage, start, stop in _pieces(thing):
@@ -112,7 +112,7 @@ def _tensors(thing: Any) -> Iterable[Tensor]:
 
 
 def _span_bytes(tensor: Tensor) -> int:
-    """Bytes from a tensor's first number to behind its last."""
+    """Return the bytes from a tensor's first element to the end of its last."""
     if tensor.numel() == 0:
         return 0
     last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -120,7 +120,7 @@ def _span_bytes(tensor: Tensor) -> int:
 
 
 def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Pieces that overlap or touch as one; ascending."""
+    """Merge pieces that overlap or touch; yield them in ascending order."""
     start, stop = pieces[0]
     for first, last in pieces[1:]:
         if first > stop:
@@ -149,10 +149,7 @@ def copy_in(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None)
 
 
 def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor | None:
-    """View of the host buffer with the copied data of a tensor.
-
-    None if the tensor was not copied.
-    """
+    """Return a host-buffer view with a tensor's data; None if it was not copied."""
     key = storage_key(tensor)
     first = tensor.storage_offset() * tensor.element_size()
     for extent, held in _places(extents, buffer):
@@ -163,17 +160,17 @@ def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor
 
 
 def blank_of(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors on meta, without data."""
+    """Return equally shaped meta tensors."""
     return tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors)
 
 
 def size_of(blank: Iterable[Tensor]) -> int:
-    """Bytes of tensors that lie by themselves."""
+    """Return the total bytes of tensors."""
     return sum(map(_span_bytes, blank))
 
 
 def views_of(blank: Sequence[Tensor], buffer: Tensor) -> Iterator[Tensor]:
-    """Yield each tensor as a view of such a buffer."""
+    """Yield each tensor as a view of a host buffer."""
     sizes = [_span_bytes(tensor) for tensor in blank]
     for tensor, at, size_bytes in zip(blank, _offsets(sizes), sizes, strict=True):
         own = buffer[at : at + size_bytes].view(tensor.dtype)
@@ -186,7 +183,7 @@ def _places(extents: Sequence[Extent], buffer: Tensor) -> Iterator[tuple[Extent,
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Begin of each extent in a host buffer without gaps.
+    """Compute the begin of each extent in a host buffer without gaps.
 
     Extents are ordered by their alignment, so that each can be read in its own dtype.
     """
@@ -198,7 +195,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 
 
 def _divides(size_bytes: int) -> int:
-    """Largest power of two, up to the largest dtype size, that divides the bytes."""
+    """Return the largest power of two, up to the widest dtype, that divides the size."""
     return min(size_bytes & -size_bytes or _ALIGNMENT_BYTES, _ALIGNMENT_BYTES)
 
 
@@ -207,8 +204,8 @@ def _bytes_of(extent: Extent) -> Tensor:
 
 
 def all_of(storage: torch.UntypedStorage) -> Tensor:
-    """All bytes of a storage as a tensor."""
-    # A tensor of its own: autograd's version counters know nothing of what is written through it.
+    """Return all bytes of a storage as a tensor."""
+    # A new tensor, so that writes to it bypass autograd's version counters.
     found: Tensor = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
     return found
 

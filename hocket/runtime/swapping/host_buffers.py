@@ -1,8 +1,8 @@
 """Host buffers: host memory for swapped values, reused by size, within a budget.
 
-Rules of this file: on CUDA buffers are page-locked, which is dear to make: none is given back while the budget holds. They are pages of
-their own that are locked, and not `torch.empty(pin_memory=True)`: its allocator takes the next power of two for each, and keeps what
-is given back, so that the host would hold up to twice the budget.
+On CUDA, buffers are page-locked. Locking is expensive, so buffers are kept for reuse as long as the budget allows. They
+are not allocated with `torch.empty(pin_memory=True)`: its allocator rounds up to a power of two and keeps freed memory,
+so the host would hold up to twice the budget.
 """
 
 import mmap
@@ -18,14 +18,16 @@ from hocket.util.units import show_bytes
 
 _PORTABLE = 1  # cudaHostRegisterPortable: locked for all devices
 Refuse = Callable[[int, int], Exception]
-"""Makes the error of a buffer of so many bytes that does not fit beside so many."""
+"""Builds the error for a buffer that does not fit, from its size and bytes in use."""
 
 
 class HostBuffers:
-    """See the head of this file.
+    """Host buffers of one device.
 
     Attributes:
-        used_bytes: of buffers that are taken; held_bytes: with those that wait to be used again; peak_bytes: the most that were taken.
+        used_bytes: bytes of buffers in use.
+        held_bytes: bytes of all buffers, including free ones.
+        peak_bytes: peak of `used_bytes`.
     """
 
     def __init__(self, pinned: bool, budget_bytes: float = float("inf")) -> None:
@@ -34,10 +36,10 @@ class HostBuffers:
         self.used_bytes = self.held_bytes = self.peak_bytes = 0
 
     def take(self, size_bytes: int, refuse: Refuse) -> Tensor:
-        """A buffer of exactly so many bytes, with anything in it.
+        """Return a buffer of exactly `size_bytes` bytes, with undefined contents.
 
         Raises:
-            what `refuse` makes: the budget does not allow it.
+            Exception: the error of `refuse`, if the budget does not allow it.
         """
         if self.used_bytes + size_bytes > self._budget_bytes:
             raise refuse(size_bytes, self.used_bytes)
@@ -58,7 +60,7 @@ class HostBuffers:
         self.used_bytes -= buffer.nbytes
 
     def _make_room(self, size_bytes: int) -> None:
-        """Free unused buffers, the largest first, until this many bytes fit in the budget."""
+        """Free unused buffers, the largest first, until `size_bytes` fit in the budget."""
         for size in sorted(self._free, reverse=True):
             while self._free[size] and self.held_bytes + size_bytes > self._budget_bytes:
                 self._free[size].pop()
@@ -74,7 +76,7 @@ def _locked(size_bytes: int) -> Tensor:
         raise InputError(
             "swap", f"CUDA's error {code} for {show_bytes(size_bytes)} of the host", "page-locked host memory", hint
         )
-    # The array is the last that holds the pages, whatever views of the buffer there are.
+    # All views of the buffer keep the array alive, so its end is the end of the pages' use.
     weakref.finalize(pages, _unlock, address).atexit = False
     return buffer
 
@@ -84,5 +86,5 @@ def _unlock(address: int) -> None:
 
 
 def _plain(size_bytes: int) -> Tensor:
-    # Unseen by what counts a device's tensors, as those of a GPU's host are.
+    # Made by NumPy, so that trackers of device memory do not count it.
     return torch.from_numpy(np.empty(size_bytes, np.uint8))

@@ -1,9 +1,9 @@
 """Simulated host link, slower than this machine's own.
 
-A host link connects a machine's memory to its devices. All workers of the machine share it.
-
-Rules of this file: whoever moves bytes waits for as long as a link of that rate would take, behind all bytes that others of the machine
-moved before; each direction by itself. What has passed so far is a moment on the machine's monotonic clock, in a file that all have open.
+A host link connects a machine's memory to its devices. All workers of the machine share it. A worker that copies bytes
+waits as long as a link of the given bandwidth would take, after all bytes that workers of the machine copied before.
+Each direction is separate. The time at which the link becomes free is stored in a file that all workers share, on the
+machine's monotonic clock.
 """
 
 import fcntl
@@ -23,14 +23,14 @@ _OUT, _IN = 0, 1
 
 
 class HostLink:
-    """See the head of this file."""
+    """Simulated host link of one machine, as one worker sees it."""
 
     def __init__(self, path: Path, bytes_per_s: float) -> None:
-        """Open the file, of two numbers, that all workers of the machine share."""
+        """Open the shared file, which has a time for each direction."""
         self._bytes_per_s = bytes_per_s
         self._file = os.open(path, os.O_RDWR)
         self._moments = mmap.mmap(self._file, 2 * _MOMENT.size)
-        self._lock = threading.Lock()  # the file's lock is the process's
+        self._lock = threading.Lock()  # the file lock is per process
 
     def out(self, size_bytes: int) -> None:
         """Delay a copy to the host until the simulated link has carried `size_bytes`."""
@@ -52,10 +52,10 @@ class HostLink:
 
 
 def host_link(bytes_per_s: float, board: KVExchange, local_rank: int) -> HostLink:
-    """The link of this machine: a call that all workers of a run make.
+    """Create the link of this machine; a collective call of all workers of a run.
 
     Arguments:
-        local_rank: of this worker among those of its machine; the first makes the file.
+        local_rank: rank of this worker within its machine; rank 0 creates the file.
     """
     made: Path | None = None
     if local_rank == 0:

@@ -1,7 +1,7 @@
-"""MemoryManager: places a device's values on device or host, within hard budgets.
+"""Memory manager: places a device's values on device or host, within hard budgets.
 
-Rules of this file: what is to be swapped or dropped says the program; here it is done, counted and held to the budgets. What becomes
-of the memory that values lie in: device_storage.py.
+The program decides which values are swapped or dropped. This file executes the decisions, counts bytes, and enforces
+the budgets. device_storage.py frees and allocates the memory.
 """
 
 import threading
@@ -21,15 +21,17 @@ from hocket.runtime.swapping.host_buffers import HostBuffers
 from hocket.runtime.swapping.states import HostCopy, SwappedValue, ValueState
 from hocket.util.units import show_bytes
 
-_SHOWN = 4  # of what is there, in an error
+_SHOWN = 4  # values that an error lists
 
 
 class MemoryManager:
-    """See the head of this file.
+    """Memory manager of one device.
 
     Attributes:
-        out_bytes, in_bytes: swapped so far, by kind of value.
-        storages: that values lie in on the device; host: the buffers. streams: of the device.
+        out_bytes, in_bytes: bytes swapped out and in so far, by kind of value.
+        storages: storages of values on the device.
+        host: buffers of values on the host.
+        streams: CUDA streams of the device.
     """
 
     def __init__(
@@ -41,11 +43,12 @@ class MemoryManager:
         pace_out: Pace | None = None,
         pace_in: Pace | None = None,
     ) -> None:
-        """No values yet.
+        """Start without values.
 
         Arguments:
-            number: the device's, for errors.
-            pace_out, pace_in: called with bytes that were moved; they return when a link would have moved them.
+            number: number of the device, for errors.
+            device_budget_bytes, host_budget_bytes: limits of the device's and the host's memory.
+            pace_out, pace_in: callbacks for copied bytes of each direction, to simulate a link.
         """
         self._number, self._device = number, indexed(device)
         self.streams = Streams(self._device)
@@ -53,7 +56,7 @@ class MemoryManager:
         self._pace_out, self._pace_in = pace_out, pace_in
         self.host = HostBuffers(has_streams(self._device), host_budget_bytes)
         self._held: dict[Value, SwappedValue] = {}
-        self._leaving: dict[Value, SwappedValue] = {}  # their memory only: what they were is gone
+        self._leaving: dict[Value, SwappedValue] = {}  # only their memory is tracked
         self._lock = threading.RLock()
         self.storages = Storages(self.streams, self._device, device_budget_bytes, self._lock)
         self.out_bytes: Counter[ValueKind] = Counter()
@@ -62,10 +65,10 @@ class MemoryManager:
     # -- values come and go
 
     def wrote(self, value: Value, thing: Any) -> None:
-        """A value has been made on the device, or has come from another one.
+        """Add a value that was computed on the device or received from another device.
 
         Raises:
-            MemoryExceeded: with it there is more than the budget allows.
+            MemoryExceeded: the device's budget is exceeded.
         """
         extents = extents_of(thing, self._device)
         with self._lock:
@@ -78,7 +81,7 @@ class MemoryManager:
             self._check(held, 0)
 
     def received(self, value: Value, message: Iterable[Tensor]) -> HostCopy:
-        """A value has come to the host from another one's.
+        """Add a value that the host received from another host.
 
         Raises:
             MemoryExceeded: the host's budget does not allow it.
@@ -93,7 +96,7 @@ class MemoryManager:
         return HostCopy(held)
 
     def carried(self, copy: HostCopy) -> tuple[Tensor, ...]:
-        """A border that is on the host, as views of its buffer, to be sent from there."""
+        """Return a boundary value on the host as views of its buffer, to send it."""
         held = copy.held
         assert held.buffer is not None
         found = tuple(on_host(tensor, held.extents, held.buffer) for tensor in held.thing)
@@ -102,10 +105,11 @@ class MemoryManager:
         return tuple(tensor for tensor in found if tensor is not None)
 
     def left(self, value: Value, sending: bool = False) -> None:
-        """A value now belongs to a transfer: what becomes of it is no business of this device's compute.
+        """Hand a value over to a transfer.
 
         Arguments:
-            sending: until `sent` the transfer reads its memory, in which values may lie that are swapped out meanwhile.
+            sending: True if the transfer reads its memory until `sent`. Other values in the same storage may be swapped
+                out meanwhile.
         """
         with self._lock:
             held = self._known(value)
@@ -117,20 +121,20 @@ class MemoryManager:
                 self._leaving[value.plain] = held
 
     def sent(self, value: Value) -> None:
-        """Note that the message made of a value is sent.
+        """Note that a value's message is complete.
 
-        Memory into which other values come back is emptied.
+        Storages to which other values will return are freed until then.
         """
         with self._lock:
             self.storages.empty(self.storages.expected(self.storages.sent(self._leaving.pop(value.plain))))
 
     def freed(self, value: Value, inherited: bool = False) -> None:
-        """Free a copy.
+        """Free a copy of a value.
 
-        The device memory of a value on the host is released with its last device copy.
+        The device memory of a value on the host is freed with its last device copy.
 
         Arguments:
-            inherited: another value was written into its memory.
+            inherited: True if another value was written into its memory.
         """
         with self._lock:
             held = self._known(value)
@@ -146,17 +150,19 @@ class MemoryManager:
                 held.turn(ValueState.HOST if held.on_host else ValueState.DROPPED)
                 if held.on_host and not held.inherited:
                     self.storages.expect(held)
-                # What is dropped may be the last that kept memory whole to which others come back.
+                # A dropped value may be the last user of a storage to which other values will return.
                 self.storages.empty(gone if held.on_host else self.storages.expected(gone))
             if not held.on_host and not held.on_device:
                 held.thing = None
                 del self._held[value.plain]
 
     def swap_out(self, value: Value, copy: Value, frees: Iterable[Value] = (), counted: bool = True) -> HostCopy:
-        """Write a value that is on the device to the host, and free what the swap frees.
+        """Copy a value from device to host, and free the values that the swap frees.
 
         Arguments:
-            copy: the name of the copy. counted: not where it is no part of a program.
+            copy: name of the copy on the host.
+            frees: values that the swap frees.
+            counted: False if the swap is not part of a program; it is then not counted or paced.
 
         Raises:
             MemoryExceeded: the host's budget does not allow it.
@@ -183,12 +189,15 @@ class MemoryManager:
         return HostCopy(held)
 
     def swap_in(self, copy: Value, value: Value, frees: Iterable[Value] = (), counted: bool = True) -> Any:
-        """Bring a swapped value back from the host.
+        """Copy a swapped value back from the host.
 
-        It is the same object that was swapped out, in the same storages.
+        It becomes the same object as before the swap out, in the same storages.
 
         Arguments:
-            copy: the name of the copy; value: of what is on the device then. counted: not where it is no part of a program.
+            copy: name of the copy on the host.
+            value: name of the copy on the device.
+            frees: values that the swap frees.
+            counted: False if the swap is not part of a program; it is then not counted or paced.
 
         Raises:
             MemoryExceeded: the device's budget does not allow it.
@@ -218,10 +227,7 @@ class MemoryManager:
     # -- between segments
 
     def rename(self, copy: HostCopy, value: Value) -> None:
-        """Rename a host copy that stays from segment to segment.
-
-        It gets its name of the next segment.
-        """
+        """Give a host copy that stays between segments its name of the next segment."""
         held = copy.held
         with self._lock:
             if held.state is not ValueState.HOST:
@@ -231,7 +237,7 @@ class MemoryManager:
             self._held[value.plain] = held
 
     def readable(self, tensor: Tensor) -> Tensor:
-        """A tensor, or a view of the host buffer with its numbers if its memory is empty."""
+        """Return a tensor, or a view of its host copy if its device memory is freed."""
         if tensor.numel() == 0 or tensor.untyped_storage().nbytes():
             return tensor
         with self._lock:
@@ -263,7 +269,7 @@ class MemoryManager:
     # -- budgets
 
     def make_room(self, more_bytes: float) -> None:
-        """Wait, before `more_bytes` are allocated, for another thread to release memory."""
+        """Wait for other threads to release memory, before `more_bytes` are allocated."""
         with self._lock:
             self.storages.wait(more_bytes)
 
@@ -292,7 +298,7 @@ class MemoryManager:
 
 
 def _largest(there: list[SwappedValue]) -> str:
-    """The largest values, for people."""
+    """List the largest values, for an error."""
     if not there:
         return ""
     most = sorted(there, key=lambda one: (-one.nbytes, one.value))[:_SHOWN]

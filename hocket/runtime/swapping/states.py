@@ -1,8 +1,10 @@
-"""States of a swapped value: where it is, and how it may move.
+"""States of a swapped value: its location, and allowed transitions.
 
-Rules of this file: a value has one state, whatever copies of it have names of their own; who holds it where is counted by these
-names. A change that is not in the table is an error that names the value.
-Source: Harmony's memory manager keeps "a state machine tracking the lifetime of all tensors used" (section 3); the states are ours.
+A value has one state, even if it has several named copies. The names of copies that are in use are counted for each
+location. A transition that is not in the table is an error, which names the value.
+
+Source: Harmony's memory manager keeps "a state machine tracking the lifetime of all tensors used" (section 3). The
+states are Hocket's.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from hocket.program.instruction import Value, ValueKind
 from hocket.runtime.swapping.extents import Extent, size_of
 
 STATE = (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
-"""What lives on from iteration to iteration."""
+"""Kinds of values that persist from iteration to iteration."""
 
 
 class ValueState(StrEnum):
@@ -45,11 +47,14 @@ class SwappedValue:
     """One value with its location.
 
     Attributes:
-        value: its plain name; thing: what the engine's store holds for it while it is on the device.
-        extents: its memory there; buffer: its memory on the host, if it has any.
-        on_device, on_host: numbers of its copies in each place that somebody still needs.
-        blank: of what was received on the host and never was on the device: its tensors, on meta.
-        inherited: whether a later value was written over its memory on the device: it can only be dropped.
+        value: name without the number of a copy.
+        thing: the engine's object for it while it is on the device.
+        extents: its memory on the device.
+        state: its location.
+        buffer: its memory on the host, if any.
+        on_device, on_host: numbers of its copies in use, by location.
+        blank: meta tensors of a value that was received on the host and was never on the device.
+        inherited: True if a later value was written over its device memory; it can then only be dropped.
     """
 
     value: Value
@@ -64,7 +69,7 @@ class SwappedValue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of it."""
+        """Bytes of the value."""
         return size_of(self.blank) if self.blank else sum(extent.nbytes for extent in self.extents)
 
     def turn(self, state: ValueState) -> None:
@@ -81,6 +86,6 @@ class SwappedValue:
 
 @dataclass(frozen=True, eq=False)
 class HostCopy:
-    """Entry of the store for a copy on the host."""
+    """Entry of the engine's store for a copy on the host."""
 
     held: SwappedValue

@@ -1,7 +1,7 @@
-"""Swapping: what a device does with values between its memory and its host's.
+"""Swapping: instructions that move values between device and host memory.
 
-Rules of this file: it knows instructions and stages, and tells the memory manager (memory_manager.py) of every value that comes, goes or
-moves. Where nothing is swapped and no budget is set there is none of it, and nothing is told.
+The swapper knows instructions and stages. It reports every value that is added, freed or moved to the memory manager
+(memory_manager.py). A device without swaps and without a memory budget has no swapper.
 """
 
 import threading
@@ -22,22 +22,22 @@ from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.runtime.swapping.states import STATE, HostCopy
 
 Store = MutableMapping[Value, Any]
-_KEPT = 256  # swaps of a value, the last ones
-_HELD_UP = 0.02  # of them are left out
+_KEPT = 256  # latest swaps of a value whose times are kept
+_HELD_UP = 0.02  # share of the slowest swaps that is left out
 
 
 class Swapper:
-    """See the head of this file.
+    """Swapper of one device.
 
     Attributes:
-        memory: of the device.
+        memory: memory manager of the device.
     """
 
     def __init__(self, memory: MemoryManager, rests: bool) -> None:
         """Start without values.
 
         Arguments:
-            rests: whether weights and optimizer state lie on the host between segments.
+            rests: True if weights and optimizer state stay on the host between segments.
         """
         self.memory, self._rests = memory, rests
         self._took: dict[tuple[Kind, ValueKind, int, int, int], deque[float]] = {}
@@ -49,10 +49,10 @@ class Swapper:
     def settle(self, stage: int, runner: StageRunner) -> None:
         """Place a new stage, or its new weights.
 
-        Weights and optimizer state go to the host if they rest there.
+        Weights and optimizer state are moved to the host if they stay there between segments.
 
         Raises:
-            MemoryExceeded: not even one stage's weights fit.
+            MemoryExceeded: the weights of a single stage do not fit.
         """
         self.memory.storages.keep(runner.fixed())
         for what in STATE if self._rests else ():
@@ -63,7 +63,7 @@ class Swapper:
 
     @contextmanager
     def at_hand(self, stage: int, runner: StageRunner) -> Iterator[None]:
-        """Context in which one stage's weights and optimizer state are on the device.
+        """Keep one stage's weights and optimizer state on the device inside this context.
 
         They may be changed inside.
         """
@@ -76,7 +76,7 @@ class Swapper:
         self.settle(stage, runner)
 
     def begin(self, value: Value, runner: StageRunner) -> Any:
-        """Entry of the store for a value that exists before a segment.
+        """Return the store's entry for a value that exists before a segment.
 
         Raises:
             MemoryExceeded: it does not fit.
@@ -90,7 +90,7 @@ class Swapper:
         return thing
 
     def end(self, store: Mapping[Value, Any]) -> None:
-        """After a segment: what is left rests until the next."""
+        """End a segment; the remaining host copies are kept until the next."""
         for value, thing in store.items():
             if isinstance(thing, HostCopy):
                 self._resting[value.stage, value.what] = thing
@@ -98,20 +98,23 @@ class Swapper:
                 self.memory.freed(value)
 
     def readable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors by name; data on the host as views, other objects unchanged."""
+        """Replace tensors with freed device memory by views of their host copies.
+
+        Other objects are unchanged.
+        """
         return {n: self.memory.readable(t) if isinstance(t, Tensor) else t for n, t in tensors.items()}
 
     # -- while a segment runs
 
     def swap(self, instruction: Instruction, store: Store) -> None:
-        """Do a swap: what it writes is in the store then, and what it frees is gone.
+        """Run a swap; add its outputs to the store and remove the values that it frees.
 
         Raises:
-            MemoryExceeded: there is no room where it goes.
+            MemoryExceeded: the destination has too little memory.
         """
-        self.memory.streams.settle()  # in compute's own lane: its kernels are not the swap's time
+        self.memory.streams.settle()  # in the compute lane, pending kernels must not count as time of the swap
         began = time.perf_counter()
-        # A swap may read what it frees beside what it moves: the copy on the host of what stood in the same memory.
+        # A swap may also read a value that it frees: the host copy of an earlier value in the same memory.
         comes_in = instruction.kind is Kind.SWAP_IN
         sources = [value for value in _moved(instruction.reads) if value.on_host == comes_in]
         size_bytes = 0
@@ -122,7 +125,7 @@ class Swapper:
             store[written] = move(value, written, own)
             size_bytes += (store[value] if comes_in else store[written]).held.nbytes
         took_s, value = time.perf_counter() - began, sources[0]
-        with self._lock:  # the first swaps of a period are compute's, others may have lanes of their own
+        with self._lock:  # the compute lane runs the first swaps of a period; other swaps may have their own lanes
             key = (instruction.kind, value.what, value.stage, value.part, size_bytes)
             self._took.setdefault(key, deque(maxlen=_KEPT)).append(took_s)
         for value in instruction.writes:
@@ -132,7 +135,7 @@ class Swapper:
             del store[value]
 
     def took(self) -> LinkSums:
-        """Time of the swaps, from the latest ones of each value.
+        """Compute the time of swaps, from the latest swaps of each value.
 
         The slowest of every fifty is left out, because other work disturbed it.
         """
@@ -143,7 +146,7 @@ class Swapper:
         return found
 
     def written(self, instruction: Instruction, store: Mapping[Value, Any]) -> None:
-        """An instruction has made values on the device.
+        """Report the values that an instruction has written on the device.
 
         Raises:
             MemoryExceeded: they do not fit.
@@ -152,15 +155,16 @@ class Swapper:
             self.memory.wrote(value, store[value])
 
     def freed(self, instruction: Instruction) -> None:
-        """Release the values that an instruction frees."""
+        """Report the values that an instruction frees."""
         inherited = {heir_of(instruction, written) for written in instruction.writes}
         for value in _moved(instruction.frees):
             self.memory.freed(value, value in inherited)
 
     def came(self, value: Value, thing: Any) -> Any:
-        """Note that a value has come from a transfer, to the device or its host.
+        """Report a value received by the device or its host.
 
-        Returns the value in memory of its own.
+        Returns:
+            The value in memory that can be freed.
 
         Raises:
             MemoryExceeded: it does not fit.

@@ -1,9 +1,8 @@
 """Tensor parallelism over a device mesh, as DTensors.
 
-A split becomes parameters, classes and collectives of a real process group.
-
-Rules of this file: names of parameters do not change, so that a checkpoint by global names fits any width. Divided
-parameters are DTensors, whose placements say what they are parts of, or their local parts, which cost less.
+A split is applied to a model's parameters and modules, with collectives of a process group. Parameter names do not
+change, so that a checkpoint by global names fits any tensor-parallel size. Sharded parameters are DTensors with
+placements, or local tensors, which have less overhead.
 """
 
 from collections.abc import Mapping
@@ -21,13 +20,13 @@ from hocket.runtime.tensor_parallel.process_group import ProcessMembers
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
-    """Reduce a whole model, in place, to the part of this process.
+    """Reduce a whole model, in place, to the shard of this process.
 
-    A collective call of the mesh.
+    This is a collective call of the mesh.
 
     Arguments:
-        mesh: of one dimension, with as many devices as the split is wide.
-        local: parameters are local tensors: what an engine needs that keeps weight versions in flat memory.
+        mesh: one-dimensional mesh with as many devices as the split's tensor-parallel size.
+        local: True for local tensors as parameters, as needed by an engine that keeps weight versions in flat memory.
 
     Raises:
         InputError: the mesh or the model does not fit the split.
@@ -44,12 +43,12 @@ def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local
 def as_dtensors(
     model: nn.Module, split: TensorSplit, mesh: DeviceMesh, tensors: Mapping[str, Tensor] | None = None
 ) -> dict[str, DTensor]:
-    """Divided parameters by name as DTensors that share memory with the local ones.
+    """Return sharded parameters by name, as DTensors that share the local memory.
 
     Tied parameters appear under their first name.
 
     Arguments:
-        tensors: local tensors to take instead of the model's own parameters, such as gradients or optimizer state.
+        tensors: local tensors to use in place of the model's parameters, such as gradients or optimizer state.
     """
     found: dict[str, DTensor] = {}
     given = dict(model.named_parameters()) if tensors is None else tensors
@@ -72,5 +71,5 @@ def as_dtensors(
 
 
 def _placement(cut: Cut) -> Placement:
-    # Strided: the part of a device is a part of each piece.
+    # Strided: a device's shard has a part of each piece.
     return Shard(cut.dim) if cut.pieces == 1 else _StridedShard(cut.dim, split_factor=cut.pieces)

@@ -1,7 +1,7 @@
-"""Measurement of one tensor-parallel rank without the others.
+"""Measurement of one tensor-parallel rank without the other ranks.
 
-Rules of this file: the divided model runs alone, and what members reduce and gather among each other is counted but not waited
-for: what that takes follows from the group's links (cost/analytic/tensor_group.py).
+The sharded model runs alone. Collectives between the ranks are counted but not run. Their time follows from the group's
+links (cost/analytic/tensor_group.py).
 """
 
 from collections.abc import Sequence
@@ -28,19 +28,19 @@ def measure_member(
     sequence_parallel: bool = False,
     **options: Any,
 ) -> ModelProfile:
-    """Measure one rank of a `width`-way tensor-parallel job.
+    """Measure one rank of a tensor-parallel job.
 
-    Options as in `hocket.profiling.measure.measure.measure`.
-
-    A profile of a card that the catalogue lists has the catalogue's name of it as its device type, so that cluster files fit.
-
-    Layers and tensors have the names of the undivided job's, so that a plan of groups fits the job.
+    A profile of a GPU in the catalogue has the catalogue's device type, so that it fits cluster files. Layers and
+    tensors have the names of the undivided job, so that a tensor-parallel plan fits the job.
 
     Arguments:
-        sequence_parallel: it works on slices of the sequence, where that can be.
+        width: tensor-parallel size; 1 measures the whole model.
+        microbatch_sizes: samples per microbatch to measure.
+        sequence_parallel: True to use sequence parallelism where possible.
+        options: see `hocket.profiling.measure.measure.measure`.
 
     Raises:
-        RefusedError: the model cannot be divided like this; says which module and why.
+        RefusedError: the model cannot be divided; the error names the module and the reason.
     """
     if width == 1 and sequence_parallel:
         raise InputError("sequence_parallel", "true, for one device", "false", "Set `tensor` to 2 or more.")
@@ -71,7 +71,11 @@ def measure_member(
 class _Count:
     """Collectives of one layer for one microbatch.
 
-    Counts forward and backward, and total bytes.
+    Attributes:
+        reductions: number of all-reduces in (forward, backward).
+        reduced_bytes: their total bytes.
+        gathers: number of all-gathers and reduce-scatters in (forward, backward).
+        gathered_bytes: their total bytes.
     """
 
     reductions: tuple[int, int] = (0, 0)
@@ -81,7 +85,7 @@ class _Count:
 
 
 def _counted(division: Division, captured: Captured, device: torch.device) -> list[_Count]:
-    """Collectives of the layers for one microbatch, counted by running the layers."""
+    """Count the collectives of each layer for one microbatch, by running the layers."""
     members, size = division.members, captured.microbatch_size
     batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
     names = captured.batch_names

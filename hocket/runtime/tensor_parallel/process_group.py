@@ -1,7 +1,7 @@
-"""ProcessMembers: collectives of a tensor-parallel group, over gloo or NCCL.
+"""Collectives of a tensor-parallel group, over gloo or NCCL.
 
-Rules of this file: results are new tensors and waited for. Every process of the group calls the same for tensors of the same
-shapes in the same order.
+Results are new tensors, and the calls block. Every process of the group makes the same calls in the same order, with
+tensors of the same shapes.
 """
 
 import ctypes
@@ -16,25 +16,25 @@ from hocket.profiling.tensor_parallel.group import SingleRank
 class ProcessMembers(SingleRank):
     """Rank of a process group.
 
-    Before `join` it is alone, which is enough to capture a divided model.
+    Before `join` the group has only this rank, which is enough to capture a sharded model.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
 
     def join(self, group: dist.ProcessGroup) -> None:
-        """Use these processes as the group from now on."""
+        """Use this process group from now on."""
         self._group = group
 
     def total(self, tensor: Tensor) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         mine = super().total(tensor)
         if self._group is not None:
             self._group.allreduce([lent(mine)]).wait()
         return mine
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         if self._group is None:
             return super().gathered(tensor, width)
         found = torch.empty((width, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
@@ -43,7 +43,7 @@ class ProcessMembers(SingleRank):
         return found
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """See `Members`."""
+        """See `TensorParallelGroup`."""
         if self._group is None:
             return super().scattered(tensor)
         rows = tensor.detach().contiguous()
@@ -51,19 +51,21 @@ class ProcessMembers(SingleRank):
             found = torch.empty_like(rows[0])
             self._group._reduce_scatter_base(found, rows, dist.ReduceScatterOptions()).wait()
             return found
-        # Gloo's own reduce-scatter takes an all-reduce; this sends no more than it has to, and sums in the order of ranks.
+        # Gloo's own reduce-scatter is an all-reduce. An all-to-all sends fewer bytes, and the sums are added in rank
+        # order.
         parts = torch.empty_like(rows)
         self._group.alltoall_base(lent(parts), lent(rows), [], []).wait()
         return parts.sum(0)
 
     def __deepcopy__(self, memo: object) -> "ProcessMembers":
-        return self  # a copy of the model is of the same group
+        return self  # a copied model keeps its group
 
 
 def lent(tensor: Tensor) -> Tensor:
-    """A contiguous tensor's memory in one dimension, for a blocking transfer.
+    """Return a one-dimensional alias of a contiguous tensor, for a blocking transfer.
 
-    gloo's thread lets go of its tensors a little after it has said that it is done, and memory would be held as long.
+    Gloo's thread releases its tensors a little after it reports completion. With an alias it does not keep the memory
+    alive.
     """
     if tensor.device.type != "cpu" or not tensor.nbytes:
         return tensor.view(-1)

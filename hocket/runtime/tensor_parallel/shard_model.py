@@ -1,9 +1,8 @@
-"""Division: the part of a job that one tensor-parallel rank trains.
+"""Division: the shard of a job that one tensor-parallel rank trains.
 
-It also builds the state of the whole model from the parts.
-
-Rules of this file: stages and schedules are not known here. A member captures and runs its divided model as if it were a
-model of its own; names are those of the whole model, so that a checkpoint fits any width.
+It also builds the state of the whole model from the ranks' shards. A rank captures and runs its sharded model like any
+other model, so this file does not depend on stages and schedules. Names are those of the whole model, so that a
+checkpoint fits any tensor-parallel size.
 """
 
 import copy
@@ -31,20 +30,20 @@ from hocket.util.compatibility import Feature
 
 State = Mapping[str, Mapping[str, Any]]
 Gather = Callable[[Tensor], Iterable[Tensor]]
-"""A tensor of this member's as those of all members, by number."""
+"""All-gather: returns the tensors of all ranks, in rank order."""
 
 _KINDS = tuple(field.name for field in fields(Collectives))
 _SAMPLES = 2
-_TRIED = 8  # features of one member in the weights on which an optimizer is tried
+_TRIED = 8  # rows per rank, and columns, of the weights on which an optimizer is tried
 
 
 class DeferredGroup:
-    """Group of a divided model.
+    """Tensor-parallel group of a sharded model; it counts collectives.
 
     Before `bind`, while models are captured and measured, it consists of one rank.
 
     Attributes:
-        bytes: of all tensors that were summed, and of all that were gathered or scattered (the whole of each), by kind.
+        bytes: total bytes of the collectives' tensors, by kind; for gathers and scatters the whole tensors.
     """
 
     def __init__(self) -> None:
@@ -58,16 +57,16 @@ class DeferredGroup:
         self.forget()
 
     def __deepcopy__(self, memo: object) -> "DeferredGroup":
-        return self  # a copy of the model meets the same members
+        return self  # a copied model keeps its group
 
     def forget(self) -> None:
-        """Count anew."""
+        """Reset the counts."""
         self._counts.clear()
         self.bytes.clear()
 
     @property
     def done(self) -> Collectives:
-        """Number of collectives in forwards and in backwards."""
+        """Numbers of collectives in forwards and in backwards."""
         ways = {kind: CollectiveCounts(self._counts[kind, False], self._counts[kind, True]) for kind in _KINDS}
         return Collectives(**ways)
 
@@ -92,18 +91,22 @@ class DeferredGroup:
 
 
 class Division:
-    """One rank's part of a job.
+    """One rank's shard of a job.
 
     Attributes:
-        split: of the whole model; member: number of this one in its group. job: what it trains.
-        members: with whom the divided model talks.
+        split: tensor-parallel split of the whole model.
+        member: this rank's number in its group.
+        job: job with the sharded model.
+        members: group of the sharded model.
     """
 
     def __init__(self, whole: Job, split: TensorSplit, member: int) -> None:
-        """Divide a job; the whole one is left as it was, and shares what is not divided.
+        """Divide a job.
+
+        The whole job is unchanged. It shares all tensors that are not divided.
 
         Raises:
-            RefusedError: the job's optimizer does something else to a part of a weight.
+            RefusedError: the optimizer's step of a shard differs from that of the whole weight.
         """
         width = split.width
         shapes = ((_TRIED * width, _TRIED), (_TRIED * width,))
@@ -117,14 +120,13 @@ class Division:
         self._cuts = cuts(model, split)
 
     def whole(self, state: State, gather: Gather, keeps: bool = True) -> dict[str, dict[str, Any]]:
-        """Whole state from the parts of the ranks.
+        """Gather whole state from the ranks' shards, one tensor at a time.
 
-        A collective call of the ranks, one tensor at a time.
-
-        Optimizer state that is shaped as its weight is divided as the weight is.
+        This is a collective call of the ranks. Optimizer state with the shape of its weight is divided like the weight.
 
         Arguments:
-            keeps: whether what was divided is among it; otherwise this member only helps the others to it.
+            gather: all-gather between the ranks.
+            keeps: False if this rank only contributes its shards; the result then lacks divided tensors.
         """
 
         def together(name: str, part: Tensor) -> Tensor | None:
@@ -139,7 +141,7 @@ class Division:
         return found
 
     def part(self, state: State) -> dict[str, dict[str, Any]]:
-        """This rank's part of a whole state."""
+        """Cut this rank's shard out of a whole state."""
 
         def own(name: str, whole: Tensor) -> Tensor:
             return part_of(whole, self._cuts[name], self.split.width, self.member)
@@ -147,9 +149,10 @@ class Division:
         return self._turned(state, own)
 
     def _turned(self, state: State, turn: Callable[[str, Tensor], Tensor | None]) -> dict[str, dict[str, Any]]:
-        """State with every divided tensor transformed, one tensor at a time.
+        """Transform every divided tensor of a state, one at a time.
 
-        Each comes with the name of its weight.
+        Arguments:
+            turn: called with the name of the weight and the tensor.
         """
         weights = dict(state["weights"])
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
@@ -161,10 +164,7 @@ class Division:
 
     @property
     def divided(self) -> frozenset[str]:
-        """Names of the divided parameters.
-
-        Each rank has a part of these; of all others it has the whole.
-        """
+        """Names of the divided parameters; each rank has whole copies of all others."""
         return frozenset(self._cuts)
 
     def _divided(self, weights: Mapping[str, Any]) -> list[str]:
@@ -175,7 +175,7 @@ class Division:
 
 
 def _evened(part: Tensor, cut: Cut, width: int) -> Tensor:
-    """A part of words, as long as the longest: what is gathered is of one size."""
+    """Pad a vocabulary shard to the longest, because all-gathers need equal sizes."""
     missing = -(-cut.words // width) - part.shape[cut.dim] if cut.words else 0
     if not missing:
         return part
@@ -184,10 +184,12 @@ def _evened(part: Tensor, cut: Cut, width: int) -> Tensor:
 
 
 def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSplit:
-    """Split of a job's model; sequence-parallel if requested and proved.
+    """Find the tensor-parallel split of a job's model.
+
+    It is sequence-parallel if that is requested and proved to be equivalent.
 
     Raises:
-        RefusedError: it cannot be; says which module and why.
+        RefusedError: the model cannot be divided; the error names the module and the reason.
     """
     batch = job.batch(range(_SAMPLES))
     args, kwargs, _, _ = job.split(batch)
@@ -197,7 +199,7 @@ def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSpl
 
 
 def divided_tensors(captured: Captured) -> frozenset[str]:
-    """Tensors between layers of which each rank has its own part.
+    """Find the tensors between layers that differ between ranks.
 
     These are outputs of column-parallel layers and everything computed from them before a row-parallel layer or a
     cross-entropy, and sequence slices. All other tensors, and their gradients, are equal on all ranks.
