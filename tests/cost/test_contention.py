@@ -1,4 +1,4 @@
-"""Which resources are used by what."""
+"""Resources that instructions use."""
 
 from dataclasses import replace
 
@@ -7,13 +7,16 @@ from hocket.hardware.cluster import Cluster, Level
 
 
 def cluster(shared: bool, host_cores: float | None = None, transfer_cores: float = 0.0) -> Cluster:
-    """Two servers of two devices; both levels shared, or neither."""
+    """Two servers of two devices. Both levels are shared, or neither is."""
     levels = (Level("server", 2, 100.0, shared=shared), Level("cluster", 2, 10.0, shared=shared))
     return Cluster("c", levels, "cpu-core", host_cores=host_cores, transfer_cores=transfer_cores)
 
 
 def test_a_shared_level_has_a_way_out_and_a_way_in() -> None:
-    """A message between servers uses the sender's server's way out and the receiver's way in, whichever devices they are."""
+    """A message between servers uses the way out of one and the way into the other.
+
+    The devices in the servers do not matter.
+    """
     found = transfer_uses(cluster(True), ((1, 2),))
     assert [use.resource for use in found] == [("out", 1, 0, 0), ("in", 1, 1, 0)]
     assert found == transfer_uses(cluster(True), ((0, 3),))
@@ -22,13 +25,16 @@ def test_a_shared_level_has_a_way_out_and_a_way_in() -> None:
 
 
 def test_a_level_that_is_not_shared_has_a_link_for_each_pair() -> None:
-    """Two pairs of devices meet nowhere."""
+    """On a level that is not shared, two pairs of devices share no link."""
     assert transfer_uses(cluster(False), ((0, 2),))[0].resource == ("pair", 1, 0, 2)
     assert transfer_uses(cluster(False), ((1, 3),))[0].resource == ("pair", 1, 1, 3)
 
 
 def test_a_ring_uses_each_component_once_each_way() -> None:
-    """A ring over both servers crosses out of and into each of them once; hops inside a server do not count."""
+    """A ring over both servers crosses out of and into each of them once.
+
+    Hops inside a server do not count.
+    """
     found = {use.resource for use in collective_uses(cluster(True), (0, 1, 2, 3))}
     assert found == {("out", 1, 0, 0), ("in", 1, 0, 0), ("out", 1, 1, 0), ("in", 1, 1, 0)}
     pairs = {use.resource for use in collective_uses(cluster(False), (0, 1, 2, 3))}
@@ -37,7 +43,10 @@ def test_a_ring_uses_each_component_once_each_way() -> None:
 
 
 def test_cores_govern_compute_and_are_loaded_by_transfers() -> None:
-    """Compute shares its server's cores; a transfer loads both ends, twice the one that both ends are on."""
+    """Compute shares its server's cores; a transfer loads both ends.
+
+    If both ends are on one server, it loads that server twice.
+    """
     shared = cluster(True, host_cores=3, transfer_cores=0.5)
     (own,) = compute_uses(shared, 3)
     assert (own.resource, own.load, own.governed) == (("host", 0, 1, 0), 1.0, True)
@@ -51,7 +60,10 @@ def test_cores_govern_compute_and_are_loaded_by_transfers() -> None:
 
 
 def test_a_collective_keeps_cores_of_its_own_busy() -> None:
-    """A collective loads each member's cores with `collective_cores`, a message with `transfer_cores`; without the first both are alike."""
+    """A collective loads each rank's cores with `collective_cores`.
+
+    A message loads them with `transfer_cores`; without `collective_cores`, so does a collective.
+    """
 
     def loads(of: Cluster) -> tuple[float, float]:
         message = next(use.load for use in transfer_uses(of, ((0, 1),)) if use.resource[0] == "host")

@@ -30,7 +30,10 @@ def compute(kind: Kind, stage: int, index: int = 0, again: bool = False) -> Inst
 
 
 def test_seconds_of_compute() -> None:
-    """Forward and backward sum over the stage's layers at the microbatch's samples; recomputation is a forward."""
+    """Forward and backward are sums over the stage's layers.
+
+    Figures are those of the microbatch's samples. A recomputation is a forward.
+    """
     costs = model()
     assert costs.seconds(compute(Kind.FORWARD, 0)) == 6.0
     assert costs.seconds(compute(Kind.FORWARD, 0, again=True)) == 6.0
@@ -41,7 +44,10 @@ def test_seconds_of_compute() -> None:
 
 
 def test_seconds_of_a_load() -> None:
-    """As measured for a whole microbatch, on every type of device alike; nothing where it was not measured."""
+    """A load takes its measured seconds, on every type of device.
+
+    Without a measurement it takes none.
+    """
     profile = replace(model("v100-16gb").profile, load_s=(0.1, 0.2, 0.4, 0.8))
     for on in ("v100-16gb", "p100"):
         costs = CostModel(profile, Cluster("c", LEVELS, on), CUTS, (2, 2, 1))
@@ -52,7 +58,10 @@ def test_seconds_of_a_load() -> None:
 
 
 def test_seconds_of_types_that_the_profile_knows() -> None:
-    """Each layer as it is known there, not by a quotient of peak rates; in bounds the least quotient of any layer."""
+    """On a device type in the profile, each layer has its own seconds there.
+
+    Bounds use the smallest ratio of any layer.
+    """
     there = chain(3, forward_s=[3.0, 4.0, 9.0], backward_s=[5.0, 5.0, 7.0], device_type="p100")
     there = replace(there, layers=tuple(replace(x, step_s=4.0, copy_s=0.25) for x in there.layers))
     here = chain(3, forward_s=[1.0, 2.0, 3.0], device_type="v100-16gb").knowing((there,))
@@ -72,7 +81,10 @@ def test_seconds_of_types_that_the_profile_knows() -> None:
 
 
 def test_other_types_are_the_same_in_all_layers() -> None:
-    """Each once, with an entry for every microbatch size, and the profile's own not among them."""
+    """All layers have the same other device types, each once.
+
+    Each has an entry for every microbatch size, and the profile's own type is not among them.
+    """
     there = chain(3, device_type="p100")
     here = chain(3, device_type="v100-16gb")
     short = replace(there, microbatch_sizes=(1, 2), layers=chain(3, microbatch_sizes=(1, 2)).layers, tensors=())
@@ -89,7 +101,7 @@ def test_other_types_are_the_same_in_all_layers() -> None:
 
 
 def test_a_step_that_keeps_the_old_weights_copies_them() -> None:
-    """A step takes the time of a copy more where it does not free the version that it reads."""
+    """A step that keeps the version that it reads also takes the seconds of a copy."""
     profile = model().profile
     profile = replace(profile, layers=tuple(replace(x, step_s=2.0, copy_s=0.5) for x in profile.layers))
     costs = replace(model(), profile=profile)
@@ -101,7 +113,10 @@ def test_a_step_that_keeps_the_old_weights_copies_them() -> None:
 
 
 def test_the_first_gradients_of_an_update_are_copied_where_replicas_sum_them() -> None:
-    """Into flat tensors; later ones are added there, and a stage without replicas has none."""
+    """The first gradients of an update on replicas are copied into flat tensors.
+
+    Later gradients are added there. A stage without replicas has no flat tensors.
+    """
     profile = model().profile
     profile = replace(profile, layers=tuple(replace(x, copy_s=0.5) for x in profile.layers))
     costs = replace(model(), profile=profile, cuts=(StageCut((0, 1, 2), (0, 1)),))
@@ -113,7 +128,7 @@ def test_the_first_gradients_of_an_update_are_copied_where_replicas_sum_them() -
 
 
 def test_batches() -> None:
-    """A batch is its microbatches."""
+    """A batch consists of its microbatches."""
     costs = replace(model(), samples=(3, 3, 1))
     assert costs.batch_size == 7
     with pytest.raises(InputError, match="samples"):
@@ -121,7 +136,10 @@ def test_batches() -> None:
 
 
 def test_transfers() -> None:
-    """A send takes the link's latency and its bytes' time; nothing else that computes takes any."""
+    """A send takes the link's latency and its bytes' time.
+
+    Compute instructions have no transfer time.
+    """
     value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     send = Instruction(Kind.SEND, 0, 0, 0, "send>1", (value,), (), (value,), peer=1)
     assert model().transfer(send) == (0.5, 2.0)
@@ -129,13 +147,16 @@ def test_transfers() -> None:
 
 
 def test_what_a_device_holds_at_first() -> None:
-    """Weights, optimizer state and buffers of the stages that it hosts."""
+    """A device first holds weights, optimizer state and buffers of its stages."""
     costs = model()
     assert [costs.initial_bytes(d) for d in range(2)] == [16e6, 8e6]
 
 
 def test_another_device_type_takes_the_quotient_of_the_peak_rates() -> None:
-    """A profile of one type of the catalogue serves another; a factor that is given goes before."""
+    """Another device type of the catalogue scales by the ratio of peak rates.
+
+    A given factor is used instead.
+    """
     rates = [device_type(name).flops_per_s["float32"] for name in ("v100-16gb", "p100")]
     costs = model("v100-16gb", "p100")
     assert costs.seconds(compute(Kind.FORWARD, 0)) == pytest.approx(6.0 * rates[0] / rates[1])
@@ -143,7 +164,7 @@ def test_another_device_type_takes_the_quotient_of_the_peak_rates() -> None:
 
 
 def test_mixed_clusters() -> None:
-    """Every device takes the factor of its own type, which a cluster file may describe itself."""
+    """Every device has the factor of its own type, which a cluster file may describe."""
     own = DeviceType("half", 1e9, {"float32": device_type("p100").flops_per_s["float32"] / 2}, 1e9)
     cluster = Cluster("mixed", LEVELS, nodes=(Node("p100", 1), Node("half", 1)), types=(own,))
     costs = replace(model("p100", "p100"), cluster=cluster)
@@ -152,7 +173,7 @@ def test_mixed_clusters() -> None:
 
 
 def test_unknown_types_are_refused() -> None:
-    """A profile of a type that nobody describes serves no other type, but its own."""
+    """A profile of an unknown type can only be used for that type."""
     with pytest.raises(InputError, match="synthetic") as error:
         model("synthetic", "p100").seconds(compute(Kind.FORWARD, 0))
     assert "types" in error.value.next_step
@@ -166,7 +187,10 @@ def test_cuts_must_fit() -> None:
 
 
 def test_what_the_sender_copies_is_its_own_time() -> None:
-    """Inside a server the compute lane copies the message, and the send has nothing left to move; outside it is as it was."""
+    """Inside a server, the compute lane copies a message and the send takes no time.
+
+    Outside it, nothing changes.
+    """
     profile, levels = chain(3, device_type="cpu-core", activation_bytes=3e6), (*LEVELS, Level("cluster", 2, 1e5, 0.5))
     for cuts, inside in ((CUTS, True), ((CUTS[0], StageCut((2,), (2,))), False)):
         program = compile_strategy("flush", stage_shapes(profile, cuts), 3, {})
@@ -184,7 +208,10 @@ def test_what_the_sender_copies_is_its_own_time() -> None:
 
 
 def test_the_engines_own_share() -> None:
-    """Every forward, backward and step takes it, and what begins the transfers behind them; a load takes neither."""
+    """Every forward, backward and step has the engine's share.
+
+    It also has the seconds to begin the transfers after it. A load has neither.
+    """
     profile = chain(3, forward_s=[1.0, 2.0, 3.0], device_type="cpu-core")
     plain = Cluster("c", LEVELS, "cpu-core")
     busy = replace(plain, instruction_s=0.25, post_s=0.0625)
@@ -207,7 +234,10 @@ def test_the_engines_own_share() -> None:
 
 
 def test_replicas_that_share_the_step() -> None:
-    """A scatter and a gather go once round the ring where an all-reduce goes twice; step, copy and optimizer are a part."""
+    """A reduce-scatter and a gather go round the ring once, an all-reduce twice.
+
+    Step, copy and optimizer state are a part of the whole.
+    """
     profile = chain(3, forward_s=[1.0, 2.0, 3.0], weights_bytes=[4e6, 0.0, 2e6], device_type="cpu-core")
     profile = replace(
         profile,
@@ -242,7 +272,10 @@ def test_replicas_that_share_the_step() -> None:
 
 
 def test_stages_share_the_models_variance() -> None:
-    """By their seconds: all stages together vary as the undivided model; on a device that is twice as slow deviations are twice as large."""
+    """Stages have shares of the model's variance by their seconds.
+
+    All stages together vary as the undivided model. On a device that is twice as slow, deviations are twice as large.
+    """
     deviations = {"whole_forward_std_s": (0.5, 0.5, 0.5, 0.5), "whole_backward_std_s": (2.0, 2.0, 2.0, 2.0)}
     profile = replace(chain(3, forward_s=[1.0, 2.0, 3.0], device_type="cpu-core"), **deviations)  # type: ignore[arg-type]
     cluster = Cluster("c", LEVELS, "cpu-core")

@@ -1,4 +1,4 @@
-"""What is on a device all the time, and what the bound over all timings asks for."""
+"""Constant bytes of devices, and sizes for the bound over all timings."""
 
 import pytest
 
@@ -15,7 +15,10 @@ CLUSTER = Cluster("c", (Level("server", 4, 1e6, 1e-4),), "cpu-core")
 
 
 def sizes(strategy: str, *widths: int) -> PlanSizes:
-    """Of a chain of a layer a stage, with 100 bytes of weights and as much optimizer state each."""
+    """Sizes of a chain with one layer in each stage.
+
+    Each has 100 bytes of weights and as much optimizer state.
+    """
     profile = chain(len(widths), activation_bytes=10.0, weights_bytes=100.0, device_type="cpu-core")
     starts = [sum(widths[:s]) for s in range(len(widths))]
     cuts = tuple(StageCut((s,), tuple(range(a, a + w))) for s, (a, w) in enumerate(zip(starts, widths, strict=True)))
@@ -24,14 +27,17 @@ def sizes(strategy: str, *widths: int) -> PlanSizes:
 
 
 def test_pools_hold_every_version_that_ever_lives_at_once() -> None:
-    """With weight stashing three versions on the first of three stages, two on the second, one on the last."""
+    """Pools hold every weight version that lives at the same time.
+
+    With weight stashing there are three versions on the first of three stages, two on the second, one on the last.
+    """
     found = sizes("pipedream", 1, 1, 1)
     assert [found.resident(device) for device in range(3)] == [3 * 100 + 100, 2 * 100 + 100, 100 + 100]
     assert [sizes("two_bw", 1, 1).resident(device) for device in range(2)] == [300, 300]
 
 
 def test_pools_hold_the_buckets_that_are_summed() -> None:
-    """A replicated stage keeps a flat bucket for good; the other stage's gradients are given back."""
+    """A replicated stage keeps a flat bucket; the other stage frees its gradients."""
     found = sizes("flush", 2, 1)
     assert found.resident(0) == found.resident(1) == 100 + 100 + (100 + 64)
     assert found.resident(2) == 200

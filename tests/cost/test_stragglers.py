@@ -1,4 +1,4 @@
-"""Numbers of the slowest of some replicas, against closed forms and draws."""
+"""Slowest of several replicas, compared with closed forms and random draws."""
 
 from math import pi, sqrt
 
@@ -9,7 +9,10 @@ from hocket.cost.stragglers import slowest, tails
 
 
 def test_the_greatest_of_few_normals_has_closed_forms() -> None:
-    """Means of one to three, and the variance of two; of more, figures of published tables (Harter 1961)."""
+    """Maxima of few normals have closed forms: means of one to three, variance of two.
+
+    Figures for more are from published tables (Harter 1961).
+    """
     means, variances = slowest(16)
     assert means[[0, 1]].tolist() == [0.0, 0.0]
     assert variances[1] == pytest.approx(1.0, abs=1e-4)
@@ -21,7 +24,7 @@ def test_the_greatest_of_few_normals_has_closed_forms() -> None:
 
 @pytest.mark.parametrize("r", [2, 7, 40])
 def test_the_greatest_of_many_is_what_draws_say(r: int) -> None:
-    """Mean and variance of 200,000 drawn maxima, to five of their standard errors."""
+    """Maxima of many normals agree with 200,000 draws, to five standard errors."""
     drawn = np.random.default_rng(r).normal(size=(200_000, r)).max(axis=1)
     means, variances = slowest(64)
     assert means[r] == pytest.approx(drawn.mean(), abs=5 * drawn.std() / sqrt(len(drawn)))
@@ -29,7 +32,7 @@ def test_the_greatest_of_many_is_what_draws_say(r: int) -> None:
 
 
 def test_more_replicas_have_a_later_slowest() -> None:
-    """Means rise with the number, slower and slower, for thousands of replicas as well."""
+    """Mean maxima rise more and more slowly, up to thousands of replicas."""
     means, _ = slowest(3072)
     steps = np.diff(means[1:])
     assert len(means) == 3073
@@ -39,7 +42,10 @@ def test_more_replicas_have_a_later_slowest() -> None:
 
 
 def test_tables_of_two_means_apart() -> None:
-    """Lateness and the chance to be overtaken at a distance: what draws say; nothing far out."""
+    """Tables of lateness and of the chance to be overtaken agree with random draws.
+
+    Both are 0 far out.
+    """
     late, tail = tails()
     drawn = np.random.default_rng(3).normal(size=400_000)
     for z in (0.0, 0.5, 1.5):

@@ -15,21 +15,21 @@ CLUSTER = Cluster("two", (Level("server", 2, 100.0, 0.5), Level("cluster", 2, 10
 
 
 def test_a_message_goes_over_the_nearest_common_level() -> None:
-    """Inside a server it takes the server's figures, between servers the cluster's."""
+    """A message has the figures of the nearest common level."""
     assert message(CLUSTER, 0, 1, 200.0) == (0.5, 2.0)
     assert message(CLUSTER, 1, 2, 200.0) == (2.0, 20.0)
 
 
 @pytest.mark.parametrize("group", [(0, 1), (0, 2), (0, 1, 2, 3)])
 def test_an_all_reduce_is_the_ring_of_the_links_file(group: tuple[int, ...]) -> None:
-    """Latency and flow sum up to what `ring_all_reduce_s` says for the level that the group spans."""
+    """Latency and flow add up to `ring_all_reduce_s` for the level of the group."""
     link = CLUSTER.levels[CLUSTER.level_of(group)].link
     found = collective(CLUSTER, Kind.ALL_REDUCE, group, 120.0)
     assert sum(found) == pytest.approx(ring_all_reduce_s(len(group), 120.0, link))
 
 
 def test_half_collectives_take_half() -> None:
-    """An all-reduce is a reduce-scatter and an all-gather; alone nobody communicates."""
+    """An all-reduce is a reduce-scatter and an all-gather; one rank takes no time."""
     whole = collective(CLUSTER, Kind.ALL_REDUCE, (0, 1, 2), 90.0)
     halves = [collective(CLUSTER, kind, (0, 1, 2), 90.0) for kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)]
     assert sum(whole) == pytest.approx(sum(map(sum, halves)))
@@ -38,13 +38,16 @@ def test_half_collectives_take_half() -> None:
 
 
 def test_measured_all_reduce_figures() -> None:
-    """A level's own all-reduce link goes before its point-to-point figures."""
+    """A level's own all-reduce link is used before its point-to-point figures."""
     own = Cluster("own", (Level("server", 2, 100.0, 0.5, all_reduce=Link(50.0, 1.0)),), "cpu-core")
     assert collective(own, Kind.ALL_REDUCE, (0, 1), 100.0) == (2.0, 2.0)
 
 
 def test_rings_side_by_side() -> None:
-    """As many as members of a server have cards of their own, as far as links inside allow; one over a card that they share."""
+    """Rings run in parallel if the devices of a server have separate cards.
+
+    The links inside a server limit them. There is one ring over a shared card.
+    """
 
     def flow_s(group: tuple[int, ...], inside: float, shared: bool) -> float:
         levels = (Level("server", 4, inside, shared=False), Level("cluster", 2, 10.0, shared=shared))
@@ -61,7 +64,7 @@ def test_rings_side_by_side() -> None:
 
 
 def test_ring_hops() -> None:
-    """Every member sends to the next and the last to the first; a device twice is refused."""
+    """Every rank sends to the next and the last to the first; duplicates are refused."""
     assert ring_hops((1, 4, 6)) == ((1, 4), (4, 6), (6, 1))
     assert ring_hops((1,)) == ()
     with pytest.raises(InputError):
@@ -69,14 +72,17 @@ def test_ring_hops() -> None:
 
 
 def test_a_swap_takes_the_host_link() -> None:
-    """Between device and host the device type's own figures hold."""
+    """A swap uses the device type's own host link."""
     kind = DeviceType("own", 1e9, {}, 1e9, host_bandwidth_bytes_per_s=10.0, host_latency_s=0.25)
     cluster = Cluster("one", (Level("server", 1, 1.0),), "own", types=(kind,))
     assert swap(cluster, 0, 30.0) == (0.25, 3.0)
 
 
 def test_measured_halves() -> None:
-    """What was measured of a reduce-scatter and a gather is a share of the all-reduce; nothing is quicker than a ring's half."""
+    """Measured reduce-scatters and gathers are shares of the all-reduce.
+
+    None is faster than a ring's half.
+    """
     ring = Level("server", 2, 100.0, 0.5, all_reduce=Link(50.0, 1.0))
     own = Cluster("own", (replace(ring, reduce_scatter=1.5, all_gather=0.75),), "cpu-core")
     whole_s = sum(collective(own, Kind.ALL_REDUCE, (0, 1), 100.0))

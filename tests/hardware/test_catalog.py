@@ -1,4 +1,4 @@
-"""hardware/catalog: a data file per device type."""
+"""Catalogue of device types: one data file for each type."""
 
 import tomllib
 from dataclasses import fields
@@ -25,13 +25,19 @@ DATA_SHEETS = {
 
 
 def test_the_catalogue_is_complete() -> None:
-    """The device types that the handbook promises, and only files that this test knows the data sheet of."""
+    """The catalogue has all documented device types.
+
+    It has only files with a data sheet in this test.
+    """
     assert set(names()) == set(DATA_SHEETS)
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_file_is_the_data_sheet(name: str) -> None:
-    """Memory, bandwidth and single precision rate are the data sheet's, in bytes and operations a second."""
+    """Memory, bandwidth and single precision rate are those of the data sheet.
+
+    Units are bytes and operations per second.
+    """
     device = device_type(name)
     shown = (device.memory_bytes / 1e9, device.memory_bandwidth_bytes_per_s / 1e9, device.flops_per_s["float32"] / 1e12)
     assert shown == pytest.approx(DATA_SHEETS[name], rel=1e-9)
@@ -39,7 +45,7 @@ def test_every_file_is_the_data_sheet(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_every_file_names_its_source(name: str) -> None:
-    """The name is the file's name, and `source` names maker, document and year."""
+    """The name is the file's name; `source` names maker, document and year."""
     device = device_type(name)
     assert device.name == name
     assert device.source.startswith(("NVIDIA", "AMD"))
@@ -48,7 +54,10 @@ def test_every_file_names_its_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_rates_fall_with_precision(name: str) -> None:
-    """Double precision is slower than single, single than the tensor formats: a swapped pair would show."""
+    """Double precision is slower than single, and single than the tensor formats.
+
+    So a swapped pair would be noticed.
+    """
     rates = device_type(name).flops_per_s
     order = [rates[kind] for kind in ("float64", "float32", "tfloat32", "float16") if kind in rates]
     assert order == sorted(order)
@@ -56,7 +65,10 @@ def test_rates_fall_with_precision(name: str) -> None:
 
 
 def test_an_unknown_name_offers_the_nearest() -> None:
-    """A misspelt name gets the nearest one, whatever its case; a far one hears how to describe its own."""
+    """A misspelt name gets the nearest one as a hint, in any case.
+
+    For other names, the error says how to describe a type.
+    """
     with pytest.raises(InputError, match="Did you mean 'v100-16gb'"):
         device_type("V100-16GB ")
     for name in ("zzzzzzzz", "b200", "h20", "h800"):  # real types, which are no misspelt h100 or h200
@@ -67,7 +79,7 @@ def test_an_unknown_name_offers_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["../catalog/k80", "k80.toml", "", "/etc/passwd"])
 def test_a_name_is_no_path(name: str) -> None:
-    """Nothing outside the catalogue can be reached by a name."""
+    """A name cannot reach files outside the catalogue."""
     with pytest.raises(InputError, match="device type"):
         device_type(name)
 
@@ -81,7 +93,7 @@ def test_a_name_is_no_path(name: str) -> None:
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, wanted: str) -> None:
-    """A file of one's own that is wrong names the place in it."""
+    """A wrong data file is refused, with the place of the error."""
     (tmp_path / "mine.toml").write_text(text)
     monkeypatch.setattr(catalog, "_FOLDER", tmp_path)
     with pytest.raises(InputError, match=r"mine\.toml") as caught:
@@ -90,7 +102,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_new_file_is_a_new_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adding a device type is adding one file with the fields of DeviceType."""
+    """A file with the fields of DeviceType adds a device type."""
     (tmp_path / "mine.toml").write_text(
         "memory_bytes = 1e9\nmemory_bandwidth_bytes_per_s = 2e9\nflops_per_s = { float32 = 3e9 }\nlaunch_s = 4e-6\n"
     )
@@ -101,7 +113,10 @@ def test_a_new_file_is_a_new_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_card_is_known_by_its_drivers_name() -> None:
-    """Each name stands in one file; a card that no file lists keeps its own name."""
+    """A card is known by its driver's name, which is in one file only.
+
+    A card that is not listed keeps its driver's name.
+    """
     assert catalog.type_of_card("NVIDIA H100 80GB HBM3") == "h100"
     assert catalog.type_of_card("NVIDIA A100-SXM4-80GB") == "a100-80gb"
     assert catalog.type_of_card("NVIDIA GeForce RTX 4090") == "NVIDIA GeForce RTX 4090"

@@ -1,4 +1,4 @@
-"""Changes of a cluster: what is named changes, and nothing else."""
+"""Changes to a cluster affect only the named properties."""
 
 from dataclasses import replace
 
@@ -14,13 +14,13 @@ MIXED = Cluster("mixed", LEVELS, nodes=(Node("h100", 4), Node("v100-16gb", 8, me
 
 
 def test_nothing_changes_nothing() -> None:
-    """The cluster as it is."""
+    """An empty change leaves the cluster as it is."""
     assert Change().of(ALIKE) == ALIKE
     assert Change().of(MIXED) == MIXED
 
 
 def test_links() -> None:
-    """Messages and sums over one level; the other stays."""
+    """A change of one level affects its messages and sums; other levels stay."""
     found = Change(bandwidth={"server": 2.0}, latency={"server": 0.5}).of(ALIKE)
     assert found.levels[0] == Level("server", 4, 2e11, 0.5e-6, False, Link(1e11, 1e-6))
     assert replace(found, levels=ALIKE.levels) == ALIKE
@@ -28,7 +28,7 @@ def test_links() -> None:
 
 
 def test_links_to_hosts() -> None:
-    """That of the cluster file, or those of all types; nothing else."""
+    """A change of host links affects the cluster file's link, or those of all types."""
     own = replace(ALIKE, host_link=Link(2e9, 1e-5))
     assert Change(host_link=2.0).of(own) == replace(own, host_link=Link(4e9, 1e-5))
     for cluster in (ALIKE, MIXED):
@@ -41,14 +41,17 @@ def test_links_to_hosts() -> None:
 
 
 def test_memory_of_each_device() -> None:
-    """Of what it has now, by its node or its type."""
+    """A change of memory scales each device's present memory.
+
+    That is its node's or its type's.
+    """
     assert Change(memory=1.1).of(ALIKE).capacity_bytes(5) == pytest.approx(44e9)
     found = Change(memory=1.5).of(MIXED)
     assert [found.capacity_bytes(d) for d in (0, 4)] == pytest.approx([120e9, 15e9])
 
 
 def test_rates() -> None:
-    """Types of their own; what they launch, hold and cost stays."""
+    """A change of rates makes new device types; launches, memory and prices stay."""
     for cluster in (ALIKE, MIXED):
         found = Change(rate=2.0).of(cluster)
         for device in (0, 4):
@@ -61,7 +64,10 @@ def test_rates() -> None:
 
 
 def test_numbers_and_types() -> None:
-    """More servers, a part of one; another type brings its memory and its price along."""
+    """Changes of the number of devices and of their type.
+
+    There are more servers, or a part of one. Another type has its own memory and price.
+    """
     assert [level.width for level in Change(devices=20).of(ALIKE).levels] == [4, 5]
     assert [level.width for level in Change(devices=3).of(ALIKE).levels] == [3]
     found = Change(device_type="h100").of(MIXED)
@@ -82,6 +88,6 @@ def test_numbers_and_types() -> None:
     ],
 )
 def test_what_cannot_be(cluster: Cluster, change: dict[str, object], message: str) -> None:
-    """Told by name."""
+    """Impossible changes are refused by name."""
     with pytest.raises(InputError, match=message):
         Change(**change).of(cluster)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""hardware/cluster.py: devices in a hierarchy of levels."""
+"""Cluster: devices in a hierarchy of levels."""
 
 import re
 from dataclasses import fields
@@ -24,7 +24,7 @@ words = st.text("abcdefghijklmnopqrstuvwxyz -#:'0123456789", min_size=1, max_siz
 
 @st.composite
 def levels_of(draw: st.DrawFn) -> tuple[Level, ...]:
-    """One to four levels of any figures."""
+    """One to four levels with any figures."""
     level_names = draw(st.lists(words, min_size=1, max_size=4, unique=True))
     return tuple(
         Level(
@@ -36,7 +36,7 @@ def levels_of(draw: st.DrawFn) -> tuple[Level, ...]:
 
 @st.composite
 def device_types(draw: st.DrawFn) -> DeviceType:
-    """A device type of one's own."""
+    """A custom device type."""
     return DeviceType(
         "own", draw(positive), {"float32": draw(positive)}, draw(positive), draw(positive), host_shared=draw(st.booleans()),
         price_usd_per_hour=draw(st.none() | positive), source=draw(words),
@@ -45,7 +45,10 @@ def device_types(draw: st.DrawFn) -> DeviceType:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Any legal cluster: of one type or mixed, with types of its own or the catalogue's."""
+    """Any legal cluster, of one device type or several.
+
+    Types are its own or the catalogue's.
+    """
     levels = draw(levels_of())
     types = (draw(device_types()),) if draw(st.booleans()) else ()
     kind = st.sampled_from([*names(), *(t.name for t in types)])
@@ -64,7 +67,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 def flat(width: int = 4) -> Cluster:
-    """Some V100 on one level."""
+    """V100 devices on one level."""
     return Cluster("flat", (Level("server", width, 1e9),), "v100-16gb")
 
 
@@ -75,7 +78,10 @@ def test_round_trip(cluster: Cluster) -> None:
 
 
 def test_sizes_with_units() -> None:
-    """As the command line takes them, wherever bytes or bytes a second are asked for; what is none is told by its key."""
+    """Sizes may have units wherever bytes or bytes per second are expected.
+
+    Units are those of the command line. Errors name the key.
+    """
     text = """
 levels: [{name: server, width: 2, bandwidth_bytes_per_s: 10Gbit/s, all_reduce: {bandwidth_bytes_per_s: 1GB/s}}]
 name: units
@@ -103,7 +109,10 @@ types:
 
 
 def test_the_page_lists_every_key() -> None:
-    """Of a cluster, a level, a node and a type, each in a table of its own, and nothing else; its example is a cluster."""
+    """The documentation lists every key of a cluster, a level, a node and a type.
+
+    Each has a table, without other keys. The page's example is a cluster.
+    """
     page = (Path(__file__).parents[2] / "docs" / "reference" / "cluster-file.md").read_text()
     tables = page.split("\n## ")[1:]
     for table, kind in zip(tables, (Cluster, Level, Node, DeviceType), strict=True):
@@ -115,7 +124,12 @@ def test_the_page_lists_every_key() -> None:
 
 @given(clusters(), st.data())
 def test_levels_follow_from_numbers(cluster: Cluster, data: st.DataObject) -> None:
-    """The nearest common level is the innermost one on which both devices are in one component, found by plain counting."""
+    """The nearest common level is the innermost one that contains both devices.
+
+    It is compared with plain counting.
+
+    It is compared with plain counting.
+    """
     number = st.integers(0, cluster.devices - 1)
     first, second = data.draw(number), data.draw(number)
     position = [(device, device) for device in range(cluster.devices)]
@@ -132,7 +146,12 @@ def test_levels_follow_from_numbers(cluster: Cluster, data: st.DataObject) -> No
 
 @given(clusters(), st.data())
 def test_a_component_holds_its_devices(cluster: Cluster, data: st.DataObject) -> None:
-    """Two devices share a component of level k exactly when a level below k joins them (or they are the same device)."""
+    """Two devices share a component of level k if a level below k joins them.
+
+    Otherwise they do not, unless they are the same device.
+
+    A device shares each component with itself.
+    """
     number = st.integers(0, cluster.devices - 1)
     first, second = data.draw(number), data.draw(number)
     for k in range(len(cluster.levels)):
@@ -141,7 +160,10 @@ def test_a_component_holds_its_devices(cluster: Cluster, data: st.DataObject) ->
 
 
 def test_levels_by_hand() -> None:
-    """Servers of 4 in racks of 2, two racks: three devices of known distance from device 1."""
+    """Levels of known devices: servers of 4 in racks of 2, two racks.
+
+    Three devices are at known distances from device 1.
+    """
     levels = (Level("server", 4, 4e9), Level("rack", 2, 2e9), Level("hall", 2, 1e9))
     cluster = Cluster("hall", levels, "v100-16gb")
     assert cluster.devices == 16
@@ -155,7 +177,7 @@ def test_levels_by_hand() -> None:
 
 @pytest.mark.parametrize("pair", [(0, 4), (-1, 0), (4, 4), (9, 9)])
 def test_numbers_outside_are_refused(pair: tuple[int, int]) -> None:
-    """A device number that does not exist never gets an answer."""
+    """A device number that does not exist is refused."""
     with pytest.raises(InputError, match="numbers 0 to 3"):
         flat(4).level_between(*pair)
     with pytest.raises(InputError, match="0 to 3"):
@@ -163,13 +185,13 @@ def test_numbers_outside_are_refused(pair: tuple[int, int]) -> None:
 
 
 def test_a_link_is_alpha_beta() -> None:
-    """Latency plus bytes over bandwidth."""
+    """Seconds of a link are latency plus bytes over bandwidth."""
     assert Link(1e9, 1e-3).seconds(2e6) == pytest.approx(3e-3)
     assert Level("l", 2, 1e9, 1e-3).link == Link(1e9, 1e-3)
 
 
 def test_mixed_nodes_run_in_numbering_order() -> None:
-    """Each device has its node's type and its node's memory limit; without one, what the type has."""
+    """Each device has its node's type and memory limit, else the type's memory."""
     nodes = (Node("a100-40gb", 3), Node("v100-16gb", 1, memory_bytes=15e9))
     cluster = Cluster("mixed", (Level("l", 4, 1e9),), nodes=nodes)
     assert [cluster.type_of(d).name for d in range(4)] == ["a100-40gb"] * 3 + ["v100-16gb"]
@@ -177,7 +199,7 @@ def test_mixed_nodes_run_in_numbering_order() -> None:
 
 
 def test_a_limit_of_the_whole_cluster() -> None:
-    """`memory_bytes` of the cluster holds where a node says nothing of its own."""
+    """`memory_bytes` of the cluster holds for nodes without a limit."""
     assert Cluster("c", (Level("l", 2, 1e9),), "v100-16gb", memory_bytes=9e9).capacity_bytes(1) == 9e9
     nodes = (Node("a100-40gb", 1), Node("v100-16gb", 1, memory_bytes=15e9))
     mixed = Cluster("m", (Level("l", 2, 1e9),), nodes=nodes, memory_bytes=9e9)
@@ -185,7 +207,7 @@ def test_a_limit_of_the_whole_cluster() -> None:
 
 
 def test_a_type_of_ones_own_wins() -> None:
-    """A type described in the file replaces one of the catalogue."""
+    """A device type in the file replaces one of the catalogue."""
     own = DeviceType("v100-16gb", 1e9, {"float32": 1e12}, 1e11)
     cluster = Cluster("c", (Level("l", 2, 1e9),), "v100-16gb", types=(own,))
     assert cluster.type_of(0) == own
@@ -235,7 +257,10 @@ levels:
     ],
 )
 def test_wrong_files_name_the_place(old: str, new: str, message: str) -> None:
-    """Each kind of mistake in a cluster file gives one error with the place, what was found and what was expected."""
+    """Each mistake in a cluster file gives one error.
+
+    It has the place, what was found and what was expected.
+    """
     assert Cluster.from_yaml(GOOD, "c.yaml").devices == 4
     assert old in GOOD
     with pytest.raises(InputError, match=message):
@@ -243,13 +268,16 @@ def test_wrong_files_name_the_place(old: str, new: str, message: str) -> None:
 
 
 def test_files_are_kept(tmp_path: Path) -> None:
-    """What was saved is read back."""
+    """A saved cluster is read back."""
     flat().save(tmp_path / "c.yaml")
     assert Cluster.read(tmp_path / "c.yaml") == flat()
 
 
 def test_the_examples_cover_the_published_clusters() -> None:
-    """Clusters A, B and C of Table 2.1 stand among the examples with their devices and types."""
+    """Examples include clusters A, B and C of table 2.1, with their devices and types.
+
+    The table is in Narayanan's dissertation.
+    """
     found = {path.stem: Cluster.read(path) for path in EXAMPLES}
     shapes = {name: (tuple(level.width for level in c.levels), c.type_of(0).name) for name, c in found.items()}
     assert shapes["pipedream-a"] == ((4, 4), "v100-16gb")
@@ -265,7 +293,10 @@ def test_the_examples_cover_the_published_clusters() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_read(path: Path) -> None:
-    """Each example is a legal cluster named as its file, explained by comments, and survives writing."""
+    """Each example is a legal cluster with comments, named as its file.
+
+    It survives writing.
+    """
     cluster = Cluster.read(path)
     assert cluster.name == path.stem
     assert path.read_text().startswith("# ")

@@ -15,14 +15,17 @@ INSIDE, OUTSIDE = 240e9, 24e9
 
 
 def servers(shared: bool, width: int = 8, count: int = 4) -> Cluster:
-    """Servers with a fast level inside, and cards outside: one for all devices of a server, or one each."""
+    """Servers with a fast level inside, and network cards outside.
+
+    There is one card for all devices of a server, or one for each.
+    """
     levels = (Level("server", width, INSIDE, 1e-6, False), Level("cluster", count, OUTSIDE, 5e-6, shared))
     return Cluster("servers", levels, "a100-80gb", host_memory_bytes=1e12)
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16, 32]), st.booleans(), st.booleans())
 def test_numbers(width: int, shared: bool, slices: bool) -> None:
-    """As many devices as there are groups, each with the memory of one."""
+    """There are as many devices as groups, each with the memory of one rank."""
     cluster = servers(shared)
     group = grouped(cluster, width, slices)
     assert group.cluster.devices * width == cluster.devices
@@ -32,7 +35,7 @@ def test_numbers(width: int, shared: bool, slices: bool) -> None:
 
 @pytest.mark.parametrize(("width", "names"), [(2, ["server", "cluster"]), (8, ["cluster"]), (16, ["cluster"])])
 def test_levels_that_a_group_fills_are_gone(width: int, names: list[str]) -> None:
-    """And of the others fewer components are left."""
+    """Levels that a group fills are gone; other levels have fewer components."""
     group = grouped(servers(True), width)
     assert [level.name for level in group.cluster.levels] == names
     assert group.inside is not None
@@ -40,7 +43,10 @@ def test_levels_that_a_group_fills_are_gone(width: int, names: list[str]) -> Non
 
 
 def test_whole_messages() -> None:
-    """Every member sends all: over cards of their own as one alone, over a shared one one after the other."""
+    """Every rank sends whole messages.
+
+    Over separate cards this takes as long as for one rank; over a shared one, ranks take turns.
+    """
     assert grouped(servers(False), 8).cluster.levels[0].bandwidth_bytes_per_s == OUTSIDE
     assert grouped(servers(True), 8).cluster.levels[0].bandwidth_bytes_per_s == OUTSIDE / 8
     assert grouped(servers(True), 4).cluster.levels[0].bandwidth_bytes_per_s == INSIDE
@@ -48,7 +54,10 @@ def test_whole_messages() -> None:
 
 @given(st.sampled_from([2, 4, 8]), st.booleans(), st.floats(1e3, 1e9))
 def test_slices(width: int, shared: bool, size_bytes: float) -> None:
-    """A t-th each over the cards, and a gathering inside: section 4.4.1."""
+    """With slices, each rank sends one t-th, and a gather follows inside.
+
+    Source: Narayanan's dissertation, section 4.4.1.
+    """
     group = grouped(servers(shared), width, slices=True)
     found = group.cluster.levels[-1].link.seconds(size_bytes)
     carried = size_bytes / (OUTSIDE * (1 if shared else width))
@@ -57,14 +66,20 @@ def test_slices(width: int, shared: bool, size_bytes: float) -> None:
 
 
 def test_every_member_reduces_its_own() -> None:
-    """Among groups: over one card one after the other, whether messages are sliced or not."""
+    """Ranks all-reduce their own parts among groups; over one card they take turns.
+
+    Slices of messages do not matter.
+    """
     for slices in (False, True):
         assert grouped(servers(True), 8, slices).cluster.levels[0].all_reduce == Link(OUTSIDE / 8, 5e-6)
         assert grouped(servers(False), 8, slices).cluster.levels[0].all_reduce == Link(OUTSIDE, 5e-6)
 
 
 def test_every_member_sums_beside_its_own_computation() -> None:
-    """What sums and computation take from each other stays; members that send over one link share its rate."""
+    """Contention of sums and computation stays as it is with groups.
+
+    Ranks that send over one link share its rate.
+    """
     overlap = OverlapModel(0.9, 1e-3, Rate(1e9, 5e8, 0.1), Rate(2e9, 1e9, 0.1), 1e-5, 2, (1, 2, 4))
     levels = (Level("server", 4, 1e11, shared=False), Level("network", 2, 1e9, overlap=overlap))
     found = grouped(Cluster("two", levels, "v100-16gb"), 2).cluster.levels
@@ -72,7 +87,10 @@ def test_every_member_sums_beside_its_own_computation() -> None:
 
 
 def test_a_ring_inside() -> None:
-    """2 (t - 1) steps of a t-th; nothing alone; measured figures go before."""
+    """A ring inside a group has 2 (t - 1) steps of a t-th.
+
+    A single rank needs no time. Measured figures are used first.
+    """
     group = grouped(servers(True), 4)
     assert group.all_reduce_s(4e6) == pytest.approx(6 * (1e-6 + 1e6 / INSIDE))
     assert grouped(servers(True), 1).all_reduce_s(4e6) == 0
@@ -82,13 +100,13 @@ def test_a_ring_inside() -> None:
 
 
 def test_all_of_a_cluster_is_one_group() -> None:
-    """One device, on a level of one."""
+    """A group of all devices gives one device, on a level of width one."""
     assert [level.width for level in grouped(servers(True), 32).cluster.levels] == [1]
     assert grouped(Cluster("two", (Level("local", 2, 1e9),), "cpu-core"), 2).cluster.devices == 1
 
 
 def test_mixed_clusters() -> None:
-    """Groups are of one type; a type whose devices do not divide is refused."""
+    """Groups have one device type; a type with devices that do not divide is refused."""
     mixed = replace(servers(True), device_type="", nodes=(Node("a100-80gb", 8), Node("v100-32gb", 24)))
     assert [node.devices for node in grouped(mixed, 8).cluster.nodes] == [1, 3]
     odd = replace(servers(True), device_type="", nodes=(Node("a100-80gb", 12), Node("v100-32gb", 20)))
@@ -99,7 +117,7 @@ def test_mixed_clusters() -> None:
 
 
 def test_widths_that_do_not_fit() -> None:
-    """With the level that is cut."""
+    """Widths that do not fit are refused, with the level that they would cut."""
     with pytest.raises(
         InputError, match=r"^tensor: found 3 devices; expected a divisor or a multiple of level server's 8"
     ):
@@ -109,7 +127,10 @@ def test_widths_that_do_not_fit() -> None:
 
 
 def test_members_that_share_memory_take_one_step() -> None:
-    """Two give each other all that they have; more scatter and gather; links of a ring are not asked."""
+    """Ranks that share memory exchange in one step.
+
+    Two ranks exchange everything; more scatter and gather. Links of a ring are not used.
+    """
     level = Level("local", 8, 1e9, 1e-3, all_reduce=Link(1e8, 1e-2), members=Link(1e9, 1e-4))
     cluster = Cluster("local", (level,), "cpu-core")
     two, four = (grouped(cluster, width) for width in (2, 4))

@@ -1,4 +1,4 @@
-"""hardware/links.py: times become latency and bandwidth."""
+"""Fits of latency and bandwidth to transfer times."""
 
 import random
 from dataclasses import replace
@@ -28,7 +28,7 @@ links = st.builds(Link, st.floats(1e6, 1e12), st.floats(1e-7, 1e-2))
 
 @given(links)
 def test_exact_times_give_the_link_back(link: Link) -> None:
-    """From times without noise over 1 KiB to 16 MiB, any link comes back with an error near zero."""
+    """Exact times of 1 KiB to 16 MiB give any link back, with an error near zero."""
     fit = fit_alpha_beta(SIZES, [link.seconds(size) for size in SIZES])
     assert fit.worst_relative_error < 1e-6
     assert fit.samples == len(SIZES)
@@ -38,7 +38,10 @@ def test_exact_times_give_the_link_back(link: Link) -> None:
 
 @given(links, st.integers(2, 64))
 def test_all_reduce_times_give_the_ring_step_back(link: Link, members: int) -> None:
-    """Times of a ring all-reduce, fitted and predicted again, are themselves, whatever the number of members."""
+    """Exact times of a ring all-reduce are predicted by their fit.
+
+    This holds for any number of ranks.
+    """
     seconds = [ring_all_reduce_s(members, size, link) for size in SIZES]
     fit = fit_all_reduce(members, SIZES, seconds)
     for size, time in zip(SIZES, seconds, strict=True):
@@ -47,7 +50,10 @@ def test_all_reduce_times_give_the_ring_step_back(link: Link, members: int) -> N
 
 @given(links, st.integers(0, 2**32))
 def test_disturbed_samples_do_not_move_the_line(link: Link, seed: int) -> None:
-    """One sample in five ten times too slow: latency and bandwidth stay within 5 % wherever they matter."""
+    """If one sample in five is ten times too slow, figures stay within 5 %.
+
+    This holds for latency and bandwidth wherever they matter.
+    """
     assume(SIZES[-1] / link.bandwidth_bytes_per_s > link.latency_s)  # else the bandwidth is lost in the noise
     rng = random.Random(seed)
     sizes = [size for size in SIZES for _ in range(5)]
@@ -60,14 +66,17 @@ def test_disturbed_samples_do_not_move_the_line(link: Link, seed: int) -> None:
 
 
 def test_the_reported_error_is_that_of_the_samples() -> None:
-    """Two sizes, each measured 10 % too high and too low: the line runs between them and the error says so."""
+    """The reported error is that of the samples.
+
+    Two sizes are measured 10 % too high and too low, so the line runs between them.
+    """
     fit = fit_alpha_beta([1e3, 1e3, 1e6, 1e6], [0.9e-3, 1.1e-3, 0.9, 1.1])
     assert 0.05 <= fit.mean_relative_error <= 0.12
     assert fit.mean_relative_error <= fit.worst_relative_error <= 0.25
 
 
 def test_the_latency_is_never_negative() -> None:
-    """Times that grow faster than the size would need a negative latency: it becomes zero."""
+    """Times that would need a negative latency give a latency of zero."""
     fit = fit_alpha_beta([1e3, 1e6], [1e-9, 1e-3])
     assert fit.link.latency_s == 0
     assert fit.link.bandwidth_bytes_per_s > 0
@@ -75,7 +84,11 @@ def test_the_latency_is_never_negative() -> None:
 
 @pytest.mark.parametrize("flat_s", [0.1e-3, 0.11e-3, 0.12e-3])
 def test_short_messages_that_a_shaped_link_lets_pass_do_not_decide(flat_s: float) -> None:
-    """Measured over 200 Mbit/s of a token bucket: up to 16 KiB all took as long, and said 26 Gbit/s or nothing."""
+    """Short messages that a shaped link lets pass do not affect the bandwidth.
+
+    Times are from 200 Mbit/s with a token bucket: messages up to 16 KiB all took as long, and suggested 26 Gbit/s or no
+    growth.
+    """
     sizes = [4.0**k * 1024 for k in range(7)]
     times = [0.109e-3, 0.103e-3, flat_s, 1.556e-3, 9.823e-3, 42.899e-3, 174.464e-3]
     fit = fit_alpha_beta(sizes, times)
@@ -84,7 +97,7 @@ def test_short_messages_that_a_shaped_link_lets_pass_do_not_decide(flat_s: float
 
 
 def test_a_ring_by_hand() -> None:
-    """Four members, 4 MB at 1 GB/s and 10 us: six steps of 1 MB."""
+    """Four ranks, 4 MB at 1 GB/s and 10 us: six steps of 1 MB."""
     assert ring_all_reduce_s(4, 4e6, Link(1e9, 1e-5)) == pytest.approx(6 * (1e-3 + 1e-5))
     assert ring_all_reduce_s(1, 4e6, Link(1e9, 1e-5)) == 0
 
@@ -95,14 +108,14 @@ def test_a_ring_by_hand() -> None:
      ([1.0, 2.0], [float("nan"), 1.0]), ([-1.0, 2.0], [1.0, 2.0]), ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])],
 )  # fmt: skip
 def test_samples_that_say_nothing_are_refused(sizes: list[float], seconds: list[float]) -> None:
-    """Too few, mismatched, impossible or shrinking times give an error, never a made-up link."""
+    """Too few, mismatched, impossible or shrinking times are refused."""
     with pytest.raises(InputError, match="link samples"):
         fit_alpha_beta(sizes, seconds)
 
 
 @pytest.mark.parametrize("members", [1, 0, -1])
 def test_an_all_reduce_needs_two(members: int) -> None:
-    """A fit needs two members, a prediction one."""
+    """A fit needs two ranks, a prediction one."""
     with pytest.raises(InputError, match="members"):
         fit_all_reduce(members, [1.0, 2.0], [1.0, 2.0])
     if members < 1:
@@ -111,7 +124,10 @@ def test_an_all_reduce_needs_two(members: int) -> None:
 
 
 def test_samples_become_levels() -> None:
-    """Samples of two levels and both kinds are fitted apart; a level without samples keeps its figures."""
+    """Samples of two levels and both kinds are fitted separately.
+
+    A level without samples keeps its figures.
+    """
     inner, outer, step = Link(4e9, 1e-5), Link(1e9, 1e-4), Link(5e8, 2e-4)
     samples = [LinkSample(0, POINT_TO_POINT, 2, int(size), inner.seconds(size)) for size in SIZES]
     samples += [LinkSample(2, POINT_TO_POINT, 2, int(size), outer.seconds(size)) for size in SIZES]
@@ -130,7 +146,7 @@ def test_samples_become_levels() -> None:
 
 
 def test_rings_of_different_sizes_are_not_mixed() -> None:
-    """Two member counts on one level are two different steps: refused."""
+    """Two numbers of ranks on one level are refused, because their steps differ."""
     samples = [LinkSample(0, ALL_REDUCE, members, 1024 * members, 1e-3) for members in (2, 3)]
     with pytest.raises(InputError, match=r"level 0: found \[2, 3\] members"):
         fit_samples(samples)
@@ -139,7 +155,10 @@ def test_rings_of_different_sizes_are_not_mixed() -> None:
 
 
 def test_cores_of_collectives_are_those_of_undisturbed_ones() -> None:
-    """Half of the transfers waited for cores that others had: what the rest kept busy counts, and the busiest large size."""
+    """Cores of collectives are those of undisturbed ones.
+
+    Half of the transfers waited for cores that other processes used. The others count, and the busiest large size.
+    """
     assert undisturbed_cores([1.0, 1.0, 4.0, 8.0], [0.9, 0.9, 0.9, 0.9]) == pytest.approx(0.9)
     small, large, largest = (
         LinkSample(0, ALL_REDUCE, 2, size, 1e-3, busy) for size, busy in ((1024, 1.4), (2**20, 0.9), (2**24, 0.5))

@@ -1,4 +1,4 @@
-"""hardware/overlap.py: equations 3 to 15 of LIBRA, by hand and as properties."""
+"""Overlap model: equations 3 to 15 of LIBRA, by hand and as properties."""
 
 from math import exp
 
@@ -36,7 +36,10 @@ def test_computation_that_ends_first_leaves_communication() -> None:
 
 
 def test_a_backward_of_three_buckets_by_hand() -> None:
-    """Equations 12 to 15; the second bucket's gradients are not there when the first is moved, the third's are."""
+    """A backward of three buckets, by equations 12 to 15.
+
+    The second bucket's gradients are not there when the first is moved; the third's are.
+    """
     stages = PLAIN.stages((8e6, 8e6, 8e6), (0.01, 0.01, 0.002), (5000, 5000, 5000))
     assert stages[0] == pytest.approx(OverlapStage(0.0, 0.01, 0.0))
     # 12 ms are left, of which 5 are done in 10 ms; the second bucket waits for 5 more.
@@ -50,7 +53,11 @@ def test_a_backward_of_three_buckets_by_hand() -> None:
 @examples(100)
 @given(gradients(6), models(), st.data())
 def test_between_its_parts_and_their_sum(found, model: OverlapModel, data: st.DataObject) -> None:  # type: ignore[no-untyped-def]
-    """Never quicker than computation or all all-reduces alone; never slower than one after the other (assumption 3)."""
+    """Overlap is between its parts and their sum.
+
+    It is never faster than computation or all all-reduces alone, and never slower than one after the other (assumption
+    3).
+    """
     threads = data.draw(
         st.lists(st.integers(1, 4096), min_size=len(found.sizes_bytes), max_size=len(found.sizes_bytes))
     )
@@ -96,6 +103,6 @@ def test_wrong_figures(wrong, told: str) -> None:  # type: ignore[no-untyped-def
 
 
 def test_threads_with_which_something_stands_still_are_not_usable() -> None:
-    """Too many leave nothing to computation, too few move nothing."""
+    """Too many threads stop computation, too few move no bytes: neither is usable."""
     model = OverlapModel(1.0, 0.1, Rate(1e9, 2e9, 0.5), Rate(1e9, 2e9, 0.5), 0.0, 2, (1, 2, 4, 8, 16))
     assert model.usable == (2, 4, 8)

@@ -1,4 +1,4 @@
-"""Parts of a cluster: which there are, that they are clusters, and what they cost."""
+"""Sub-clusters of a cluster: their number, validity and prices."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_kinds_of_a_mixed_cluster() -> None:
 @examples(50)
 @given(cluster=clusters())
 def test_every_part_is_a_cluster(cluster: Cluster) -> None:
-    """Of fewer devices, each another one; it reads back as it was written."""
+    """Every sub-cluster is a different, smaller cluster with a text form."""
     found = parts(cluster)
     assert found[-1].cluster == cluster
     assert all(part.devices < cluster.devices for part in found[:-1])
@@ -52,7 +52,10 @@ def test_every_part_is_a_cluster(cluster: Cluster) -> None:
 
 
 def test_whose_price_counts() -> None:
-    """The node's, else the cluster's, else the type's; where one is not known the whole's is not."""
+    """The node's price counts, else the cluster's, else the type's.
+
+    If one is unknown, so is the price of the whole.
+    """
     assert price_of(replace(MIXED, price_usd_per_hour=1.5), 0) == 1.5
     assert price_of(MIXED, 0) == 12.29
     assert price_of(replace(MIXED, price_usd_per_hour=1.5), 4) == 2.0
@@ -62,14 +65,14 @@ def test_whose_price_counts() -> None:
 
 @pytest.mark.parametrize("text", ["price_usd_per_hour: -1", "price_usd_per_hour: .inf", "price: 1"])
 def test_wrong_prices_are_refused(text: str) -> None:
-    """By name."""
+    """Wrong prices are refused by name."""
     with pytest.raises(InputError, match="price"):
         Cluster.from_yaml(ALIKE.to_yaml().replace("price_usd_per_hour: 3.0", text))
 
 
 @pytest.mark.parametrize("name", ["a100-servers", "mixed", "pipedream-a", "pipedream-b"])
 def test_examples_say_what_they_cost_and_who_says_so(name: str) -> None:
-    """Each device has a price, and prices have a source."""
+    """In the examples, each device has a price, and prices have a source."""
     cluster = Cluster.read(EXAMPLES / f"{name}.yaml")
     assert (usd_per_hour(cluster) or 0) > cluster.devices
     assert cluster.price_source

@@ -1,4 +1,4 @@
-"""Calibration: what a device was found to take is learned by kind of operator, and holds for another model."""
+"""Calibration: factors fitted to one profile hold for another model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,12 +39,15 @@ def other():  # type: ignore[no-untyped-def]
 
 
 def whole_s(profile, side):  # type: ignore[no-untyped-def]
-    """Of the largest microbatches."""
+    """Seconds of the model with the largest microbatches."""
     return sum(getattr(layer, f"{side}_s")[-1] for layer in profile.layers)
 
 
 def test_what_one_model_teaches_holds_for_another(one, other) -> None:  # type: ignore[no-untyped-def]
-    """On a device that takes as many times longer as the kinds say, the other model is foreseen within a tenth, without it not."""
+    """Factors fitted to one model predict another within a tenth.
+
+    Without them, the prediction is worse. The device is slower by the factors of its kinds of operators.
+    """
     measured = costed(one, CORE, TRUTH)
     found = learned(one, measured, CORE)
     truth, believed, before = costed(other, CORE, TRUTH), costed(other, CORE, found), costed(other, CORE)
@@ -60,7 +63,10 @@ def test_what_one_model_teaches_holds_for_another(one, other) -> None:  # type: 
 
 
 def test_kinds_that_were_not_seen_have_the_factor_of_all(one) -> None:  # type: ignore[no-untyped-def]
-    """A device three times as slow as it was thought to be is that for everything."""
+    """Kinds that did not occur have the factor of all kinds.
+
+    The device is three times as slow as estimated for everything.
+    """
     plain = costed(one, CORE)
     slow = replace(
         plain,
@@ -75,7 +81,7 @@ def test_kinds_that_were_not_seen_have_the_factor_of_all(one) -> None:  # type: 
 
 
 def test_seconds_by_kind() -> None:
-    """What the launch decides is a kind of its own; the factors multiply what was worked out."""
+    """Operators bound by their launch are a separate kind; factors multiply estimates."""
     operators = (MemoryPass(0.0), MemoryPass(1e9), Product(512, 512, 512, element_bytes=4))
     found = by_kind(operators, CORE, "float32")
     assert set(found) == {LAUNCH, "pass", "product"}
@@ -86,7 +92,7 @@ def test_seconds_by_kind() -> None:
 
 
 def test_it_is_a_file(tmp_path: Path) -> None:
-    """Text and back; what is no calibration is refused, and so are factors that nothing has."""
+    """A calibration survives its text form; other documents and factors are refused."""
     TRUTH.save(tmp_path / "c.yaml")
     assert Calibration.read(tmp_path / "c.yaml") == TRUTH
     with pytest.raises(InputError, match="hocket calibrate"):
@@ -98,7 +104,7 @@ def test_it_is_a_file(tmp_path: Path) -> None:
 
 
 def test_what_does_not_belong_together_is_refused(one, other) -> None:  # type: ignore[no-untyped-def]
-    """Two models, other sizes, another device type."""
+    """Profiles of two models, other sizes or another device type are refused."""
     measured = costed(one, CORE)
     with pytest.raises(InputError, match="another model"):
         learned(other, measured, CORE)
@@ -109,7 +115,10 @@ def test_what_does_not_belong_together_is_refused(one, other) -> None:  # type: 
 
 
 def test_planning_by_sizes_with_it() -> None:
-    """Every product takes as many times longer; memory is what it was, and so is a plan of one device type."""
+    """Calibration of an analytic model scales seconds, but not memory.
+
+    The predicted iteration gets longer. A calibration of another device type is refused.
+    """
     a100 = SERVERS.type_of(0)
     halves = dict.fromkeys((*KINDS, LAUNCH), 2.0)
     twice = Calibration(a100.name, halves, halves, 2.0, "a test")

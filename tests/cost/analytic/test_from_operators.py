@@ -1,4 +1,7 @@
-"""A sketched job on a device type: what the analytic profile of the same sizes says, and a profile that plans are made of."""
+"""Estimated profile of a sketched job on a device type.
+
+It agrees with the analytic profile of the same sizes, and plans can be made from it.
+"""
 
 from dataclasses import replace
 
@@ -42,14 +45,17 @@ def make_job() -> Job:
 
 @pytest.fixture(scope="module")
 def sketched(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    """The job's sketch: its file is run on fake tensors."""
+    """Sketch of the job: its file is run on fake tensors."""
     path = tmp_path_factory.mktemp("job") / "job.py"
     path.write_text(f"from {__name__} import make_job")
     return sketch(path, (1, 4))
 
 
 def by_sizes(causal: bool) -> ModelProfile:
-    """The same model, as the analytic planner knows it; gradients are added to those of earlier microbatches: two read, one written."""
+    """Analytic profile of the same model.
+
+    Gradients are added to those of earlier microbatches: two reads, one write.
+    """
     sizes = Transformer(
         "gpt",
         LAYERS,
@@ -66,13 +72,15 @@ def by_sizes(causal: bool) -> ModelProfile:
 
 
 def in_blocks(profile: ModelProfile, name: str, k: int) -> float:
-    """A figure's sum over the model's blocks."""
+    """Sum of a figure over the model's blocks."""
     return sum(float(getattr(x, name)[k]) for x in profile.layers if x.name.startswith("block"))
 
 
 def test_a_gpt_is_what_its_sizes_say(sketched) -> None:  # type: ignore[no-untyped-def]
-    """Parameters and operations exactly; stashes but for the statistics of normalisations; seconds within 7 %: biases are part
-    of the products, whose gradients are sums.
+    """The profile of a GPT agrees with the analytic model.
+
+    Parameters and operations agree exactly, stashes except for the statistics of normalisations, and seconds within 7
+    %: biases are part of the products, and their gradients are sums.
     """
     found, known = costed(sketched, A100), by_sizes(causal=True)
     # The field counts what lies ahead of a position, too; the analytic planner leaves it out.
@@ -86,7 +94,7 @@ def test_a_gpt_is_what_its_sizes_say(sketched) -> None:  # type: ignore[no-untyp
 
 
 def test_it_is_a_profile_like_any_other(sketched) -> None:  # type: ignore[no-untyped-def]
-    """It is saved and read, planned for its device type, and quicker devices take less."""
+    """The profile is saved, read and planned with; faster devices take less time."""
     found = costed(sketched, A100)
     assert found.device_type == "a100-80gb"
     assert found.source.startswith("worked out")
@@ -103,7 +111,10 @@ def test_it_is_a_profile_like_any_other(sketched) -> None:  # type: ignore[no-un
 
 
 def test_seconds_of_an_operator() -> None:
-    """Half of the operations take half the time; shorter numbers take their own rate, or that of whole ones."""
+    """Half of the operations take half the time.
+
+    TensorFloat-32 has its own rate, or that of float32 on a device without one.
+    """
     whole = Product(4096, 4096, 4096, dtype="float32")
     assert operator_s(replace(whole, done=0.5), A100, "") == pytest.approx(operator_s(whole, A100, "") / 2)
     short = replace(whole, dtype="tfloat32")

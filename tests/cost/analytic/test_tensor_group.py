@@ -1,4 +1,4 @@
-"""Profiles of groups: members' seconds, and what they take to reduce."""
+"""Profiles of tensor-parallel groups: seconds of ranks, with their reductions."""
 
 import pytest
 
@@ -15,7 +15,11 @@ GPT = Transformer("gpt", 2, 512, 8, 1024, 128)
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_members_wait_for_what_they_reduce(recompute: str) -> None:
-    """Two of a microbatch's activations a block and way, two more where the forward runs again; all else is the same."""
+    """Ranks wait for their reductions.
+
+    These are two of a microbatch's activations for each block and direction, and two more if the forward is recomputed.
+    Everything else stays the same.
+    """
     a100 = catalog.device_type("a100-80gb")
     group = grouped(Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb"), 4)
     own = analytic(GPT, a100, tensor=4, recompute=recompute)
@@ -32,7 +36,11 @@ def test_members_wait_for_what_they_reduce(recompute: str) -> None:
 
 
 def test_slices_are_gathered_and_scattered() -> None:
-    """A block's four halves of reductions forward, in the backward as many and two of what columns read; its norms' gradients."""
+    """With sequence parallelism, ranks wait for gathers and scatters.
+
+    A block has four halves of reductions in the forward. The backward has as many, two gathers of the inputs of
+    columns, and the norms' gradients.
+    """
     a100 = catalog.device_type("a100-80gb")
     group = grouped(Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb"), 4)
     own = analytic(GPT, a100, tensor=4, sequence_parallel=True)
@@ -48,13 +56,13 @@ def test_slices_are_gathered_and_scattered() -> None:
 
 
 def test_a_device_alone_reduces_nothing() -> None:
-    """The same profile."""
+    """A single device has the same profile."""
     own = analytic(GPT, catalog.device_type("a100-80gb"))
     assert of_group(own, grouped(Cluster("server", (Level("server", 4, 100e9),), "a100-80gb"), 1)) is own
 
 
 def test_other_devices_exchange_as_quickly() -> None:
-    """What members compute takes another time on devices that the profile does not know; what they reduce takes the same."""
+    """Unknown device types scale computation, but not reductions."""
     a100 = catalog.device_type("a100-80gb")
     server = Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb")
     group = grouped(Change(rate=2.0).of(server), 4)

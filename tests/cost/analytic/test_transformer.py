@@ -1,4 +1,4 @@
-"""Profiles that are worked out."""
+"""Analytic profiles of transformers."""
 
 from dataclasses import replace
 
@@ -18,7 +18,10 @@ GPT = Transformer("gpt", 4, 2304, 24, 51200, 2048)
 
 
 def test_layers_have_their_operators_seconds() -> None:
-    """For every microbatch size; operations are those of products; a profile as any other, with its text."""
+    """Layers have the seconds of their operators, for every microbatch size.
+
+    Operations are those of products. The profile has an ordinary text form.
+    """
     profile = analytic(GPT, A100, microbatch_sizes=(1, 4))
     for k, size in enumerate((1, 4)):
         for layer, block in zip(profile.layers, blocks_of(GPT, size), strict=True):
@@ -29,7 +32,10 @@ def test_layers_have_their_operators_seconds() -> None:
 
 
 def test_gradients_that_are_added_in_a_pass_of_their_own() -> None:
-    """Backwards of all layers take that pass longer, however large the microbatch is; nothing else does."""
+    """Backwards include a separate pass that adds gradients, if there is one.
+
+    It takes the same time for any microbatch size, and changes nothing else.
+    """
     own, without = (
         analytic(GPT, A100, precision=Precision(adding_bytes=moved), microbatch_sizes=(1, 4)) for moved in (10, 0)
     )
@@ -42,7 +48,7 @@ def test_gradients_that_are_added_in_a_pass_of_their_own() -> None:
 
 
 def test_bytes_of_weights_and_state() -> None:
-    """18 bytes a parameter, of which the tied embedding has two copies that are counted once."""
+    """A parameter has 18 bytes; both copies of a tied embedding count once."""
     profile = analytic(GPT, A100)
     assert profile.unique_weights_bytes == 2 * (GPT.parameters + GPT.vocabulary * GPT.hidden)
     untied = analytic(Transformer("gpt", 4, 2304, 24, 51200, 2048, tied=False), A100)
@@ -53,7 +59,10 @@ def test_bytes_of_weights_and_state() -> None:
 
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_recomputation_trades_seconds_for_bytes(tensor: int) -> None:
-    """Nothing, what attention keeps, all but a block's input; what is made again is there while the backward runs."""
+    """Recomputation trades seconds for bytes: none, selective or full.
+
+    Recomputed tensors are there while the backward runs.
+    """
     blocks = [analytic(GPT, A100, tensor=tensor, recompute=how).layers[1] for how in RECOMPUTE]
     kept = [block.stash_bytes[0] for block in blocks]
     assert kept[0] > kept[1] > kept[2] == 2 * GPT.sequence * GPT.hidden
@@ -67,7 +76,10 @@ def test_recomputation_trades_seconds_for_bytes(tensor: int) -> None:
 
 
 def test_what_is_refused() -> None:
-    """A word that is none, a width that does not divide, numbers that there is no rate for."""
+    """Invalid arguments are refused.
+
+    These are unknown words, widths that do not divide, and data types without a rate.
+    """
     with pytest.raises(InputError, match=r"^recompute: found 'some'; expected one of none, selective, full"):
         analytic(GPT, A100, recompute="some")
     with pytest.raises(InputError, match=r"^tensor: found 5; expected a divisor of heads, 24"):

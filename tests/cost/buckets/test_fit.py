@@ -1,4 +1,4 @@
-"""cost/buckets/fit.py: what was drawn from a model is found again."""
+"""Fits of overlap models find the model that samples were drawn from."""
 
 import random
 
@@ -15,7 +15,7 @@ THREADS = (128, 256, 512, 1024, 2048, 4096)
 
 
 def drawn(model: OverlapModel, noise: float, seed: int) -> tuple[list[Computed], list[Moved]]:
-    """Tasks as they take with a model, each up to `noise` more or less."""
+    """Tasks with the seconds of a model, each changed by up to `noise`."""
     rng = random.Random(seed)
 
     def seen(seconds: float) -> float:
@@ -48,7 +48,7 @@ def test_without_noise_predictions_are_exact(model: OverlapModel) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_reported_and_averaged(seed: int) -> None:
-    """Times that are 5 % off in either direction: errors of the fit say so, the model is nearer to the truth."""
+    """Noise of 5 % shows in the errors of the fit; the model is nearer to the truth."""
     found = fit(*drawn(V100, 0.05, seed), V100.workers)
     for error in found[1:]:
         assert 0.01 < error < 0.05

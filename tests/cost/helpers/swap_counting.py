@@ -1,7 +1,8 @@
-"""Swaps counted one by one: a memory that holds tensors, and operations that ask for them. Knows no formula.
+"""Swaps counted one by one, without formulas.
 
-An operation names what it reads, makes and ends. Before it, its device loads what is missing; after it, whatever the next operation
-does not use is evicted, and between tasks everything is. What is evicted is written to the host if it is new there, or always.
+A memory holds tensors, and operations ask for them. An operation names the tensors that it reads, makes and ends.
+Before it, its device loads missing tensors. After it, all tensors that the next operation does not use are evicted;
+between tasks, all tensors are. An evicted tensor is written to the host if it is new there, or always.
 """
 
 from collections import Counter
@@ -15,7 +16,12 @@ Key = tuple[SwapKind, int, int]  # kind, layer, microbatch (-1 for none)
 
 @dataclass
 class Operation:
-    """One pack, one microbatch (or an update): `task` is what its device keeps things for; `sends` go to another device."""
+    """One pack and one microbatch, or an update.
+
+    Attributes:
+        task: the task that its device keeps tensors for.
+        sends: tensors that go to another device.
+    """
 
     device: int
     task: tuple[object, ...]
@@ -26,7 +32,7 @@ class Operation:
 
 
 def operations(layers: int, scheme: Scheme) -> list[Operation]:
-    """One replica's operations, in an order in which each finds what it reads."""
+    """One replica's operations, in an order in which each finds its inputs."""
     firsts = scheme.first_layers(layers)
     packs = [range(a, e) for a, e in pairwise((*firsts, layers))]
     ahead = [range(a, e) for a, e in pairwise((*scheme.first_forward_layers(layers), layers))]
@@ -81,7 +87,8 @@ def count(layers: list[SwapLayer], scheme: Scheme, keeps: bool = False) -> dict[
     """Bytes by kind.
 
     Arguments:
-        keeps: what the next operation of a device uses stays although it is another task (least recently used goes first).
+        keeps: True if tensors of a device's next operation stay even if it is another task (least recently used goes
+            first).
     """
     host: Counter[SwapKind] = Counter()
     peer: Counter[SwapKind] = Counter()

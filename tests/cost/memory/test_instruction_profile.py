@@ -1,4 +1,4 @@
-"""The inside of forwards and backwards: memory between their beginnings and ends."""
+"""Memory inside forwards and backwards, between their begin and end."""
 
 from dataclasses import replace
 
@@ -25,8 +25,11 @@ PROFILE = chain(
 
 
 def test_a_stash_grows_with_the_layers_and_goes_with_them() -> None:
-    """In a forward what later layers will keep is not there yet; in a backward what later layers kept has gone, and gradients have come
-    if it is the first of its update."""
+    """A stash grows during a forward and shrinks during a backward.
+
+    In a forward, the stash of later layers is not there yet. In a backward, the stash of later layers is gone;
+    gradients have been added if it is the first of its update.
+    """
     names = tuple(layer.name for layer in PROFILE.layers)
     plan = Plan("data_parallel", PROFILE.name, 2, 1, (PlanStage(names, (0,)),), CLUSTER)
     outcome = played(plan, PROFILE, repeats=1)
@@ -41,7 +44,10 @@ def test_a_stash_grows_with_the_layers_and_goes_with_them() -> None:
 
 
 def test_gradients_that_are_summed_have_their_memory_already() -> None:
-    """Of replicas what a backward frees is all free."""
+    """With replicas, gradients have their memory from the beginning.
+
+    So all memory that a backward frees is free.
+    """
     names = tuple(layer.name for layer in PROFILE.layers)
     plan = Plan("data_parallel", PROFILE.name, 2, 1, (PlanStage(names, (0, 1)),), CLUSTER)
     outcome = played(plan, PROFILE, repeats=1)
@@ -50,7 +56,7 @@ def test_gradients_that_are_summed_have_their_memory_already() -> None:
 
 
 def test_a_forward_whose_stash_is_made_again_keeps_none() -> None:
-    """The second one does."""
+    """A forward with recomputation keeps no stash; the second forward does."""
     names = tuple(layer.name for layer in PROFILE.layers)
     plan = Plan("data_parallel", PROFILE.name, 1, 1, (PlanStage(names, (0,), recompute=True),), CLUSTER)
     outcome = played(plan, PROFILE, repeats=1)

@@ -1,4 +1,7 @@
-"""What a forward and a backward hold while they go through a stage's layers, worked out by hand."""
+"""Memory of a forward and a backward on their way through a stage's layers.
+
+Expected figures are computed by hand.
+"""
 
 from dataclasses import replace
 
@@ -14,8 +17,8 @@ from hocket.profiling.profile import ModelProfile
 def known() -> ModelProfile:
     """Three layers with outputs of 10, 20 and 30 bytes.
 
-    The first output is kept by the layer that reads it, the second by nobody; layers keep 1, 2 and 3 bytes inside. A
-    backward takes 5, 7 and 9 bytes in a layer, and 8 in the last when it makes that one's gradients of 4 bytes.
+    The first output is kept by the layer that reads it, the second by no layer. Layers keep 1, 2 and 3 bytes inside. A
+    backward takes 5, 7 and 9 bytes in a layer, and 8 in the last one when it makes its gradients of 4 bytes.
     """
     plain = chain(3, activation_bytes=[10.0, 20.0, 30.0], weights_bytes=[0.0, 0.0, 4.0])
     layers = tuple(
@@ -30,20 +33,26 @@ def known() -> ModelProfile:
 
 
 def walk(profile: ModelProfile, layers: tuple[int, ...]) -> Walk:
-    """Over some layers at one sample, with one bucket."""
+    """Walk over some layers at one sample, with one bucket."""
     made = np.array([[profile.layers[i].gradients_bytes] for i in layers])
     return Walk.of(profile, Columns(profile).at(1), layers, made)
 
 
 def test_a_tensor_belongs_to_the_stage_whose_layers_keep_it() -> None:
-    """Of layers 0 and 1 the stash holds the tensor between them; cut apart, neither stage's stash does."""
+    """A tensor belongs to the stash of a stage with layers that keep it.
+
+    The stash of layers 0 and 1 has the tensor between them. If they are separate stages, no stash has it.
+    """
     assert walk(known(), (0, 1)).stash_bytes == 1 + 10 + 2
     assert walk(known(), (0,)).stash_bytes == 1
     assert walk(known(), (1, 2)).stash_bytes == 2 + 3
 
 
 def test_a_backward_frees_what_is_kept_when_its_last_keeper_is_done() -> None:
-    """In layer 1 the tensor that it keeps is there still; in layer 0 it is gone, and its gradient has come."""
+    """A kept tensor is freed after the backward of its last keeper.
+
+    In layer 1 the tensor that it keeps still exists. In layer 0 it is gone, and its gradient exists.
+    """
     found = walk(known(), (0, 1))
     stash = 13
     in_layer_1 = 1 + 10 + 7
@@ -52,7 +61,10 @@ def test_a_backward_frees_what_is_kept_when_its_last_keeper_is_done() -> None:
 
 
 def test_gradients_that_are_made_are_counted_once() -> None:
-    """With the layer that makes them they are among what it takes; for the layers before it they are there."""
+    """New weight gradients count once.
+
+    In the layer that makes them they are part of its backward's bytes; in the layers before it they exist.
+    """
     found = walk(known(), (1, 2))
     first = 2 + 13  # in layer 2, with layer 1's inside
     then = (
@@ -64,7 +76,7 @@ def test_gradients_that_are_made_are_counted_once() -> None:
 
 
 def branching() -> ModelProfile:
-    """The chain above with the first output read by layers 1 and 2, and kept by nobody."""
+    """The chain above, with the first output read by layers 1 and 2 and kept by none."""
     profile = known()
     targets = {0: (1, 2)}
     tensors = tuple(replace(t, targets=targets.get(t.source, t.targets), kept_by=()) for t in profile.tensors)
@@ -73,7 +85,10 @@ def branching() -> ModelProfile:
 
 
 def test_gradients_that_meet_are_added_out_of_place() -> None:
-    """In layer 1 the gradient that came from layer 2, its own, and their sum are there; its output's is gone."""
+    """Gradients that meet are added out of place.
+
+    In layer 1, the gradient from layer 2, its own, and their sum exist; its output's gradient is gone.
+    """
     found = walk(branching(), (0, 1, 2))
     first = 3 + 3 + 9
     met = 1 + 3 * 10
@@ -82,7 +97,10 @@ def test_gradients_that_meet_are_added_out_of_place() -> None:
 
 
 def test_a_gradient_from_another_stage_meets_those_of_this_one() -> None:
-    """With one other reader the sum of both is new; with two it is there before any layer goes backward."""
+    """A gradient from another stage is added to those of this stage.
+
+    With one other reader, the sum of both is new. With two, it exists before any layer's backward.
+    """
     profile = branching()
     made, first = np.zeros((2, 1)), next(i for i, t in enumerate(profile.tensors) if t.source == 0)
     alone = Walk.of(profile, Columns(profile).at(1), (0, 1), made)
@@ -94,7 +112,10 @@ def test_a_gradient_from_another_stage_meets_those_of_this_one() -> None:
 
 
 def test_a_forward_holds_what_passes_and_what_it_keeps() -> None:
-    """A tensor that nobody keeps is gone when its reader is done; without a stash none of them stays."""
+    """A forward holds passing tensors and tensors that it keeps.
+
+    A tensor that no layer keeps is gone after its reader. Without a stash none of them stays.
+    """
     profile = known()
     assert walk(profile, (0, 1)).forward_peak(kept=True, leaves=True) == (1 + 10) + (2 + 20)
     assert walk(profile, (1, 2)).forward_peak(kept=True, leaves=False) == 2 + 20 + 3
@@ -103,7 +124,10 @@ def test_a_forward_holds_what_passes_and_what_it_keeps() -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_what_a_profile_does_not_know_is_not_guessed(kept: bool) -> None:
-    """Without measured backward bytes a layer's stash is its own, and nothing is known of gradients inside."""
+    """Without measured backward bytes, a layer's stash is its own.
+
+    Gradients inside a stage are then unknown.
+    """
     profile = chain(2, activation_bytes=[10.0, 20.0])
     found = walk(profile, (0, 1))
     assert found.stash_bytes == 30
@@ -112,7 +136,10 @@ def test_what_a_profile_does_not_know_is_not_guessed(kept: bool) -> None:
 
 
 def test_parts_of_gradients_wait_for_each_other() -> None:
-    """Of a weight of layers 0 and 2, whose gradient is added to what is there, a part waits while layer 1 goes backward."""
+    """Parts of a gradient of several layers wait for each other.
+
+    Layers 0 and 2 share a weight with an accumulator: one part waits during the backward of layer 1.
+    """
     profile, none = known(), np.zeros((3, 1))
     waiting = np.array([[8.0], [4.0], [0.0]])
     without = Walk.of(profile, Columns(profile).at(1), (0, 1, 2), none)
@@ -122,7 +149,10 @@ def test_parts_of_gradients_wait_for_each_other() -> None:
 
 
 def test_a_gradient_that_is_a_part_lives_as_long_as_the_others() -> None:
-    """That of the second tensor stays until the first layer has gone backward, where they are one piece of memory."""
+    """A gradient that is a part of a larger tensor lives as long as the other parts.
+
+    That of the second tensor stays until the backward of the first layer.
+    """
     profile = known()
     second = next(i for i, t in enumerate(profile.tensors) if t.source == 1)
     tensors = list(profile.tensors)

@@ -1,4 +1,4 @@
-"""Bytes of values, and what instructions hold and leave, worked out by hand."""
+"""Bytes of values, and memory of instructions, computed by hand."""
 
 from dataclasses import replace
 
@@ -20,13 +20,19 @@ def memory(profile: ModelProfile, *cuts: StageCut) -> PlanMemory:
 
 
 def two_stages() -> PlanMemory:
-    """Layers of 10, 20, 30 and 40 bytes of output and stash, 100 to 400 of weights, two to a stage."""
+    """Two stages of two layers each.
+
+    Layers have 10, 20, 30 and 40 bytes of output and stash, and 100 to 400 bytes of weights.
+    """
     profile = chain(4, activation_bytes=[10.0, 20.0, 30.0, 40.0], weights_bytes=[100.0, 200.0, 300.0, 400.0])
     return memory(profile, StageCut((0, 1), (0,)), StageCut((2, 3), (1,), buckets=((3,), (2,))))
 
 
 def test_bytes_of_each_kind_of_value() -> None:
-    """Weights, optimizer state and buckets do not depend on the microbatch; everything else grows with it."""
+    """Weights, optimizer state and buckets do not depend on the microbatch size.
+
+    All other values grow with it.
+    """
     found = two_stages()
     assert found.value_bytes(Value(ValueKind.WEIGHTS, 0, 3), 2) == 300
     assert found.value_bytes(Value(ValueKind.OPTIMIZER, 1, 0), 2) == 700
@@ -40,7 +46,7 @@ def test_bytes_of_each_kind_of_value() -> None:
 
 
 def test_tensors_without_gradient_send_none_back() -> None:
-    """An activation that crosses a border counts forth, and back only where a gradient flows."""
+    """A border activation counts backward only if it has a gradient."""
     profile = chain(2, activation_bytes=[10.0, 20.0])
     mask = Tensor("mask", 0, (1,), (3.0, 6.0, 12.0, 24.0), gradient=False)
     found = memory(replace(profile, tensors=(*profile.tensors, mask)), StageCut((0,), (0,)), StageCut((1,), (1,)))
@@ -49,7 +55,10 @@ def test_tensors_without_gradient_send_none_back() -> None:
 
 
 def test_tied_weights_have_a_bucket_of_their_own() -> None:
-    """On two stages the shared parameter counts on both, and its gradient goes to the tie's bucket, the last."""
+    """A parameter shared by two stages counts on both.
+
+    Its gradient goes to the tie's bucket, the last one.
+    """
     found = memory(tied(), StageCut((0, 1), (0,)), StageCut((2,), (1,)))
     assert [stage.weights_bytes for stage in found.stages] == [130, 110]
     assert [list(stage.bucket_bytes) for stage in found.stages] == [[30, 100], [10, 100]]
@@ -68,7 +77,7 @@ def forward(again: bool = False, stash: bool = True) -> Instruction:
 
 
 def test_a_forward_leaves_outputs_and_stash() -> None:
-    """It holds what it leaves, and working memory where that comes on top."""
+    """A forward holds its outputs and stash, plus working memory if that comes on top."""
     found = two_stages()
     assert found.net_bytes(forward(), 1) == 20 + 30
     assert found.hold_bytes(forward(), 1) == 20 + 30
@@ -87,7 +96,10 @@ def test_a_forward_leaves_outputs_and_stash() -> None:
 
 
 def test_a_forward_without_stash_holds_what_passes() -> None:
-    """With recomputation a forward leaves its output only; inside, tensors pass from layer to layer."""
+    """With recomputation, a forward leaves its output only.
+
+    Inside, tensors pass from layer to layer.
+    """
     found = two_stages()
     assert found.net_bytes(forward(stash=False), 1) == 20
     # In the second layer: the first layer's output of 10, its own inside of 20, its output of 20 that leaves.
@@ -95,14 +107,17 @@ def test_a_forward_without_stash_holds_what_passes() -> None:
 
 
 def test_recomputation_makes_the_outputs_once_more() -> None:
-    """The forward before the backward leaves the stash, and holds the outputs besides while it runs."""
+    """A recomputing forward leaves the stash, and holds the outputs while it runs."""
     found = two_stages()
     assert found.net_bytes(forward(again=True), 1) == 30
     assert found.hold_bytes(forward(again=True), 1) == 30 + 20
 
 
 def test_a_backward_frees_the_stash_while_it_makes_gradients() -> None:
-    """Layer 3 makes 400 bytes with all of the stash there; layer 2 makes 300 more when 40 of it are gone."""
+    """A backward frees the stash while it makes gradients.
+
+    Layer 3 makes 400 bytes with the whole stash. Layer 2 makes 300 more when 40 bytes of it are gone.
+    """
     found = two_stages()
     sums = tuple(Value(ValueKind.ACCUMULATOR, 1, 0, b) for b in range(2))
     freed = (Value(ValueKind.ACTIVATION, 0, 0, 1), Value(ValueKind.STASH, 1, 0))
@@ -121,7 +136,10 @@ def test_a_backward_frees_the_stash_while_it_makes_gradients() -> None:
 
 
 def test_a_step_is_in_place_when_it_frees_what_it_replaces() -> None:
-    """An update that frees the old version needs no memory; one that must keep it makes a second copy."""
+    """An update that frees the old version needs no memory.
+
+    If it must keep the old version, it makes a second copy.
+    """
     found = two_stages()
     sums, old, state = (
         Value(ValueKind.ACCUMULATOR, 0, 3, 0),
@@ -136,7 +154,7 @@ def test_a_step_is_in_place_when_it_frees_what_it_replaces() -> None:
 
 
 def test_transfers_move_bytes() -> None:
-    """A send that frees gives back what it sent; a receive brings as much; an all-reduce works in place."""
+    """Sends free bytes, receives add bytes, and an all-reduce works in place."""
     found = two_stages()
     value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     send = Instruction(Kind.SEND, 0, 0, 0, "send>1", (value,), (), (value,), peer=1)
@@ -148,7 +166,10 @@ def test_transfers_move_bytes() -> None:
 
 
 def test_an_activation_that_the_stash_keeps_takes_nothing_where_it_was_made() -> None:
-    """Kept by a layer of the stage that made it, it is part of that stash; on the receiving device it counts in full."""
+    """An activation that the stash keeps as well costs nothing where it was made.
+
+    On the receiving device it counts in full.
+    """
     plain = chain(3, activation_bytes=[10.0, 20.0, 30.0])
     kept = tuple(replace(t, kept_by=(1, 2) if t.source == 1 else ()) for t in plain.tensors)
     cuts = StageCut((0, 1), (0,)), StageCut((2,), (1,))
@@ -162,7 +183,7 @@ def test_an_activation_that_the_stash_keeps_takes_nothing_where_it_was_made() ->
 
 
 def test_several_tensors_are_packed_while_they_are_sent() -> None:
-    """One tensor goes as it is; two take one message, which begins each on a boundary."""
+    """One tensor is sent as it is; two share one message with aligned parts."""
     profile = chain(2, activation_bytes=[128.0, 20.0])
     cuts = StageCut((0,), (0,)), StageCut((1,), (1,))
     value = Value(ValueKind.ACTIVATION, 0, 0, 1)
@@ -176,7 +197,10 @@ def test_several_tensors_are_packed_while_they_are_sent() -> None:
 
 
 def test_a_tensor_that_does_not_lie_side_by_side_is_copied_to_be_sent() -> None:
-    """The message is there besides what the stash keeps; while it is made the tensor itself is there as well."""
+    """A tensor that is not contiguous is copied into a message.
+
+    The message exists in addition to the stash. While it is made, the tensor itself exists as well.
+    """
     profile = chain(2, activation_bytes=[128.0, 20.0])
     cuts = StageCut((0,), (0,)), StageCut((1,), (1,))
     value = Value(ValueKind.ACTIVATION, 0, 0, 1)
@@ -189,7 +213,10 @@ def test_a_tensor_that_does_not_lie_side_by_side_is_copied_to_be_sent() -> None:
 
 
 def test_flat_buckets_are_taken_whole_and_kept() -> None:
-    """Replicas' buckets are pooled, with gaps between gradients, and are there before a backward makes the first one."""
+    """Buckets of replicas are pooled, with gaps between gradients.
+
+    They exist before a backward makes the first gradient.
+    """
     profile = tied()
     cut = StageCut((0, 1, 2), (0, 1), buckets=((2,), (0, 1)))
     found = memory(profile, cut)
@@ -204,7 +231,10 @@ def test_flat_buckets_are_taken_whole_and_kept() -> None:
 
 
 def test_a_step_needs_temporary_memory() -> None:
-    """Of the largest layer when parameters come one after the other, of all when the optimizer takes them together."""
+    """A step needs temporary memory of the largest layer, or of all layers.
+
+    It is that of all layers if the optimizer steps all parameters together.
+    """
     plain = chain(2, weights_bytes=[100.0, 200.0])
     layers = tuple(replace(layer, step_bytes=2 * layer.weights_bytes) for layer in plain.layers)
     for together, expected in ((False, 400), (True, 600)):

@@ -1,4 +1,4 @@
-"""Formulas of swap volumes are what a memory of tensors counts, and for weights what the paper prints."""
+"""Formulas of swap volumes equal the counted bytes, and the paper's for weights."""
 
 from dataclasses import replace
 
@@ -43,7 +43,11 @@ def test_formulas_equal_the_count(
     layers: list[SwapLayer], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
     just_in_time: bool, peer: bool, clean: bool, packs: set[int], ahead: set[int],
 ) -> None:  # fmt: skip
-    """Every switch on and off, any layers and packs, unlike ones forward and backward: equal, for every kind, to host and to peers."""
+    """Formulas equal counted bytes for every combination of switches.
+
+    This holds for any layers and packs, also different ones forward and backward, for every kind, to hosts and to
+    peers.
+    """
     firsts, forward = ((0, *sorted(k for k in cuts if k < len(layers))) for cuts in (packs, ahead))
     for chosen, other in (((), ()), (firsts, ()), (firsts, () if pipeline else forward)):
         scheme = Scheme(devices, microbatches, pipeline, in_turn, grouped, just_in_time, peer, chosen, clean, other)
@@ -52,7 +56,10 @@ def test_formulas_equal_the_count(
 
 @pytest.mark.parametrize(("devices", "m"), [(1, 1), (2, 3), (4, 8)])
 def test_weights_as_printed(devices: int, m: int) -> None:
-    """(4m + 2)N|W| for data parallelism, 3N|W| for Harmony-DP, 3|W| for Harmony-PP (section 3)."""
+    """Weights are as printed in the paper.
+
+    (4m + 2)N|W| for data parallelism, 3N|W| for Harmony-DP, 3|W| for Harmony-PP (Harmony, HotOS 2021, section 3).
+    """
     layers = [SwapLayer(w, 1, 1, 1, 1) for w in (5.0, 7.0, 11.0, 2.0)]
     for scheme, times in (
         (data_parallel(devices, m), (4 * m + 2) * devices),
@@ -64,7 +71,10 @@ def test_weights_as_printed(devices: int, m: int) -> None:
 
 
 def test_least_recently_used_keeps_what_turns_share() -> None:
-    """Where a memory keeps what its next operation uses, data parallelism swaps 4m of a layer's weights less than is printed."""
+    """LRU in data parallelism swaps 4m of a layer's weights less than printed.
+
+    A memory keeps the values that its next operation uses.
+    """
     layers = [SwapLayer(1, 1, 1, 1, 1)] * 5
     for m in (1, 2, 6):
         scheme = data_parallel(2, m)
@@ -88,7 +98,7 @@ TABLE = {
 
 @pytest.mark.parametrize("name", TABLE)
 def test_what_each_optimisation_saves(name: str) -> None:
-    """Counted for the documentation's example."""
+    """Savings of each optimisation, counted for the documentation's example."""
     scheme, host, peers = TABLE[name]
     counted = count([SwapLayer(1, 1, 1, 1, 1)] * 4, scheme)
     assert tuple(counted[kind].host_bytes for kind in SwapKind) == host
@@ -96,7 +106,7 @@ def test_what_each_optimisation_saves(name: str) -> None:
 
 
 def test_packs_are_checked() -> None:
-    """Packs begin at the first layer; forward tasks of their own are for data parallelism."""
+    """Packs begin at the first layer; forward tasks are for data parallelism only."""
     for scheme in (Scheme(1, 1, packs=(1,)), Scheme(1, 1, forward=(1,)), Scheme(2, 1, pipeline=True, forward=(0,))):
         with pytest.raises(InputError):
             swap_volumes([SwapLayer(1, 1, 1, 1, 1)] * 2, scheme)
