@@ -31,25 +31,15 @@ Resource = tuple[str, int, int, int]
 
 
 class Sharing(IntEnum):
-    """Effect of a resource on the rate of its users.
+    """Effect of a resource on the rate of its users."""
 
-    - NOT: no effect.
-    - RATE: a share of the rate. The smallest of these is the rate.
-    - SPEED: a share of the speed. The smallest of these multiplies the rate.
-    """
-
-    NOT = 0
-    RATE = 1
-    SPEED = 2
+    NOT = 0  # no effect
+    RATE = 1  # a share of the rate; the smallest one is the rate
+    SPEED = 2  # a share of the speed; the smallest one multiplies the rate
 
 
 class Use(NamedTuple):
-    """One use of a resource.
-
-    Attributes:
-        load: load of this use.
-        sharing: effect of the resource on the user's rate.
-    """
+    """Use of a resource: its load, and the resource's effect on the user's rate."""
 
     resource: Resource
     load: float
@@ -77,9 +67,7 @@ def wave_use(device: int, share: float) -> Use:
 
 
 def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: float | None = None) -> tuple[Use, ...]:
-    """Resources of a message or a ring of messages.
-
-    These are the links of the outermost level that it crosses, and cores.
+    """Resources of messages: cores, and links of the outermost level that they cross.
 
     Arguments:
         hops: (source, target) of every message in motion: one for a send, all of the ring for a collective.
@@ -111,19 +99,14 @@ def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: fl
 
 
 def swap_uses(cluster: Cluster, device: int, inwards: bool) -> tuple[Use, ...]:
-    """Resources of a swap: one direction of the host link.
-
-    The devices of a server may share the link.
-    """
+    """Resources of a swap: one direction of the host link, maybe shared by a server."""
     _, shared = cluster.host_link_of(device)
     server = device // cluster.levels[0].width if shared else device
     return (Use(("swap in" if inwards else "swap out", int(shared), server, 0), 1.0, Sharing.RATE),)
 
 
 def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True) -> tuple[Use, ...]:
-    """Resources of a ring collective.
-
-    These are both directions of each component's link on the spanned level, and cores.
+    """Resources of a ring collective: cores, and both directions of spanned links.
 
     Arguments:
         cores: True if the collective uses cores.
@@ -132,10 +115,7 @@ def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True
 
 
 def capacity(cluster: Cluster, resource: Resource) -> float:
-    """Load that a resource carries at full rate.
-
-    This is the number of cores of a host, or one flow of a link.
-    """
+    """Load at full rate: the cores of a host, or one flow of a link."""
     if resource[0] == "host":
         return float(cluster.host_cores or 0)
     return 1.0
@@ -165,12 +145,7 @@ class Ceiling(NamedTuple):
 
     @classmethod
     def of(cls, foreground: float, background: float) -> "Ceiling":
-        """The ceiling of two jobs from their utilizations.
-
-        Arguments:
-            foreground: 0 to 1.
-            background: more than 0, at most 1.
-        """
+        """Ceiling of two jobs from their utilizations (0 to 1, background above 0)."""
         most = max(foreground, background)
         return cls(foreground / most, background / most)
 
@@ -194,7 +169,7 @@ class Collocation:
     """Rules of sharing between a background and a foreground job.
 
     A launch is work that the background gives to a device in one piece. A launch keeps its share of the device until it
-    is over (section 5: the scheduler on the device is not preemptive). It also gets any part of the device that becomes
+    is over (section 5: the scheduler on the device is not preemptive), and gets any part of the device that becomes
     free.
     Source: DeepPool (MLSys 2022), sections 5 and 7. All section numbers below are of this paper.
 

@@ -25,7 +25,7 @@ SHARDS = ("none", "optimizer", "full")
 
 
 def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
-    """Replica that runs a microbatch. Replicas take turns, one bundle each.
+    """Replica that runs a microbatch: replicas take turns, one bundle each.
 
     Source: 1F1B-RR (Narayanan's dissertation, section 2.4.2).
     """
@@ -116,11 +116,7 @@ class StageShape:
         return len(self.devices) * self.merged
 
     def threads_of(self, value: Value) -> int:
-        """Threads (or NCCL CTAs) of the all-reduce that reads a value.
-
-        Returns:
-            0 for the library's default.
-        """
+        """Threads (or NCCL CTAs) of a value's all-reduce; 0 for the library's default."""
         return self.threads[value.part] if self.threads and value.what is ValueKind.ACCUMULATOR else 0
 
     def first(self, microbatch: int) -> int:
@@ -166,17 +162,11 @@ class Program:
         return tuple(sorted(found, key=lambda lane: (lane[0], lane[1] != "compute", lane[1])))
 
     def microbatches(self, repeats: int) -> int:
-        """Microbatches trained on, with a number of repetitions of the period.
-
-        Prologue and epilogue are included.
-        """
+        """Microbatches trained on in prologue, `repeats` periods and epilogue."""
         return self.admitted + repeats * self.stride
 
     def updates(self, stage: int, repeats: int) -> int:
-        """Updates of one stage's weights, with a number of repetitions of the period.
-
-        Prologue and epilogue are included.
-        """
+        """Updates of one stage's weights in prologue, `repeats` periods and epilogue."""
         return self.microbatches(repeats) // self.rule.batch[stage]
 
     def unrolled(self, repeats: int) -> dict[Lane, list[Instruction]]:
@@ -218,21 +208,15 @@ class Program:
         return self._moved(value, repeats * self.stride)
 
     def initial(self, device: int) -> tuple[Value, ...]:
-        """Values on a device before the first instruction.
-
-        Version 0 of weights (or weight shards) and of optimizer state.
-        """
+        """Values on a device before the first instruction: version 0 of its state."""
         return tuple(self._kept(device, lambda stage: 0))
 
     def final(self, device: int, repeats: int) -> tuple[Value, ...]:
-        """Values on a device after the last instruction.
-
-        The newest version of weights (or weight shards) and of optimizer state.
-        """
+        """Values on a device after the last instruction: its newest state."""
         return tuple(self._kept(device, lambda stage: self.updates(stage, repeats)))
 
     def _kept(self, device: int, version: Callable[[int], int]) -> Iterator[Value]:
-        """Yield the values of a device's stages that stay between segments of a run."""
+        """Yield a device's state between segments of a run: weights, optimizer state."""
         for s, stage in enumerate(self.stages):
             if device in stage.devices:
                 yield Value(

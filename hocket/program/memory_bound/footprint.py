@@ -45,10 +45,7 @@ class Sizes(Protocol):
         """
 
     def pooled(self, value: Value) -> bool:
-        """True if the memory of such a value is pooled.
-
-        A pool keeps its memory for the next value of the same stage and part.
-        """
+        """True if memory is pooled: kept for the next value of the same stage and part."""
 
     def besides(self, device: int) -> float:
         """Constant bytes of a device, in addition to its values."""
@@ -116,7 +113,6 @@ def memory_problems(
     """Devices of a legal program that may need more memory than they have.
 
     Arguments:
-        value_bytes: bytes of a value, or sizes of values and instructions.
         capacity_bytes: memory of each device, or of its host for it. A missing device has no limit.
         host: True to check the host memory that holds the devices' copies.
     """
@@ -146,7 +142,6 @@ def footprints(
     """Memory bound of every device of a legal program that has compute instructions.
 
     Arguments:
-        value_bytes: bytes of a value, or sizes of values and instructions.
         host: True for the copies of each device on its host instead of its own memory.
 
     Raises:
@@ -171,15 +166,10 @@ def _footprint(
     ahead: np.ndarray,
     host: bool = False,
 ) -> Footprint | None:
-    """Memory bound of one device.
+    """Memory bound of one device; None if it has no compute instructions.
 
     Arguments:
-        happened: events of the device.
         behind, ahead: the device's columns of the two clocks (see happens_before.clocks).
-        host: True for the device's copies on its host.
-
-    Returns:
-        None if the device has no compute instructions.
     """
     places: list[Place] = []
     held: list[float] = []
@@ -238,10 +228,7 @@ def _footprint(
 
 
 def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list[_Stretch]]]:
-    """Yield the stretches that share pooled memory, pool by pool.
-
-    Each item is (pooled, stretches). The first item holds the stretches without a pool.
-    """
+    """Yield (pooled, stretches): first those without a pool, then each pool."""
     pools: dict[tuple[bool, int, int], list[_Stretch]] = {}
     rest: list[_Stretch] = []
     for stretch in stretches:

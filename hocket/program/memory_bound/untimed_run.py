@@ -23,12 +23,9 @@ from hocket.program.program import Lane, Lanes, Program
 
 @dataclass(slots=True)
 class Live:
-    """A live value.
+    """A live value: its writer, and its last reader in each lane.
 
-    Attributes:
-        event: the event that wrote it.
-        early: True if it was there before its writer finished.
-        readers: by lane, the last event that read it.
+    `early` is True if the value was there before its writer finished.
     """
 
     event: int
@@ -47,16 +44,12 @@ class Untimed:
     An event is one instruction, or several that meet in a rendezvous, in the order of discovery.
 
     Attributes:
-        live: by device, its live values.
-        gone: by device and value, the event that freed the value.
-        events: places of the instructions of each event; event 0 stands for the initial values.
-        ran: instructions of each event, as they ran.
+        gone: the event that freed a value.
+        events, ran: places and instructions of each event; event 0 stands for the initial values.
         before: for each event, events that come directly before it in every interleaving.
         last: by lane, its last event.
-        problems: problems found so far.
         part_start: first event of the current part.
-        windows: windows of the receive lanes.
-        received: by receive lane, the number of messages so far.
+        windows, received: by receive lane, its window and the number of messages so far.
         posted: by receive lane and receive, the event after which the receive is posted, as far as known.
     """
 
@@ -75,10 +68,7 @@ class Untimed:
 
     @classmethod
     def start(cls, program: Program) -> "Untimed":
-        """Make the state before the first instruction.
-
-        Event 0 stands for the initial values.
-        """
+        """Make the state before the first instruction; event 0 is for initial values."""
         live = {device: {v: Live(0) for v in program.initial(device)} for device in program.devices}
         found = windows(program)
         # Every receive of an unlimited lane is posted from the start.
@@ -161,11 +151,7 @@ class Untimed:
         return lane not in self.posted or self.received.get(lane, 0) < len(self.posted[lane])
 
     def _happen(self, part: str, lanes: Lanes, at: Mapping[Lane, int], members: tuple[Lane, ...]) -> Iterator[_Key]:
-        """Run one event.
-
-        Yields:
-            Values and rooms that lanes may have waited for.
-        """
+        """Run one event; yield the values and rooms that lanes may have waited for."""
         event = len(self.events)
         places = tuple(Place(part, *lane, at[lane]) for lane in members)
         before: list[int] = []
@@ -237,12 +223,7 @@ class Untimed:
         )
 
     def _ordered(self, lane: Lane, reader: int, event: int) -> bool:
-        """True if a path in this part orders everything up to `reader` before an event.
-
-        Arguments:
-            lane: the reader's lane.
-            reader: the reader's event.
-        """
+        """True if a path in this part orders a lane up to `reader` before an event."""
         least = max(reader, self.part_start)
         seen: set[int] = set()
         todo = [e for e in self.before[event] if e >= least]

@@ -1,9 +1,7 @@
 """Overlap of gradient sums with backwards, for one device and update of a trace.
 
-The trace is simulated or measured.
-
-Rules of this file: names and times of events only. Facts that a trace does not have (bytes, and when a bucket's
-gradients were there) are added by the caller.
+Rules of this file: names and times of events of a simulated or measured trace only. The caller adds facts that a trace
+does not have (bytes, and when a bucket's gradients were there).
 """
 
 import re
@@ -26,9 +24,7 @@ class BackwardPiece:
     """A backward up to the moment at which a bucket's gradients are there.
 
     Attributes:
-        stage, microbatch: stage and microbatch of the backward.
         bucket: the last bucket that the piece finishes; -1 if buckets are not known.
-        start_s, end_s: seconds from the first backward.
     """
 
     stage: int
@@ -147,10 +143,7 @@ class Overlap:
 
 
 def updates_with_sums(trace: Trace, device: int) -> dict[int, float]:
-    """End of the last gradient sum of each update of a device, by update.
-
-    Updates without sums over devices are left out.
-    """
+    """End of the last gradient sum of each update with sums over devices, by update."""
     mask = _sums(trace, device)
     found: dict[int, float] = {}
     for update, end_s in zip(trace.index[mask].tolist(), trace.end_s[mask].tolist(), strict=True):
@@ -169,13 +162,10 @@ def _sums(trace: Trace, device: int) -> np.ndarray:
 
 
 def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int) -> SummedBackward | None:
-    """Backwards and sums of one device and update in a trace.
+    """Backwards and sums of a device and update; None if either is missing.
 
     Arguments:
         batch: by stage, microbatches of an update.
-
-    Returns:
-        None if backwards or all sums are missing.
     """
     sums = np.flatnonzero(_sums(trace, device) & (trace.index == update))
     compute = np.array([d == device and computes(lane) for d, lane in trace.lanes], dtype=bool)
@@ -246,10 +236,9 @@ def _others(trace: Trace, own: np.ndarray, begin_s: float, span_s: float) -> tup
 
 
 def usual(trace: Trace, batch: Sequence[int], device: int) -> SummedBackward | None:
-    """Update with the median time for backwards and sums, in the later half of a run.
+    """Update with the median time in the later half of a run; None without updates.
 
-    Returns:
-        None if there is no such update.
+    The time is that of backwards and sums.
     """
     updates = list(updates_with_sums(trace, device))
     found = [summed_backward(trace, batch, device, u) for u in updates[len(updates) // 2 :][:_MOST_UPDATES]]
