@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hocket.program.instruction import COMPUTE, REDUCE, Kind
+from hocket.program.instruction import COMPUTE, GATHER, REDUCE, Kind
 from hocket.runtime.engine.inline import Result, run_inline
 from tests import tiers
 from tests.limits import HUNG_S
@@ -146,10 +146,10 @@ def test_all_reduces_begin_during_the_backward(results):
 
 
 @each_case
-def test_sums_of_a_lane_run_one_after_the_other(results, workers, number):
-    """However many threads move each."""
+def test_collectives_of_a_lane_run_one_after_the_other(results, workers, number):
+    """A lane's next all-reduce, reduce-scatter or all-gather begins when the one before it is complete."""
     for facts, _, _ in results[workers, number]:
-        for lane in {e[0] for e in facts["events"] if e[0].startswith(REDUCE)}:
+        for lane in {e[0] for e in facts["events"] if e[0].startswith((REDUCE, GATHER))}:
             times = [t for e in facts["events"] if e[0] == lane for t in e[2:]]
             assert times == sorted(times)
 

@@ -1,8 +1,9 @@
-"""Queue of the all-reduces of one lane, which run one after the other.
+"""Queue of the collectives of one lane, which run one after the other.
 
-An all-reduce uses several process groups at once, one for each piece of the bucket, and the next may use another number
-of groups. So a thread of the lane waits for the last piece before it begins the next all-reduce. The compute lane
-continues meanwhile. The thread also records the end of each all-reduce, even if the compute lane asks late.
+Gloo would run two of one process group at once, and the first, which compute needs first, would end later. An all-
+reduce uses several process groups at once, one for each piece of the bucket, and the next may use another number of
+groups. So a thread of the lane waits for the last piece before it begins the next collective. The compute lane
+continues meanwhile. The thread also records the end of each collective, even if the compute lane asks late.
 """
 
 import threading
@@ -15,7 +16,7 @@ Begin = Callable[[], list[SharedTransfer]]
 
 
 class Turn:
-    """One all-reduce of a lane, pending or begun; it is a `SharedTransfer`.
+    """One collective of a lane, pending or begun; it is a `SharedTransfer`.
 
     Attributes:
         start_s, end_s: begin and end on the lane's clock, in seconds.

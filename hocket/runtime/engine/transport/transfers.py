@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import COLLECTIVES, REDUCE, Instruction, Kind, Value, ValueKind, computes
+from hocket.program.instruction import COLLECTIVES, GATHER, REDUCE, Instruction, Kind, Value, ValueKind, computes
 from hocket.program.memory_bound.send_completion import End, Ends
 from hocket.program.program import StageShape
 from hocket.runtime.engine.lanes import Cursor, LaneParts
@@ -175,7 +175,7 @@ class Transfers:
         self._turns = {
             name: CollectiveQueue(f"device {number} {name}", clock)
             for name in self._lanes
-            if name.startswith(REDUCE) and not handover.needed  # on a GPU the stream keeps the order
+            if name.startswith((REDUCE, GATHER)) and not handover.needed  # on a GPU the stream keeps the order
         }
         self._threads = [
             threading.Thread(target=self._release, args=(lane,), name=f"device {number} {name}", daemon=True)
