@@ -1,4 +1,4 @@
-"""Training: starts and watches workers, and measures and checks real runs.
+"""Training: start and watch workers, each with its part of a plan.
 
-Each worker trains its part of a plan.
+It also measures and verifies real runs.
 """

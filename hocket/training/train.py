@@ -1,9 +1,8 @@
-"""Train: the entry point.
+"""`hocket.train`: entry point of training.
 
-Alone it starts and watches local workers (local.py). Under `torchrun` it joins (torchrun.py).
-
-Rules of this file: no torch, so that the process that watches stays small and starts at once. What people and machines see
-of a run goes through a Listener (listener.py; display.py has two).
+Without `torchrun` it starts and watches local workers (local.py). Under `torchrun` it is one of the workers
+(torchrun.py). This file does not import torch, so that the watching process is small and starts at once. All output of
+a run goes through a Listener (listener.py; display.py has two).
 """
 
 import os
@@ -33,21 +32,24 @@ def train(
     listener: Listener | None = None,
     **options: Any,
 ) -> RunSummary:
-    """Train a job as a plan says.
+    """Train a job with a plan.
 
     Arguments:
-        job: a job, or the path of a job file. Local workers make a job again (see `hocket.profiling.job.origin`): it must stand at the
-            top of a file, or be returned by a function without arguments. Under `torchrun` this process is a worker itself.
+        job: a job, or the path of a job file. Local workers create the job again (see `hocket.profiling.job.origin`).
+            So it must be defined at the top level of a file, or be returned by a function without arguments. Under
+            `torchrun` this process is a worker itself.
         plan: a plan or its file.
         steps, options: see Options.
-        on_step: called with each step's line, where no listener is given.
+        on_step: called with each step's line, if there is no listener.
+        listener: receives all output of the run; by default only `on_step` is called.
 
     Raises:
-        InputError: what was given does not fit: job, plan, number of workers, checkpoints, a full disk.
-        SystemExit: under `torchrun` with another number of workers than the plan's, on all but the first, which raises.
-        WorkerLost: a worker died, failed or went silent; the message says where it stood.
-        KeyboardInterrupt: interrupted twice, or without a folder for checkpoints; its text says after which step. (Interrupted
-            once, with such a folder, a run saves and returns a summary with `stopped`.)
+        InputError: job, plan, number of workers or checkpoints do not fit, or the disk is full.
+        SystemExit: under `torchrun` with another number of workers than the plan's, on all workers except the first,
+            which raises InputError.
+        WorkerLost: a worker died, failed or did not answer; the message names its position in the program.
+        KeyboardInterrupt: interrupted twice, or without a folder for checkpoints; the text names the last step. (A run
+            with such a folder that is interrupted once saves a checkpoint and returns a summary with `stopped`.)
     """
     refuse_in_job_file("hocket.train")
     check_order(job, plan)
@@ -71,10 +73,10 @@ def train(
 
 
 def check_order(job: Job | str | Path, plan: Plan | str | Path, command: str = "train") -> None:
-    """Refuse a plan where the job belongs, and the job where the plan does.
+    """Refuse job and plan in the wrong order.
 
     Raises:
-        InputError: with the other order, of this command.
+        InputError: suggests the right order for `command`.
     """
     if isinstance(job, Job) or isinstance(plan, Plan):
         return
@@ -91,13 +93,14 @@ def run_workers(
     listener: Listener,
     place: str = "plan",
 ) -> RunSummary:
-    """Be one of torchrun's workers, or start local ones and watch them.
+    """Run as one of torchrun's workers, or start and watch local workers.
 
     Arguments:
-        folder: of the plan's file; None: its profile is not known. place: of the plan, for errors.
+        folder: folder of the plan's file; None if the plan has no file, so that its profile is unknown.
+        place: name of the plan in errors.
 
     Raises:
-        InputError: `hocket check` refuses the plan, or workers and plan do not fit.
+        InputError: `hocket check` refuses the plan, or the number of workers does not fit the plan.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         with first_speaks():
@@ -117,15 +120,17 @@ def run_workers(
 def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
     """Refuse a plan that `hocket check` refuses, before any worker starts.
 
-    Returns the plan with its swap sizes.
-
-    Where its profile is not at hand the workers ask what they can by the plan's own figures.
+    Without the plan's profile nothing is checked here. The workers then check what they can from the plan itself.
 
     Arguments:
-        folder: of the plan's file; None: its profile is not known. place: of the plan, for errors.
+        folder: folder of the plan's file; None if the plan has no file.
+        place: name of the plan in errors.
+
+    Returns:
+        The plan with its swap sizes.
 
     Raises:
-        InputError: as `hocket.planning.load.validate`; or the profile is another one than the plan was made for.
+        InputError: see `hocket.planning.load.validate`; or the plan was made for another profile.
     """
     from hocket.planning.load import opened, validate
     from hocket.planning.predict.predict import profile_of_group
@@ -145,7 +150,7 @@ def _options(steps: int, options: dict[str, Any]) -> Options:
             raise InputError(f"train: {name}", "unknown option", f"one of {', '.join(known)}", nearest(name, known))
     paths = {name: str(Path(options[name]).absolute()) for name in ("checkpoint", "trace") if options.get(name)}
     found = Options(steps, **(options | paths))
-    # Found out now, and not when all steps are trained.
+    # Check now, not after all steps are trained.
     if found.trace is not None:
         try:
             check_output(found.trace, "trace", TRACE_FORMAT)

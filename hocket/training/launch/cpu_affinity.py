@@ -1,7 +1,6 @@
-"""Cores: which cores of this machine each of its local workers stays on.
+"""CPU affinity: the cores to which each local worker is pinned.
 
-A worker that stays where it is keeps its caches, and what the kernel does for its messages does not run on another worker's
-core.
+A pinned worker keeps its caches, and the kernel's work for its messages does not run on another worker's core.
 """
 
 import os
@@ -16,19 +15,21 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def cores_of(
     workers: int, threads: int = 1, pin: bool | None = None, topology: Path = _TOPOLOGY, group: int = 1
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Cores of each worker.
+    """Assign cores to each worker.
 
-    None if there are too few cores, or workers are not to be pinned.
-
-    No core has two workers, but for tensor-parallel groups that have as many on every core: members wait for each other, and a
-    kernel that moves them leaves cores idle.
+    No core has two workers, except with tensor-parallel groups that have equally many workers on every core. The ranks
+    of such a group wait for each other, and a scheduler that moves them leaves cores idle.
 
     Arguments:
-        threads: of each worker, and so its cores. Hardware threads of one core are given out last, to whoever is left.
+        threads: threads of each worker, and so its number of cores. Second hardware threads of a core are assigned
+            last.
+        pin: True to pin, False not to pin. None to pin if the workers need more than half of the cores; with fewer,
+            another run on the same machine would use the same cores.
+        topology: the kernel's folder that describes the cores.
         group: workers of a tensor-parallel group.
-        pin: whether workers stay on cores. Unasked they do where they need more than half of them: where they need fewer,
-            another run on the same machine would take the same.
-        topology: where the kernel tells of cores.
+
+    Returns:
+        Cores by worker; None if there are too few cores or workers are not pinned.
     """
     needed, there = workers * threads, usable_cores()
     if not hasattr(os, "sched_getaffinity") or not (2 * needed > there if pin is None else pin):
@@ -41,13 +42,13 @@ def cores_of(
 
 
 def stay_on(cores: tuple[int, ...] | None) -> None:
-    """Keep this process, with the threads that it will start, on these cores."""
+    """Pin this process, and threads that it will start, to cores; None does nothing."""
     if cores is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 
 
 def _place_among_siblings(core: int, topology: Path) -> int:
-    """Index of a hardware thread within its core; 0 if the kernel does not say."""
+    """Return the index of a hardware thread within its core; 0 if unknown."""
     siblings: list[int] = []
     with suppress(OSError, ValueError):
         for part in (topology / f"cpu{core}" / "topology" / "thread_siblings_list").read_text().strip().split(","):

@@ -1,7 +1,7 @@
-"""Failures: a worker's report of its own end, and the first cause of several ends.
+"""Failures: a worker's error report, and the first cause of several failures.
 
-Rules of this file: no torch. When one worker dies the others lose their connections a moment later: those errors are
-consequences, marked `peer`, and shown only when nothing better is known.
+If a worker dies, the others lose their connections a moment later. Their errors are consequences. They are marked
+`peer`, and are shown only if no other cause is known. This file does not import torch.
 """
 
 import re
@@ -14,7 +14,7 @@ from hocket import errors
 from hocket.errors import HocketError, InputError, WorkerLost
 from hocket.profiling.checks.user_frames import is_own
 
-# How gloo, NCCL and the stores word a peer that is gone.
+# Error texts of gloo, NCCL and the stores for a lost peer.
 _BROKEN = re.compile(
     r"connection (closed|reset|refused|was|lost)|broken pipe|timed? ?out|timeout|gloo|nccl|socket|connectfullmesh"
     r"|key not found|peer|remote process",
@@ -28,9 +28,10 @@ class Failure:
     """End of one worker.
 
     Attributes:
-        rank: which worker; at_s: when, on this machine's monotonic clock.
-        peer: whether it only lost its connection to another worker.
-        error: what to raise.
+        rank: rank of the worker.
+        at_s: time of the failure, on this machine's monotonic clock.
+        peer: True if the worker only lost its connection to another worker.
+        error: error to raise.
     """
 
     rank: int
@@ -40,11 +41,12 @@ class Failure:
 
 
 def describe(error: BaseException, at_s: float, place: str, debug: bool = False) -> dict[str, Any]:
-    """An error as a report that can be sent as JSON.
+    """Convert an error to a report for JSON.
 
     Arguments:
-        place: where the worker stood, as Progress.place says.
-        debug: send the whole traceback, and not only the frames of the job's own code.
+        at_s: time of the error, in seconds.
+        place: position of the worker, from `Heartbeat.place`.
+        debug: True to send the whole traceback; False for only the frames of the job's code.
     """
     found: dict[str, Any] = {"event": "error", "kind": type(error).__name__, "at_s": at_s, "place": place}
     if isinstance(error, InputError):
@@ -60,9 +62,10 @@ def describe(error: BaseException, at_s: float, place: str, debug: bool = False)
 
 
 def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
-    """The failure that a worker's report describes.
+    """Convert a worker's report to a failure.
 
-    The worker may have a name other than its number.
+    Arguments:
+        name: name of the worker in messages; by default its number.
     """
     at_s, peer = float(event["at_s"]), bool(event["peer"])
     kind = getattr(errors, str(event["kind"]), None)
@@ -73,15 +76,15 @@ def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
         ours = kind if isinstance(kind, type) and issubclass(kind, HocketError) else WorkerLost
         return Failure(rank, at_s, peer, ours(str(event["text"])))
     text = f"{name or f'worker {rank}'} failed {event['place']}: {event['text']}"
-    # Once more below a long traceback, where people look first.
+    # Repeat the first line below a long traceback, where people look first.
     last = text.strip().splitlines()[0]
     return Failure(rank, at_s, peer, WorkerLost(f"{text}\n{str(event['trace']).rstrip()}\n{last}"))
 
 
 def _keep_own(shown: traceback.TracebackException) -> None:
-    """Keep only frames of the user's code, here and in all causes.
+    """Keep only frames of the user's code, in the error and all its causes.
 
-    If there are none, keep no frames.
+    If there is no such frame, all frames are kept.
     """
     chain, at = [shown], 0
     while at < len(chain):
@@ -95,5 +98,5 @@ def _keep_own(shown: traceback.TracebackException) -> None:
 
 
 def first_cause(failures: list[Failure]) -> Failure:
-    """The one to show: the earliest that is not a consequence, else the earliest."""
+    """Return the earliest failure that is not a consequence, else the earliest."""
     return min(failures, key=lambda failure: (failure.peer, failure.at_s, failure.rank))

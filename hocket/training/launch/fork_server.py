@@ -1,12 +1,12 @@
 """Fork server: a process that has loaded torch and forks local workers.
 
-Workers then start quickly and share the loaded libraries.
+Workers then start quickly and share the loaded libraries. Loading torch takes a few seconds per worker. The fork server
+loads it once for all workers of a run. It is kept for the next run of the same process, unless inherited state
+(environment, limits, affinity) has changed since.
 
-Most of what a worker did before its first step was to load torch, a few seconds of a core each. A nursery does it once for all workers of
-a run, and stays for the next run of the same process, unless what a process gets from the one that starts it has changed since.
-
-Rules of this file: it is the side of the process that wants workers: no torch. The other side is fork_server_main.py. Requests and
-answers are messages of a Unix socket, one JSON document each; with a request go open files.
+This file is the side of the process that starts workers; it does not import torch. The other side is
+fork_server_main.py. Requests and answers are messages over a Unix socket, one JSON document each. A request carries
+open files.
 """
 
 import atexit
@@ -34,29 +34,32 @@ _LOOK_S = 1.0
 
 
 class ForkedProcess:
-    """A process that a nursery started, to be used like one of `subprocess`."""
+    """A process started by a fork server, with an interface like `subprocess.Popen`."""
 
     def __init__(self, nursery: "_Nursery", number: int) -> None:
         self._nursery, self._number = nursery, number
 
     @property
     def pid(self) -> int | None:
-        """Its process id, once it has begun."""
+        """Process id; None before the process has started."""
         return self._nursery.pid_of(self._number)
 
     def poll(self) -> int | None:
-        """Its exit code once it has ended; negative: by which signal."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         return self._nursery.code_of(self._number)
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
+        """Kill the process, if it has not ended."""
         self._nursery.kill(self._number)
 
     def wait(self, timeout: float = inf) -> int:
-        """Block until it has ended, for so many seconds at most; its exit code.
+        """Wait until the process has ended; return its exit code.
+
+        Arguments:
+            timeout: maximum wait in seconds.
 
         Raises:
-            subprocess.TimeoutExpired: it has not.
+            subprocess.TimeoutExpired: it has not ended in time.
         """
         end_s = time.monotonic() + timeout
         while (code := self.poll()) is None:
@@ -77,11 +80,13 @@ def start(
 ) -> "ForkedProcess | subprocess.Popen[bytes]":
     """Start a process in its own session that calls a module's `main(arguments, handles, parent)` and exits.
 
-    Before that it ends with the process `parent` if `main` sees to it. On Linux it is a fork of a nursery. Other systems do not fork safely what has loaded
-    torch: there it is a process of its own.
+    On Linux it is a fork of the fork server. On other systems a process that has loaded torch cannot be forked safely,
+    so it is a new process. `parent` is the id of a process; `main` may use it to end with that process.
 
     Arguments:
-        out: open file for what it prints; handles: others that it gets. name: of the process, for people.
+        out: open file for its output.
+        handles: further open files for the process.
+        name: name of the process, for people.
     """
     if sys.platform == "linux":
         return _nursery_of(environment).start(module, arguments, out, handles, name)
@@ -97,7 +102,7 @@ def start(
 
 
 class _Nursery:
-    """A nursery as the process that started it sees it; its threads share it."""
+    """A fork server, seen from the process that started it; thread-safe."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._pids: dict[int, int] = {}
@@ -122,23 +127,23 @@ class _Nursery:
             self._asked += 1
             wanted = {"number": self._asked, "module": module, "arguments": list(arguments), "name": name}
             where = {"folder": os.getcwd(), "paths": _paths()}
-            with suppress(BrokenPipeError):  # it has ended, and this one with it
+            with suppress(BrokenPipeError):  # the server has ended; `poll` reports the process as ended
                 socket.send_fds(self._socket, [json.dumps(wanted | where).encode()], [out, *handles])
             return ForkedProcess(self, self._asked)
 
     def pid_of(self, number: int) -> int | None:
-        """Process number of a process that has begun."""
+        """Return the process id; None before the process has started."""
         self._hear()
         return self._pids.get(number)
 
     def code_of(self, number: int) -> int | None:
-        """Exit code of a process, or of the fork server if that ended first."""
+        """Return the exit code of a process, or of the fork server if it ended first."""
         lives = self.lives
         self._hear()
         return self._codes.get(number, None if lives else self._process.returncode)
 
     def kill(self, number: int) -> None:
-        """End one process; if it has not begun, the nursery."""
+        """Kill one process; if it has not started, kill the fork server."""
         with self._lock:
             if self.code_of(number) is None and self.pid_of(number) is None:
                 self.end()
@@ -147,12 +152,12 @@ class _Nursery:
                     self._socket.send(json.dumps({"kill": number}).encode())
 
     def listen(self) -> None:
-        """Block until it says something, or has ended, or a while."""
+        """Wait for a message, for the server's end, or for a second."""
         select.select([self._socket], [], [], _LOOK_S)
 
     @property
     def lives(self) -> bool:
-        """True if it can start more processes."""
+        """True if the fork server runs."""
         return self._process.poll() is None
 
     @property
@@ -162,21 +167,21 @@ class _Nursery:
         return len(self._codes) == self._asked
 
     def end(self) -> None:
-        """End it, and what it has started."""
+        """Kill the fork server, and so its processes."""
         self._process.kill()
         self._process.wait()
         self._hear()
         self.forget()
 
     def forget(self) -> None:
-        """Let go of it: it ends when nobody holds the socket."""
+        """Close the socket; the server ends when all copies of the socket are closed."""
         with self._lock:
-            self._process.returncode = self._process.returncode or 0  # in a fork, where it cannot be waited for
+            self._process.returncode = self._process.returncode or 0  # a forked child cannot wait for the server
             self._socket.close()
 
     def _hear(self) -> None:
-        """Take what it has said since."""
-        with self._lock, suppress(OSError):  # nothing more for now, or for ever
+        """Read all messages of the server."""
+        with self._lock, suppress(OSError):  # no more messages, or the socket is closed
             while block := self._socket.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT):
                 said = json.loads(block)
                 if "pid" in said:
@@ -190,9 +195,9 @@ _lock = threading.Lock()
 
 
 def _nursery_of(environment: Mapping[str, str]) -> _Nursery:
-    """Fork server with the same environment, new if there is none.
+    """Return a fork server with the same inherited state; start one if there is none.
 
-    Other idle servers end.
+    Other idle servers are ended.
     """
     wanted = _inherited(environment)
     with _lock:
@@ -208,7 +213,7 @@ def _nursery_of(environment: Mapping[str, str]) -> _Nursery:
 
 
 def _inherited(environment: Mapping[str, str]) -> Any:
-    """Inherited state of a process, except for the contents of a request."""
+    """Return the state that a process inherits, except for the contents of a request."""
     umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
     cores, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
@@ -216,10 +221,7 @@ def _inherited(environment: Mapping[str, str]) -> Any:
 
 
 def _paths() -> list[str]:
-    """Import paths of this process.
-
-    They include the running package if it is not installed.
-    """
+    """Return the import paths of this process, with the folder of the running package."""
     return [*filter(None, sys.path), str(Path(hocket.__file__).parent.parent)]
 
 

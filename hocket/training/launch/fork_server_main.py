@@ -1,8 +1,11 @@
-"""`python -m hocket.training.launch.fork_server_main HANDLE`: the process that has loaded torch and forks what it is asked for (fork_server.py).
-With a module, a parent, handles and arguments: one process, where there is no nursery.
+"""Main program of the fork server (fork_server.py).
 
-Rules of this file: a nursery loads what every worker loads and does nothing with it: no model, no device, no thread, nothing of the
-user's. When the process that started it ends it sees the end of the socket and ends, and its workers with it, by the kernel's word.
+Usage: `python -m hocket.training.launch.fork_server_main HANDLE`. With a module, a parent, handles and arguments in
+place of HANDLE, it runs one process without a fork server.
+
+The fork server imports the modules that every worker imports, and nothing else: no model, no device, no thread, no code
+of the user. If the process that started it ends, the socket closes and the fork server ends. The kernel then ends its
+workers (PR_SET_PDEATHSIG).
 """
 
 import ctypes
@@ -22,7 +25,7 @@ from typing import Any, NoReturn
 
 from hocket.training.launch.fork_server import MAX_MESSAGE_BYTES, PATH
 
-# torch._dynamo is loaded by whoever makes an optimizer; the others by whoever reads a plan.
+# Creating an optimizer imports torch._dynamo; reading a plan imports the last two.
 _LOADED = (
     "hocket.training.worker.worker",
     "hocket.training.launch.worker_main",
@@ -31,18 +34,19 @@ _LOADED = (
     "ruamel.yaml.main",
 )
 _MAX_HANDLES = 8
-_NAME_BYTES = 15  # so much of a process's name Linux keeps
+_NAME_BYTES = 15  # Linux's limit of a process name
 _PR_SET_NAME = 15
 
 
 def main(handle: int) -> None:
-    """Load, then start what is asked for until the other end of the socket closes."""
-    # Python 3.12 and later warn of threads: those of a numerical library, which sees to them when it is forked.
+    """Import modules, then start requested processes until the socket closes."""
+    # Python 3.12 and later warn if a process with threads forks. Here these are threads of a numerical library that
+    # supports forks.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     for name in _LOADED:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # nobody copies pages only because rubbish is looked for
+    gc.freeze()  # so that garbage collection in a fork does not copy shared pages
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -58,7 +62,7 @@ def main(handle: int) -> None:
             if asker in ready:
                 message, handles, _, _ = socket.recv_fds(asker, MAX_MESSAGE_BYTES, _MAX_HANDLES)
                 if not message:
-                    signal.set_wakeup_fd(-1)  # the socket goes before this process does, and workers may end in between
+                    signal.set_wakeup_fd(-1)  # workers may end after the socket is closed and before this process ends
                     return
                 wanted = json.loads(message)
                 if "kill" in wanted:
@@ -77,19 +81,19 @@ def main(handle: int) -> None:
 
 
 def _reap(running: dict[int, int], asker: socket.socket) -> None:
-    """Tell of every process that has ended."""
+    """Report every process that has ended."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             _say(asker, {"number": running.pop(ended[0]), "code": os.waitstatus_to_exitcode(ended[1])})
 
 
 def _say(asker: socket.socket, said: dict[str, int]) -> None:
-    with suppress(BrokenPipeError):  # it is gone, which the next look shows
+    with suppress(BrokenPipeError):  # the peer has closed the socket; the main loop notices
         asker.send(json.dumps(said).encode())
 
 
 def _become(wanted: dict[str, Any], handles: list[int], parent: int) -> NoReturn:
-    """Be the process that was asked for."""
+    """Turn this fork into the requested process."""
     code = 1
     try:
         os.setsid()
@@ -103,7 +107,7 @@ def _become(wanted: dict[str, Any], handles: list[int], parent: int) -> NoReturn
         for handle in own:
             os.set_inheritable(handle, False)
         ctypes.CDLL(None).prctl(_PR_SET_NAME, wanted["name"].encode()[:_NAME_BYTES], 0, 0, 0)
-        if "numpy.random" in sys.modules:  # it does not draw anew in a fork, as Python's own `random` does
+        if "numpy.random" in sys.modules:  # unlike Python's `random`, it is not reseeded in a fork
             sys.modules["numpy.random"].seed()
         os.chdir(wanted["folder"])
         sys.path[:] = [wanted["folder"], *wanted["paths"]]
@@ -116,7 +120,8 @@ def _become(wanted: dict[str, Any], handles: list[int], parent: int) -> NoReturn
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not sys.exit: threads of torch that wait for a peer would keep the process, and others do not survive an interpreter's end.
+        # Not sys.exit: it would wait for torch's threads that wait for a peer, and other threads crash when the
+        # interpreter ends.
         os._exit(code)
 
 

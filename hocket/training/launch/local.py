@@ -1,19 +1,17 @@
 """Local launch: start and watch one worker for each device of a plan.
 
-All workers are ended if one fails.
+This file does not import torch. The watcher never waits for one worker only. It guarantees:
 
-Rules of this file: no torch; the watcher never waits for a worker without also looking at the others. What it promises:
+- If a worker dies, raises an error or does not answer, the run ends. The other workers are killed at once, and the
+  error names the worker and its position (heartbeat.py). Of several failures the first cause is shown (failures.py).
+- If the watcher dies, its workers die: by the end of a pipe, and on Linux by PR_SET_PDEATHSIG. The first worker removes
+  the temporary folder.
+- The first Ctrl-C (or SIGTERM) asks all workers to stop at the same period, to save a checkpoint and to exit. The
+  second kills them; so does the first if there is no folder for checkpoints.
 
-- A worker that dies, raises or falls silent ends the run: the others are killed at once, and the error says which worker it was
-  and where it stood (heartbeat.py). Of several failures the first cause is shown (failures.py).
-- When the watcher dies its workers die: by the end of a pipe, and on Linux by the kernel's word (PR_SET_PDEATHSIG). The first
-  worker removes the temporary folder.
-- The first Ctrl-C (or SIGTERM) asks all workers to stop at the same period, to save a checkpoint and to leave; the second, or the first
-  where there is no folder for checkpoints, kills them.
-
-Workers meet through a file in a private temporary folder (no port that another program could take), get their orders as a JSON file
-there, and report over a pipe, one JSON document a line. They are in a session of their own, so that a terminal's Ctrl-C reaches
-the watcher alone.
+Workers use a file in a private temporary folder for the rendezvous (no port that another program could use). They read
+their specification from a JSON file there, and report over a pipe, one JSON document per line. They have their own
+sessions, so that a terminal's Ctrl-C reaches only the watcher.
 """
 
 import json
@@ -48,17 +46,20 @@ MAX_LOCAL_WORKERS = 64
 def launch(
     job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
 ) -> RunSummary:
-    """Run a job with local workers until it is done, stopped or broken; nothing is left running.
+    """Run a job with local workers until it is done, stopped or failed.
+
+    No process is left running.
 
     Arguments:
-        job: a job file, or a job whose origin is known: each worker makes it again.
-        folder_of_plan: from where the plan's profile is seen, if the plan has a file.
+        job: a job file, or a job with a known origin, because each worker creates the job again.
+        folder_of_plan: folder of the plan's file, from which the plan's profile is found; None without a file.
 
     Raises:
         InputError, WorkerLost, KeyboardInterrupt: see `train`.
     """
     with local_workers(job, (plan,), options, listener) as workers:
-        # While they load torch. They keep the plan as it is written: its digest goes into checkpoints.
+        # This runs while the workers load torch. They keep the plan as written, because its digest goes into
+        # checkpoints.
         collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
         with Watch(workers, collector, options, listener) as watch:
             watch.run()
@@ -78,10 +79,11 @@ def local_workers(
     All plans have the same number of devices.
 
     Arguments:
-        turns: how plans that are trained in turns take them; None for a single plan.
+        turns: settings of plans that are trained in turns; None for a single plan.
 
     Raises:
-        InputError: more workers than one machine has, plans of different numbers of workers, a job that no process can make again.
+        InputError: too many workers for one machine, plans with different numbers of workers, or a job that another
+            process cannot create.
     """
     wanted, counts = JobSpec.of(job), {len(devices_of(plan)) for plan in plans}
     if len(counts) != 1:
@@ -127,10 +129,10 @@ def _start(orders: WorkerSpec, called: str) -> LocalWorker:
         write_atomic(path, json.dumps(asdict(orders)))
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
         if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
-            # Without it gloo looks up this machine's own name, which need not resolve to anything.
+            # Otherwise gloo resolves this machine's own name, which may fail.
             environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
         with log.open("wb") as out:
-            # What the first worker prints is shown (on standard error: standard output is for results).
+            # The first worker's output is shown, on standard error, because standard output is for results.
             shown = 2 if rank == 0 else out.fileno()
             handles = (report_to, control_from)
             process = fork_server.start(

@@ -1,10 +1,8 @@
-"""Rendezvous of workers that torchrun started.
+"""Rendezvous of workers that torchrun started, with messages and interrupts.
 
-A person is told what they wait for and can leave.
-
-Rules of this file: torch waits for minutes inside C++, where no signal is heard, and tells of every failed attempt in words of
-its own; so it is asked only once the place answers, and from a thread. Who leaves early leaves that thread behind; it ends
-with the process.
+Torch's own rendezvous waits for minutes inside C++, where signals are not handled, and prints every failed attempt. So
+it is called only after its host answers, and in a thread. After an interrupt this thread stays behind; it ends with the
+process.
 """
 
 import os
@@ -21,7 +19,7 @@ from torch.distributed import Store, rendezvous  # type: ignore[attr-defined]
 from hocket.errors import InputError, WorkerLost
 
 MEETING_S = 300.0
-_SAY_S = 5.0  # before it is said what is waited for
+_SAY_S = 5.0  # wait before the first message
 _TRY_S = 0.2
 _POLL_S = 0.02
 
@@ -33,13 +31,16 @@ def meet(
     wait_s: float = MEETING_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> Store:
-    """The store where all workers meet: at MASTER_ADDR and MASTER_PORT.
+    """Join the store of all workers, at MASTER_ADDR and MASTER_PORT.
 
     Arguments:
-        tell: called with what is waited for, once that has taken some seconds.
+        tell: called with a message, if the wait takes some seconds.
+        wait_s: maximum wait in seconds.
+        clock: current time in seconds.
 
     Raises:
-        InputError: the place is not given. WorkerLost: the others were not there in time, or the place is taken.
+        InputError: MASTER_ADDR or MASTER_PORT is missing or wrong.
+        WorkerLost: the other workers did not join in time, or the port is in use.
     """
     place, where = _place()
     end_s = clock() + wait_s
@@ -53,7 +54,7 @@ def meet(
             say_s = inf
         return clock() < end_s
 
-    # Only the first worker makes the place; an agent of torchrun has made it for all.
+    # Only the first worker creates the store, unless torchrun's agent has created it for all.
     if rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         while (problem := _answers(place)) is not None:
             if not patience():
@@ -72,7 +73,7 @@ def meet(
 
 
 def _place() -> tuple[tuple[str, int], str]:
-    """Host and port, and both in words."""
+    """Return (host, port), and "host:port"."""
     host, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not host:
         raise InputError(
@@ -84,7 +85,7 @@ def _place() -> tuple[tuple[str, int], str]:
 
 
 def _answers(place: tuple[str, int]) -> str | None:
-    """Why nobody can be reached there; None if somebody can."""
+    """Return the reason why no connection is possible; None if it is possible."""
     try:
         with socket.create_connection(place, timeout=_SAY_S):
             return None
@@ -93,8 +94,8 @@ def _answers(place: tuple[str, int]) -> str | None:
 
 
 def _ask(wait_s: float, found: list[Any]) -> None:
-    """Wait for torch's own meeting, and keep what it gives or raises."""
+    """Call torch's rendezvous, and append its store or its error to `found`."""
     try:
         found.append(next(rendezvous("env://", timeout=timedelta(seconds=wait_s)))[0])
-    except BaseException as error:  # whatever it is, the main thread is told
+    except BaseException as error:  # the main thread raises it
         found.append(error)

@@ -1,14 +1,17 @@
-"""Join: be one worker among those that `torchrun` started, on one machine or many.
+"""Run as one of torchrun's workers, on one machine or several.
 
-Rules of this file: there is no watcher process, so a thread of every worker watches (`_Together`), and everything that the
-watcher of local.py does with pages and pipes goes through the store of the meeting place, as JSON:
+There is no watcher process. A thread of every worker watches instead (`_Together`). It uses the rendezvous store, with
+JSON values, for everything that the watcher of local.py does with progress pages and pipes:
 
-    beat/RANK       a number that grows: this worker is alive; its right-hand neighbour looks at it
-    failed/RANK     what this worker says of its own end
-    gone            which worker does not answer any more
-    hold            somebody was interrupted, or found what ends the run; seen/RANK: periods that this worker had begun when it knew; stop: what the
-                    first worker made of them. The threads never wait for training, so this cannot deadlock (heartbeat.py).
+    beat/RANK       growing number: this worker is alive. Worker RANK + 1 checks it
+    failed/RANK     this worker's error report
+    gone            message on a worker that does not answer
+    hold            a worker was interrupted, or has a finding that ends the run
+    seen/RANK       number of periods that this worker had begun when it read `hold`
+    stop            number of periods after which all workers stop, computed by the first worker
     news/RANK/N     reports for the first worker, which shows the run
+
+The threads never wait for training, so stopping cannot deadlock (heartbeat.py).
 """
 
 import atexit
@@ -48,7 +51,7 @@ from hocket.util.malloc import keep_freed_memory
 
 _BEAT_S = 0.25
 _POLL_S = 0.02
-# How long the others get to say what happened before "connection closed" is all that is known.
+# Wait for the error reports of other workers, before a lost connection is reported as the cause.
 _GRACE_S = 5.0
 
 
@@ -57,14 +60,14 @@ def join(
 ) -> RunSummary:
     """Train as one of torchrun's workers.
 
-    The first worker shows the run and gets the whole summary.
+    The first worker shows the run and returns the summary of all workers. The other workers return their own summary.
 
     Arguments:
-        folder_of_plan: from where the plan's profile is seen, if the plan has a file.
+        folder_of_plan: folder of the plan's file, from which the plan's profile is found; None without a file.
 
     Raises:
-        InputError: a mistake in what was given.
-        WorkerLost: another worker died or went silent; the message names it.
+        InputError: job, plan, workers or checkpoints do not fit.
+        WorkerLost: another worker died or did not answer; the message names it.
     """
     rank, workers = number_in("RANK"), number_in("WORLD_SIZE")
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
@@ -100,7 +103,7 @@ def join(
 
 
 def _code_of(error: BaseException) -> int:
-    """The exit code of a worker that ends with this error."""
+    """Return the exit code of a worker that ends with this error."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return error.exit_code if isinstance(error, HocketError) else WorkerLost.exit_code
@@ -118,7 +121,7 @@ def _end_process(code: int) -> None:
 
 @dataclass
 class _Together:
-    """Watching thread of one worker (see the module docstring)."""
+    """Watching thread of one worker; see the module's docstring."""
 
     store: Store
     rank: int
@@ -144,13 +147,13 @@ class _Together:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch, and take Ctrl-C and SIGTERM, for as long as this lasts."""
+        """Watch, and handle Ctrl-C and SIGTERM, inside this context."""
         waker, woken = socket.socketpair()
         waker.setblocking(False)
         woken.setblocking(False)
         handlers, before, main = {}, -1, threading.current_thread() is threading.main_thread()
         if main:
-            # The thread must know at once, also while the main thread is inside a transfer and runs no Python.
+            # Notify the thread at once, even while the main thread is inside a transfer and runs no Python.
             before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
             handlers = {n: signal.signal(n, self._again) for n in (signal.SIGINT, signal.SIGTERM)}
         self._woken = woken
@@ -168,7 +171,7 @@ class _Together:
             woken.close()
 
     def tell(self, event: dict[str, Any]) -> None:
-        """A report of this worker."""
+        """Add a report of this worker."""
         if event["event"] == "done":
             self.done = event
         self._halts = self._halts or bool(event.get("halt"))
@@ -194,7 +197,7 @@ class _Together:
             self._until(f"bye/{rank}")
 
     def _until(self, key: str) -> None:
-        # Looked for again and again: a blocking wait would keep the store from this worker's thread.
+        # Poll, because a blocking wait would block the store for this worker's thread.
         end_s = time.monotonic() + 2 * self.options.silence_s
         while not self.store.check([key]):
             if time.monotonic() > end_s:
@@ -202,10 +205,7 @@ class _Together:
             time.sleep(_POLL_S)
 
     def explain(self, error: BaseException) -> BaseException:
-        """Error to raise for an error of this worker.
-
-        It is the worker's own, or the cause on another worker.
-        """
+        """Find the error to raise: this worker's own, or its cause on another worker."""
         if isinstance(error, KeyboardInterrupt):
             return error
         event = describe(error, time.time(), self.progress.place, self.options.debug)
@@ -224,9 +224,9 @@ class _Together:
         return failure.error if cause.peer else WorkerLost(f"{self.names[cause.rank]} failed: {cause.error}")
 
     def _wait_for_others(self) -> None:
-        """Keep the store until all workers know the error that they will raise.
+        """Wait until all workers have reported an error.
 
-        The store ends with the first worker.
+        Only the first worker waits, because the store ends with it.
         """
         if self.rank:
             return
@@ -240,7 +240,7 @@ class _Together:
         while not self._over.wait(_BEAT_S):
             try:
                 self._turn()
-            except Exception as error:  # the store is gone, and with it the first machine
+            except Exception as error:  # the store is lost, and with it the first machine
                 if not self._over.wait(_GRACE_S):
                     self._leave(f"the meeting place does not answer: {error}")
 
@@ -253,7 +253,8 @@ class _Together:
         self._hold()
         self._look_left()
         if self.store.check(["gone"]):
-            # The main thread may be inside a transfer that never ends; if it is not, it has an error of its own to show.
+            # The main thread may be inside a transfer that never ends. Otherwise it raises its own error within this
+            # time.
             text = self.store.get("gone").decode()
             if not self._over.wait(_GRACE_S):
                 self._leave(text)
@@ -302,15 +303,15 @@ class _Together:
             self.progress.stop = int(self.store.get("stop")) + 1
 
     def _again(self, number: int, frame: Any) -> None:
-        # Counted here, and not taken from `_held`: the thread may know of this very signal before the main thread runs Python again.
+        # Do not use `_held`: the thread may handle this same signal before the main thread runs Python again.
         self._signals += 1
         if self._signals > 1 or self.options.checkpoint is None:
             raise KeyboardInterrupt(self.collector.stopped_at_once(self.options.checkpoint) if self.collector else "")
 
     def _look_left(self) -> None:
-        """Check one neighbour of each worker.
+        """Check the heartbeat of one neighbour.
 
-        This keeps the number of requests to the store small.
+        Checking only one neighbour keeps the number of requests to the store small.
         """
         if self.workers == 1:
             return
@@ -330,14 +331,14 @@ class _Together:
                 key = f"failed/{rank}"
                 if rank != self.rank and self.store.check([key]):
                     found.append(understand(rank, parse_json(self.store.get(key), f"worker {rank}"), self.names[rank]))
-        except RuntimeError:  # the store is gone
+        except RuntimeError:  # the store is lost
             return found
         return found
 
     def _try_set(self, key: str, text: str) -> None:
         try:
             self.store.set(key, text)
-        except RuntimeError:  # the store is gone: there is nobody to tell
+        except RuntimeError:  # the store is lost, so the error cannot be reported
             return
 
     def _leave(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""Environment of torchrun's workers: ranks, rendezvous, and which worker reports.
+"""Environment of torchrun's workers: ranks, rendezvous, error reporting.
 
-Rules of this file: no torch; errors are found before it is loaded.
+This file does not import torch, so that errors are found before torch is loaded.
 """
 
 import os
@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from hocket.errors import InputError
 
 _MAX_PORT = 2**16 - 1
-# How long the first worker has to say what the others do not.
+# Time for the first worker to raise an error that the others do not show.
 _GRACE_S = 5.0
 
 
 def number_in(name: str) -> int:
-    """A number that torchrun sets in the environment.
+    """Read a number that torchrun sets in the environment.
 
     Raises:
-        InputError: it is none.
+        InputError: it is missing or not a number.
     """
     text = os.environ.get(name, "")
     if not text.isdigit():
@@ -29,20 +29,20 @@ def number_in(name: str) -> int:
 
 @contextmanager
 def first_speaks() -> Iterator[None]:
-    """Let the first of torchrun's workers alone raise what all of them find."""
+    """Let only the first worker raise an InputError that all workers find."""
     rank = number_in("RANK")
     try:
         yield
     except InputError as error:
         if rank == 0:
             raise
-        # torchrun ends all workers when one leaves: the one that speaks goes first.
+        # torchrun ends all workers when one exits, so the first worker must exit first.
         time.sleep(_GRACE_S)
         raise SystemExit(error.exit_code) from None
 
 
 def check_meeting() -> None:
-    """Refuse, on each worker, that it is not told where they meet."""
+    """Require the address of the rendezvous in the environment."""
     if not os.environ.get("MASTER_ADDR"):
         step = "Start with torchrun; or unset RANK and WORLD_SIZE, and local workers are started."
         raise InputError("MASTER_ADDR", "nothing", "the machine where the workers meet, as torchrun sets it", step)

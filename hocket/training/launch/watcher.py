@@ -1,8 +1,6 @@
 """Watcher of a run's local workers, until all are done or one has failed.
 
-local.py starts them.
-
-Rules of this file: no torch; it never waits for a worker without also looking at the others.
+local.py starts the workers. The watcher never waits for one worker only. This file does not import torch.
 """
 
 import os
@@ -27,7 +25,7 @@ from hocket.training.worker.options import Options
 from hocket.util.documents import parse_json
 
 _LOOK_S = 0.1
-# How long to look for the cause when all that is known is that connections broke.
+# Wait for the cause of a failure, if only lost connections are known.
 _GRACE_S = 5.0
 _MAX_LINE_BYTES = 2**20
 _READ_BYTES = 2**16
@@ -35,9 +33,20 @@ _READ_BYTES = 2**16
 
 @dataclass
 class LocalWorker:
-    """One worker as the watcher sees it.
+    """One worker, as the watcher sees it.
 
-    `silent_s`: seconds of watching without a heartbeat.
+    Attributes:
+        called: name of the worker, without its process id.
+        page: its progress page.
+        reports: pipe of its reports.
+        control: pipe that closes when the watcher ends.
+        log: file of its output.
+        rest: part of a report that is not complete yet.
+        open: True until its pipe of reports ends.
+        done: True after its last report.
+        failed: True after an error.
+        beats: last heartbeat.
+        silent_s: seconds since the last heartbeat.
     """
 
     rank: int
@@ -56,7 +65,7 @@ class LocalWorker:
 
     @property
     def name(self) -> str:
-        """Name for people."""
+        """Name in messages."""
         return f"{self.called} (pid {self.process.pid})" if self.process.pid else self.called
 
 
@@ -66,16 +75,16 @@ class ReportReceiver(Protocol):
     It is the collector of one plan, or of several plans that are trained in turns (train_in_turns.py).
 
     Attributes:
-        done: the last report of each worker, by rank.
+        done: last report of each worker, by rank.
     """
 
     done: dict[int, Mapping[str, Any]]
 
     def take(self, rank: int, event: Mapping[str, Any]) -> None:
-        """Take one report of one worker."""
+        """Process one report of one worker."""
 
     def stopped_at_once(self, folder: str | None) -> str:
-        """Message for a run that is ended without waiting for its workers."""
+        """Return the message for a run that ends without waiting for its workers."""
 
 
 @dataclass
@@ -112,7 +121,9 @@ class Watch:
         """Watch until all workers have ended without error.
 
         Raises:
-            WorkerLost, KeyboardInterrupt, or what a worker failed with.
+            WorkerLost: a worker was lost.
+            KeyboardInterrupt: interrupted twice, or without a folder for checkpoints.
+            HocketError: the error of a worker.
         """
         while any(worker.open or worker.process.poll() is None for worker in self.workers):
             for key, _ in self._selector.select(_LOOK_S):
@@ -127,7 +138,7 @@ class Watch:
     # -- what workers say
 
     def _read(self, worker: LocalWorker) -> bool:
-        """Take what a worker has said since; returns whether there may be more at once."""
+        """Process a worker's reports so far; return True if there may be more."""
         try:
             block = os.read(worker.reports, _READ_BYTES)
         except BlockingIOError:
@@ -155,12 +166,12 @@ class Watch:
             worker.open = False
 
     def _reap(self) -> None:
-        """Notice workers that ended, with or without a word."""
+        """Find workers that have ended, with or without a report."""
         for worker in self.workers:
             code = worker.process.poll()
             if code is None:
                 continue
-            # Its last words are in the pipe. The pipe's own end may never come: a process that it started may hold it open.
+            # Read its last reports. The pipe may never end, because a child process of the worker may keep it open.
             while worker.open and self._read(worker):
                 pass
             self._close(worker)
@@ -175,21 +186,21 @@ class Watch:
             return Failure(worker.rank, now_s, False, self._lost(text, _last_words(worker.log)))
         text = f"{worker.name} was killed by signal {-code} {worker.page.place}"
         more = "If nobody did that, the machine may have run out of memory." if -code == signal.SIGKILL else ""
-        # Whoever dies of a signal dies before the others notice, but for those that abort over a lost peer.
+        # A worker killed by a signal died before the others noticed, except for SIGABRT, which may follow a lost peer.
         at_s = now_s if -code == signal.SIGABRT else now_s - _GRACE_S
         return Failure(worker.rank, at_s, False, self._lost(text, more))
 
     def _listen_to_hearts(self) -> None:
-        """Find workers that are alive but do nothing.
+        """Find workers that are alive but make no progress.
 
-        They are stopped, frozen, or waiting for each other.
+        They are stopped, frozen, or deadlocked.
         """
         now_s = time.monotonic()
-        # Time in which the watcher itself was stopped does not count.
+        # Time during which the watcher itself was stopped does not count.
         since_s, self._looked_s = min(now_s - self._looked_s, 5 * _LOOK_S), now_s
         for worker in self.workers:
             beats = worker.page.beats
-            # One that has not begun is silent, too: its nursery loads torch.
+            # A worker that has not started does not count as silent: its fork server loads torch.
             alive = beats != worker.beats or worker.process.pid is None or worker.process.poll() is not None
             worker.beats, worker.silent_s = beats, 0.0 if alive else worker.silent_s + since_s
         silent = max(self.workers, key=lambda worker: worker.silent_s)
@@ -201,7 +212,9 @@ class Watch:
         still = moves == self._moves and training
         self._moves, self._still_s = moves, self._still_s + since_s if still else 0.0
         if self._still_s > self.options.stall_s:
-            stuck = min(self.workers, key=lambda worker: worker.page.state)  # one that runs rather than waits
+            stuck = min(
+                self.workers, key=lambda worker: worker.page.state
+            )  # prefer a worker that runs to one that waits
             text = f"no worker has moved for {self._still_s:.0f} s; {stuck.name} stands {stuck.page.place}"
             self.failures.append(Failure(stuck.rank, now_s, False, self._lost(text)))
 
@@ -211,7 +224,7 @@ class Watch:
         self.interrupts += 1
 
     def _obey(self) -> None:
-        """Do what the person asked for."""
+        """Handle interrupts of the user."""
         if self.interrupts == 0:
             return
         if self.options.checkpoint is None or self.interrupts > 1:
@@ -222,13 +235,13 @@ class Watch:
             self.listener.note("stopping: the workers finish the period and save; once more to stop at once")
 
     def _hold(self) -> None:
-        """Have all workers stop at the same period."""
+        """Ask all workers to stop at the same period."""
         if not self.held:
             self.held = True
             hold_all([worker.page for worker in self.workers])
 
     def _judge(self) -> None:
-        """Raise the first cause of a failure, once it can be known."""
+        """Raise the first cause of a failure, as soon as it is known."""
         if not self.failures:
             return
         first = first_cause(self.failures)
@@ -249,7 +262,7 @@ class Watch:
 
 
 def _how(worker: LocalWorker) -> str:
-    """Why a process does not answer, where the kernel says so."""
+    """Return the kernel's reason why a process does not answer, if any."""
     with suppress(OSError, IndexError):
         status = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return {"T": " (it is stopped)", "D": " (it waits for a device)"}.get(status, "")

@@ -1,7 +1,7 @@
-"""One local worker, started by local.py and not outliving it.
+"""One local worker; local.py starts it, and it ends with the watcher.
 
-When the watcher dies without a word, the first worker removes the run's folder and ends, as soon as it sees the end of a
-pipe; the kernel kills the others, which a thread that holds the interpreter could keep from seeing it.
+If the watcher dies, the first worker notices the end of a pipe, removes the run's folder and exits. The kernel kills
+the other workers. They could not rely on the pipe, because a thread that holds the interpreter lock may delay them.
 """
 
 import ctypes
@@ -32,16 +32,16 @@ _TRIES = 10
 
 
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
-    """Follow the worker's orders and leave the process.
-
-    The exit code is the error's, if there is an error.
+    """Run a worker by its specification, and exit with the code of its error, or 0.
 
     Arguments:
-        arguments: the file of its orders. handles: open files, for reports and one that ends with the watcher. parent: id of the process that this one ends with.
+        arguments: path of the worker's specification.
+        handles: pipe for reports, and pipe that closes when the watcher ends.
+        parent: id of a process; this process ends with it.
     """
     orders, (report_to, control_from) = WorkerSpec.read(arguments[0]), handles
     _die_with(parent, orders)
-    # The watcher decides when to stop; a Ctrl-C meant for it shall not reach the worker as well.
+    # The watcher decides when to stop, so the worker ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stay_on(orders.cores or None)
     progress = Heartbeat.open(Path(orders.folder, f"progress-{orders.rank}"))
@@ -54,11 +54,13 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     except BaseException as error:
         code = error.exit_code if isinstance(error, HocketError) else WorkerLost.exit_code
         report.send(describe(error, time.monotonic(), progress.place, orders.options.debug))
-    if _closed(control_from, 0):  # this worker may have lost its peers before its heart saw the pipe's end
+    if _closed(
+        control_from, 0
+    ):  # this worker may have lost its peers before its heartbeat thread noticed the pipe's end
         _leave_nothing(orders)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: threads of torch that wait for a dead peer would keep the process.
+    # Not sys.exit: it would wait for torch's threads that wait for a dead peer.
     os._exit(code)
 
 
@@ -85,9 +87,9 @@ def _work(orders: WorkerSpec, progress: Heartbeat, report: "PipeReport") -> None
 
 
 class PipeReport:
-    """Reports to the watcher, one a line, from any thread.
+    """Sends reports to the watcher, one per line; thread-safe.
 
-    Blocks when the watcher is far behind.
+    `send` blocks while the pipe is full.
     """
 
     def __init__(self, handle: int) -> None:
@@ -96,23 +98,23 @@ class PipeReport:
     def send(self, event: dict[str, Any]) -> None:
         """Send one report."""
         line = to_line(event)
-        with self._lock, suppress(BrokenPipeError):  # the watcher is gone, and so shall this process be
+        with self._lock, suppress(BrokenPipeError):  # the watcher has ended, and this process will end too
             while line:
                 line = line[os.write(self._handle, line) :]
 
 
 def to_line(event: dict[str, Any]) -> bytes:
-    """A report as one line of JSON."""
+    """Write a report as one line of JSON."""
     return json.dumps(plain(event), allow_nan=False).encode() + b"\n"
 
 
 def _die_with(parent: int, orders: WorkerSpec) -> None:
-    """Have the kernel say when this process's parent ends, where the kernel can."""
+    """Ask the kernel for a signal when this process's parent ends, on Linux."""
     if sys.platform == "linux":
-        # The first worker has to tidy up, for which it must run and not be stopped.
+        # The first worker has to remove the folder, so it must run: SIGCONT resumes it if it is stopped.
         number = signal.SIGCONT if orders.rank == 0 else signal.SIGKILL
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before the kernel was told
+    if os.getppid() != parent:  # the parent had ended before the call
         _leave_nothing(orders)
         os._exit(1)
 
@@ -123,7 +125,7 @@ def _closed(pipe: int, wait_s: float) -> bool:
 
 
 def _beat(progress: Heartbeat, control_from: int, orders: WorkerSpec) -> None:
-    """Show that this process is alive; end it when the other end of the pipe closes."""
+    """Count heartbeats; end the process when the other end of the pipe closes."""
     while not _closed(control_from, _BEAT_S):
         progress.beats += 1
     _leave_nothing(orders)
@@ -133,7 +135,7 @@ def _beat(progress: Heartbeat, control_from: int, orders: WorkerSpec) -> None:
 def _leave_nothing(orders: WorkerSpec) -> None:
     """Remove the folder of a run without watcher.
 
-    Other workers may do the same, or still write there.
+    It tries several times, because other workers may still write there, or remove it too.
     """
     for _ in range(_TRIES):
         shutil.rmtree(orders.folder, ignore_errors=True)

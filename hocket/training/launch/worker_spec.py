@@ -18,11 +18,12 @@ from hocket.util.schema import read_as
 
 @dataclass(frozen=True)
 class JobSpec:
-    """The job that every worker makes for itself.
+    """The job, as a specification from which each worker creates it.
 
     Attributes:
-        path: of its file; names: what to take from it (see Origin).
-        likeness: of the job that was given; None where it was given as a file.
+        path: path of the job's file.
+        names: names of the job in the file (see Origin).
+        likeness: fingerprint of the given job; None if it was given as a file.
     """
 
     path: str
@@ -33,10 +34,10 @@ class JobSpec:
 
     @classmethod
     def of(cls, job: Job | Path) -> "JobSpec":
-        """Description of a job for a worker process.
+        """Describe a job for worker processes.
 
         Raises:
-            InputError: no other process can make it again.
+            InputError: another process cannot create the job.
         """
         if not isinstance(job, Job):
             return cls(str(job.absolute()))
@@ -44,10 +45,10 @@ class JobSpec:
         return cls(str(origin.path), origin.names, likeness(job))
 
     def make(self) -> Job:
-        """The job.
+        """Create the job.
 
         Raises:
-            InputError: the file does not give it, or gives another one.
+            InputError: the file does not define the job, or defines another one.
         """
         made = load_job(self.path, self.names)
         if self.likeness is not None:
@@ -60,10 +61,12 @@ class TurnsSpec:
     """Settings of several plans that the same workers train in turns.
 
     Attributes:
-        steps: of one turn; traces: where each plan's measured trace is written ("": nowhere).
-        own_batch: whether each plan's batch size takes the place of the job's.
-        kernel_size: samples of the microbatch that is trained between turns to measure the machine's pace; 0: none is.
-        kernel_s: seconds of its forward and backward, as profiled.
+        steps: steps of one turn.
+        traces: file for each plan's measured trace; empty for no trace.
+        own_batch: True if each plan's batch size replaces the job's.
+        kernel_size: samples of the microbatch that is trained between turns to measure the machine's pace; 0 for no
+        measurement.
+        kernel_s: profiled time of its forward and backward, in seconds.
     """
 
     steps: int
@@ -76,18 +79,18 @@ class TurnsSpec:
 
 
 def plan_file(number: int) -> str:
-    """The file of a run's plan in its folder; several are counted from 0."""
+    """Return the name of a plan's file in the run's folder; plans are counted from 0."""
     return f"plan-{number}.yaml"
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Orders for one worker.
+    """Specification of one worker.
 
     Attributes:
-        folder: the run's private folder, with the plan, the progress pages and the meeting file.
-        cores: to stay on; none: wherever the system puts it.
-        turns: if the folder has several plans, which are trained in turns.
+        folder: the run's private folder, with the plan, the progress pages and the rendezvous file.
+        cores: cores to which the worker is pinned; empty if it is not pinned.
+        turns: settings for several plans that are trained in turns; None for one plan.
     """
 
     job: JobSpec
@@ -102,5 +105,5 @@ class WorkerSpec:
 
     @classmethod
     def read(cls, path: str | Path) -> "WorkerSpec":
-        """Read orders strictly."""
+        """Read a specification strictly."""
         return read_as(cls, parse_json(read_bytes(path), str(path)), str(path))

@@ -1,4 +1,1 @@
-"""Verification of training under a plan.
-
-It compares with a plain loop of the same update rule.
-"""
+"""Verification of training under a plan, against a plain loop of its update rule."""

@@ -1,7 +1,7 @@
-"""Plain single-process loops: what every run of a plan is compared with.
+"""Reference: plain single-process loops, compared with runs of plans.
 
-Rules of this file: no devices, no program, no stages that execute. The undivided model runs forward and backward on one
-microbatch after the other; only the declared rule says with which weights, and which microbatches make an update.
+There are no devices, no program and no stages here. The undivided model runs forward and backward on one microbatch
+after the other. The plan's update rule determines the weights for each microbatch, and the microbatches of each update.
 """
 
 import copy
@@ -26,7 +26,8 @@ class Trained:
     """Losses and weights of a training run.
 
     Attributes:
-        losses: (microbatch, loss, its weight in the mean of the batch), in order. weights: by global name.
+        losses: (microbatch, loss, weight in the mean of the batch), in order.
+        weights: weights by global name.
     """
 
     losses: list[tuple[int, float, float]] = field(default_factory=list)
@@ -34,7 +35,7 @@ class Trained:
 
 
 def step_losses(losses: Sequence[tuple[int, float, float]], microbatches: int) -> list[float]:
-    """The loss of each step of so many microbatches: the weighted mean of theirs."""
+    """Compute the loss of each step: the weighted mean over its `microbatches`."""
     found: dict[int, list[float]] = {}
     for microbatch, loss, weight in losses:
         sums = found.setdefault(microbatch // microbatches, [0.0, 0.0])
@@ -44,12 +45,12 @@ def step_losses(losses: Sequence[tuple[int, float, float]], microbatches: int) -
 
 
 def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, start: int = 0) -> Trained:
-    """Train the undivided model on so many microbatches as the rule declares.
+    """Train the undivided model on `microbatches` microbatches, with an update rule.
 
-    Microbatch m computes its gradient with weights of version rule.version(s, m) in the parameters of stage s (under
-    `naive` the backward sees the newest); update u of stage s applies the mean over the samples of
-    rule.microbatches(s, u) with that stage's own optimizer, and with the learning rates of the training step that the first of these
-    microbatches belongs to. Of two waves see `_two_waves`.
+    The gradient of microbatch m uses version rule.version(s, m) of the parameters of stage s; with `naive` the backward
+    uses the newest version. Update u of stage s applies the mean over the samples of rule.microbatches(s, u). It uses
+    an optimizer per stage, and the learning rates of the training step that contains the first of these microbatches.
+    For two waves see `_two_waves`.
     """
     if rule.kind == "averaged":
         return _two_waves(captured, plan, microbatches, start)
@@ -74,7 +75,7 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         return loss_weight(job, stream.batch(microbatch), samples) if callable(job.loss_weight) else samples
 
     def use(version_of: Callable[[int, int], int], microbatch: int) -> None:
-        # Written in place past autograd, so that a graph that is alive sees the new numbers, as with `naive` it shall.
+        # Write in place, bypassing autograd, so that existing graphs use the new values, as `naive` requires.
         for s, own in enumerate(names):
             for n in own:
                 leaves[n].data.copy_(versions[s][version_of(s, microbatch)][n])
@@ -89,9 +90,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         trained.losses.append((m, float(loss.detach()) if weight else 0.0, weight))
         use(rule.backward_version, m)
         totals = [sum(weight_of(k) for k in rule.microbatches(s, rule.update(s, m))) for s in range(len(plan.stages))]
-        # Short types round what is scaled otherwise than they scale what is rounded, and a model may compute in one anywhere
-        # (softmax in float32, of weights of float64): it is done where a plan does it.
-        # Of weights the sum is not known there yet.
+        # Scaling before or after rounding gives different results in short dtypes, and a model may compute in one
+        # anywhere (softmax in float32 with weights of float64). So scale at the same place as a plan. With loss
+        # weights, their sum is not known at that place.
         least = 1.0 if callable(job.loss_weight) else max(totals)
         gradients = torch.autograd.grad(loss, list(leaves.values()), loss.new_tensor(weight / least), allow_unused=True)
         for (n, _), gradient in zip(leaves.items(), gradients, strict=True):
@@ -101,7 +102,7 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
                 grad = masters[n].grad
                 masters[n].grad = part if grad is None else grad + part
         clip = captured.job.clip_grad_norm
-        if clip is not None and (m + 1) % rule.batch[0] == 0:  # such a rule is synchronous: all stages update now
+        if clip is not None and (m + 1) % rule.batch[0] == 0:  # the rule is synchronous, so all stages update now
             torch.nn.utils.clip_grad_norm_(masters.values(), clip)
         for s, optimizer in enumerate(optimizers):
             if (m + 1) % rule.batch[s] == 0:
@@ -115,10 +116,11 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
 
 
 def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) -> Trained:
-    """Reference for `averaged` (Wavelet, figure 9): two replicas with an optimizer take turns with half a batch.
+    """Reference for `averaged` (Wavelet, figure 9): two replicas take turns.
 
-    Iteration n belongs to replica n % 2, which computes the mean gradient g' of its half, averages it with that of the iteration
-    before (equation 1; weighted by samples, where these are unlike) and steps. What comes out is the mean of both replicas' weights.
+    Each replica has its own optimizer. Iteration n belongs to replica n % 2. The replica computes the mean gradient g'
+    of its half-batch, averages it with that of the iteration before (Wavelet, equation 1; weighted by samples if the
+    numbers differ), and steps. The result is the mean of both replicas' weights.
     """
     stream = Stream(captured.job, plan.batches, start)
     half, count = plan.microbatches // 2, len(captured.layers)
@@ -163,7 +165,7 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
         for name, gradient in gradients.items():
             part = gradient * (samples / together)
             steps[name].grad = before[name] * (before_samples / together) + part if before else part
-        if captured.job.clip_grad_norm is not None:  # what is stepped with
+        if captured.job.clip_grad_norm is not None:  # clip the gradients that the step uses
             torch.nn.utils.clip_grad_norm_(steps.values(), captured.job.clip_grad_norm)
         optimizers[wave].step(stream.position(n * half) // plan.batch_size)
         optimizers[wave].optimizer.zero_grad()
@@ -176,9 +178,9 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
 
 
 def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[str, int]:
-    """First stage of each parameter.
+    """Return the first stage of each parameter.
 
-    Under rules that allow ties, all its stages have one version.
+    With update rules that allow tied weights, all stages of a parameter have the same version.
     """
     found: dict[str, int] = {}
     for s, cut in enumerate(plan.cuts(captured)):
@@ -189,9 +191,9 @@ def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[s
 
 
 def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
-    """Plain training loop.
+    """Run a plain training loop with the user's module, loss and optimizer.
 
-    It uses the user's module, loss and optimizer, with one whole batch for each step.
+    Each step uses one whole batch.
     """
     model = copy.deepcopy(job.model)
     optimizer = scheduled(job, {n: p for n, p in model.named_parameters() if p.requires_grad})

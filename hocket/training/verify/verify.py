@@ -1,10 +1,8 @@
-"""Verify: a few steps with real workers, beside a plain reference loop.
+"""Verification: train a few steps with real workers and with a plain loop.
 
-The loop applies the plan's declared update rule.
-
-Rules of this file: the two sides share the job, its data order and its seeds, and nothing of the engine: reference_loop.py runs the
-undivided model. What agrees here is what the plan promises; what cannot (a model that normalises over microbatches does so
-in the plain loop as well) is said by the planner.
+The loop applies the plan's update rule. The two sides share the job, its data order and its seeds, but no part of the
+engine: reference_loop.py runs the undivided model. Differences between the update rule and one process are not detected
+here, because the loop has them too (such as normalization over microbatches). The planner reports them.
 """
 
 import tempfile
@@ -28,7 +26,7 @@ from hocket.training.verify.reference_loop import rule_loop, step_losses
 from hocket.training.worker.monitor.listener import Quiet
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""Relative, by the least exact type that the model computes in; for shorter types ten times their resolution."""
+"""Relative tolerance by the model's least exact dtype; 10 eps for shorter dtypes."""
 _TINY = 1e-30
 
 
@@ -37,10 +35,13 @@ class Verification:
     """Difference between the run of a plan and the plain loop.
 
     Attributes:
-        steps: trained on both sides; rule: the declared one.
-        loss_error: the largest of a step, relative to the plain loop's loss.
-        weights_error: the largest of a parameter, as a norm relative to the plain loop's; worst: which parameter.
-        tolerance: what is allowed, relative; least_exact: the type that it follows from, and where that is met.
+        steps: steps trained on both sides.
+        rule: the plan's update rule.
+        loss_error: largest error of a step's loss, relative to the plain loop's loss.
+        weights_error: largest error of a parameter, as a norm relative to the plain loop's norm.
+        worst: name of that parameter.
+        tolerance: allowed relative error.
+        least_exact: the dtype that determines the tolerance, and its place in the model.
     """
 
     steps: int
@@ -60,20 +61,20 @@ class Verification:
 
     @property
     def good(self) -> bool:
-        """True if the two agree."""
+        """True if both errors are within the tolerance."""
         return self.loss_error <= self.tolerance and self.weights_error <= self.tolerance
 
 
 def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Verification:
-    """Train `steps` steps with local workers, and compare.
+    """Train `steps` steps with local workers, and compare with the plain loop.
 
-    If the program cannot end there, the next number that it can end with.
+    If the program cannot end after `steps` steps, it trains until the next step at which it can.
 
     Arguments:
-        options: of `train`; none about checkpoints.
+        options: options of `train`, except those of checkpoints.
 
     Raises:
-        InputError, WorkerLost: as `train` does.
+        InputError, WorkerLost: see `train`.
     """
     for name in ("checkpoint", "every", "keep", "resume"):
         if name in options:
@@ -104,12 +105,11 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
 
 
 def tolerance_of(types: Iterable[torch.dtype]) -> float:
-    """Relative tolerance for two orders of the same sums.
+    """Return the relative tolerance for two orders of the same sums.
 
-    From the least exact dtype of the model.
-
-    A model of float64 that takes its softmax in float32 rounds there. Where two runs differ by the last bit of a float64 before,
-    now and then one is rounded up and the other one down: they agree to float32 and no further.
+    It depends on the least exact dtype. For example, a float64 model with a softmax in float32 rounds there. If two
+    runs differ in the last bit of a float64 before the softmax, one may round up and the other down. So they agree only
+    to float32.
     """
     return max((_allowed(dtype) for dtype in types), default=TOLERANCE[torch.float64])
 
@@ -127,7 +127,7 @@ def _least_exact(types: Iterable[torch.dtype], weights: Iterable[torch.dtype]) -
 
 def _relative(found: float, wanted: float) -> float:
     difference = abs(found - wanted)
-    # What is not a number agrees with nothing.
+    # A nan agrees with no value.
     return float("inf") if difference != difference else difference / max(abs(wanted), _TINY)
 
 

@@ -1,7 +1,4 @@
-"""Options of `hocket.train` and `hocket train`.
-
-No torch.
-"""
+"""Options of `hocket.train` and `hocket train`; no torch."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -11,9 +8,9 @@ from hocket.training.calibrate.buckets.random_buckets import BucketSampling
 
 DEVICES = ("auto", "cpu", "cuda")
 ON_NAN = ("stop", "skip", "go")
-# Exit code of a run that was asked to stop, saved or not.
+# Exit code of a run that was stopped, with or without a saved checkpoint.
 INTERRUPTED = 130
-_MAX_THREADS = 1024  # of a worker: with some more no library can start them
+_MAX_THREADS = 1024  # per worker; with many more, libraries fail to start them
 
 
 @dataclass(frozen=True)
@@ -21,24 +18,29 @@ class Options:
     """Options of a training run; every field can be written as JSON.
 
     Attributes:
-        steps: train until so many steps are done in all, those before a resume included.
-        checkpoint: folder of checkpoints; every: steps between two of them (None: a tenth of what is to do), rounded up to
-            what the program can express; keep: how many of the newest stay.
-        resume: True: go on from the newest whole checkpoint, of which there must be one. "auto": start at step 0 where the folder has no
-            checkpoint (damaged ones count: where there are only such, neither goes on).
-        on_nan: what a loss or gradient that is nan or infinite does: "stop" ends the run, with the place where it arose; "skip" leaves
-            the update out on all devices; "go" goes on, with one warning. Weights that are not finite are never saved.
-        device: where tensors live: auto (as the plan's cluster says), cpu or cuda.
-        threads: of each worker on a CPU; pin: keep each local worker on
-            cores of its own; unasked where they need more than half of the cores.
-        silence_s: a worker whose heart has not beaten for so long is lost; stall_s: so are workers that all have not
-            moved to another instruction for so long.
+        steps: total number of steps, including steps before a resume.
+        checkpoint: folder of checkpoints; None for no checkpoints.
+        every: steps between two checkpoints, rounded up to a number that the program supports. None for a tenth of the
+            remaining steps.
+        keep: number of newest checkpoints to keep.
+        resume: True to resume from the newest undamaged checkpoint; there must be one. "auto" to start at step 0 if the
+            folder has no checkpoint. If all checkpoints are damaged, both refuse.
+        on_nan: reaction to a loss or gradient that is nan or infinite. "stop" ends the run and names the origin; "skip"
+            skips the update on all devices; "go" continues, with one warning. Weights that are nan or infinite are
+            never saved.
+        device: torch device of tensors: auto (from the plan's cluster), cpu or cuda.
+        threads: threads of each worker on a CPU.
+        pin: True to pin each local worker to its own cores. None to pin if the workers need more than half of the
+            cores.
+        silence_s: seconds without a heartbeat after which a worker counts as lost.
+        stall_s: seconds without progress of any worker after which the run counts as lost.
         trace: file for the measured trace.
-        drawing: train with buckets and threads drawn at random instead, and leave what was noted in the file `notes` (run.py).
-        batch_size: of the job instead of its own, where what is trained is thrown away (measure_waves.py).
-        debug: show the whole traceback of a worker's error, and not only the frames of the job's own code.
-        host_link_bytes_per_s: of a machine, each way: swaps of all its workers together wait as if its link to its devices were no
-            faster (host_link.py).
+        drawing: train with random buckets and threads instead, and write the measurements to the file `notes` (run.py).
+        notes: see `drawing`.
+        batch_size: replaces the job's batch size, for training that is discarded (measure_waves.py).
+        debug: True to show whole tracebacks of workers' errors; False for only the frames of the job's code.
+        host_link_bytes_per_s: bandwidth of a simulated host link, per machine and direction. Swaps of all workers of a
+            machine share it (host_link.py).
     """
 
     steps: int

@@ -1,8 +1,7 @@
 """Preparation of a worker before the first step.
 
-From a job and a plan come checks, the worker's part of the model, and its proven program.
-
-Rules of this file: every worker of a run makes the same calls in the same order; nothing is trained here.
+It checks the job against the plan, captures the worker's part of the model, and proves its program. Every worker of a
+run makes the same calls in the same order. Nothing is trained here.
 """
 
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers, devices_of
 from hocket.util.compatibility import Feature, check_together
 
-_TRIED = 8  # rows and features of the weight on which an optimizer is tried
+_TRIED = 8  # rows and columns of the weight on which an optimizer is tried
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,15 @@ class Prepared:
     """One worker's part of a run.
 
     Attributes:
-        captured: the job's model, of a member of a tensor-parallel group its part of it; division: how it was divided, if it was.
-        program: proven; layout: the plan's layers, samples and limits; pace: counts of the program.
-        number: the worker's device in the cluster; group: the device of the program that it runs; member: its place in the group.
-        device: where its tensors live.
+        captured: the job's model, or this rank's shard of it.
+        division: the tensor-parallel division; None without tensor parallelism.
+        program: the proven program.
+        layout: the plan's layers, samples and limits.
+        pace: counts of microbatches and periods.
+        number: the worker's device in the cluster.
+        group: the device of the program that the worker runs.
+        member: the worker's rank in its tensor-parallel group.
+        device: torch device of its tensors.
     """
 
     captured: Captured
@@ -69,10 +73,10 @@ class Prepared:
 
 
 def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
-    """The job, with the batch size that the options say, where it fits the plan.
+    """Check a job against a plan, and apply the batch size of the options.
 
     Raises:
-        InputError: plan, job and workers do not fit each other.
+        InputError: plan, job and number of workers do not fit.
     """
     check_workers(devices_of(plan), workers)
     _check_model(job, plan)
@@ -90,15 +94,16 @@ def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
 def prepare(
     job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, captured: Captured | None = None
 ) -> Prepared:
-    """Prepare everything before the first step. A collective call of all workers.
+    """Prepare a worker; a collective call of all workers.
 
     Arguments:
-        captured: of the undivided job, for the plan's microbatches, where it is there already.
+        captured: the undivided job, captured for the plan's microbatches; by default it is captured here.
 
     Raises:
-        InputError: the plan does not fit the job, or the machine. ProgramError: its program is not legal.
+        InputError: the plan does not fit the job or the machine.
+        ProgramError: the plan's program is not legal.
     """
-    # Members of a tensor-parallel group do what their group's number says, each as a device of its own.
+    # The ranks of a tensor-parallel group run the instructions of their group, each on its own device.
     number = devices_of(plan)[seat.rank]
     group, member = divmod(number, plan.tensor)
     device = device_of(plan, number, options.device, seat.local_rank)
@@ -119,10 +124,10 @@ def prepare(
 
 
 def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
-    """Tensor-parallel split of the model, as the first worker finds it.
+    """Find the tensor-parallel split on the first worker, and share it.
 
     Raises:
-        RefusedError: it cannot be: on every worker the same error.
+        RefusedError: the model cannot be divided. Every worker raises the same error.
     """
     fact: dict[str, Any] = {}
     if board.rank == 0:
@@ -139,7 +144,7 @@ def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
 def _check_model(job: Job, plan: Plan) -> None:
     """Refuse a model that differs from the plan's.
 
-    Plans by hand or from foreign profiles have no digest.
+    Plans that were written by hand or made from imported profiles have no digest, and are not checked.
     """
     if plan.model_digest and plan.model_digest != job.model_digest:
         raise InputError(
@@ -151,17 +156,17 @@ def _check_model(job: Job, plan: Plan) -> None:
 
 
 def check_subtasks(job: Job, plan: Plan) -> None:
-    """Refuse what cannot be done with some rows of a weight."""
+    """Refuse subtasks if tensor parallelism or the job's optimizer rules them out."""
     if plan.tensor > 1:
         check_together("Job.subtask_bytes", Feature.SUBTASKS, Feature.TENSOR)
     check_optimizer(job, ((_TRIED, _TRIED), (_TRIED,)), lambda whole: whole.chunk(2), Feature.SUBTASKS)
 
 
 def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.device:
-    """Device of one worker's tensors.
+    """Choose the torch device of one worker.
 
     Raises:
-        InputError: a graphics processor is wanted and not there.
+        InputError: a GPU is required and missing.
     """
     kind = plan.cluster.type_of(number).name
     if wanted == "cpu" or (wanted == "auto" and kind == CPU):
@@ -176,7 +181,7 @@ def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.de
 
 @contextmanager
 def process_group(seat: RankInfo, device: torch.device) -> Iterator[None]:
-    """The process group, which the engine and nobody else talks through."""
+    """Create the default process group inside this context; only the engine uses it."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     store = PrefixStore("group", seat.store)
     dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.workers)

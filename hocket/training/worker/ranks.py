@@ -1,7 +1,4 @@
-"""Ranks of a plan: each worker's device and its name in messages.
-
-No torch.
-"""
+"""Ranks of a plan: each worker's device and its name in messages; no torch."""
 
 import os
 
@@ -17,24 +14,22 @@ def check_workers(devices: tuple[int, ...], workers: int) -> None:
 
 
 def shows_the_run() -> bool:
-    """True if this process shows the run.
-
-    That is the only process, or torchrun's first worker.
-    """
+    """True if this process shows the run: the only one, or torchrun's first worker."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def devices_of(plan: Plan) -> tuple[int, ...]:
-    """The plan's devices in the cluster, ascending; worker i is the i-th of them.
+    """Return the plan's devices in the cluster, ascending; worker i is the i-th.
 
-    Of a tensor-parallel plan those of all groups: device d is member d % t of group d // t, worker i member i % t.
+    With tensor-parallel groups of t ranks, device d is rank d % t of group d // t, and worker i is rank i % t of its
+    group.
     """
     named = sorted({device for stage in plan.stages for device in stage.devices})
     return tuple(group * plan.tensor + member for group in named for member in range(plan.tensor))
 
 
 def worker_name(plan: Plan, rank: int) -> str:
-    """A worker, for people: its number, and where it works in a tensor-parallel group."""
+    """Name a worker in messages: its number, and its place in a tensor-parallel group."""
     if plan.tensor == 1:
         return f"worker {rank}"
     group, member = divmod(devices_of(plan)[rank], plan.tensor)

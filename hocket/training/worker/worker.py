@@ -1,9 +1,8 @@
-"""One worker from its first step to its last.
+"""One worker, from its first step to its last.
 
-It runs segments of the program, with checkpoints between them.
-
-Rules of this file: every worker of a run goes through the same calls in the same order; what it decides alone follows from
-numbers that all of them have. Who started the worker, and who watches it, is not known here.
+It runs segments of the program, with checkpoints between them. Every worker of a run makes the same calls in the same
+order. Decisions of a single worker depend only on numbers that all workers have. This file does not depend on the
+process that starts or watches the worker.
 """
 
 import json
@@ -52,10 +51,11 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def work(job: Job, plan: Plan, options: Options, seat: RankInfo, progress: Heartbeat, report: Report) -> None:
-    """Train until all steps are done, or until asked to stop.
+    """Train until all steps are done, or until a stop is requested.
 
     Raises:
-        InputError: job, plan, workers or checkpoints do not fit. WorkerLost: another worker is gone.
+        InputError: job, plan, workers or checkpoints do not fit.
+        WorkerLost: another worker was lost.
     """
     job = fitting(job, plan, options, seat.workers)
     board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
@@ -66,13 +66,13 @@ def work(job: Job, plan: Plan, options: Options, seat: RankInfo, progress: Heart
 def _train(
     job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, progress: Heartbeat, report: Report
 ) -> None:
-    """Train a job that fits its plan, in a folder of checkpoints that is this run's alone."""
+    """Train a job that fits its plan; this run has locked its checkpoint folder."""
     made = prepare(job, plan, options, seat, board)
     captured, division, program, pace = made.captured, made.division, made.program, made.pace
     number, group, device = made.number, made.group, made.device
     reads = Reads(captured.job, board)
     speak: Report = report if seat.rank == 0 else _silent
-    # Losses are the same on all members of a group: the first one reports them.
+    # All ranks of a tensor-parallel group have the same losses. The first rank reports them.
     watched = Watched(progress, report if made.member == 0 else _silent, program, group, pace, lr=shown_rates(job))
     with process_group(seat, device):
         if options.drawing is not None:
@@ -137,7 +137,7 @@ def _train(
             if plan.tensor > 1:
                 meta["tensor"] = plan.tensor
             write_trace(Path(options.trace), recording, board, meta, number, peak_bytes, engine.memory_course)
-        # Nobody leaves while another may still want something from it.
+        # No worker exits while another may still need it.
         cold_s = sum(runner.cold_s for runner in engine.device.stages.values())
         coldest_s = max(float(fact["cold_s"]) for fact in board.share({"step": step, "cold_s": cold_s}))
         if coldest_s > 0:
@@ -151,7 +151,7 @@ def _train(
 
 
 def result(job: Job, device: torch.device, engine: Worker, watched: Watched, step: int) -> dict[str, Any]:
-    """The last report of a worker that has trained so many steps; see collector.py."""
+    """Build the last report of a worker, after `step` steps; see collector.py."""
     return {
         "event": "done",
         "steps": step,
@@ -177,9 +177,10 @@ def _drawn(
     progress: Heartbeat,
     speak: Report,
 ) -> dict[str, Any]:
-    """Train with random buckets and threads.
+    """Train with random buckets and threads; the first worker writes all measurements.
 
-    The first worker writes all measurements. Returns the last report.
+    Returns:
+        The worker's last report.
     """
     from hocket.training.calibrate.buckets.run import measure
 
@@ -231,9 +232,9 @@ def _together(done: Collectives, way: str) -> str:
 
 
 def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -> "CheckpointManager | None":
-    """Checkpoint manager, if checkpoints are requested.
+    """Create the checkpoint manager, if checkpoints are requested.
 
-    Imported late, because DCP takes a second to load.
+    It is imported here, because DCP takes a second to load.
     """
     if options.checkpoint is None:
         return None
@@ -244,14 +245,11 @@ def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -
 
 
 def _silent(event: dict[str, Any]) -> None:
-    """Drop an event that is equal on all workers: the first worker reports it."""
+    """Drop an event that another worker reports."""
 
 
 def _every(options: Options, start: int) -> int | None:
-    """Steps between two checkpoints.
-
-    A tenth of the remaining steps, unless requested otherwise.
-    """
+    """Return the steps between checkpoints; by default a tenth of the remaining steps."""
     if options.checkpoint is None:
         return None
     return options.every or max(1, (options.steps - start) // 10)

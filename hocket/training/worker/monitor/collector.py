@@ -1,16 +1,18 @@
-"""Collector: makes steps and a summary out of what the workers report.
+"""Collector: combines the workers' reports to steps and a summary.
 
-Rules of this file: no torch, no I/O. A report is a small dictionary that came as JSON; `event` says what it is:
+It has no torch and no I/O. A report is a small dictionary from JSON. `event` is its kind:
 
-    start   first, steps, checkpoint    from worker 0, once it knows where to begin
-    loss    step, microbatch, sum,      one microbatch: its number in the step, its loss times its weight, and the rates of its step's
-            weight, samples, lr         updates by parameter group; from whoever has the last stage
-    note    text                        from worker 0
-    not_finite  step, text, halt        from whoever found it: what it was; halt: all workers are to drain, and look for its place
-    saved   step, path                  from worker 0
-    done    steps, iteration_s, queued_share, warm_steps, skipped, optimizer, dtype, device_type, peak_memory_bytes, stopped; swaps; collectives of
-            tensor-parallel groups inside forwards, backwards
-    error   see failures.py
+    start       first, steps, checkpoint: from worker 0, when it knows the first step
+    loss        step, microbatch, sum, weight, samples, lr: one microbatch, from a worker of the last stage.
+        `microbatch` is
+                its number in the step, `sum` its loss times its weight, `lr` the step's learning rates by parameter
+                group
+    note        text: from worker 0
+    not_finite  step, text, halt: from the worker with the finding. With `halt`, all workers drain and search the origin
+    saved       step, path: from worker 0
+    done        steps, iteration_s, queued_share, warm_steps, skipped, optimizer, dtype, device_type, peak_memory_bytes,
+                stopped, swaps, collectives (of tensor-parallel groups, inside forwards and backwards)
+    error       see failures.py
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,10 +29,7 @@ Event = Mapping[str, Any]
 
 
 def plain(event: Event) -> dict[str, Any]:
-    """A report with JSON numbers only.
-
-    Numbers that JSON does not know become null.
-    """
+    """Convert nan and infinity in a report to None, which becomes JSON's null."""
     return {key: _plain(value) for key, value in event.items()}
 
 
@@ -44,25 +43,23 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class _Partial:
-    """A step of which not all microbatches have reported."""
+    """A step; some of its microbatches have not reported yet."""
 
-    losses: dict[int, tuple[float, float]] = field(default_factory=dict)  # sum and weight of each microbatch
+    losses: dict[int, tuple[float, float]] = field(default_factory=dict)  # (sum, weight) of each microbatch
     samples: int = 0
     lr: list[float | None] | None = None
 
     @property
     def loss(self) -> float:
-        """The mean loss of a step.
-
-        Not a number for a batch without any weight, as in one process.
-        """
-        # In the order of microbatches: replicas and waves report in any order, and sums depend on it in their last bit.
+        """Mean loss of a step; nan if all weights are 0, as in a single process."""
+        # Add in the order of microbatches. Replicas and waves report in any order, and the order changes a sum's last
+        # bit.
         total, weight = (sum(column) for column in zip(*(self.losses[m] for m in sorted(self.losses)), strict=True))
         return total / weight if weight else float("nan")
 
 
 class Collector:
-    """Takes the reports of all workers, in any order."""
+    """Receives the reports of all workers, in any order."""
 
     def __init__(self, plan: Plan, listener: Listener) -> None:
         self._plan, self._listener = plan, listener
@@ -74,7 +71,7 @@ class Collector:
         self.done: dict[int, Event] = {}
 
     def take(self, rank: int, event: Event) -> None:
-        """Take one report of one worker."""
+        """Process one report of one worker."""
         match event.get("event"):
             case "start":
                 self._next = int(event["first"])
@@ -84,14 +81,14 @@ class Collector:
                 self._emit()
             case "loss":
                 partial = self._steps.setdefault(int(event["step"]), _Partial())
-                # JSON has no NaN: a loss that is not a number comes as null, and makes the step's loss one.
+                # JSON has no nan: a loss of nan arrives as null, and makes the step's loss nan.
                 value = float("nan") if event["sum"] is None else float(event["sum"])
                 partial.losses[int(event["microbatch"])] = value, float(event["weight"])
                 partial.samples += int(event["samples"])
                 partial.lr = event.get("lr", partial.lr)
                 self._emit()
             case "not_finite":
-                # Several workers see one update: the first is shown.
+                # Several workers may report the same update; only the first report is shown.
                 if int(event["step"]) not in self._odd:
                     self._odd.add(int(event["step"]))
                     self._listener.note(str(event["text"]))
@@ -104,10 +101,10 @@ class Collector:
                 self.done[rank] = event
 
     def stopped_at_once(self, folder: str | None) -> str:
-        """Message for a run that ends without waiting for its workers.
+        """Return the message for a run that ends without waiting for its workers.
 
         Arguments:
-            folder: of checkpoints, if any.
+            folder: folder of checkpoints, if any.
         """
         where = f"after step {self._next}" if self._next else "before the first step was done"
         if folder is None:
@@ -117,9 +114,9 @@ class Collector:
         return f"stopped at once {where}; the newest checkpoint is {self.checkpoint}; --resume goes on"
 
     def _emit(self) -> None:
-        """Pass on complete steps, in order.
+        """Pass complete steps to the listener, in order.
 
-        No step goes before it is known which is the first.
+        No step is passed on before the first step's number is known.
         """
         batch = self._plan.batch_size
         if self._next is None:
@@ -134,17 +131,17 @@ class Collector:
             self._listener.step(line if partial.lr is None else line | {"lr": partial.lr})
 
     def _told(self, name: str) -> Iterator[str]:
-        """Yield the workers' own remarks at their end."""
+        """Yield one field of the workers' last reports, by rank."""
         return (str(event[name]) for _, event in sorted(self.done.items()) if name in event)
 
     def summary(self, devices: tuple[int, ...]) -> RunSummary:
-        """The run's summary, when every worker is done.
+        """Summarize the run, when every worker is done.
 
         Arguments:
-            devices: of the plan, by rank.
+            devices: the plan's devices, by rank.
         """
         paces = [float(event["iteration_s"]) for event in self.done.values() if event["iteration_s"] is not None]
-        # In the steady state all workers have the same pace; the middle one is the least disturbed by noise.
+        # In the steady state all workers have the same pace. The median is least disturbed by noise.
         iteration_s = median(paces) if paces else None
         predicted, tensor = self._plan.predicted, self._plan.tensor
         peaks = predicted.peak_memory_bytes if predicted else {}

@@ -1,6 +1,7 @@
 """Display of a run: JSON lines for machines, a progress bar for people.
 
-Rules of this file: results go to standard output, everything else to standard error. No torch; rich is loaded when it is used.
+Results go to standard output, everything else to standard error. This file does not import torch, and imports rich only
+when it is used.
 """
 
 import json
@@ -17,18 +18,18 @@ from hocket.util.units import show_count, show_number, show_peaks, show_seconds
 
 _THAN, _NONE = " than measured", 0.0005
 _BAR_WIDTH = range(6, 41)
-# Steps over which the pace is taken, and after how many of them it counts as warm.
+# Steps over which the pace is averaged, and steps before it is shown.
 _WINDOW, _WARM = 20, 3
-# Of the lines of a log: so many over a run, and one more where none was for so long.
+# A log gets this many lines over a run, and a further line after this many seconds without one.
 _LINES, _QUIET_S = 20, 30.0
 
 
 def listener(machine: bool) -> Listener:
-    """Listener of a run.
+    """Create the listener of a run.
 
-    JSON lines on standard output, or a progress bar on standard error.
-
-    Without a terminal, progress is printed as lines.
+    Arguments:
+        machine: True for JSON lines on standard output. False for a progress bar on standard error, or for printed
+            lines without a terminal.
     """
     if machine:
         return JsonLines(sys.stdout, sys.stderr)
@@ -37,9 +38,9 @@ def listener(machine: bool) -> Listener:
 
 
 class JsonLines:
-    """One JSON document a line: each step, and last the summary.
+    """Listener that prints JSON lines: each step, and at the end the summary.
 
-    Notes go to the other stream.
+    Notes go to the second stream.
     """
 
     def __init__(self, out: TextIO, notes: TextIO) -> None:
@@ -53,15 +54,15 @@ class JsonLines:
         print(json.dumps(line), file=self._out, flush=True)
 
     def saved(self, step: int, path: str) -> None:
-        """A note of each checkpoint."""
+        """Print a note on the checkpoint."""
         self.note(f"saved {path}")
 
     def note(self, text: str) -> None:
-        """Print on the other stream."""
+        """Print the note on the second stream."""
         print(printable(f"hocket: {text}", lines=True), file=self._notes, flush=True)
 
     def finished(self, summary: RunSummary) -> None:
-        """The last line."""
+        """Print the last line."""
         print(json.dumps(summary.line()), file=self._out, flush=True)
 
     def close(self) -> None:
@@ -71,13 +72,12 @@ class JsonLines:
 class TrainingBar:
     """Progress bar with the loss and the pace.
 
-    Once warm it also shows the prediction beside the measurement.
+    After some steps it also shows the prediction beside the measurement. If standard error is not a terminal, there is
+    no bar, and notes are not broken into lines. A log gets a line for the first step, the last step and some steps in
+    between.
 
-    Where standard error is no terminal there is no such line, and what is said is not broken into lines. A log gets a line of
-    its own every so often, and of the first and the last step.
-
-    The pace of a step is the mean of the last ones without those in which a checkpoint was made, as the summary's median is of
-    nothing else than training; what is left is counted with checkpoints.
+    The pace is the mean over the latest steps without steps in which a checkpoint was made, since the summary's median
+    counts only training. The remaining time includes checkpoints.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TrainingBar:
         self._live = Live(console=self._console, get_renderable=self._shown, transient=True)
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Show the line."""
+        """Show the bar."""
         self._predicted_s, self._done, self._steps, self._first = predicted_iteration_s, first, steps, first
         if self._console.is_terminal:
             self._live.start()
@@ -116,7 +116,7 @@ class TrainingBar:
             self._write(self._log)
 
     def _write(self, log: TextIO) -> None:
-        """A line of a log, where it is time for one."""
+        """Print a line of the log, if a line is due."""
         now_s, each = self._clock(), max(1, (self._steps - self._first) // _LINES)
         ends = self._done in (self._first + 1, self._steps)
         if ends or self._done % each == 0 or now_s - self._logged_s >= _QUIET_S:
@@ -124,11 +124,11 @@ class TrainingBar:
             print("  ".join([f"step {self._done}/{self._steps}", *self._figures]), file=log, flush=True)
 
     def saved(self, step: int, path: str) -> None:
-        """Shown in the line until the end, which names the folder."""
+        """Show the checkpoint in the bar."""
         self._saved, self._saving = step, True
 
     def figures(self, line: dict[str, Any]) -> tuple[str, ...]:
-        """Figures after the bar, the most important first."""
+        """Return the texts after the bar, the most important first."""
         loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
         parts = [f"loss {loss}"]
         if len(self._took) >= _WARM:
@@ -144,7 +144,10 @@ class TrainingBar:
         return tuple(parts)
 
     def line(self, width: int) -> str:
-        """Line in `width` columns. Parts that do not fit are left out, the bar first, the number of steps never."""
+        """Build the line in `width` columns.
+
+        If it does not fit, the bar is left out first, then the last texts. The number of steps is always shown.
+        """
         head = f"{self._done}/{self._steps}"
         parts = [*self._figures, *([f"saved step {self._saved}"] if self._saved is not None else [])]
         while parts and len("  ".join([head, *parts])) > width:
@@ -158,22 +161,22 @@ class TrainingBar:
         return f"{done * full}{left * (room - full)} {behind}"
 
     def note(self, text: str) -> None:
-        """Above the line."""
+        """Print a note above the bar."""
         if self._console.is_terminal:
             text = textwrap.fill(text, self._console.width - 1, break_long_words=False, break_on_hyphens=False)
         self._say(text)
 
     def finished(self, summary: RunSummary) -> None:
-        """Take the line away and say how it went."""
+        """Remove the bar and print the summary."""
         self._live.stop()
         self._say(spoken(summary, self._console.width - 1 if self._console.is_terminal else None))
         if (
             summary.checkpoint and (summary.losses or summary.iteration_s is not None) and not summary.stopped
-        ):  # of a run that was stopped, a note has said it
+        ):  # for a stopped run, a note has named the checkpoint
             self._say(f"saved in {summary.checkpoint}")
 
     def close(self) -> None:
-        """Leave the terminal as it was, however the run ended."""
+        """Restore the terminal, however the run ended."""
         self._live.stop()
 
     def _say(self, text: str) -> None:
@@ -186,13 +189,13 @@ class TrainingBar:
 
 
 def spoken(summary: RunSummary, width: int | None = None) -> str:
-    """A summary in one sentence, broken between phrases where it is wider than `width`."""
+    """Write a summary as one sentence, broken between phrases if wider than `width`."""
     if not summary.losses and summary.iteration_s is None:
         return f"{show_count(summary.steps, 'step')} trained before, none now"
     parts = [f"{show_count(summary.steps, 'step')} trained"]
     if summary.skipped:
         parts.append(f"{show_count(summary.skipped, 'update')} left out, of gradients that were not finite")
-    if summary.iteration_s is None:  # every step lay where the pipeline fills or empties
+    if summary.iteration_s is None:  # all steps were in the pipeline's warm-up or cool-down
         parts.append("too few to measure an iteration")
     else:
         parts.append(f"{show_seconds(summary.iteration_s)} an iteration")
@@ -213,7 +216,7 @@ def spoken(summary: RunSummary, width: int | None = None) -> str:
 
 
 def _memory_errors(summary: RunSummary) -> list[str]:
-    """Relative errors of the predicted device memory."""
+    """Describe the relative errors of the predicted device memory."""
     predicted = summary.predicted_peak_memory_bytes
     off = [predicted[d] / size - 1 for d, size in summary.peak_memory_bytes.items() if size and d in predicted]
     if not off:
@@ -225,12 +228,12 @@ def _memory_errors(summary: RunSummary) -> list[str]:
 
 
 def _beside(off: float) -> str:
-    """A prediction beside the measurement, by the share of it that it is off."""
+    """Describe a prediction's relative error."""
     return "as measured" if abs(off) < _NONE else f"{abs(off):.1%} {'more' if off > 0 else 'less'}{_THAN}"
 
 
 def _lines(phrases: Sequence[str], width: int | None) -> list[str]:
-    """Phrases in as few lines as they need, none of them broken."""
+    """Join phrases to as few lines as possible, without breaking a phrase."""
     lines: list[str] = []
     for phrase in phrases:
         if lines and (width is None or len(lines[-1]) + 1 + len(phrase) <= width):
@@ -241,6 +244,6 @@ def _lines(phrases: Sequence[str], width: int | None) -> list[str]:
 
 
 def _clock_of(duration_s: float) -> str:
-    """A duration as on a clock: 0:01:30."""
+    """Format a duration as on a clock: 0:01:30."""
     minutes, seconds = divmod(round(duration_s), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

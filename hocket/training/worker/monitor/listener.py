@@ -1,6 +1,6 @@
 """Listener: output of a run for people and machines, and the final summary.
 
-Rules of this file: no torch, no I/O.
+This file has no torch and no I/O.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hocket.hardware.link_sums import LinkSums
 
-_QUEUED = 0.1  # of an iteration: what workers may wait for a core before it is told
+_QUEUED = 0.1  # share of an iteration above which waits for cores are reported
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,23 @@ class RunSummary:
     """Result of a run.
 
     Attributes:
-        steps: steps trained in all; losses: mean loss of each step of this run, in order.
-        iteration_s: median seconds for `batch_size` samples over warm periods, prologue and epilogue left out; None when
-            nothing was trained, or no such period. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
-        peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
-        stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
-        queued_share: share of that time for which the worker that waited longest for a core had none.
-        skipped: updates that were left out because gradients were not finite (on_nan="skip").
-        warm_steps: what `iteration_s` is the median of; optimizer, dtype, device_types: names of what trained, of the type that it
-            computed in and of devices, as a profile has them. swaps: what they took, by device of the plan.
+        steps: total number of steps trained.
+        losses: mean loss of each step of this run, in order.
+        iteration_s: median time of `batch_size` samples over warm periods, without prologue and epilogue, in seconds.
+        None if no period was measured.
+        samples_per_s: throughput at that pace.
+        predicted_iteration_s: the plan's prediction.
+        peak_memory_bytes: measured, by device of the plan.
+        predicted_peak_memory_bytes: the plan's prediction, for devices that have one.
+        stopped: True if the run ended early on request.
+        checkpoint: path of the newest checkpoint, if any.
+        warm_steps: number of steps in the median of `iteration_s`.
+        queued_share: largest share of an iteration that a worker waited for a core.
+        skipped: updates that were skipped because gradients were nan or infinite (on_nan="skip").
+        optimizer: name of the optimizer.
+        dtype: compute dtype.
+        device_types: device types, named as in profiles.
+        swaps: time of swaps, by device of the plan.
     """
 
     steps: int
@@ -47,13 +55,13 @@ class RunSummary:
 
     @property
     def queued(self) -> str:
-        """Note on long waits of workers for cores; empty otherwise."""
+        """Note on long waits for cores; empty without long waits."""
         if self.iteration_s is None or self.queued_share <= _QUEUED:
             return ""
         return f"up to {self.queued_share:.0%} of an iteration a worker waited for a core that other threads had"
 
     def line(self) -> dict[str, Any]:
-        """The last line for machines."""
+        """Return the summary as the last line of JSON output."""
         paces = ("iteration_s", "samples_per_s", "predicted_iteration_s", "queued_share")
         names = (*paces, "steps", "stopped", "skipped", "checkpoint")
         by_device = {
@@ -67,31 +75,32 @@ class Listener(Protocol):
     """Receiver of the events of a run."""
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Training goes from step `first` to step `steps`."""
+        """Report that training begins after step `first` and ends with step `steps`."""
 
     def step(self, line: dict[str, Any]) -> None:
-        """One more step.
+        """Report a step.
 
-        {"step": steps trained, "loss": mean over its samples, "samples": trained in all, "lr": learning rates of its
-        updates by parameter group}; no "lr" if the job sets learning rates itself.
+        Arguments:
+            line: {"step": steps trained, "loss": mean over its samples, "samples": total samples trained, "lr":
+                learning rates by parameter group}. There is no "lr" if the job sets learning rates itself.
         """
 
     def saved(self, step: int, path: str) -> None:
-        """A checkpoint of these steps was saved in this folder."""
+        """Report that a checkpoint after `step` steps was saved in a folder."""
 
     def note(self, text: str) -> None:
-        """Something that a person should know."""
+        """Report a text for people."""
 
     def finished(self, summary: RunSummary) -> None:
-        """The run ended successfully."""
+        """Report that the run ended successfully."""
 
     def close(self) -> None:
-        """The run ended, successfully or not."""
+        """End the output, whether the run was successful or not."""
 
 
 @dataclass
 class Quiet:
-    """Shows nothing, or only hands each step on."""
+    """Listener that shows nothing; it only passes each step to `on_step`."""
 
     on_step: Callable[[dict[str, Any]], None] | None = None
 
@@ -99,7 +108,7 @@ class Quiet:
         """Show nothing."""
 
     def step(self, line: dict[str, Any]) -> None:
-        """Hand it on."""
+        """Pass the step to `on_step`."""
         if self.on_step is not None:
             self.on_step(line)
 
@@ -117,12 +126,12 @@ class Quiet:
 
 
 class Noting(Quiet):
-    """Shows notes, through another, and nothing of a training."""
+    """Listener that passes only notes to another listener."""
 
     def __init__(self, other: Listener) -> None:
         super().__init__()
         self._other = other
 
     def note(self, text: str) -> None:
-        """Show it."""
+        """Pass the note on."""
         self._other.note(text)

@@ -1,4 +1,4 @@
-"""Measured: the trace of a run, put together from what every worker recorded."""
+"""Trace of a run, merged from the records of all workers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hocket.program.trace.trace import Event, Trace
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.progress.recording import Recording
 
-# About 100 MB of text: what a viewer still opens.
+# About 100 MB of text, which a trace viewer can still open.
 MAX_EVENTS = 500_000
 _MEET = (Kind.SEND, Kind.RECEIVE)
 
@@ -27,18 +27,20 @@ def write_trace(
 ) -> None:
     """Write the records of all workers as one trace.
 
-    Every worker calls this, and all see the same folder.
-
-    The workers' clocks must be one, as on one machine; of several machines each device's times are only its own. Of
-    very long runs the end is written.
+    Every worker calls this, and all workers see the same folder. The workers must share a clock, as on one machine.
+    With several machines, times of different devices cannot be compared. Only the end of a very long run is written.
 
     Arguments:
-        meta: of the trace, the same on every worker (`tensor`: members of a tensor-parallel group); to it come `peak_memory_bytes` ({device as text: bytes}), of a run with
-            several segments `segments_s` (when each began), of a very long one `left_out` (how many older events are not here).
-        device, peak_memory_bytes: of this worker. memory: (seconds, bytes) of what it held, as far as it was looked at.
+        recording: this worker's events.
+        meta: metadata of the trace, the same on every worker (`tensor` is the size of tensor-parallel groups). The
+            function adds `peak_memory_bytes` ({device as text: bytes}), `segments_s` (begins of segments, if there are
+            several) and `left_out` (number of older events that were dropped, if any).
+        device: this worker's device.
+        peak_memory_bytes: this worker's peak memory.
+        memory: (seconds, bytes) of this worker's memory while observed.
 
     Raises:
-        InputError: it cannot be written; on every worker.
+        InputError: the trace cannot be written. Every worker raises it.
     """
     part = path.with_name(f".{path.name}.{board.rank}.part")
     problem = _saved(Trace.of(recording.events, {device: memory} if memory else {}), part)
@@ -77,13 +79,14 @@ def write_trace(
 
 
 def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
-    """Metadata of the whole trace from the workers' facts.
+    """Build the metadata of the whole trace from the workers' facts.
 
-    The trace begins at `start_s` on their clock.
+    Arguments:
+        start_s: begin of the trace on the workers' clock.
     """
     found: dict[str, Any] = {"peak_memory_bytes": {str(fact["device"]): fact["peak_memory_bytes"] for fact in facts}}
     begun = [min(each) for each in zip(*(fact["segments_s"] for fact in facts), strict=True)]
-    # The one whose first events are not here begins with the trace; those before it are not here at all.
+    # If the first events of a segment were dropped, it begins with the trace. Segments before it are not in the trace.
     segments_s = sorted({max(0.0, at_s - start_s) for at_s in begun})
     if len(segments_s) > 1:
         found["segments_s"] = segments_s
@@ -93,15 +96,14 @@ def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
 
 
 def met(events: Iterable[Event], members: int = 1) -> list[Event]:
-    """Events with transfers as in a simulated trace.
+    """Adjust the times of transfers to those of a simulated trace.
 
-    Send and receive are together, when both sides and lanes are free.
-
-    A worker records when it posted a transfer, and of a receive when it found that it was over: the wait for the other side,
-    and for the message before, is no transfer. Needs one clock for all workers.
+    In a simulated trace, send and receive run at the same time, when both sides and lanes are free. A worker records
+    the post of a transfer, and for a receive the time at which it noticed the completion. So the recorded time includes
+    waits for the other side and for the message before; they are removed. All workers must share a clock.
 
     Arguments:
-        members: of a tensor-parallel group; those of one number (device % members) send to each other.
+        members: size of tensor-parallel groups. Ranks with the same number (device % members) exchange messages.
     """
     events = list(events)
     times: dict[tuple[int, str], tuple[float, float]] = {}
