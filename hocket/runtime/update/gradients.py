@@ -1,6 +1,5 @@
 """Weight gradients: a backward adds them to buckets and publishes full buckets.
 
-
 A parameter's gradient is moved into its bucket's flat memory as soon as autograd has computed it. The first backward
 shows which parameters get gradients. Later backwards must give gradients to the same parameters.
 """

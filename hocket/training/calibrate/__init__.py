@@ -1,4 +1,1 @@
-"""Measurements of the machine itself.
-
-These are links, engine overhead, waves, and plans trained in turns.
-"""
+"""Measurements of a machine: links, engine overhead, waves, plans in turns."""

@@ -1,10 +1,8 @@
 """Engine overhead of an instruction, a message and an all-reduce.
 
-The layers' own seconds are not part of it.
-
-Rules of this file: a device runs models of few and of more layers of almost nothing, as in training; what it would take for
-none is the engine's own. Before every look at the clock the processor does something else for some milliseconds, as layers
-do: an engine whose code and data still lie in the caches takes a fraction of the time.
+The layers' own time is not part of it. A device trains models with few and with more tiny layers. The time extrapolated
+to no layers is the engine's overhead. Before every measurement the processor does other work for some milliseconds, as
+layers do, because the engine would take a fraction of the time with its code and data in the caches.
 """
 
 import time
@@ -29,22 +27,25 @@ from hocket.training.calibrate.link_benchmark import middle_mean
 
 _WIDTH, _SAMPLES, _WARM_UP = 8, 64, 20
 _FEW, _MORE = 2, 10
-# What a stage's layers multiply, which flushes caches of some MB in some milliseconds, and what is multiplied elsewhere.
+# Widths of a stage's layers, which evict caches of some MB in some milliseconds; and the matrix size of other work.
 _STAGE, _MATRIX = (256, 1024, 256, 1024, 256), 512
 
 
 def instruction_s(rounds: int = 80, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Engine overhead of a forward or a backward, in seconds, on this processor.
+    """Measure the engine overhead of a forward or a backward on this processor.
 
     Arguments:
-        rounds: microbatches to look at.
+        rounds: microbatches to measure.
+
+    Returns:
+        Seconds, the mean of both.
     """
     few, more = _device(_FEW), _device(_MORE)
     matrix = torch.ones(_MATRIX, _MATRIX)
     seconds: dict[tuple[Kind, int], list[float]] = {}
     runs = [(count, device, device.start(), iter(_instructions(device, rounds))) for count, device in (few, more)]
     for _ in range(rounds + _WARM_UP):
-        for count, device, store, instructions in runs:  # in turn: whatever else the machine does meets both
+        for count, device, store, instructions in runs:  # alternate, so that other load of the machine affects both
             for instruction in next(instructions):
                 torch.mm(matrix, matrix)
                 start_s = clock()
@@ -59,19 +60,17 @@ def instruction_s(rounds: int = 80, clock: Callable[[], float] = time.perf_count
 
 
 def post_s(microbatches: int = 40) -> float:
-    """Seconds of a compute lane to begin a send or a receive.
+    """Measure the time of a compute lane to begin a send or a receive.
 
-    A collective call of at least two workers.
-
-    A pipeline of all workers, with some matrices for each stage, is trained; looked at is the time between two compute instructions
-    of the last stage of which the second waits for nobody: a backward behind a forward, which makes room for the next
-    receive, and a load behind a backward, which sends.
+    This is a collective call of at least two workers. A pipeline of all workers, with some matrices in each stage, is
+    trained. The gap between two compute instructions of the last stage is measured, if the second does not wait: a
+    backward after a forward (which posts the next receive), and a load after a backward (which sends).
 
     Arguments:
-        microbatches: to look at.
+        microbatches: microbatches to measure.
 
     Returns:
-        The same on every worker.
+        Seconds; the same on every worker.
     """
     lane = _trained("flush", 2 * microbatches)[1:]
     pairs = {(Kind.FORWARD, Kind.BACKWARD): list[float](), (Kind.BACKWARD, Kind.LOAD): list[float]()}
@@ -87,13 +86,13 @@ def post_s(microbatches: int = 40) -> float:
 
 
 def message_s(microbatches: int = 40) -> tuple[int, float]:
-    """Seconds of a message, from the end of its producer to the start of its consumer.
+    """Measure a message, from the end of its producer to the start of its consumer.
 
-    A collective call of at least two workers, whose clocks are one. One microbatch at a time goes to and fro through a
-    pipeline, so that every message is waited for; looked at is what goes from the first stage to the second.
+    This is a collective call of at least two workers that share a clock. One microbatch at a time goes through a
+    pipeline and back, so that every message is waited for. Messages from the first stage to the second are measured.
 
     Returns:
-        Its bytes and seconds, the same on every worker.
+        Bytes and seconds of a message; the same on every worker.
     """
     lane, rank = _trained("model_parallel", 2 * microbatches), dist.get_rank()
     own = [record for record in lane if record.instruction.kind is Kind.FORWARD]
@@ -104,30 +103,31 @@ def message_s(microbatches: int = 40) -> tuple[int, float]:
 
 
 def all_reduce_s(updates: int = 60) -> tuple[int, float]:
-    """Seconds of an all-reduce in training, from the last worker's start to the last one's end.
+    """Measure an all-reduce in training, from the last worker's start to the last end.
 
-    A collective call of at least two workers, whose clocks are one, and which train some matrices side by side.
+    This is a collective call of at least two workers that share a clock. They train some matrices with data
+    parallelism.
 
     Returns:
-        Its bytes and seconds, the mean over the middle half of the updates, the same on every worker.
+        Bytes and seconds of an all-reduce (mean over the middle half of the updates); the same on every worker.
     """
     return _summed_bytes(), _lasts_s(_side_by_side("none", updates), Kind.ALL_REDUCE)
 
 
 def halves_s(updates: int = 60) -> tuple[int, float, float]:
-    """Seconds of a reduce-scatter and an all-gather in training.
+    """Measure a reduce-scatter and an all-gather in training.
 
-    Gloo's are not halves of its all-reduce.
+    With gloo they do not take half of an all-reduce each.
 
     Returns:
-        Their bytes and the seconds of each, the same on every worker.
+        Bytes, and seconds of each; the same on every worker.
     """
     records = _side_by_side("optimizer", updates)
     return _summed_bytes(), _lasts_s(records, Kind.REDUCE_SCATTER), _lasts_s(records, Kind.ALL_GATHER)
 
 
 def _side_by_side(shard: str, updates: int) -> list[InstructionRecord]:
-    """Updates of all workers that train some matrices side by side."""
+    """Train some matrices with data parallelism; return this worker's records."""
     layers, workers = _captured(_STAGE, 1).layers, dist.get_world_size()
     stage = PlanStage(tuple(layer.name for layer in layers), tuple(range(workers)))
     return _records(_STAGE, "data_parallel", workers, (stage,), updates, shard)
@@ -138,9 +138,9 @@ def _summed_bytes() -> int:
 
 
 def _lasts_s(records: Sequence[InstructionRecord], kind: Kind) -> float:
-    """Seconds of a kind of collective.
+    """Compute the time of a kind of collective.
 
-    The mean over the middle half of those after the first.
+    It is the mean over the middle half of the collectives after the warm-up.
     """
     own = sorted((r for r in records if r.instruction.kind is kind), key=lambda record: record.start_s)
     times = torch.tensor([(record.start_s, record.end_s) for record in own[_WARM_UP:]], dtype=torch.float64)
@@ -151,18 +151,18 @@ def _lasts_s(records: Sequence[InstructionRecord], kind: Kind) -> float:
 
 
 def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Cores that this machine's workers share, if there are more workers than cores.
+    """Measure the effective number of cores, if there are more workers than cores.
 
-    A collective call.
-
-    Workers that take turns on a core find their caches as another left them. All of them train a small model for a while,
-    then as many as there are cores; the quotient of their paces says what is left of the cores.
+    This is a collective call. Workers that take turns on a core find their caches evicted. All workers train a small
+    model for a while, then only as many workers as there are cores. The ratio of their paces gives the effective number
+    of cores.
 
     Arguments:
-        cores: that the workers share; seconds: to train each time.
+        cores: number of cores that the workers share.
+        seconds: duration of each training.
 
     Returns:
-        The same on every worker, at most `cores`.
+        Effective cores, at most `cores`; the same on every worker.
     """
     every = _pace(True, seconds, clock)
     few = _pace(dist.get_rank() < max(1, cores), seconds, clock)
@@ -170,7 +170,7 @@ def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = 
 
 
 def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
-    """Forwards and backwards a second of all workers that are active."""
+    """Measure the total forwards and backwards per second of all active workers."""
     model, data = _layers(_STAGE), torch.ones(4 * _SAMPLES, _STAGE[0])
     total = torch.zeros(1, dtype=torch.float64)
     dist.barrier()
@@ -185,7 +185,7 @@ def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
 
 
 def _trained(strategy: str, microbatches: int) -> list[InstructionRecord]:
-    """Instructions of this worker's compute lane in one batch of a small pipeline.
+    """Train one batch of a small pipeline; return this worker's compute instructions.
 
     Each stage has a few matrices.
     """
@@ -193,7 +193,9 @@ def _trained(strategy: str, microbatches: int) -> list[InstructionRecord]:
     widths = _STAGE + _STAGE[1:] * (workers - 1)
     names = [layer.name for layer in _captured(widths, 1).layers]
     starts = [each * s for s in range(workers)]
-    cuts = [names[a:b] for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]  # the loss goes to the last
+    cuts = [
+        names[a:b] for a, b in zip(starts, [*starts[1:], len(names)], strict=True)
+    ]  # the last stage also has the loss
     stages = tuple(PlanStage(tuple(own), (s,)) for s, own in enumerate(cuts))
     records = _records(widths, strategy, microbatches, stages, 1)
     return sorted((r for r in records if r.instruction.lane == COMPUTE), key=lambda record: record.start_s)
@@ -207,7 +209,7 @@ def _records(
     batches: int,
     shard: str = "none",
 ) -> list[InstructionRecord]:
-    """Records of this worker in training with microbatches of one sample."""
+    """Train with microbatches of one sample; return this worker's records."""
     captured = _captured(widths, batch_size)
     cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), CPU)
     plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster, shard=shard)
@@ -217,12 +219,12 @@ def _records(
 
 
 def _low(seconds: list[float]) -> float:
-    """The lower quartile: whatever disturbs one only makes it longer."""
+    """Return the lower quartile, because disturbances only increase a time."""
     return quantiles(seconds, n=4)[0]
 
 
 class _Ones:
-    """Samples that are all alike."""
+    """Data set of equal samples."""
 
     def __init__(self, width: int, count: int) -> None:
         self._width, self._count = width, count
@@ -239,9 +241,9 @@ def _layers(widths: Sequence[int]) -> nn.Sequential:
 
 
 def _captured(widths: Sequence[int], batch_size: int) -> Captured:
-    """A chain of linear layers between the given widths.
+    """Capture a chain of linear layers between the given widths.
 
-    Captured for microbatches of one sample.
+    Microbatches have one sample.
     """
     job = Job(
         _layers(widths),
@@ -254,7 +256,7 @@ def _captured(widths: Sequence[int], batch_size: int) -> Captured:
 
 
 def _device(layers: int) -> tuple[int, Device]:
-    """A device of a plan for itself, with so many layers of almost nothing."""
+    """Create a device with `layers` tiny layers; return both."""
     captured = _captured((_WIDTH,) * (layers + 1), 1)
     stage = PlanStage(tuple(layer.name for layer in captured.layers), (0,))
     cluster = Cluster("one device", (Level("device", 1, 1e9),), CPU)
@@ -263,7 +265,7 @@ def _device(layers: int) -> tuple[int, Device]:
 
 
 def _instructions(device: Device, rounds: int) -> list[list[Instruction]]:
-    """Instructions of each microbatch."""
+    """Return the instructions of each microbatch."""
     found: dict[int, list[Instruction]] = {}
     for instruction in device.program.unrolled(rounds + _WARM_UP)[0, COMPUTE]:
         found.setdefault(instruction.index, []).append(instruction)

@@ -1,8 +1,8 @@
-"""Measure the links between the workers of a process group: messages and all-reduces, level by level.
+"""Link benchmark: messages and all-reduces between workers, by cluster level.
 
-Rules of this file: every worker of the group calls `measure_links` with the same arguments and decides the same in the
-same order (a collective that one worker skips hangs the others); times are shared by all-reduce of numbers. Only
-samples come out: hardware/links.py turns them into figures.
+Every worker of the process group calls `measure_links` with the same arguments, and makes the same decisions in the
+same order. (A collective that one worker skips hangs the others.) Times are shared by all-reduces. The result is
+samples; hardware/links.py fits latency and bandwidth to them.
 """
 
 import time
@@ -26,10 +26,10 @@ SIZES_BYTES = tuple(2**k for k in range(10, 25, 2))
 
 Clock = Callable[[], float]
 Transfer = Callable[[int], None]
-"""Moves (or reduces) one message as many times as its argument says."""
+"""Transfers (or reduces) one message a number of times."""
 
-_LEAST_REPEATS = 4  # the first of them only warms up
-_SAMPLES, _WIDTH = 64, 1024  # of the matrices that are multiplied between two all-reduces on a CPU: some ms and MB
+_LEAST_REPEATS = 4  # the first repeat is a warm-up
+_SAMPLES, _WIDTH = 64, 1024  # sizes of matrices multiplied between two all-reduces on a CPU: some ms and MB
 
 
 def measure_links(
@@ -39,24 +39,30 @@ def measure_links(
     limit_s: float = 20.0,
     clock: Clock = time.perf_counter,
 ) -> tuple[LinkSample, ...]:
-    """Measure each level between the workers of the default process group. A collective call.
+    """Measure each level between the workers of the default process group.
 
-    Point-to-point: messages between worker 0 and the first worker of the neighbouring component, to and fro.
-    All-reduce: among the first workers of the components that worker 0's parent joins. Where messages go through memory, an
-    all-reduce of those two workers as members of a tensor-parallel group as well.
+    This is a collective call. Transfers of each level:
+
+    - Point-to-point: messages between worker 0 and the first worker of the neighbouring component, in both directions.
+    - All-reduce: between the first workers of the components that worker 0's parent joins.
+    - If messages go through shared memory: also an all-reduce of the two workers of the messages, as a tensor-parallel
+      group.
+
+    On a CPU, matrices are multiplied and the message is rewritten before each measurement of an all-reduce or of shared
+    memory, as a backward does.
 
     Arguments:
-        widths: of the levels, innermost first; their product is the number of workers.
-        sizes_bytes: two of them at least; the smallest are measured first.
-        repeats: at most so many for each size; fewer when the time runs out.
-        limit_s: about how long it may take. Past it, larger messages are left out, but for two sizes.
+        widths: width of each level, innermost first; their product is the number of workers.
+        sizes_bytes: message sizes, at least two; the smallest are measured first.
+        repeats: maximum repeats of each size; fewer if the time runs out.
+        limit_s: approximate time limit in seconds. After it, larger messages are left out, but at least two sizes are
+            measured.
 
     Returns:
-        The same samples on every worker. Of messages each is the lower quartile of its repeats: what disturbs them (other
-        programs, a late wake-up) only ever makes them longer. Of all-reduces it is the mean of the middle half, because some
-        of gloo's take several times as long as others, whatever the machine does, and every update pays for that. Between
-        two of them, and between two messages through memory, a CPU multiplies matrices and writes the message anew, as a
-        backward does. A level of width 1 has none.
+        The same samples on every worker; none for a level of width 1. A sample of messages is the lower quartile of the
+        repeats, because disturbances (other programs, late wake-ups) only increase a time. A sample of all-reduces is
+        the mean of the middle half, because some of gloo's all-reduces always take several times as long as others, and
+        every update pays for that.
 
     Raises:
         InputError: the widths do not fit the group.
@@ -77,7 +83,7 @@ def measure_links(
         group = dist.new_group(members)
         pair = members[:2]
         mail = _Mail.between(pair, device)
-        behind = between if mail.shared else _nothing  # a network's time is not the processor's
+        behind = between if mail.shared else _nothing  # a network transfer does not use the processor
         kinds = [
             _Kind(POINT_TO_POINT, pair, 2, _low, behind, partial(_to_and_fro, rank, pair, mail)),
             _Kind(ALL_REDUCE, members, 1, middle_mean, between, partial(_reduce, group), cores=undisturbed_cores),
@@ -99,9 +105,13 @@ class _Kind:
     """A kind of transfer.
 
     Attributes:
-        among: members that take part. together: transfers between two looks at the clock.
-        usual: what one takes, of many. between: what is done with a message before each look. make: a transfer of a message.
-        busy: seconds of the processors that do it. cores: that are busy, of seconds of each transfer and of the processors.
+        among: ranks that take part.
+        together: number of transfers in one measurement.
+        usual: function from measured times to the sample's time.
+        between: work done before each measurement, called with the message.
+        make: creates the transfer of a message.
+        busy: clock of processor time.
+        cores: function from times and processor times to busy cores; None for their ratio.
     """
 
     name: str
@@ -115,11 +125,14 @@ class _Kind:
 
 
 def _nothing(message: torch.Tensor) -> None:
-    """Do nothing: other work does not slow a GPU or network down, and a pause would fill a shaper's bucket."""
+    """Do nothing.
+
+    Other work does not slow down a GPU or a network, and a pause would refill the token bucket of a traffic shaper.
+    """
 
 
 class _Busy:
-    """Work of a backward between two transfers: matrix products, and a new message."""
+    """Work like that of a backward: matrix products, and a new message."""
 
     def __init__(self) -> None:
         self._few, self._many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)
@@ -134,7 +147,7 @@ def _low(seconds: list[float]) -> float:
 
 
 def middle_mean(seconds: list[float]) -> float:
-    """The mean of the middle half."""
+    """Compute the mean of the middle half."""
     found, out = sorted(seconds), len(seconds) // 4
     return fmean(found[out : len(found) - out])
 
@@ -148,10 +161,13 @@ def _series(
     device: torch.device,
     clock: Clock,
 ) -> Iterator[tuple[int, float, float]]:
-    """Time a transfer for ascending sizes: bytes, seconds, busy cores. Inactive workers only wait."""
+    """Measure a transfer for ascending sizes; yield bytes, seconds, busy cores.
+
+    Inactive workers only wait.
+    """
     start_s = clock()
     for done, size in enumerate(sorted(sizes_bytes)):
-        # The slowest worker's clock counts for all: if each looked at its own, one would stop and the others hang.
+        # All workers use the slowest worker's time. With their own times, one worker could stop and the others hang.
         if _largest(clock() - start_s, device) > limit_s and done >= 2:
             return
         message = torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
@@ -159,7 +175,7 @@ def _series(
         size_start_s, measured_s, processor_s = clock(), list[float](), list[float]()
         while len(measured_s) < max(_LEAST_REPEATS, repeats):
             kind.between(message)
-            # Agreeing is the barrier as well: all leave it together and start.
+            # This all-reduce is also the barrier before the measurement.
             spent_s = _largest(clock() - size_start_s, device)
             if len(measured_s) >= _LEAST_REPEATS and spent_s > limit_s / len(sizes_bytes):
                 break
@@ -180,7 +196,7 @@ def _series(
 
 
 def _largest(value: float, device: torch.device) -> float:
-    """The largest of all workers' values, on every worker."""
+    """Return the largest value of all workers, on every worker."""
     box = torch.tensor([value], dtype=torch.float64, device=device)
     dist.all_reduce(box, dist.ReduceOp.MAX)
     return float(box.item())
@@ -188,7 +204,11 @@ def _largest(value: float, device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class _Mail:
-    """Transport between two workers as the engine uses it: shared memory where possible (`shared`)."""
+    """Transport between two workers, as in the engine.
+
+    Attributes:
+        shared: True if messages go through shared memory.
+    """
 
     outboxes: Mapping[int, Outbox]
     inboxes: Mapping[int, Inbox]
@@ -196,19 +216,19 @@ class _Mail:
 
     @classmethod
     def between(cls, pair: Sequence[int], device: torch.device) -> "_Mail":
-        """A collective call of all workers."""
+        """Connect two workers; a collective call of all workers."""
         outboxes, inboxes, joined = connect([(pair[0], pair[1]), (pair[1], pair[0])] if device.type == "cpu" else [])
         return cls(outboxes, inboxes, bool(joined))
 
     def send(self, message: torch.Tensor, peer: int) -> None:
-        """Return when it has been sent."""
+        """Send a message and wait."""
         if peer not in self.outboxes:
             dist.send(message, peer)
         elif (work := self.outboxes[peer].send(message)) is not None:
             work.wait()
 
     def receive(self, message: torch.Tensor, peer: int) -> None:
-        """Return when one of this size has come."""
+        """Receive a message of this size and wait."""
         if peer not in self.inboxes:
             dist.recv(message, peer)
         else:
@@ -216,7 +236,7 @@ class _Mail:
 
 
 def _to_and_fro(rank: int, pair: Sequence[int], mail: _Mail, message: torch.Tensor) -> Transfer:
-    """Ping-pong: each message waits for the one before."""
+    """Create a ping-pong: each message waits for the one before."""
 
     def transfer(times: int) -> None:
         for turn in range(times):
@@ -230,7 +250,7 @@ def _to_and_fro(rank: int, pair: Sequence[int], mail: _Mail, message: torch.Tens
 
 
 def _reduce(group: dist.ProcessGroup | None, message: torch.Tensor) -> Transfer:
-    """All-reduces of the same tensor, one after the other."""
+    """Create all-reduces of the same tensor, one after the other."""
 
     def transfer(times: int) -> None:
         for _ in range(times):
@@ -240,7 +260,7 @@ def _reduce(group: dist.ProcessGroup | None, message: torch.Tensor) -> Transfer:
 
 
 def _totals(total: Callable[[torch.Tensor], torch.Tensor], message: torch.Tensor) -> Transfer:
-    """Sums of the same tensor among members, one after the other."""
+    """Create tensor-parallel sums of the same tensor, one after the other."""
 
     def transfer(times: int) -> None:
         for _ in range(times):

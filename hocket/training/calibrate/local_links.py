@@ -1,6 +1,6 @@
-"""This machine as a cluster: start workers, measure and fit links, describe.
+"""Measure this machine as a cluster: start workers, measure and fit links.
 
-`measure_local` starts workers, `main` is one of them.
+`measure_local` starts the workers, and `main` is one worker.
 """
 
 import argparse
@@ -37,41 +37,41 @@ from hocket.util.schema import read_as
 
 DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02
-_LONGER = 3  # times, of a second look
+_LONGER = 3  # factor of the time limit for a second attempt
 _MOST_WORKERS = 64  # as many as a run starts on one machine
 
 
 def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 240.0) -> Cluster:
-    """This machine as a cluster, with measured links.
-
-    It has `workers` processes of `threads` threads each.
+    """Measure this machine as a cluster of `workers` processes.
 
     Arguments:
-        limit_s: about how long to measure; starting the workers takes some seconds more.
-        timeout_s: how long to wait for the workers before giving up.
+        threads: threads of each worker.
+        limit_s: approximate time to measure, in seconds; the start of the workers takes some seconds more.
+        timeout_s: maximum wait for the workers, in seconds.
 
     Returns:
-        One level, "local", with figures of messages through memory and of gloo's all-reduces over the loopback network, and
-        what the engine takes to begin a transfer and to run an instruction; each worker may use its even share of this machine's memory.
+        A cluster with one level, "local". It has latency and bandwidth of messages through shared memory and of gloo's
+        all-reduces over the loopback network, and the engine's overhead of a transfer and of an instruction. Each
+        worker may use an equal share of this machine's memory.
 
     Raises:
-        InputError: fewer than one worker or thread; times that make no sense, twice.
-        WorkerLost: a worker failed or did not answer in time; the message holds its last words.
+        InputError: fewer than one worker or thread; or implausible times in two attempts.
+        WorkerLost: a worker failed or did not answer in time; the message has its last output.
     """
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise InputError(name, str(value), ">= 1")
     if workers > _MOST_WORKERS:
         raise InputError("workers", str(workers), f"at most {_MOST_WORKERS} on one machine")
-    # A single worker has nobody to talk to: its level's figures are its own memory's, and never used.
+    # A single worker sends no messages. Its level has the memory's bandwidth, which is never used.
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
     found, levels = _Found(), tuple[Level, ...]((level,))
     if workers > 1:
         try:
             found, levels = _fitted(level, threads, limit_s, timeout_s)
-        except InputError:  # something else kept the machine busy: a longer look sees past it
+        except InputError:  # the machine was busy with other work, so measure again for longer
             found, levels = _fitted(level, threads, _LONGER * limit_s, timeout_s + _LONGER * limit_s)
-    # Between workers that compute, a message takes longer than one of workers that do nothing else.
+    # Messages between computing workers take longer than messages between otherwise idle workers.
     size_bytes, seconds = found.message
     seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
     level = replace(levels[0], latency_s=max(levels[0].latency_s, seen_s), all_reduce=_seen(levels[0], found.reduced))
@@ -83,7 +83,7 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         DEVICE_TYPE,
         memory_bytes=memory_bytes / workers,
         host_memory_bytes=memory_bytes,
-        # Counted in what one busy worker keeps busy.
+        # In units of the cores that one busy worker uses.
         host_cores=(found.cores or usable_cores()) / threads,
         transfer_cores=transfer_cores(found.samples) / threads,
         collective_cores=collective_cores(found.samples, threads),
@@ -94,7 +94,7 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
 
 
 def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tuple["_Found", tuple[Level, ...]]:
-    """Measure so many workers, with a level's figures from it.
+    """Measure the workers of a level, and fit its latency and bandwidth.
 
     Raises:
         InputError: larger messages took no longer than smaller ones.
@@ -106,12 +106,12 @@ def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tup
 
 
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
-    """Samples without the busy waiting of ranks on cores that others also use."""
+    """Remove busy waiting from samples of ranks that share their cores with others."""
     return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
 
 
 def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
-    """The ring's figures, for what an all-reduce takes in training."""
+    """Scale the ring's latency and bandwidth to the time of an all-reduce in training."""
     link, (size_bytes, seconds) = level.all_reduce, reduced
     if link is None or not seconds:
         return link
@@ -120,9 +120,9 @@ def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
 
 
 def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
-    """The level with reduce-scatter and all-gather times, relative to its all-reduce.
+    """Add reduce-scatter and all-gather times to a level, relative to its all-reduce.
 
-    Each is at least half.
+    Each is at least half of the all-reduce.
     """
     size_bytes, *seconds = halves
     if level.all_reduce is None or not all(seconds):
@@ -136,13 +136,13 @@ def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
 class _Found:
     """Measurements of the workers.
 
-    Samples of their single level, and engine overheads.
-
     Attributes:
-        message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; halves: bytes, and
-            seconds of a reduce-scatter and of an all-gather; sender_copies, post_s,
-            instruction_s: see `Cluster`.
-        cores: that the workers share, in processor cores; 0 where that was not measured.
+        samples: samples of the single level.
+        message: bytes and seconds of a message in training.
+        reduced: bytes and seconds of an all-reduce in training.
+        halves: bytes, and seconds of a reduce-scatter and of an all-gather.
+        sender_copies, post_s, instruction_s: see `Cluster`.
+        cores: effective processor cores that the workers share; 0 if not measured.
     """
 
     samples: tuple[LinkSample, ...] = ()
@@ -163,7 +163,7 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
-        # Without it gloo looks up this machine's own name, which need not resolve to anything.
+        # Otherwise gloo resolves this machine's own name, which may fail.
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
     places = cores_of(workers, threads)
     shared = usable_cores() if workers * threads > usable_cores() else 0
@@ -192,7 +192,7 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
 def _wait(
     started: "Sequence[fork_server.ForkedProcess | subprocess.Popen[bytes]]", logs: Sequence[Path], timeout_s: float
 ) -> None:
-    """Return when all workers have ended well; raise as soon as one has not."""
+    """Wait until all workers have ended without error; raise as soon as one fails."""
     end_s = time.monotonic() + timeout_s
     while True:
         codes = [process.poll() for process in started]
@@ -209,7 +209,7 @@ def _wait(
 
 
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
-    """Run one worker: join, measure, and as worker 0 write the samples."""
+    """Run one worker: join, measure; worker 0 also writes the samples."""
     import torch
     import torch.distributed as dist
 
@@ -236,7 +236,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     keep_freed_memory()
     dist.init_process_group(
         "gloo",
-        init_method=(given.folder / "meeting").as_uri(),  # a file: no port that another program could hold
+        init_method=(given.folder / "meeting").as_uri(),  # a file, not a port, which another program could use
         rank=given.rank,
         world_size=given.workers,
         timeout=timedelta(seconds=given.timeout_s),

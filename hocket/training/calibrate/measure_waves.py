@@ -1,9 +1,9 @@
-"""Wave measurement: how many waves a job's iterations have room for.
+"""Wave measurement: find the best number of waves of a job by training.
 
-This is the second round of profiling; it runs the iterations.
+This is the second round of profiling: it runs iterations. Local workers are started for each number of waves. If memory
+allows, each number is trained in turns with one wave (train_in_turns.py), because on a shared machine runs that are
+minutes apart cannot be compared. Trained weights are discarded. This file does not import torch.
 
-Rules of this file: no torch. Workers are local ones, begun anew for each number of waves, which is trained in turns with one wave where
-both fit (train_in_turns.py): a machine that others share is no judge of runs that are minutes apart. What they train is thrown away.
 Source: Wavelet (Wang et al. 2021), appendix B.2.
 """
 
@@ -23,7 +23,7 @@ from hocket.training.calibrate.train_in_turns import train_in_turns
 from hocket.training.worker.monitor.listener import Listener, Noting
 from hocket.util.units import show_bytes, show_count
 
-LEAST_STEPS = 4  # the first two periods are cold
+LEAST_STEPS = 4  # the first two periods are a warm-up
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,10 @@ class Waved:
     """Result of the search for the number of waves.
 
     Attributes:
-        room: the first number, from the profile. tried: what ran, one wave first.
-        plan: of the number that was found, as it is predicted; of one wave where no further one is worth it.
+        room: the first number to try, from the profile.
+        tried: trials, beginning with one wave.
+        waves: the best number of waves.
+        plan: plan with that number of waves, and its prediction.
     """
 
     room: WaveRoom
@@ -41,9 +43,10 @@ class Waved:
     plan: Plan
 
     def save(self, path: Path, beside: Path) -> None:
-        """Write the plan with the path of its profile relative to the plan file.
+        """Write the plan, with the path of its profile relative to the plan's file.
 
-        `beside` is the plan that waves were added to.
+        Arguments:
+            beside: file of the plan to which waves were added.
         """
         profile = beside.resolve().parent / self.plan.profile
         replace(self.plan, profile=os.path.relpath(profile, path.resolve().parent)).save(path)
@@ -58,16 +61,18 @@ def measure_waves(
     first: int | None = None,
     **options: Any,
 ) -> Waved:
-    """Measure one wave, then the most waves that fit, and fewer until they are faster.
+    """Measure one wave, then the most waves that fit, then fewer until faster.
 
     Arguments:
-        plan: of one wave or several: model_parallel or waves, data_parallel or tick_tock. Each wave is one of its microbatches, on every
-            device or on every chain of devices.
-        steps: of each number of waves.
-        first: where to begin, whatever the profile says. options: of workers, as `train` has them.
+        plan: a plan of model_parallel, waves, data_parallel or tick_tock. Each wave is one of its microbatches, on
+            every device or on every chain of devices.
+        steps: training steps for each number of waves.
+        first: first number of waves to try; by default estimated from the profile.
+        options: options of workers, see `train`.
 
     Raises:
-        InputError: another plan, or too few steps. WorkerLost: a worker is gone.
+        InputError: another kind of plan, or too few steps.
+        WorkerLost: a worker was lost.
     """
     if steps < LEAST_STEPS:
         raise InputError("steps", str(steps), f"at least {LEAST_STEPS}: the first two steps warm up")
@@ -80,7 +85,7 @@ def measure_waves(
     if not 1 <= begin <= wave.most:
         raise InputError("waves", str(begin), f"1 to {wave.most}, the waves of the schedule")
 
-    plans = dict[int, Plan]()  # as they are predicted
+    plans = dict[int, Plan]()  # plans with their predictions, by number of waves
     seconds = dict[int, float | None]()
 
     def fitting(waves: int) -> Plan | None:
@@ -95,7 +100,7 @@ def measure_waves(
         return many
 
     def trained(*numbers: int) -> list[float | None]:
-        """Seconds of an iteration of each, in turns."""
+        """Train numbers of waves in turns; return seconds of an iteration of each."""
         for waves in numbers:
             size = plans[waves].batch_size
             listener.note(f"{show_count(waves, 'wave')}: {show_count(steps, 'step')} of {size} samples")
@@ -109,14 +114,16 @@ def measure_waves(
             **options,
         )
         for waves, turned in zip(numbers, found, strict=True):
-            if turned.summary.queued and (wave.ring or waves == 1):  # otherwise it is the other wave that had it
+            if turned.summary.queued and (
+                wave.ring or waves == 1
+            ):  # otherwise the other wave on the device used the core
                 listener.note(f"{turned.summary.queued}: measure again when the machine is idle")
         return [turned.summary.iteration_s for turned in found]
 
     def measured(waves: int) -> float | None:
-        """Seconds of an iteration with `waves` waves.
+        """Measure an iteration with `waves` waves, in seconds.
 
-        At the machine's pace when one wave was first measured.
+        It is scaled to the machine's pace at the first measurement of one wave.
         """
         if waves in seconds or fitting(waves) is None:
             return seconds.get(waves)
@@ -137,13 +144,13 @@ def measure_waves(
 
 
 def _kept(seconds: dict[int, float | None], found: dict[int, float | None]) -> float | None:
-    """Keep what was found; that of one wave."""
+    """Store measurements; return that of one wave."""
     seconds.update(found)
     return found[1]
 
 
 def _together(first: Plan, second: Plan) -> bool:
-    """True if both plans fit into memory at once, as training in turns needs."""
+    """True if both plans fit into memory at once, as required by training in turns."""
     cluster, peaks = (
         first.group.cluster,
         [plan.predicted.peak_memory_bytes for plan in (first, second) if plan.predicted],

@@ -1,6 +1,7 @@
 """Comparison of a run with its plan's prediction.
 
-It makes today's prediction, keeps measurements for the next plan, and lists mismatches. No torch.
+It predicts the run with the current profile, keeps measurements for the next plan, and notes mismatches. This file does
+not import torch.
 """
 
 from collections.abc import Mapping
@@ -14,21 +15,21 @@ from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import Options
 from hocket.util.units import given_rate, show_seconds
 
-# Swaps that take less than their link lets them by this factor did not go over it.
+# Swaps that are faster than their link allows by this factor did not use that link.
 _QUICKER = 1.5
-# Predictions of one plan that differ by less are one prediction, written and read.
+# Smaller relative differences of a plan's predictions come from rounding in the file.
 _SAME = 1e-6
 
 
 def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:
-    """Prediction of the plan with its current profile.
-
-    If that does not exist, the prediction in the plan.
-
-    Nothing, if groups were made of the devices that it was planned for: what it says is not of them.
+    """Predict the plan with its current profile, or return the prediction in the plan.
 
     Arguments:
-        folder: of the plan's file; None: its profile is not known.
+        folder: folder of the plan's file; None if the plan has no file.
+
+    Returns:
+        The prediction in the plan if the profile is missing. None if the plan's tensor-parallel size differs from the
+        profile's, since the plan's prediction is then wrong.
     """
     if folder is None or not plan.profile:
         return plan.predicted
@@ -40,7 +41,7 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
         if known.updates.differences and (told := known.profile.loss_parts):
             listener.note(f"as the job was profiled, {told}")
         now = known.predicted
-    except HocketError as error:  # no profile, or another one: that is no reason not to train
+    except HocketError as error:  # a missing or wrong profile does not prevent training
         if not isinstance(error, InputError) or error.place.rpartition(": ")[2] != "tensor":
             return then
         listener.note("nothing is predicted: the plan's groups are of another width than the devices of its profile")
@@ -55,7 +56,7 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
 
 
 def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listener) -> None:
-    """Keep beside the plan what its run took, for the next one, or say why not."""
+    """Write the run's measurements beside the plan, for the next; or note why not."""
     if summary.iteration_s is None or not plan.profile:
         return
     from hocket.planning.load import opened
@@ -67,16 +68,16 @@ def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listene
         check_like(plan, profile, summary.warm_steps, summary.optimizer, summary.dtype, summary.device_types)
         found = learned_from(plan, profile, summary.iteration_s, peaks, len(summary.losses), summary.swaps)
         found.save(beside(path))
-    except InputError as error:  # whatever it is, it is no reason to fail after training
+    except InputError as error:  # must not make a finished training fail
         listener.note(f"not kept for the next plan: {error.found}; expected {error.expected}")
         return
     listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
 
 
 def note_amplification(plan: Plan, path: Path, options: Options, listener: Listener) -> None:
-    """Report used against planned device time of a traced run.
+    """Note the measured and planned amplification of a traced run.
 
-    Only if the plan yields idle devices.
+    Only plans that yield idle devices have one.
     """
     from hocket.planning.burst.amplification import amplification_of
     from hocket.planning.load import opened
@@ -88,17 +89,17 @@ def note_amplification(plan: Plan, path: Path, options: Options, listener: Liste
     try:
         profile = opened(plan, path.parent, path.name).profile
         listener.note(f"amplification: {amplification_of(plan, profile, Trace.read(options.trace)).text}")
-    except InputError as error:  # whatever it is, it is no reason to fail after training
+    except InputError as error:  # must not make a finished training fail
         listener.note(f"amplification: not known; {error}")
 
 
 def unlike_host_link(plan: Plan, swaps: Mapping[int, LinkSums]) -> str:
-    """Note if swaps were faster than the cluster's host link allows.
+    """Return a note if swaps were faster than the cluster's host link allows.
 
-    The note names the option that slows them down.
+    The note names the option that simulates the link. It is empty otherwise.
 
     Arguments:
-        swaps: what they took, by device of the plan.
+        swaps: time of swaps, by device of the plan.
     """
     link, took = plan.cluster.host_link, sum(swaps.values(), LinkSums())
     if link is None or took.seconds * _QUICKER >= took.size_bytes / link.bandwidth_bytes_per_s:

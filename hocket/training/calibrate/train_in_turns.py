@@ -1,12 +1,9 @@
-"""Train several plans of one job in turns by the same local workers.
+"""Train several plans of one job in turns, with the same local workers.
 
-All plans then meet the same machine state.
-
-Machines that others share are now faster and now slower by a fifth. Plans that are trained one after the other, minutes apart, are not
-compared with each other but with different machines. In turns (A B C A B C ...) each turn is some steps; between turns a kernel tells
-how fast the machine is at that moment (turns_worker.py).
-
-Rules of this file: no torch. What is trained is thrown away: no checkpoints.
+The pace of a shared machine varies by a fifth. If plans are trained one after the other, minutes apart, the comparison
+shows the machine's pace, not the plans. In turns (A B C A B C ...), each turn has some steps, and between turns a
+kernel measures the machine's pace (turns_worker.py). Trained weights are discarded, so there are no checkpoints. This
+file does not import torch.
 """
 
 import os
@@ -30,17 +27,19 @@ from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import devices_of
 
 STEPS = 10
-"""Steps of a turn; several, because its first period is not counted."""
+"""Steps of a turn; several, because a turn's first period is not counted."""
 
 
 @dataclass(frozen=True)
 class Turned:
-    """One plan that was trained in turns.
+    """Result of one plan that was trained in turns.
 
     Attributes:
-        summary: as of a run by itself; its iteration is the median over all turns, the first period of each left out.
-        paces: by device, how many times as long as profiled the kernel took beside this plan's turns, waits for a core left out.
-        stretches: by device, how many times as long it took with these waits. Both are empty where no kernel was run.
+        summary: as of a separate run. The iteration time is the median over all turns, without the first period of
+            each.
+        paces: slowdown of the kernel beside this plan's turns against its profile, by device, without waits for a core.
+        stretches: factor by which waits for a core lengthened the kernel, by device. Both are empty if no kernel was
+            run.
     """
 
     summary: RunSummary
@@ -49,15 +48,12 @@ class Turned:
 
     @property
     def pace(self) -> float | None:
-        """Machine's pace during this plan's turns, mean over its workers.
-
-        None without a kernel.
-        """
+        """Machine's pace during this plan's turns, mean over its workers; None if unknown."""
         return fmean(self.paces.values()) if self.paces else None
 
     @property
     def slower(self) -> dict[int, float]:
-        """Slowdown of the kernel against its profile by device, waits for cores included."""
+        """Slowdown of the kernel against its profile, by device, with waits for cores."""
         return {device: pace * self.stretches[device] for device, pace in self.paces.items()}
 
 
@@ -74,21 +70,25 @@ def train_in_turns(
     on_turn: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> tuple[Turned, ...]:
-    """Train plans in turns until each has trained this many steps.
-
-    Returns their results in order.
+    """Train plans in turns until each has trained `steps` steps.
 
     Arguments:
-        plans: of as many workers each.
-        turn_steps: of one turn, rounded up to what a plan's program can end with.
-        profile: of the undivided job on this machine, by which the machine's pace is told; without it no kernel is run.
-        traces: for each plan where its measured trace is written; none: nowhere.
-        on_turn: called when a turn is over, with its plan's number and the steps that this plan has trained.
-        own_batch: let each plan's batch size take the place of the job's.
-        options: of workers, as `train` has them.
+        plans: plans with the same number of workers.
+        turn_steps: steps of one turn, rounded up to a number at which the plan's program can end.
+        profile: profile of the undivided job on this machine, to measure the machine's pace; without it no kernel is
+            run.
+        traces: file for each plan's measured trace; empty for no traces.
+        own_batch: True to let each plan's batch size replace the job's.
+        listener: receives notes; by default nothing is shown.
+        on_turn: called after a turn, with its plan's number and the steps that this plan has trained.
+        options: options of workers, see `train`.
+
+    Returns:
+        Results in the order of `plans`.
 
     Raises:
-        InputError: plans that do not fit the job or each other; under torchrun. WorkerLost: a worker is gone.
+        InputError: plans that do not fit the job or each other; or a call under torchrun.
+        WorkerLost: a worker was lost.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         raise InputError("turns", "torchrun", "a command that starts its own workers")
@@ -122,15 +122,15 @@ def train_in_turns(
 
 
 def kernel_s(profile: ModelProfile, size: int) -> float:
-    """Seconds of the kernel, as profiled.
+    """Return the kernel's profiled time, in seconds.
 
-    Forward and backward of one microbatch of the undivided model.
+    The kernel is a forward and a backward of one microbatch of the undivided model.
     """
     return float(profile.column("forward_s", size).sum() + profile.column("backward_s", size).sum())
 
 
 def _kernel_size(plans: Sequence[Plan]) -> int:
-    """The size of most plans' microbatches; of several the smallest."""
+    """Return the most frequent microbatch size of the plans; the smallest of several."""
     counts = Counter(plan.microbatch_size for plan in plans)
     return min(counts, key=lambda size: (-counts[size], size))
 
@@ -143,14 +143,14 @@ def _turned(collector: Collector, devices: tuple[int, ...]) -> Turned:
 
 @dataclass
 class _Collectors:
-    """The collectors of all plans."""
+    """Collectors of all plans."""
 
     of: Sequence[Collector]
     on_turn: Callable[[int, int], None] | None = None
     done: dict[int, Event] = field(default_factory=dict)
 
     def take(self, rank: int, event: Event) -> None:
-        """Take one worker's report, of a plan or of the end."""
+        """Process one worker's report, on a plan or on its end."""
         if event["event"] == "turn":
             self.of[int(event["plan"])].take(rank, event["said"])
         elif event["event"] == "turned" and self.on_turn is not None:
@@ -159,5 +159,5 @@ class _Collectors:
             self.done[rank] = event
 
     def stopped_at_once(self, folder: str | None) -> str:
-        """Message for a run that is ended without waiting for its workers."""
+        """Return the message for a run that ends without waiting for its workers."""
         return "stopped; plans in turns are trained to be compared, and nothing was saved"

@@ -1,7 +1,8 @@
 """Worker for plans trained in turns: A B C A B C ..., with a kernel in between.
 
-Rules of this file: every worker goes through the same calls in the same order. All plans' engines live in one process, each with its own
-weights; the kernel is a microbatch of the undivided job, forward and backward, on all workers at once, as it was profiled.
+Every worker makes the same calls in the same order. The engines of all plans are in one process, each with its own
+weights. The kernel is a forward and a backward of one microbatch of the undivided job, as it was profiled. It runs on
+all workers at once.
 """
 
 import gc
@@ -35,8 +36,8 @@ from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare
 from hocket.training.worker.worker import Report, result
 
 BURST_S = 0.2
-"""About how long the kernel runs each time: a few microbatches."""
-_LEAST = 3  # microbatches of a burst; the first one, which finds other things in the caches, is not counted
+"""Approximate duration of a burst of the kernel, in seconds: a few microbatches."""
+_LEAST = 3  # minimum microbatches of a burst; the first, with cold caches, is not counted
 
 
 def take_turns(
@@ -50,10 +51,11 @@ def take_turns(
 ) -> None:
     """Train all plans in turns until each has trained `options.steps` steps.
 
-    Every turn is a segment: its pipeline is drained at the end, as for a checkpoint.
+    Every turn is a segment: the pipeline is drained at its end, as for a checkpoint.
 
     Raises:
-        InputError: job, plans or workers do not fit. WorkerLost: another worker is gone.
+        InputError: job, plans or workers do not fit.
+        WorkerLost: another worker was lost.
     """
     board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
     models: dict[tuple[int, int], Captured] = {}
@@ -92,15 +94,18 @@ def take_turns(
 
 
 def _told(report: Report, plan: int) -> Report:
-    """Reports of one plan, for whoever takes those of all."""
+    """Return a report function that marks reports with their plan."""
     return lambda event: report({"event": "turn", "plan": plan, "said": event})
 
 
 @dataclass(frozen=True)
 class _Burst:
-    """One run of the kernel.
+    """One burst of the kernel.
 
-    Core seconds of each microbatch, and total seconds with and without waits for a core.
+    Attributes:
+        microbatches_s: core time of each microbatch, in seconds.
+        whole_s: total time, including waits for a core.
+        on_core_s: total time without these waits.
     """
 
     microbatches_s: tuple[float, ...]
@@ -109,13 +114,13 @@ class _Burst:
 
 
 class _Kernel:
-    """The job's own microbatch, undivided, as it was profiled."""
+    """A microbatch of the undivided job, as it was profiled."""
 
     def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
         self._worker = WorkerCosts(captured, size, device)
 
     def burst(self) -> _Burst:
-        """Train for a while."""
+        """Train for about `BURST_S` seconds."""
         self._worker.once(on_core_s)
         found: list[float] = []
         began_s, began_on_core_s = time.perf_counter(), on_core_s()
@@ -129,7 +134,10 @@ class _Player:
     """One of the plans that are trained in turns.
 
     Attributes:
-        number: of the plan; steps: trained so far; segments: its turns. bursts: of the kernel, before and after each of them.
+        number: number of the plan.
+        steps: steps trained so far.
+        segments: turns of the plan.
+        bursts: bursts of the kernel before and after each turn.
     """
 
     def __init__(
@@ -150,7 +158,7 @@ class _Player:
         self._watched = Watched(progress, speaks, program, made.group, made.pace, cold=1)
         record = any(turns.traces)
         self._recording = Recording(program, made.number, MAX_EVENTS // seat.workers) if record else None
-        self._away_s, self._left_s = 0.0, 0.0  # for how long the others had the machine, since when
+        self._away_s, self._left_s = 0.0, 0.0  # total time of the other plans' turns, and the end of the last own turn
         self._engine = Worker(
             made.captured,
             made.layout,
@@ -168,10 +176,7 @@ class _Player:
             report({"event": "start", "first": 0, "steps": self.segments[-1].end_step, "checkpoint": None})
 
     def _clock(self) -> float:
-        """Seconds, without those of the other plans' turns.
-
-        In a trace one turn follows the other.
-        """
+        """Return the time without the other plans' turns, so that a trace has no gaps."""
         return time.perf_counter() - self._away_s
 
     def turn(self, segment: RunSegment, board: KVExchange) -> None:
@@ -191,10 +196,7 @@ class _Player:
         self._left_s = max(board.share(time.perf_counter()))
 
     def finish(self, turns: TurnsSpec, board: KVExchange) -> None:
-        """Write the trace, and report the result.
-
-        The report includes the machine's pace during this plan's turns.
-        """
+        """Write the trace, and report the result with the machine's pace during the turns."""
         pace = self._pace(turns.kernel_s)
         every = [fact for fact in board.share(pace) if fact]
         if self._recording is not None and turns.traces[self.number]:
@@ -210,10 +212,7 @@ class _Player:
         self._report(found | pace)
 
     def _pace(self, profiled_s: float) -> dict[str, float]:
-        """Slowdown of the kernel on this worker's core against its profile.
-
-        Also the factor by which waits stretched it.
-        """
+        """Compute the kernel's slowdown against its profile, and the factor of waits."""
         if not self.bursts or profiled_s <= 0:
             return {}
         took_s = usual([s for burst in self.bursts for s in burst.microbatches_s])
@@ -222,4 +221,4 @@ class _Player:
 
 
 def _silent(event: dict[str, Any]) -> None:
-    """The first member of a group speaks for all."""
+    """Drop a report: the first rank of a tensor-parallel group reports."""

@@ -1,9 +1,10 @@
-"""Fit of the contention model to workers that trained with random buckets.
+"""Fit of the contention model to training with random buckets.
 
-Notes of the workers give the points of the fit. It also says how well the model predicts whole backwards.
+The workers' measurements give the points of the fit. The fitted model is then compared with whole measured backwards.
+Clocks of different workers are never compared. Means are over the middle half of the steps of a draw. Waits in an
+all-reduce for a slower worker count as part of the all-reduce, because the model has no other term for them. This file
+does not import torch.
 
-Rules of this file: no torch. Clocks of workers are never compared. Means are over the middle half of the steps of a draw. What a worker
-waits in an all-reduce for one that computes longer is part of it: the equations know no other place for it.
 Source: LIBRA (Liu et al. 2023), sections III.A and V.B.
 """
 
@@ -19,9 +20,9 @@ from hocket.hardware.overlap import OverlapModel
 
 T = TypeVar("T")
 _LEAST_SHARE = 0.05
-"""Of a backward, or an all-reduce: with less beside it, it tells more of noise than of contention."""
+"""Minimum overlapping share of a backward or all-reduce; with less, noise dominates."""
 _HELD_OUT = 4
-"""Every so manieth draw of several buckets is foretold by a model that has not seen it."""
+"""Of the draws with several buckets, every fourth is held out and predicted."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class OverlapStep:
     """One step of one worker, in seconds on its clock.
 
     Attributes:
-        backward: begin and end; arrivals: when each parameter's gradient was there, in that order.
-        sums: of each bucket, when its all-reduce began and was over.
+        backward: (begin, end).
+        arrivals: (parameter name, time of its gradient), in order of time.
+        sums: (begin, end) of each bucket's all-reduce.
     """
 
     backward: tuple[float, float]
@@ -42,9 +44,13 @@ class OverlapStep:
 
 @dataclass(frozen=True)
 class Noted:
-    """One draw as one worker trained it.
+    """Measurements of one draw by one worker.
 
-    Bytes, threads and parameters of each bucket, and the steps.
+    Attributes:
+        buckets_bytes: bytes of each bucket.
+        threads: communication threads of each bucket.
+        names: parameter names of each bucket.
+        steps: measured steps.
     """
 
     buckets_bytes: tuple[float, ...]
@@ -56,7 +62,7 @@ class Noted:
 
 
 class OverlapRun(NamedTuple):
-    """One draw: seconds from the backward's start to the end of the last all-reduce."""
+    """One draw: seconds from the backward's start to the last all-reduce's end."""
 
     buckets: int
     threads: tuple[int, ...]
@@ -73,8 +79,10 @@ class OverlapMeasurement(NamedTuple):
     """Result of a measurement of overlap.
 
     Attributes:
-        fitted: to all draws. runs: of these, by that model; held_out: of some draws, by a model that has not seen them.
-        alone: of each worker.
+        fitted: model fitted to all draws.
+        runs: all draws, with predictions of that model.
+        held_out: some draws, with predictions of a model that was fitted without them.
+        alone: each worker's backward without communication.
     """
 
     fitted: Fitted
@@ -84,27 +92,27 @@ class OverlapMeasurement(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Mean absolute error of backward times.
-
-        The larger error of fitted and held-out draws.
-        """
+        """Mean absolute error of backward times; the larger of fitted and held-out draws."""
         return max(mean(abs(run.error) for run in runs) for runs in (self.runs, self.held_out) if runs)
 
     @property
     def backward_s(self) -> float:
-        """Seconds of a backward without communication beside it."""
+        """Time of a backward without concurrent communication, in seconds."""
         return mean(own.end_s for own in self.alone)
 
 
 Draws = Sequence[tuple[Noted, ...]]
-"""By draw, then by worker."""
+"""Measurements by draw, then by worker."""
 
 
 def measured(notes: Sequence[Sequence[Noted]]) -> OverlapMeasurement:
-    """Fit a model to the notes of all workers, of each a draw after the other.
+    """Fit a model to the measurements of all workers.
+
+    Arguments:
+        notes: measurements by worker, then by draw.
 
     Raises:
-        InputError: too few all-reduces or computations had the other beside them from begin to end.
+        InputError: too few all-reduces or computations overlapped with the other.
     """
     draws = list(zip(*notes, strict=True))
     workers, alone = len(notes), _alone(draws)
@@ -126,7 +134,9 @@ def measured(notes: Sequence[Sequence[Noted]]) -> OverlapMeasurement:
 class PlainBackward(NamedTuple):
     """One worker's backward without communication.
 
-    Arrival of each gradient, and the end, measured from its begin.
+    Attributes:
+        arrival_s: time of each gradient after the backward's begin.
+        end_s: time of the end after the begin.
     """
 
     arrival_s: dict[str, float]
@@ -155,7 +165,7 @@ def _fit(draws: Draws, alone: Sequence[PlainBackward], workers: int) -> Fitted:
 
 
 def _computed(noted: Noted, alone: PlainBackward) -> Iterator[Computed]:
-    """The backward up to its last gradient; means over the middle half of its steps."""
+    """Yield the backward up to its last gradient; means over the middle half of steps."""
     spans = sorted(noted.steps, key=lambda step: step.arrivals[-1][1] - step.backward[0])
     middle = _middle(spans)
     whole_s, beside_s = 0.0, dict.fromkeys(sorted(set(noted.threads)), 0.0)
@@ -171,10 +181,7 @@ def _computed(noted: Noted, alone: PlainBackward) -> Iterator[Computed]:
 
 
 def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
-    """Yield each bucket's all-reduce.
-
-    Times are means over the middle half of the workers' steps.
-    """
+    """Yield each bucket's all-reduce, as means over the middle half of all steps."""
     one = noted[0]
     for bucket, threads in enumerate(one.threads):
         if not one.buckets_bytes[bucket]:
@@ -191,12 +198,12 @@ def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
 
 
 def _middle(ranked: Sequence[T]) -> Sequence[T]:
-    """Without a quarter at either end."""
+    """Return the middle half of a sorted sequence."""
     return ranked[len(ranked) // 4 : max(1, len(ranked) - len(ranked) // 4)]
 
 
 def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: OverlapModel) -> OverlapRun:
-    """Measured steps of a draw by all workers, with the prediction of a model."""
+    """Combine the measured time of a draw with a model's prediction."""
     measured_s = median(
         max(step.sums[-1][1], step.backward[1]) - step.backward[0] for own in noted for step in own.steps
     )
@@ -208,7 +215,7 @@ def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: Over
 
 
 def _ready(noted: Noted, alone: PlainBackward) -> list[float]:
-    """Arrival of each bucket's last gradient, without communication in parallel."""
+    """Return the time of each bucket's last gradient, without communication."""
     found = [0.0]
     for names in noted.names:
         found.append(max([found[-1], *(alone.arrival_s[name] for name in names if name in alone.arrival_s)]))

@@ -1,8 +1,9 @@
-"""Overlap measurement: how much computation and all-reduces slow each other down.
+"""Overlap measurement: contention of computation and all-reduces.
 
-It runs on the workers of a plan.
+It trains on the workers of a plan.
 
-Rules of this file: no torch. Workers are those of `train`: local ones, or those that torchrun has started.
+The workers are local ones, or torchrun's, as in `train`. This file does not import torch.
+
 Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
 """
 
@@ -27,23 +28,25 @@ from hocket.util.schema import read_as
 
 _MOST_BYTES = 2**30
 MOST_ERROR = 0.25
-"""Of the backwards that a model foretells, in the mean: with a worse one plans would be chosen by chance."""
+"""Maximum mean error of predicted backwards; worse models choose plans by chance."""
 
 
 def measure_overlap(
     job: Job | str | Path, plan: Plan, drawing: BucketSampling, listener: Listener, **options: Any
 ) -> OverlapMeasurement | None:
-    """Train with randomly drawn buckets and threads, and fit the contention model to the measurements.
+    """Train with random buckets and threads, and fit the contention model.
 
     Arguments:
-        plan: data-parallel; what of its state is divided stays whole here.
-        options: of workers, as `train` has them: device, threads, pin, silence_s, debug.
+        plan: data-parallel plan. State is not sharded here, even if the plan shards it.
+        drawing: settings of the random draws.
+        options: options of workers, see `train`: device, threads, pin, silence_s, debug.
 
     Returns:
-        Under torchrun on the first worker alone.
+        The measurement; None on torchrun's workers except the first.
 
     Raises:
-        InputError: the plan is another one, or too little was seen of one kind. WorkerLost: a worker is gone.
+        InputError: another kind of plan, or too little overlap was measured.
+        WorkerLost: a worker was lost.
     """
     check_measurable(plan)
     plan = replace(plan, shard="none", predicted=None)
@@ -57,7 +60,7 @@ def measure_overlap(
 
 
 def check_measurable(plan: Plan) -> None:
-    """Refuse a plan that is not one stage on several devices."""
+    """Refuse a plan that is not data-parallel on several devices."""
     if plan.strategy != "data_parallel" or len(plan.stages[0].devices) < 2 or plan.tensor > 1:
         devices = len({device for stage in plan.stages for device in stage.devices})
         found = f"{plan.strategy} on {devices} devices, tensor: {plan.tensor}"
@@ -69,10 +72,10 @@ def check_measurable(plan: Plan) -> None:
 
 
 def check_good(found: OverlapMeasurement) -> None:
-    """Refuse a model that does not foretell what it was fitted to.
+    """Refuse a model that does not predict the measurements.
 
     Raises:
-        InputError: it is off by more than MOST_ERROR in the mean.
+        InputError: its mean error is above MOST_ERROR.
     """
     if not found.error <= MOST_ERROR:
         hint = "Nothing else may keep the machines busy; a job with a longer backward, or more draws and steps, give a better fit."
@@ -82,12 +85,10 @@ def check_good(found: OverlapMeasurement) -> None:
 
 
 def cluster_of(plan: Plan, path: Path) -> Cluster:
-    """The cluster that stores the measurement.
-
-    It is the file's, if there is one, else the plan's.
+    """Return the cluster of the output file if it exists, else the plan's.
 
     Raises:
-        InputError: the file has another cluster than the plan, but for what was measured of overlap.
+        InputError: the file's cluster differs from the plan's in more than measured overlap.
     """
     if not path.is_file() or not path.stat().st_size:
         return plan.cluster
@@ -105,10 +106,7 @@ def _bare(cluster: Cluster) -> Cluster:
 
 
 def with_overlap(plan: Plan, found: OverlapMeasurement) -> Cluster:
-    """The plan's cluster with the measurement in one level.
-
-    This is the level that the plan's devices span.
-    """
+    """Return the plan's cluster, with the measurement in the level of its devices."""
     cluster = plan.cluster
     level = cluster.level_of(plan.stages[0].devices)
     levels = list(cluster.levels)

@@ -1,8 +1,7 @@
 """Random buckets and threads for the overlap measurement.
 
-They show how much computation and all-reduces slow each other down.
+The same seed gives the same draws on every worker. This file does not import torch.
 
-Rules of this file: no torch; the same seed gives the same draws on every worker.
 Source: LIBRA (Liu et al. 2023), section III.A.
 """
 
@@ -24,8 +23,10 @@ class BucketSampling:
     """Settings of the draws.
 
     Attributes:
-        draws: how many plans; steps: trained under each, and measured (some more warm up).
-        threads: numbers of threads to draw from.
+        draws: number of draws.
+        steps: measured steps of each draw, after some warm-up steps.
+        threads: numbers of communication threads to draw from.
+        seed: random seed.
     """
 
     draws: int = 16
@@ -50,20 +51,20 @@ class Drawn:
     threads: tuple[int, ...]
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan with these."""
+        """Return the plan with these buckets and threads."""
         return replace(plan, stages=(replace(plan.stages[0], buckets=self.buckets, threads=self.threads),))
 
 
 def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: BucketSampling) -> Iterator[Drawn]:
     """Yield one bucket for each number of threads, then random buckets.
 
-    The first draws are without overlap.
-
-    Sizes of buckets are spread evenly over orders of magnitude, so that small ones come that are over while computation goes on, and
-    large ones that computation ends beside.
+    The first draws, with one bucket, have no overlap. The sizes of random buckets are spread evenly over orders of
+    magnitude. So there are small all-reduces that end during computation, and large all-reduces during which
+    computation ends.
 
     Arguments:
-        layers: in the order of a backward; sizes_bytes: of their gradients.
+        layers: names of layers, in the order of a backward.
+        sizes_bytes: bytes of each layer's gradients.
     """
     for threads in drawing.threads:
         yield Drawn((tuple(layers),), (threads,))
@@ -87,5 +88,5 @@ def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: BucketSa
 
 
 def _wanted(rng: random.Random, total: float) -> float:
-    """Bytes of the next bucket."""
+    """Draw the bytes of the next bucket."""
     return total * exp(rng.uniform(log(_SMALLEST), 0.0))

@@ -1,10 +1,8 @@
-"""Overlap of computation and all-reduces, measured by training.
+"""Measure overlap of computation and all-reduces by training with random buckets.
 
-Buckets and threads are drawn at random.
+Every worker makes the same draws from one seed, and trains some steps under each draw. It records the time of each
+parameter's gradient, and begin and end of each bucket's all-reduce. fit.py evaluates the records.
 
-Rules of this file: every worker draws the same from one seed, and trains some steps under each draw. It notes when each parameter's
-gradient is there, when each bucket's all-reduce was its lane's turn, and when it was over; what follows from these notes is
-fit.py's.
 Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
 """
 
@@ -40,11 +38,11 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Train every draw; return this worker's measurements as JSON data (fit.Noted).
 
-    A collective call.
+    This is a collective call.
 
     Arguments:
         number: this worker's device in the plan.
-        note: called with a line for people, now and then.
+        note: called with a line on each draw.
     """
     order, sizes = [layer.name for layer in reversed(captured.layers)], _gradients_bytes(captured)
     every = list(drawn(order, sizes, drawing))
@@ -56,9 +54,9 @@ def measure(
 
 
 def _gradients_bytes(captured: Captured) -> list[float]:
-    """Gradient bytes of each layer in backward order.
+    """Compute the gradient bytes of each layer, in the order of a backward.
 
-    Shared weights count for the last layer.
+    Shared weights count for the first layer in forward order that uses them.
     """
     left = {name: p.nbytes for name, p in captured.job.model.named_parameters() if p.requires_grad}
     found = [float(sum(left.pop(name, 0) for name in layer.parameters)) for layer in captured.layers]
@@ -68,9 +66,9 @@ def _gradients_bytes(captured: Captured) -> list[float]:
 def noted(
     captured: Captured, plan: Plan, number: int, device: torch.device, steps: int, progress: Heartbeat
 ) -> dict[str, Any]:
-    """Train steps with a plan's own buckets and threads; return a `Noted` as data.
+    """Train with a plan's own buckets and threads; return a `Noted` as data.
 
-    A collective call.
+    This is a collective call.
     """
     program = plan.compile(captured)
     pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
@@ -96,7 +94,7 @@ def noted(
 def _steps(
     records: Sequence[tuple[Instruction, tuple[float, float]]], arrivals: Sequence[Arrival]
 ) -> Iterator[OverlapStep]:
-    """The last backward of each update, with its sums."""
+    """Yield the last backward of each update, with its all-reduces."""
     backwards = sorted(times for i, times in records if i.kind is Kind.BACKWARD)
     sums: dict[int, dict[int, tuple[float, float]]] = {}
     for instruction, times in records:

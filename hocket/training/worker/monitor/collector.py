@@ -3,16 +3,16 @@
 It has no torch and no I/O. A report is a small dictionary from JSON. `event` is its kind:
 
     start       first, steps, checkpoint: from worker 0, when it knows the first step
-    loss        step, microbatch, sum, weight, samples, lr: one microbatch, from a worker of the last stage.
-        `microbatch` is
-                its number in the step, `sum` its loss times its weight, `lr` the step's learning rates by parameter
-                group
+    loss        step, microbatch, sum, weight, samples, lr: one microbatch, from a worker of the last stage
     note        text: from worker 0
     not_finite  step, text, halt: from the worker with the finding. With `halt`, all workers drain and search the origin
     saved       step, path: from worker 0
     done        steps, iteration_s, queued_share, warm_steps, skipped, optimizer, dtype, device_type, peak_memory_bytes,
                 stopped, swaps, collectives (of tensor-parallel groups, inside forwards and backwards)
     error       see failures.py
+
+In a `loss`, `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's
+learning rates by parameter group.
 """
 
 from collections.abc import Iterator, Mapping
