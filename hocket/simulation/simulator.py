@@ -126,7 +126,7 @@ def play(
     if finished < 0:
         over = int(np.isfinite(out[2]).sum())
         raise InternalError(
-            f"{layout.program.name} goes on for ever: {over} of {nodes} nodes are over after all their events"
+            f"{layout.program.name} does not end: {over} of {nodes} nodes have ended after all their events"
         )
     if finished < nodes:
         raise _stuck(layout, out[2])

@@ -288,7 +288,7 @@ def test_a_strategy_that_does_not_take_it() -> None:
     """Unknown strategies and options, wrong types and refusals name valid values."""
     with pytest.raises(InputError, match=r"'flesh'; expected one of .*Did you mean 'flush'"):
         replace(PLAN, strategy="flesh").compile(PROFILE)
-    with pytest.raises(InputError, match=r"options\.in_flight.*flush takes none"):
+    with pytest.raises(InputError, match=r"options\.in_flight.*flush has none"):
         replace(PLAN, options={"in_flight": 2}).compile(PROFILE)
     with pytest.raises(InputError, match=r"options\.in_flight: found 'two'; expected a value of type int"):
         replace(PLAN, strategy="pipedream", options={"in_flight": "two"}).compile(PROFILE)

@@ -1,4 +1,4 @@
-"""Who slows whom, worked out by hand."""
+"""Contention for links and cores, worked out by hand."""
 
 import pytest
 
@@ -9,27 +9,27 @@ from tests.simulation.helpers.chains import Case, Chain
 
 
 def trace_of(case: Case, repeats: int = 2) -> Trace:
-    """The trace of some repetitions."""
+    """Trace of some repetitions."""
     return play(case.program, case.costs, repeats).trace
 
 
 def named(trace: Trace, device: int, name: str) -> Event:
-    """One event."""
+    """An event by device and name."""
     return next(e for e in trace.events if e.device == device and e.name == name)
 
 
 def seconds(event: Event) -> float:
-    """How long it took."""
+    """Seconds of an event."""
     return event.end_s - event.start_s
 
 
 def levels(shared: bool, latency_s: float = 0.0) -> tuple[Level, ...]:
-    """Two servers of two devices; a message of 1e6 bytes takes a second from one to the other."""
+    """Two servers of two devices; a message of 1e6 bytes between them takes a second."""
     return Level("server", 2, 1e30), Level("cluster", 2, 1e6, latency_s, shared=shared)
 
 
 def test_two_flows_halve_a_shared_link() -> None:
-    """Two messages that leave one server together take twice as long where they share its link, and else do not."""
+    """Two messages from one server take twice as long if they share its link."""
     for shared, expected in ((True, 2.0), (False, 1.0)):
         trace = trace_of(Chain("flush", (2, 2), 2, levels(shared)).case(weights_bytes=0.0))
         assert seconds(named(trace, 0, "send 0 #0 act.0>1#0")) == pytest.approx(expected)
@@ -37,13 +37,16 @@ def test_two_flows_halve_a_shared_link() -> None:
 
 
 def test_latency_comes_before_bytes_flow() -> None:
-    """A latency of 0.25 s is over before the link is shared: 0.25 s and then 2 s."""
+    """A latency of 0.25 s ends before the link is shared: 0.25 s and then 2 s."""
     trace = trace_of(Chain("flush", (2, 2), 2, levels(True, latency_s=0.25)).case(weights_bytes=0.0))
     assert seconds(named(trace, 0, "send 0 #0 act.0>1#0")) == pytest.approx(2.25)
 
 
 def test_unequal_flows_share_then_speed_up() -> None:
-    """Messages of 1 and 2 MB together: the small one takes 2 s; the large one moves 1 MB by then, and ends after 3 s."""
+    """Messages of 1 and 2 MB together take 2 s and 3 s.
+
+    The large message has moved 1 MB after 2 s.
+    """
     case = Chain("flush", (2, 2), 2, levels(True), samples=(1, 2)).case(weights_bytes=0.0, forward_s=1e-9)
     trace = trace_of(case)
     assert seconds(named(trace, 0, "send 0 #0 act.0>1#0")) == pytest.approx(2.0, rel=1e-6)
@@ -51,7 +54,10 @@ def test_unequal_flows_share_then_speed_up() -> None:
 
 
 def test_two_cores_for_three_devices() -> None:
-    """Three busy devices on two cores run at two thirds of their speed; two of them at full speed."""
+    """Three busy devices on two cores run at two thirds of their speed.
+
+    Two devices run at full speed.
+    """
     inner = (Level("machine", 3, 1e30),)
     for width, expected in ((3, 1.5), (2, 1.0)):
         case = Chain("data_parallel", (width,), 3, inner, host_cores=2).case(weights_bytes=0.0)
@@ -59,10 +65,10 @@ def test_two_cores_for_three_devices() -> None:
 
 
 def test_a_transfer_takes_cores_from_compute() -> None:
-    """On one core a transfer of 1 s loads it on both ends: compute beside it advances by a third of a second.
+    """A transfer of 1 s loads one core on both ends, so compute gets a third of it.
 
-    Device 0 runs forward #1 (3 s alone) from t = 3. Until 4 it does 1/3 s; then device 1 computes too, and both run at half
-    speed, so that the remaining 8/3 s take 16/3 s.
+    Device 0 runs forward #1 (3 s alone) from t = 3. Until 4 it does 1/3 s. Then device 1 computes too, and both run
+    at half speed, so that the remaining 8/3 s take 16/3 s.
     """
     inner = (Level("machine", 2, 1e6),)
     case = Chain("gpipe", (1, 1), 2, inner, host_cores=1, transfer_cores=1.0).case(weights_bytes=0.0, forward_s=3.0)
@@ -73,10 +79,11 @@ def test_a_transfer_takes_cores_from_compute() -> None:
 
 
 def test_all_reduce_overlaps_the_backward() -> None:
-    """Three layers, a bucket each, two replicas: forward to 3 s, gradients at 5, 7 and 9 s, an all-reduce takes 2.5 s.
+    """All-reduces of three buckets on two replicas overlap the backward.
 
-    A ring of two moves 2 (n-1)/n = 1 times the bytes after 2 (n-1) = 2 latencies, one bucket after the other: 5 to 7.5, to
-    10, to 12.5. The next batch starts then.
+    The forward ends at 3 s, gradients are complete at 5, 7 and 9 s, and an all-reduce takes 2.5 s. A ring of two
+    moves 2 (n-1)/n = 1 times the bytes after 2 (n-1) = 2 latencies, one bucket after the other: 5 to 7.5, to 10, to
+    12.5. The next batch starts then.
     """
     inner = (Level("server", 2, 2e6, latency_s=0.25),)
     case = Chain("data_parallel", (2,), 2, inner, layers=3, buckets=True).case(weights_bytes=4e6)
@@ -92,16 +99,17 @@ def test_all_reduce_overlaps_the_backward() -> None:
 
 
 def test_measured_all_reduce_figures_go_before_those_of_messages() -> None:
-    """A level's own all-reduce figures decide when they are given."""
+    """A level's own all-reduce measurements take precedence over those of messages."""
     inner = (Level("server", 2, 1e30, all_reduce=Link(4e6, 0.5)),)
     case = Chain("data_parallel", (2,), 2, inner).case(weights_bytes=4e6)
     assert seconds(named(trace_of(case), 0, "all_reduce 0 u0 sum.0u0b0")) == pytest.approx(2 * 0.5 + 1.0)
 
 
 def test_an_all_reduce_and_messages_share_a_link() -> None:
-    """A ring over both servers uses their links both ways, so that a message of 1 s beside it takes 2 s.
+    """A message of 1 s takes 2 s beside a ring over both servers.
 
-    The ring of three moves 4/3 of 3 MB, 4 s alone; two messages take half of the link for 2 s each, so that it takes 6 s.
+    The ring uses their links in both directions. The ring of three moves 4/3 of 3 MB, 4 s alone. Two messages take
+    half of the link for 2 s each, so the ring takes 6 s.
     """
     trace = trace_of(Chain("two_bw", (3, 1), 6, levels(True)).case(weights_bytes=3e6))
     reduced = named(trace, 0, "all_reduce 0 u0 sum.0u0b0")
@@ -113,7 +121,7 @@ def test_an_all_reduce_and_messages_share_a_link() -> None:
 
 
 def test_critical_path_of_a_flushed_pipeline() -> None:
-    """The path goes forth through the last microbatch's stages and back, and its parts fill the period."""
+    """The path follows the last microbatch forward and back, and fills the period."""
     case = Chain("flush", (1, 1), 2, levels(True)).case(weights_bytes=0.0)
     path = summarize(play(case.program, case.costs)).critical_path
     assert path[-1].startswith("device 0: step") or path[-1].startswith("device 0: backward")

@@ -1,4 +1,4 @@
-"""The critical path in seconds: it sums to the iteration, and names who holds it up."""
+"""Seconds of the critical path sum to the iteration, and name the bottleneck."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ SERVER = Cluster("four", (Level("server", 2, 1e10, 1e-6), Level("cluster", 2, 1e
 
 
 def test_it_sums_to_the_iteration() -> None:
-    """Of every strategy's plans."""
+    """The path's seconds sum to the iteration, for plans of every strategy."""
     profile = chain(8, forward_s=[0.001] * 7 + [0.004], backward_s=0.002, device_type="v100-16gb", activation_bytes=1e6)
     found = search(profile, SERVER, PlanRequest(16))
     assert len({one.strategy for one in found.candidates}) > 4
@@ -28,7 +28,7 @@ def test_it_sums_to_the_iteration() -> None:
 
 
 def test_who_holds_it_up() -> None:
-    """The device of a slow layer; a slow link between servers; a sum of gradients over it, also where one column stands for all."""
+    """The path names the device of a slow layer, and a slow link between servers."""
     slow = chain(4, forward_s=[0.001, 0.001, 0.05, 0.001], backward_s=0.001, device_type="v100-16gb")
     straight = search(slow, SERVER, PlanRequest(32, strategies=["flush"], microbatch_sizes=(1,)))
     plan = next(one.plan for one in straight.candidates if len(one.plan.stages) > 1)
@@ -46,7 +46,10 @@ def test_who_holds_it_up() -> None:
 
 
 def test_swaps_are_the_host_links() -> None:
-    """And not compute's, although they stand in its lane: on one device, where nothing is beside anything else, all of them."""
+    """Swaps count as host seconds, not as compute, although they are in its lane.
+
+    On one device without overlap, all swaps are on the path.
+    """
     profile = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
     alone = Cluster("one", (Level("server", 1, 1e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
     plan = next(
@@ -65,7 +68,7 @@ def test_swaps_are_the_host_links() -> None:
 
 
 def test_of_long_batches() -> None:
-    """Foreseen from shorter ones, as seconds are."""
+    """The path of a long batch is extrapolated from shorter ones, as seconds are."""
     found = search_sizes(GPT, replace(SERVERS, memory_bytes=2e9), PlanRequest(512, tensors=(2,), microbatch_sizes=(1,)))
     for one in found.candidates[:3]:
         path = critical_path_of(found.plan(one), found.profile_of(one))

@@ -1,4 +1,7 @@
-"""The simulated backward beside its all-reduces is equations 8 to 15 of LIBRA, by two ways that share no line."""
+"""A simulated backward beside its all-reduces, against equations 8 to 15 of LIBRA.
+
+The two computations share no code.
+"""
 
 from dataclasses import replace
 
@@ -23,13 +26,13 @@ from tests.tiers import examples
 
 
 def profile_of(found: ReadyGradients) -> ModelProfile:
-    """A chain whose backward makes these gradients, its last layer first."""
+    """A chain with a backward that computes these gradients, its last layer first."""
     sizes_bytes, computes_s = list(reversed(found.sizes_bytes)), list(reversed(found.computes_s))
     return chain(len(sizes_bytes), backward_s=computes_s, weights_bytes=sizes_bytes, device_type="cpu-core")
 
 
 def backward_s(profile: ModelProfile, fusion: Fusion, model: OverlapModel, level: Level, devices: int) -> float:
-    """Simulated, from the begin of the backward to the end of the last all-reduce."""
+    """Simulated seconds from the begin of the backward to the last all-reduce's end."""
     layers = len(profile.layers)
     buckets = tuple(tuple(layers - 1 - k for k in own) for own in fusion.buckets)
     cut = StageCut(tuple(range(layers)), tuple(range(devices)), buckets=buckets, threads=fusion.threads)
@@ -44,7 +47,10 @@ def backward_s(profile: ModelProfile, fusion: Fusion, model: OverlapModel, level
 @given(gradients(6), models(), st.data())
 @examples(80)
 def test_the_simulator_is_the_equations(found: ReadyGradients, model: OverlapModel, data: st.DataObject) -> None:
-    """For any buckets and threads, where all layers have gradients: a bucket is ready when the last of its layers that has some is."""
+    """Simulated seconds equal the equations, for any buckets and threads.
+
+    All layers have gradients, so a bucket is ready after the backward of its last layer.
+    """
     assume(min(found.sizes_bytes) > 0)
     layers = len(found.sizes_bytes)
     inner = data.draw(st.sets(st.integers(1, layers - 1)) if layers > 1 else st.just(set[int]()))
@@ -58,7 +64,10 @@ def test_the_simulator_is_the_equations(found: ReadyGradients, model: OverlapMod
 
 
 def sharded(shard: str, overlap: OverlapModel | None, share: float | None) -> float:
-    """Seconds of an iteration of two devices whose replicas divide their state: 3 layers, a bucket each."""
+    """Seconds of an iteration on two devices with sharded state.
+
+    The model has three layers, with a bucket each.
+    """
     profile = chain(3, weights_bytes=4e6, device_type="cpu-core")
     buckets = tuple((layer,) for layer in reversed(range(3)))
     cut = StageCut((0, 1, 2), (0, 1), buckets=buckets, shard=shard)
@@ -72,7 +81,10 @@ def sharded(shard: str, overlap: OverlapModel | None, share: float | None) -> fl
 @pytest.mark.parametrize("shard", ["optimizer", "full"])
 @pytest.mark.parametrize("share", [None, 0.8])
 def test_scattered_sums_and_gathers_contend_too(shard: str, share: float | None) -> None:
-    """As a ring does without contention; longer where it takes speed from both."""
+    """Reduce-scatters and all-gathers take as long as a ring without contention.
+
+    With contention the iteration is longer.
+    """
     free = Rate(4e6, 0.0, 1.0)
     without, alone = sharded(shard, None, share), OverlapModel(1.0, 0.0, free, free, 0.0, 2)
     assert sharded(shard, alone, share) == pytest.approx(without)

@@ -1,4 +1,4 @@
-"""The simulator against itself: kernels, ways of lowering, bounds that hold for every program."""
+"""The simulator against itself: kernels, ways of lowering, and general bounds."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -39,7 +39,7 @@ IDS = [f"{c.strategy}-{'-'.join(map(str, c.widths))}" for c in CHAINS]
 
 
 def unrolled(program: Program, repeats: int) -> Program:
-    """The same program with everything in its prologue."""
+    """Move all instructions of a program into its prologue."""
     none: MappingProxyType[tuple[int, str], tuple[()]] = MappingProxyType({})
     whole = {lane: tuple(found) for lane, found in program.unrolled(repeats).items() if found}
     return replace(program, prologue=MappingProxyType(whole), period=none, epilogue=none)
@@ -60,7 +60,10 @@ def test_the_compiled_kernel_is_the_plain_one(chain: Chain) -> None:
 
 @pytest.mark.parametrize("strategy", ["gpipe", "flush", "pipedream", "two_bw"])
 def test_what_the_sender_copies_is_gone_before_its_next_instruction_begins(strategy: str) -> None:
-    """On a slow link a message stays beside the next microbatch; where the sender copies it as slowly, it does not."""
+    """On a slow link, a message occupies memory beside the next microbatch.
+
+    If the sender copies messages, it does not.
+    """
     level = (Level("server", 4, 1e6, 1e-3),)
     slow, copied = (
         Chain(strategy, (1, 1), 1 if strategy == "pipedream" else 4, level, sender_copies=copies).case(
@@ -75,7 +78,7 @@ def test_what_the_sender_copies_is_gone_before_its_next_instruction_begins(strat
 
 @pytest.mark.parametrize("chain", CHAINS, ids=IDS)
 def test_a_lowered_period_is_the_unrolled_program(chain: Chain) -> None:
-    """Lowering the period once and repeating it gives the events and peaks of the program written out."""
+    """Repeating the lowered period gives the events and peaks of the whole program."""
     case = chain.case()
     short = play(case.program, case.costs, 6)
     long = play(unrolled(case.program, 6), case.costs, 0)
@@ -91,7 +94,7 @@ def test_a_lowered_period_is_the_unrolled_program(chain: Chain) -> None:
 
 @pytest.mark.parametrize("chain", CHAINS, ids=IDS)
 def test_every_instruction_runs_once_and_names_itself(chain: Chain) -> None:
-    """The trace has exactly the program's instructions, by lane in their order, under their names."""
+    """The trace has exactly the program's instructions, in the order of each lane."""
     case = chain.case()
     events = simulate(case.program, case.costs, case.cluster, 3).events
     for lane, instructions in case.program.unrolled(3).items():
@@ -105,7 +108,10 @@ def test_every_instruction_runs_once_and_names_itself(chain: Chain) -> None:
 
 @pytest.mark.parametrize("chain", CHAINS, ids=IDS)
 def test_memory_ends_where_it_began(chain: Chain) -> None:
-    """After the last instruction a device holds optimizer state, buffers and its pools of weights and buckets, no more."""
+    """After the last instruction, a device holds its resident memory and no more.
+
+    It is optimizer state, buffers, and pools of weights and buckets.
+    """
     case = chain.case()
     outcome = play(case.program, case.costs, 3)
     sizes = PlanSizes(case.costs, case.program)
@@ -128,7 +134,10 @@ def test_memory_ends_where_it_began(chain: Chain) -> None:
 def test_bounds(
     strategy: str, widths: list[int], microbatches: int, seconds: list[float], size: float, recompute: bool
 ) -> None:
-    """No run is shorter than its busiest lane, or than one microbatch's way there and back; two runs are equal."""
+    """No run is shorter than its busiest lane, or than one microbatch's way.
+
+    Two runs are equal.
+    """
     chain = Chain(strategy, tuple(widths), microbatches, LEVELS, recompute=recompute)
     case = chain.case(forward_s=seconds[: len(widths)], activation_bytes=size)
     first, second = (play(case.program, case.costs, 2, engine="python") for _ in range(2))
@@ -156,7 +165,10 @@ def test_the_steady_state_does_not_depend_on_the_number_of_repetitions() -> None
 
 
 def swapped(case: Case, device: int, first: Kind, second: Kind) -> Program:
-    """The program with the first instructions of two kinds of one compute lane exchanged."""
+    """The program with two instructions of a compute lane exchanged.
+
+    They are the first of each kind.
+    """
     lane = list(case.program.period[(device, COMPUTE)])
     a = next(k for k, i in enumerate(lane) if i.kind is first)
     b = next(k for k, i in enumerate(lane) if i.kind is second)
@@ -165,7 +177,7 @@ def swapped(case: Case, device: int, first: Kind, second: Kind) -> Program:
 
 
 def test_a_deadlock_names_who_waits() -> None:
-    """A backward before its forward stops the program, and the error says which instructions wait on which lanes."""
+    """A backward before its forward is a deadlock, and the error names waiting lanes."""
     case = Chain("gpipe", (1, 1), 2).case()
     with pytest.raises(ProgramError) as error:
         play(swapped(case, 0, Kind.FORWARD, Kind.BACKWARD), case.costs, 2)
@@ -174,7 +186,7 @@ def test_a_deadlock_names_who_waits() -> None:
 
 
 def test_programs_that_do_not_fit_together() -> None:
-    """A send without its receive, and a read of what nobody writes, are refused with the place."""
+    """A send without a receive and a read without a writer are refused with the place."""
     case = Chain("gpipe", (1, 1), 2).case()
     alone = {lane: found for lane, found in case.program.period.items() if lane != (1, "receive<0")}
     with pytest.raises(ProgramError, match="send 0 #0"):
@@ -195,7 +207,10 @@ def test_bad_arguments() -> None:
 
 
 def test_no_repetition_at_all() -> None:
-    """A program may run its prologue and epilogue only; a layout made before is played as often as it says."""
+    """A program may run only its prologue and epilogue.
+
+    A layout is played with its own number of repetitions.
+    """
     case = Chain("pipedream", (1, 1, 1), 1).case()
     outcome = play(case.program, case.costs, 0)
     assert outcome.instructions == sum(len(found) for found in case.program.unrolled(0).values())
@@ -204,7 +219,7 @@ def test_no_repetition_at_all() -> None:
 
 
 def test_a_ragged_microbatch_takes_less_time() -> None:
-    """The last microbatch of a batch has its own seconds and bytes, in every repetition."""
+    """The last microbatch of a batch has its own seconds and bytes in each repetition."""
     case = Chain("gpipe", (1,), 3, samples=(4, 4, 1)).case()
     found = {e.name: e.end_s - e.start_s for e in play(case.program, case.costs, 2).trace.events}
     assert [found[f"forward 0 #{m}"] for m in range(6)] == pytest.approx([4, 4, 1, 4, 4, 1])

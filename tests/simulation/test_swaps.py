@@ -1,4 +1,4 @@
-"""Plans that swap, simulated: seconds of the host's link, who shares it, what prefetching hides, and Figure 2 of the paper."""
+"""Simulated plans that swap: host links, prefetch, and figure 2 of Harmony."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,10 @@ SCHEMES: dict[str, tuple[dict[str, Any], Swapping]] = {
 
 
 def plan(name: str, devices: int, microbatches: int = 4, **more: Any) -> Plan:
-    """A scheme's plan: a layer a pack, each on all devices, in turn, or (of the plain pipeline) as many neighbours each."""
+    """A scheme's plan, with one layer a pack.
+
+    Packs are on all devices, on one device in turn, or (plain pipeline) neighbours on one device.
+    """
     options, swap = SCHEMES[name]
     places: list[tuple[int, ...]] = [tuple(range(devices))] * LAYERS
     if options.get("mode"):
@@ -57,12 +60,12 @@ def plan(name: str, devices: int, microbatches: int = 4, **more: Any) -> Plan:
 
 
 def simulated(name: str, devices: int, **more: Any) -> Summary:
-    """What it does."""
+    """Summary of a scheme's simulation."""
     return predict(plan(name, devices, **more), PROFILE)[1]
 
 
 def test_a_swap_stops_one_device_for_as_long_as_its_bytes_take() -> None:
-    """Without prefetching an iteration is what is computed and what is swapped, one after the other."""
+    """Without prefetch, an iteration is the sum of compute and swaps."""
     found = simulated("data parallel", 1)
     assert found.swapped is not None
     program = plan("data parallel", 1)
@@ -76,7 +79,10 @@ def test_a_swap_stops_one_device_for_as_long_as_its_bytes_take() -> None:
 
 
 def test_devices_of_a_server_share_its_link_in_each_direction() -> None:
-    """Two that swap the same at the same time take twice as long as one; with links of their own, as long."""
+    """Two devices that swap at the same time take twice as long as one.
+
+    With a host link for each device, they take as long as one.
+    """
     one, two = (simulated("Harmony-DP", n, policy="task") for n in (1, 2))
     own = plan("Harmony-DP", 2, policy="task")
     kind = replace(own.cluster.type_of(0), name="own", host_bandwidth_bytes_per_s=1e9, host_latency_s=1e-5)
@@ -92,8 +98,12 @@ def test_devices_of_a_server_share_its_link_in_each_direction() -> None:
 
 
 def test_figure_2_and_what_harmony_makes_of_it() -> None:
-    """Data parallelism swaps in proportion to its devices, and each does less with every one that shares the link (Figure 2 a and
-    b); Harmony-DP swaps a fifth of it; Harmony-PP swaps no more with more devices, so that each does as much as before."""
+    """Swapped bytes and throughput follow figure 2 (a, b) of Harmony.
+
+    Data parallelism swaps in proportion to its devices, and each device slows down with every other that shares the
+    link. Harmony-DP swaps a fifth of it. Harmony-PP swaps no more with more devices, so that each device keeps its
+    throughput.
+    """
     found = {(name, n): simulated(name, n) for name in SCHEMES for n in (1, 2, 4)}
     volume = {key: one.swapped_bytes for key, one in found.items()}
     each = {(name, n): one.samples_per_s / n for (name, n), one in found.items()}
@@ -108,7 +118,10 @@ def test_figure_2_and_what_harmony_makes_of_it() -> None:
 
 
 def test_the_first_stages_of_a_pipeline_swap_most() -> None:
-    """1F1B under a virtual memory: those that keep most stashes swap most (Figure 2 c)."""
+    """Under 1F1B with virtual memory, stages with most stashes swap most.
+
+    See Harmony, figure 2 (c).
+    """
     large = chain(
         LAYERS, forward_s=0.05, backward_s=0.1, weights_bytes=1e8, activation_bytes=1e6, stash_bytes=1e8,
         device_type="cpu-core", microbatch_sizes=(1,),
@@ -122,7 +135,10 @@ def test_the_first_stages_of_a_pipeline_swap_most() -> None:
 
 
 def test_prefetching_hides_swaps_within_the_same_budget() -> None:
-    """Swaps beside computation make an iteration shorter, never shorter than computation; memory is within the budget in every timing."""
+    """Swaps beside computation make an iteration shorter, within the memory budget.
+
+    An iteration is never shorter than its computation.
+    """
     for name, n in (("Harmony-DP", 1), ("Harmony-PP", 2)):
         seconds = []
         for depth in (0, 1, 2):
@@ -147,7 +163,10 @@ def test_prefetching_hides_swaps_within_the_same_budget() -> None:
 
 
 def test_through_the_host_nothing_is_sent() -> None:
-    """Without peers what goes to another device of the server lies on the host between; it counts as swapped."""
+    """Without peer transfers, values for another device go through the host.
+
+    They count as swapped bytes.
+    """
     peers, through = (
         replace(p, options=p.options | {"peer": peer}) for peer in (True, False) for p in [plan("Harmony-PP", 2)]
     )
@@ -160,7 +179,10 @@ def test_through_the_host_nothing_is_sent() -> None:
 
 
 def test_a_plan_that_swaps_is_a_file_that_is_proved() -> None:
-    """Its swap section goes round, with the bytes it decides by; and a device or host that is too small is told before the launch."""
+    """A plan's swap section survives a round trip through its file.
+
+    A device or host that is too small is reported before the launch.
+    """
     whole = completed(plan("Harmony-PP", 2, host_bytes=3e9), PROFILE)
     assert Plan.from_yaml(whole.to_yaml()) == whole
     assert whole.swap is not None

@@ -1,4 +1,7 @@
-"""Facts that papers state about pipeline schedules, found again by simulating them."""
+"""Facts that papers state about pipeline schedules, found by simulation.
+
+Sections and figures without a name are those of Narayanan's dissertation.
+"""
 
 from math import lcm
 
@@ -29,14 +32,20 @@ def test_bubble_of_flushed_pipelines(strategy: str, depth: int, microbatches: in
 
 @pytest.mark.parametrize(("depth", "chunks", "microbatches"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (2, 4, 6)])
 def test_bubble_of_interleaved_pipelines(depth: int, chunks: int, microbatches: int) -> None:
-    """Interleaving v chunks a device divides the bubble by v: (p-1)/(v m) (section 4.2.2)."""
+    """Interleaving v chunks a device divides the bubble by v: (p-1)/(v m).
+
+    See section 4.2.2.
+    """
     summary = run(Chain("interleaved", (1,) * depth, microbatches, rounds=chunks).case(activation_bytes=0.0))
     assert summary.bubble_fraction == pytest.approx((depth - 1) / (chunks * microbatches), abs=1e-12)
 
 
 def test_bubble_of_unequal_stages() -> None:
-    """Idle by busy seconds of all devices: stages of 3 and 6 s take 9 s for one microbatch, so 9 of 18 device-seconds are idle;
-    for two they take 15 s, of which 18 are busy and 12 idle."""
+    """The bubble of unequal stages is idle time relative to busy time.
+
+    Stages of 3 and 6 s take 9 s for one microbatch, so 9 of 18 device-seconds are idle. Two microbatches take 15 s,
+    with 18 busy and 12 idle device-seconds.
+    """
     for microbatches, bubble in ((1, 9 / 9), (2, 12 / 18)):
         case = Chain("gpipe", (1, 1), microbatches).case(
             activation_bytes=0.0, forward_s=[1.0, 2.0], backward_s=[2.0, 4.0]
@@ -46,7 +55,10 @@ def test_bubble_of_unequal_stages() -> None:
 
 @pytest.mark.parametrize("strategy", ["pipedream", "two_bw"])
 def test_asynchronous_pipelines_have_no_bubble(strategy: str) -> None:
-    """Without flushes every device is always busy once the pipeline is full (figures 2.4 and 3.2)."""
+    """Without flushes every device is busy once the pipeline is full.
+
+    See figures 2.4 and 3.2.
+    """
     summary = run(Chain(strategy, (1,) * 4, 8).case(activation_bytes=0.0))
     assert summary.bubble_fraction == pytest.approx(0.0, abs=1e-12)
     assert summary.samples_per_s == pytest.approx(1 / 3)
@@ -54,8 +66,10 @@ def test_asynchronous_pipelines_have_no_bubble(strategy: str) -> None:
 
 @pytest.mark.parametrize("widths", [(4, 2, 1, 2, 4), (1,), (4,), (8, 1), (3, 2, 6)])
 def test_bursts_leave_devices_idle_where_stages_are_narrow(widths: tuple[int, ...]) -> None:
-    """A stage on g of the devices takes a g-th of the batch's time, and devices that it does not use are idle: then the sum over
-    stages of t/g is the iteration (DeepPool, section 4.1), and devices are busy as long as one alone would be."""
+    """An iteration is the sum of t/g over stages on g devices (DeepPool, section 4.1).
+
+    Devices that a stage does not use are idle. All devices together are busy as long as one device alone would be.
+    """
     batch = lcm(*widths)
     summary = run(Chain("burst_parallel", widths, batch).case(activation_bytes=0.0))
     assert summary.iteration_s == pytest.approx(sum(3.0 * batch / width for width in widths))
@@ -66,7 +80,10 @@ def test_bursts_leave_devices_idle_where_stages_are_narrow(widths: tuple[int, ..
 
 
 def test_the_last_bundle_of_a_ragged_batch_is_shorter() -> None:
-    """Of 15 samples on four devices the last has three, on two the last seven; the longest share is waited for."""
+    """The longest share decides in a ragged batch.
+
+    Of 15 samples on four devices the last has three, and on two devices the last has seven.
+    """
     case = Chain("burst_parallel", (4, 2, 1), 4, samples=(4, 4, 4, 3)).case(activation_bytes=0.0)
     summary = run(case)
     assert summary.iteration_s == pytest.approx(3.0 * (4 + 8 + 15))
@@ -83,7 +100,10 @@ def test_model_parallelism_keeps_one_device_busy() -> None:
 
 @pytest.mark.parametrize(("depth", "microbatches"), [(4, 8), (3, 3), (2, 6)])
 def test_stashes_in_flight(depth: int, microbatches: int) -> None:
-    """GPipe keeps m stashes on every stage, 1F1B at most p - s on stage s (sections 3.2.1, 3.2.2 and 4.2.2)."""
+    """GPipe keeps m stashes on every stage, 1F1B at most p - s on stage s.
+
+    See sections 3.2.1, 3.2.2 and 4.2.2.
+    """
     assert run(Chain("gpipe", (1,) * depth, microbatches).case()).stashes == (microbatches,) * depth
     declining = tuple(range(depth, 0, -1))
     assert run(Chain("flush", (1,) * depth, microbatches).case()).stashes == declining
@@ -92,7 +112,10 @@ def test_stashes_in_flight(depth: int, microbatches: int) -> None:
 
 
 def test_weight_versions() -> None:
-    """Stashing keeps p, p-1, .. 1 versions, 2BW at most two, flushed schedules one (2.4.3, 3.2.1, 3.2.2)."""
+    """Stashing keeps p, p-1, .. 1 versions, 2BW at most two, flushed schedules one.
+
+    See sections 2.4.3, 3.2.1 and 3.2.2.
+    """
     assert run(Chain("pipedream", (1,) * 4, 1).case()).weight_versions == (4, 3, 2, 1)
     assert run(Chain("two_bw", (1,) * 4, 8).case()).weight_versions == (2, 2, 2, 2)
     assert run(Chain("flush", (1,) * 4, 8).case()).weight_versions == (1, 1, 1, 1)
@@ -104,7 +127,10 @@ def test_weight_versions() -> None:
     [("pipedream", (3, 2, 1, 0)), ("two_bw", (1, 1, 1, 1)), ("flush", (0, 0, 0, 0)), ("gpipe", (0, 0, 0, 0))],
 )
 def test_staleness_by_stage(strategy: str, expected: tuple[int, ...]) -> None:
-    """Gradients of stage s are applied p-1-s updates late with stashing, one with 2BW, none with flushes (2.4.3)."""
+    """Gradients of stage s are applied p-1-s updates late with stashing (2.4.3).
+
+    They are one update late with 2BW, and none with flushes.
+    """
     program = Chain(strategy, (1,) * 4, 4).case().program
     assert tuple(program.rule.staleness(s) for s in range(4)) == expected
     for stage, late in enumerate(expected):
@@ -119,7 +145,7 @@ def test_staleness_by_stage(strategy: str, expected: tuple[int, ...]) -> None:
 
 
 def digits(peak_bytes: float) -> tuple[int, int, int]:
-    """How many weights, stashes and activations a peak consists of."""
+    """Numbers of weights, stashes and activations in a peak."""
     return int(peak_bytes // W), int(peak_bytes % W // S), int(peak_bytes % S)
 
 
@@ -128,12 +154,13 @@ def digits(peak_bytes: float) -> tuple[int, int, int]:
     ("strategy", "versions", "microbatches"), [("gpipe", 1, 8), ("flush", 1, 8), ("two_bw", 2, 8), ("two_bw", 2, 4)]
 )
 def test_memory_formulas(strategy: str, versions: int, microbatches: int, recompute: bool) -> None:
-    """Section 3.3.3 on stage s: versions |W|/p + stashes |A_total|/p + inputs |A_input|, exactly.
+    """Memory of stage s is that of the formula in section 3.3.3, exactly.
 
-    Stashes are the inputs in flight (m with GPipe, p - s with 1F1B), and 1 with recomputation. The formula leaves out one
-    gradient accumulator of the weights' size and, of activation size, what is on its way: the output (or, in a
-    backward, the input's gradient), an output that the next stage has no room for yet, and for each neighbour the two
-    posted receives of a lane's window.
+    The formula is versions |W|/p + stashes |A_total|/p + inputs |A_input|. Stashes are the inputs in flight (m with
+    GPipe, p - s with 1F1B), and 1 with recomputation. The formula leaves out one gradient accumulator of the weights'
+    size. It also leaves out values of activation size in transit: the output (or, in a backward, the input's
+    gradient), an output for which the next stage has no room yet, and for each neighbour the two posted receives of a
+    lane's window.
     """
     depth = 4
     case = Chain(strategy, (1,) * depth, microbatches, recompute=recompute).case(
@@ -156,7 +183,10 @@ def test_memory_of_weight_stashing() -> None:
 
 
 def test_recomputation_costs_a_forward() -> None:
-    """A device that recomputes runs 2 t_f + t_b a microbatch: 4/3 of the time (section 3.3.3, c_extra)."""
+    """Recomputation costs a forward: 2 t_f + t_b a microbatch, 4/3 of the time.
+
+    See section 3.3.3, c_extra.
+    """
     plain = run(Chain("two_bw", (1,) * 4, 8).case(activation_bytes=0.0))
     again = run(Chain("two_bw", (1,) * 4, 8, recompute=True).case(activation_bytes=0.0))
     assert again.iteration_s == pytest.approx(4 / 3 * plain.iteration_s)

@@ -315,7 +315,7 @@ class BackgroundReplay:
         waiting = f"; {self.nodes.instruction(first).name} (node {first}) waits" if first >= 0 else ""
         return InternalError(
             f"{self.outcome.program.name} with a background job makes no progress at {now:.6g} s, after "
-            f"{now - self._progress_s:.3g} s: {self._finished} of {len(self.waits)} nodes are over; "
+            f"{now - self._progress_s:.3g} s: {self._finished} of {len(self.waits)} nodes have ended; "
             f"in motion: {', '.join(moving) or 'nothing'}{waiting}; "
             f"launches on devices: {', '.join(launched) or 'none'}"
         )

@@ -69,7 +69,7 @@ def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
             return found
     except IrregularError as problem:
         if repeats is None:
-            raise ProgramError(str(problem), "a period that does not follow itself", "a regular one") from None
+            raise ProgramError(str(problem), "a period that does not repeat regularly", "a regular period") from None
     whole = {lane: tuple(instructions) for lane, instructions in program.unrolled(repeats).items() if instructions}
     none: MappingProxyType[Lane, tuple[Instruction, ...]] = MappingProxyType({})
     flat = replace(program, prologue=MappingProxyType(whole), period=none, epilogue=none)
@@ -102,7 +102,11 @@ class _Edges:
         self._lane_borders()
         for lane, window in windows(self.program).items():
             if window >= UNLIMITED:
-                raise ProgramError(f"device {lane[0]}, lane {lane[1]}", "messages that compute does not read", "none")
+                raise ProgramError(
+                    f"device {lane[0]}, lane {lane[1]}",
+                    "messages that compute does not read",
+                    "only messages that compute reads",
+                )
             self._posts(lane, window)
         return Skeleton(
             program=self.program,
@@ -172,7 +176,9 @@ class _Edges:
     def _unwritten(self, device: int, lane: Lane, value: Value) -> ProgramError | IrregularError:
         if self.program.period:
             return IrregularError(f"device {device}, lane {lane[1]}: {value} is not written in an earlier part")
-        return ProgramError(f"device {device}, lane {lane[1]}", f"a read of {value}, which nobody writes", "a writer")
+        return ProgramError(
+            f"device {device}, lane {lane[1]}", f"a read of {value}, which is never written", "a writer"
+        )
 
     def _lane_borders(self) -> None:
         """Add the edges that join the parts of each lane.

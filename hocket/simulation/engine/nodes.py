@@ -172,7 +172,9 @@ class Nodes:
                 continue
             kind = instructions[0].kind
             if any((i.kind is Kind.RECEIVE) != (kind is Kind.RECEIVE) for i in instructions):
-                raise ProgramError(f"device {lane[0]}, lane {lane[1]}", "receives and others", "one or the other")
+                raise ProgramError(
+                    f"device {lane[0]}, lane {lane[1]}", "receives with other instructions", "only receives, or none"
+                )
             if kind is Kind.SEND:
                 self._transfers(part, lane)
             elif kind in COLLECTIVES:
@@ -182,7 +184,7 @@ class Nodes:
         sent = {(i[0].peer, receive_lane(lane[0])) for lane, i in content.items() if i[0].kind is Kind.SEND}
         for lane, instructions in content.items():
             if instructions[0].kind is Kind.RECEIVE and lane not in sent:
-                raise self._lonely(instructions[0], "no send that meets it")
+                raise self._lonely(instructions[0], "no matching send")
 
     def _lonely(self, instruction: Instruction, found: str) -> ProgramError | IrregularError:
         place = f"device {instruction.device}, lane {instruction.lane}, {instruction.name}"
@@ -227,7 +229,7 @@ class Nodes:
             raise ProgramError(f"device {lane[0]}, lane {lane[1]}", "several peers or kinds", "sends to one peer")
         if len(sends) != len(receives):
             longer = sends if len(sends) > len(receives) else receives
-            raise self._lonely(longer[min(len(sends), len(receives))], "nothing that meets it")
+            raise self._lonely(longer[min(len(sends), len(receives))], "no matching send or receive")
         previous = -1
         for send, receive in zip(sends, receives, strict=True):
             node = self._node(part, lane, (send, receive))
@@ -254,7 +256,7 @@ class Nodes:
         sides = [(device, lane[1]) for device in group]
         for side in sides:
             if len(lanes.get(side, ())) != len(lanes[lane]):
-                raise self._lonely(lanes[lane][0], f"device {side[0]} takes part another number of times")
+                raise self._lonely(lanes[lane][0], f"device {side[0]} takes part a different number of times")
         previous = -1
         for members in zip(*(lanes[side] for side in sides), strict=True):
             node = self._node(part, lane, members)

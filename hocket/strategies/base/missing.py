@@ -10,9 +10,9 @@ from hocket.util.units import show_count
 def pipeline(situation: SearchSpace, layers: int = 2) -> str:
     """Missing condition of a pipeline: two devices and `layers` layers; empty if met."""
     if situation.cluster.devices < 2:
-        return "it takes two devices or more"
+        return "two or more devices are needed"
     there = len(situation.profile.layers)
-    return f"the model has {show_count(there, 'layer')}; it takes {layers} or more" if there < layers else ""
+    return f"the model has {show_count(there, 'layer')}; {layers} or more are needed" if there < layers else ""
 
 
 def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], bool]) -> str:
@@ -31,7 +31,7 @@ def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], boo
         for size in situation.microbatch_sizes or situation.profile.microbatch_sizes
         if (count := next((n for n in range(ceil(batch / size), MAX_MICROBATCHES + 1) if enough(n)), 0))
     ]
-    step = "take other sizes of microbatches (hocket profile -b)"
+    step = "use other microbatch sizes (hocket profile -b)"
     if larger:
         samples, count, size = min(larger)
         step += f", or a batch of {samples}, {count} of {size}"

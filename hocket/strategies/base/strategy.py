@@ -102,7 +102,7 @@ def complete(name: str, options: Options) -> dict[str, Any]:
     known = strategy(name).options
     for key, value in options.items():
         if key not in known:
-            expected = f"one of {', '.join(known)}" if known else f"no options: {name} takes none"
+            expected = f"one of {', '.join(known)}" if known else f"no options: {name} has none"
             raise InputError(f"options.{key}", "unknown option", expected, nearest(key, known))
         kind = known[key].kind
         if kind is tuple:
@@ -249,7 +249,7 @@ def _waves(name: str, stages: Stages) -> str | None:
     return (
         None
         if s is None or several_waves(name)
-        else f"stage {s} is of wave {stages[s].wave}; {name} has one replica of the model on a device"
+        else f"stage {s} belongs to wave {stages[s].wave}; {name} allows one replica of the model on a device"
     )
 
 
@@ -258,7 +258,9 @@ def _bundles(name: str, stages: Stages) -> str | None:
     s = next((s for s, stage in enumerate(stages) if stage.merged != 1), None)
     if s is None or merges_microbatches(name):
         return None
-    return f"stage {s} runs {stages[s].merged} microbatches together; here each has a forward and a backward of its own"
+    return (
+        f"stage {s} merges {stages[s].merged} microbatches; this strategy runs a separate forward and backward for each"
+    )
 
 
 def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
@@ -269,8 +271,8 @@ def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
     for s, stage in enumerate(stages):
         if stage.gathers and rule.batch[s] % stage.round:
             return (
-                f"shard is full, and {show_count(rule.batch[s], 'microbatch')} a batch are no whole rounds of the "
-                f"{len(stage.devices)} replicas of stage {s}, which gather weights together"
+                f"shard is full, and {show_count(rule.batch[s], 'microbatch')} a batch are not divisible into whole "
+                f"rounds of the {len(stage.devices)} replicas of stage {s}, which gather weights together"
             )
     return None
 
@@ -283,7 +285,7 @@ def _always(stages: Stages, microbatches: int) -> str | None:
         return f"{show_count(microbatches, 'microbatch')}; at least one is needed"
     for s, stage in enumerate(stages):
         if not stage.devices or len(set(stage.devices)) != len(stage.devices):
-            return f"stage {s} has devices {stage.devices}; each must be there once"
+            return f"stage {s} has devices {stage.devices}; it needs at least one device, and each only once"
         if any(source >= s for source in stage.sources):
             return f"stage {s} reads from stage {max(stage.sources)}, which does not come before it"
         for _, tied in stage.tied:
@@ -291,8 +293,8 @@ def _always(stages: Stages, microbatches: int) -> str | None:
                 shared = unlike(stages, tied, s, other)
                 if other != s and shared:
                     return (
-                        f"stages {s} and {other} share tied weights and device {min(shared)}; all who share them must be "
-                        "one stage, or on the same devices, or each on others"
+                        f"stages {s} and {other} share tied weights and device {min(shared)}; stages with tied weights "
+                        "must be one stage, have the same devices, or have no device in common"
                     )
     return None
 
@@ -306,7 +308,10 @@ def _too_long(stages: Stages, rule: Rule) -> str | None:
     if sum(microbatches // stage.merged for stage in stages) <= MAX_FORWARDS:
         return None
     each = f"{microbatches:,} microbatches through {show_count(len(stages), 'stage')}"
-    return f"its period has {each}; programs of more than {MAX_FORWARDS:,} forwards are not compiled: take larger microbatches"
+    return (
+        f"its period has {each}; programs of more than {MAX_FORWARDS:,} forwards are not compiled: "
+        "use larger microbatches"
+    )
 
 
 def one_stage_a_device(stages: Stages) -> str | None:
@@ -315,7 +320,9 @@ def one_stage_a_device(stages: Stages) -> str | None:
     for s, stage in enumerate(stages):
         for device in stage.devices:
             if device in seen:
-                return f"device {device} hosts stages {seen[device]} and {s}; here a device hosts one stage"
+                return (
+                    f"device {device} hosts stages {seen[device]} and {s}; this strategy allows one stage on a device"
+                )
             seen[device] = s
     return None
 
@@ -324,7 +331,10 @@ def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
     """Reason to refuse a batch with fewer microbatches than a stage has replicas."""
     widest = max(len(stage.devices) for stage in stages)
     if microbatches < widest:
-        return f"{show_count(microbatches, 'microbatch')} a batch for {widest} replicas of one stage; each replica needs at least one"
+        return (
+            f"{show_count(microbatches, 'microbatch')} a batch for {widest} replicas of one stage; "
+            "each replica needs at least one"
+        )
     return None
 
 

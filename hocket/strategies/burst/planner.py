@@ -230,24 +230,29 @@ def _remarks(
     if found.seconds > parallel_s * SLACK:
         most = show_count(_most(cluster, batch_size), "device")
         yield (
-            f"slower than data parallelism on {most}, {show_seconds(found.seconds)} an iteration and not "
-            f"{show_seconds(parallel_s)}: the limits do not allow that"
+            f"slower than data parallelism on {most}: {show_seconds(found.seconds)} an iteration instead of "
+            f"{show_seconds(parallel_s)}; the limits exclude data parallelism"
         )
     above = [one for one in found.placed if one.amplification > limit * SLACK]
     if above:
         worst = max(one.amplification for one in above)
-        yield f"{show_count(len(above), 'unit')} above the amplification limit, {worst:.3g} and not {limit:g} at most"
+        yield (
+            f"{show_count(len(above), 'unit')} above the amplification limit: {worst:.3g} instead of at most {limit:g}"
+        )
     shares = sorted({int(costs.shares[one.count]) for one in found.placed})
     profiled = costs.profile.microbatch_sizes
     if shares[-1] > profiled[-1]:
-        yield f"{shares[-1]:,} samples on a device are more than were profiled: seconds in proportion to {profiled[-1]:,}"
+        yield (
+            f"{shares[-1]:,} samples on a device are more than were profiled: "
+            f"seconds are scaled in proportion from {profiled[-1]:,}"
+        )
     if shares[0] < profiled[0]:
-        yield f"{shares[0]:,} samples on a device are fewer than were profiled: seconds continue the line"
+        yield f"{shares[0]:,} samples on a device are fewer than were profiled: seconds are extrapolated linearly"
     uneven = sorted({int(costs.counts[one.count]) for one in found.placed if batch_size % costs.counts[one.count]})
     if uneven:
         numbers = ", ".join(map(str, uneven))
-        yield f"{numbers} devices do not divide {batch_size:,} samples: some have one more, and decide"
+        yield f"{numbers} devices do not divide {batch_size:,} samples evenly: devices with one more determine the time"
     for unit in graph.units:
         if len(unit) > 1:
             ends = " to ".join(costs.profile.layers[i].name for i in (unit[0], unit[-1]))
-            yield f"{ends} stay together: they share weights, or are no branches that join again"
+            yield f"{ends} stay together: they share weights, or cannot be divided into branches that join again"

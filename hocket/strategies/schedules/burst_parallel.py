@@ -29,13 +29,13 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
         if microbatches % count:
             many = lcm(*(len(stage.devices) for stage in stages))
             return (
-                f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by the {count} devices of stage {s}; "
-                f"take a microbatch size that makes {many}, or a multiple"
+                f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by the {count} devices of stage "
+                f"{s}; use a microbatch size that gives {many} microbatches, or a multiple"
             )
         if stage.merged * count != microbatches:
             return (
-                f"stage {s} has {count} devices that run {show_count(stage.merged, 'microbatch')} at once, of {microbatches}; here "
-                f"each runs its whole share, {microbatches // count}"
+                f"each of the {count} devices of stage {s} runs {show_count(stage.merged, 'microbatch')} at once, of "
+                f"{microbatches}; it must run its whole share, {microbatches // count}"
             )
     return None
 
@@ -91,7 +91,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
         least = -(-batch // largest)
         if least > min(situation.cluster.devices, batch):
             found = f"{batch} samples for {show_count(situation.cluster.devices, 'device')}"
-            step = "Measure more at once with `hocket profile -b`, or take a smaller batch."
+            step = "Profile larger microbatches with `hocket profile -b`, or use a smaller batch."
             raise RefusedError(
                 "microbatch_sizes", found, f"at most {largest} samples on each device, the largest measured size", step
             )
@@ -116,8 +116,8 @@ def missing(situation: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
     largest = situation.profile.microbatch_sizes[-1]
     return (
-        f"a replica would have more samples at once than the {largest} that were measured; measure more with `hocket profile -b`, or take "
-        "more devices or a smaller batch"
+        f"a replica would have more samples at once than the {largest} that were measured; profile larger microbatches "
+        "with `hocket profile -b`, or use more devices or a smaller batch"
     )
 
 

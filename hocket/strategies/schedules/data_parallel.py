@@ -34,7 +34,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 STRATEGY = Strategy(
-    paper="dissertation section 2.2.1; bucketed and overlapped as in PyTorch DDP (Li et al. 2020)",
+    paper="Narayanan's dissertation, section 2.2.1; bucketed and overlapped as in PyTorch DDP (Li et al. 2020)",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

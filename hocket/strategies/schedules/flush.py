@@ -35,7 +35,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 STRATEGY = Strategy(
-    paper="dissertation section 3.2.2, figures 3.3 and 4.4 (top)",
+    paper="Narayanan's dissertation, section 3.2.2, figures 3.3 and 4.4 (top)",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

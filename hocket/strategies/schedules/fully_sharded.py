@@ -20,7 +20,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """Require all stages (FSDP units) on the same devices, and a microbatch for each."""
     devices = stages[0].devices
     apart = next((s for s, stage in enumerate(stages) if stage.devices != devices), None)
-    other = f"stage {apart} is on other devices than stage 0; units of the model stand on the same" if apart else None
+    other = f"stage {apart} is on other devices than stage 0; all units must be on the same devices" if apart else None
     return reasons((other, enough_microbatches(stages, microbatches)))
 
 
@@ -73,19 +73,20 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 def missing(situation: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
     if not situation.profile.elementwise_step:
-        return f"{situation.profile.optimizer} looks at whole weights, which replicas would divide"
+        return f"{situation.profile.optimizer} needs whole weights, and replicas would hold shards"
     if situation.shard == "none":
-        return "replicas divide everything here, and shard: none was asked for"
+        return "this strategy shards everything, and shard: none was requested"
     if situation.cluster.devices < 2:
-        return "it takes two devices or more"
+        return "two or more devices are needed"
     if len(situation.profile.layers) == 1 and situation.shard not in (None, "full"):
         return f"the model has one layer, and one unit with shard: {situation.shard} is data parallelism"
-    return even(situation, "each of two replicas or more has as many of them")
+    return even(situation, "each of two or more replicas needs equally many")
 
 
 STRATEGY = Strategy(
     paper=(
-        "ZeRO, stage 3 (Rajbhandari et al. 2020), in units with one gathered ahead as in PyTorch FSDP (Zhao et al. 2023)"
+        "ZeRO, stage 3 (Rajbhandari et al. 2020), in units with one gathered ahead as in PyTorch FSDP "
+        "(Zhao et al. 2023)"
     ),
     rule=rule,
     supports=supports,

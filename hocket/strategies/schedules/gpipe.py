@@ -26,7 +26,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 STRATEGY = Strategy(
-    paper="GPipe (Huang et al. 2019); dissertation section 4.2.2, figure 4.3",
+    paper="GPipe (Huang et al. 2019); Narayanan's dissertation, section 4.2.2, figure 4.3",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

@@ -23,20 +23,23 @@ from hocket.util.units import show_count
 MOST_PACKS = 64  # of a search's candidates
 OPTIONS: dict[str, Option] = {
     "mode": Option(
-        str, "data", "data: every pack on all devices; pipeline: each on one, usually in turn", tuple(map(str, Mode))
+        str,
+        "data",
+        "data: every pack on all devices; pipeline: each pack on one device, usually in turn",
+        tuple(map(str, Mode)),
     ),
-    "grouping": Option(bool, True, "all microbatches of a pack before the next pack (input-batch grouping)"),
-    "just_in_time": Option(bool, True, "the update of a pack right behind its last backward, not behind all of them"),
+    "grouping": Option(bool, True, "run all microbatches of a pack before the next pack (input-batch grouping)"),
+    "just_in_time": Option(bool, True, "update a pack right after its last backward, not after all backwards"),
     "peer": Option(
         bool,
         True,
-        "what goes to another device goes there at once; otherwise through the host, where values are swapped",
+        "send values to other devices directly; otherwise through the host, where values are swapped",
     ),
     "forward": Option(
         tuple,
         (),
-        "stages of each forward task, in mode data, such as [3, 2, 1]: each microbatch goes through all stages of a task before the "
-        "next one does; backward tasks are the stages; left out: one each",
+        "number of stages of each forward task, in mode data, such as [3, 2, 1]: each microbatch goes through all "
+        "stages of a task before the next microbatch; by default one stage each (a backward task has one stage)",
     ),
 }
 
@@ -49,11 +52,14 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """
     if options["mode"] == Mode.DATA:
         apart = next((s for s, stage in enumerate(stages) if stage.devices != stages[0].devices), None)
-        other = f"stage {apart} is on other devices than stage 0; in data mode all are on the same" if apart else None
+        other = f"stage {apart} is on other devices than stage 0; data mode needs the same devices" if apart else None
     else:
         wide = next((s for s, stage in enumerate(stages) if len(stage.devices) > 1), None)
-        other = None if wide is None else f"stage {wide} is on several devices; in pipeline mode each is on one"
-    late = "steps wait for a sum over all devices (clip_grad_norm, loss_weight), and just_in_time is true: say just_in_time: false"
+        other = None if wide is None else f"stage {wide} is on several devices; pipeline mode needs one device a stage"
+    late = (
+        "steps wait for a sum over all devices (clip_grad_norm, loss_weight), and just_in_time is true: "
+        "set just_in_time: false"
+    )
     waits = any(stage.needs_norm for stage in stages)
     return reasons(
         (
@@ -70,10 +76,10 @@ def _forward(stages: Stages, options: Options) -> str | None:
     sizes = options["forward"]
     if sizes and options["mode"] != Mode.DATA:
         return (
-            f"forward is {list(sizes)}, and mode {options['mode']}; forward tasks of several stages are for mode data"
+            f"forward is {list(sizes)}, and mode is {options['mode']}; forward tasks of several stages need mode data"
         )
     if sizes and sum(sizes) != len(stages):
-        return f"forward is {list(sizes)}, {sum(sizes)} stages in all, and the plan has {len(stages)}"
+        return f"forward is {list(sizes)}, {sum(sizes)} stages in total, and the plan has {len(stages)}"
     return None
 
 
@@ -151,7 +157,7 @@ def missing(situation: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
     devices = situation.cluster.devices
     return too_few(
-        situation, f"each of {show_count(devices, 'device')} takes one or more", lambda count: count >= devices
+        situation, f"each of {show_count(devices, 'device')} needs one or more", lambda count: count >= devices
     )
 
 

@@ -24,13 +24,13 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     depth, chunks = rounds(stages)
     width = len(stages[0].devices)
     if chunks < 2:
-        return "stages do not go round the devices in turn at least twice (stage s belongs on the devices of stage s mod p)"
+        return "stages must pass over the devices in turn at least twice (stage s on the devices of stage s mod p)"
     if any(len(stage.devices) != width for stage in stages):
         return "stages have unequal numbers of replicas; the interleaved schedule needs equal ones"
     if microbatches % (depth * width):
         return (
-            f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by depth x width = {depth} x {width} (section 4.2.2); "
-            f"take {-(-microbatches // (depth * width)) * depth * width}"
+            f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by depth x width = {depth} x {width} "
+            f"(Narayanan's dissertation, section 4.2.2); use {-(-microbatches // (depth * width)) * depth * width}"
         )
     return reasons((enough_microbatches(stages, microbatches),))
 
@@ -101,12 +101,14 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 def missing(situation: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
-    takes = "they must divide by depth x width, which is 2 or more (section 4.2.2)"
+    takes = (
+        "their number must be a multiple of depth x width, which is 2 or more (Narayanan's dissertation, section 4.2.2)"
+    )
     return pipeline(situation, layers=4) or even(situation, takes)
 
 
 STRATEGY = Strategy(
-    paper="PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)",
+    paper="PTD-P; Narayanan's dissertation, section 4.2.2, figure 4.4 (bottom)",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

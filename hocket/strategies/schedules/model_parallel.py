@@ -29,7 +29,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 STRATEGY = Strategy(
-    paper="dissertation section 2.2.1 (inter-batch model parallelism), figure 2.2",
+    paper="Narayanan's dissertation, section 2.2.1 (inter-batch model parallelism), figure 2.2",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

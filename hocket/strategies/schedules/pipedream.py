@@ -16,9 +16,15 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace, partitio
 from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, config, one_stage_a_device, reasons
 
 OPTIONS = {
-    "vertical_sync": Option(bool, False, "one weight version for an input on all stages (section 2.4.3)"),
-    "naive": Option(bool, False, "for study: no stashing, the backward takes the newest weights"),
-    "in_flight": Option(int, None, "inputs in flight per replica of the first stage; by default NOAM (section 2.4.2)"),
+    "vertical_sync": Option(
+        bool, False, "one weight version for an input on all stages (Narayanan's dissertation, section 2.4.3)"
+    ),
+    "naive": Option(bool, False, "for study: no stashing, the backward uses the newest weights"),
+    "in_flight": Option(
+        int,
+        None,
+        "inputs in flight per replica of the first stage; by default NOAM (Narayanan's dissertation, section 2.4.2)",
+    ),
 }
 
 
@@ -79,7 +85,7 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 
 
 STRATEGY = Strategy(
-    paper="PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8",
+    paper="PipeDream; Narayanan's dissertation, sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

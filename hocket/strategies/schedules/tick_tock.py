@@ -22,14 +22,15 @@ from hocket.strategies.base.strategy import Option, Options, Stages, Strategy, c
 from hocket.util.units import show_count
 
 _WHOLE = (
-    "shard divides a step among replicas, and a wave hands its whole gradients on to the other wave; take shard: none"
+    "sharding divides a step among replicas, but a wave passes its whole gradients to the other wave; use shard: none"
 )
 ALIGN = ("both", "forwards")
 OPTIONS = {
     "align": Option(
         str,
         "both",
-        "which of a wave's instructions wait for their like of the other wave: forwards and backwards, as in the paper, or forwards alone",
+        "which instructions of a wave wait for the same instruction of the other wave: forwards and backwards, as in "
+        "the paper, or only forwards",
         ALIGN,
     )
 }
@@ -55,11 +56,14 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 def _waves(stages: Stages) -> str | None:
     if len(stages) != WAVES or stages[1] != replace(stages[0], wave=1):
         waves = ", ".join(str(stage.wave) for stage in stages)
-        return f"stages of waves {waves}; tick-tock has two that are alike, waves 0 and 1, each with all layers on the same devices"
+        return (
+            f"stages of waves {waves}; tick-tock needs two equal stages, waves 0 and 1, each with all layers, on the "
+            "same devices"
+        )
     if stages[0].sharded:
         return _WHOLE
     if stages[0].columns > 1:
-        return "one column stands for several alike; waves of all devices are compiled together"
+        return "one column stands for several equal columns; tick-tock compiles the waves of all devices together"
     return None
 
 
@@ -67,8 +71,8 @@ def _turns(stages: Stages, microbatches: int) -> str | None:
     count = len(stages[0].devices)
     if microbatches % (WAVES * count):
         return (
-            f"{show_count(microbatches, 'microbatch')} a batch for two waves of {show_count(count, 'replica')} each; here every "
-            f"replica of a wave has as many: take a multiple of {WAVES * count}"
+            f"{show_count(microbatches, 'microbatch')} a batch for two waves of {show_count(count, 'replica')} each; "
+            f"every replica of a wave needs equally many: use a multiple of {WAVES * count}"
         )
     return None
 
@@ -133,7 +137,7 @@ def missing(situation: SearchSpace) -> str:
     if situation.shard not in (None, "none"):
         return _WHOLE
     return even(
-        situation, f"every replica of both waves has as many of them: a multiple of {WAVES} x the devices that are used"
+        situation, f"every replica of both waves needs equally many: a multiple of {WAVES} x the devices in use"
     )
 
 

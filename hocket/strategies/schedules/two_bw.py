@@ -37,7 +37,8 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """
     ahead = orders.warmup(stages)[0] * len(stages[0].devices)
     few = (
-        f"{show_count(microbatches, 'microbatch')} a batch for {ahead} inputs in flight; 2BW needs m >= p (section 3.2.1)"
+        f"{show_count(microbatches, 'microbatch')} a batch for {ahead} inputs in flight; "
+        "2BW needs m >= p (Narayanan's dissertation, section 3.2.1)"
         if microbatches < ahead
         else None
     )
@@ -100,7 +101,7 @@ def missing(situation: SearchSpace) -> str:
 
 
 STRATEGY = Strategy(
-    paper="PipeDream-2BW; dissertation section 3.2.1, figure 3.2",
+    paper="PipeDream-2BW; Narayanan's dissertation, section 3.2.1, figure 3.2",
     rule=rule,
     supports=supports,
     in_flight=in_flight,

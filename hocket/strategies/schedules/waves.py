@@ -29,13 +29,13 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     waves = len(stages[0].devices)
     if ring_of([stage.devices for stage in stages]) is None:
         return (
-            "the devices of a stage are not those of the stage before, each moved on by one; with N devices wave r of stage s belongs "
-            "on device (r + s) mod N"
+            "the devices of each stage must be those of the stage before, rotated by one; with N devices wave r of "
+            "stage s belongs on device (r + s) mod N"
         )
     if microbatches % waves:
         return (
-            f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by {waves} waves; take a microbatch size that makes "
-            f"{-(-microbatches // waves) * waves}, or fewer waves"
+            f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by {waves} waves; use a microbatch "
+            f"size that gives {-(-microbatches // waves) * waves} microbatches, or fewer waves"
         )
     return None
 
@@ -106,8 +106,8 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
 def missing(situation: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
     most = min(situation.cluster.devices, len(situation.profile.layers))
-    takes = "waves are two" if most == 2 else f"waves are 2 to {most}"
-    return pipeline(situation) or even(situation, f"{takes}, each with as many of them")
+    takes = "two waves are needed" if most == 2 else f"2 to {most} waves are needed"
+    return pipeline(situation) or even(situation, f"{takes}, with equally many each")
 
 
 def _with_waves(situation: SearchSpace, straight: Candidate, waves: int) -> Candidate:

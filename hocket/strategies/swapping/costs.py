@@ -92,7 +92,9 @@ class LayerProfile:
     def __post_init__(self) -> None:
         shapes = {a.shape[1] for p in (self.forward, self.backward) for a in (p.seconds, p.bytes)}
         if shapes != {self.layers} or not len(self.input_bytes) == len(self.weights_bytes) == self.layers:
-            raise InputError("profile", "lists of different lengths", "one value for each layer", "Profile it again.")
+            raise InputError(
+                "profile", "lists of different lengths", "one value for each layer", "Profile the model again."
+            )
 
     @property
     def layers(self) -> int:

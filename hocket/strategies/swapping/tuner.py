@@ -80,7 +80,7 @@ class Costs:
         if batch < 1 or (alone and batch % server.devices):
             raise InputError("batch", str(batch), f"a multiple of {server.devices} devices", "Take a larger batch.")
         if not alone and server.devices < 2:
-            raise InputError("mode", "a pipeline on one device", "data mode", "Ask for data mode.")
+            raise InputError("mode", "a pipeline on one device", "data mode", "Use mode data.")
         self.profile, self.server, self.batch, self.mode = profile, server, batch, mode
         self.samples = batch // server.devices if alone else batch  # samples of one task
         self.weights = np.concatenate(([0.0], np.cumsum(profile.weights_bytes)))

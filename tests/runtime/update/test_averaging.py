@@ -234,9 +234,9 @@ def test_a_forward_runs_beside_the_other_waves_backward_and_none_beside_its_like
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (Case("tick_tock", (2,), 8, 4), "every replica of a wave has as many: take a multiple of 4"),
+        (Case("tick_tock", (2,), 8, 4), "every replica of a wave needs equally many: use a multiple of 4"),
         (Case("tick_tock", (2,), 8, 2, shard="optimizer"), "shard: none"),
-        (Case("tick_tock", (1, 1), 8, 2), "two that are alike"),
+        (Case("tick_tock", (1, 1), 8, 2), "tick-tock needs two equal stages"),
     ],
     ids=str,
 )
@@ -250,7 +250,7 @@ def test_what_tick_tock_refuses(case, words):
 def test_other_strategies_refuse_a_second_wave():
     """They have one replica of the model on a device."""
     graph = captured("gpt plain", "adam")
-    with pytest.raises(RefusedError, match="stage 1 is of wave 1; flush has one replica"):
+    with pytest.raises(RefusedError, match="stage 1 belongs to wave 1; flush allows one replica"):
         replace(ONE_EACH.plan(graph), strategy="flush").compile(graph)
 
 

@@ -1,4 +1,4 @@
-"""What overlap gains: backwards cut at their buckets, sums beside them, and the same program without overlap."""
+"""Gain of overlap: backwards cut at buckets, with and without concurrent sums."""
 
 from itertools import pairwise
 from typing import Any
@@ -25,7 +25,11 @@ def overlap(
     level: OverlapModel | None = None,
     **plan: Any,
 ) -> Overlap | None:
-    """What is found for a chain; `stages` are (layers, devices), each layer a bucket."""
+    """The overlap of a chain.
+
+    Arguments:
+        stages: (layers, devices) of each stage; each layer is a bucket.
+    """
     layers = sum(count for count, _ in stages)
     figures = {"forward_s": 0.001, "backward_s": 0.004, "weights_bytes": weights_bytes, "activation_bytes": 10.0}
     profile = chain(layers, **figures, device_type="v100-16gb")
@@ -53,7 +57,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("weights_bytes", [1e5, WEIGHTS_BYTES, 3e7])
 def test_of_data_parallelism_seconds_are_those_of_the_recursion(weights_bytes: float) -> None:
-    """A sum begins when its gradients are there and the one before it is over; without overlap all follow the backward."""
+    """A sum begins after its gradients are complete and the sum before it has ended.
+
+    Without overlap all sums follow the backward.
+    """
     found = overlap("data_parallel", **CASES["data_parallel"], weights_bytes=weights_bytes)
     assert found is not None
     (one,) = found.devices
@@ -75,7 +82,10 @@ def test_of_data_parallelism_seconds_are_those_of_the_recursion(weights_bytes: f
 
 @pytest.mark.parametrize("strategy", CASES)
 def test_without_overlap_sums_follow_backwards_and_each_other(strategy: str) -> None:
-    """Apart, none begins before the device's backwards are over, nor before the one before it; beside, some do, and it is no slower."""
+    """Without overlap, sums follow the device's backwards and each other.
+
+    With overlap, some begin earlier, and the iteration is no slower.
+    """
     found = overlap(strategy, **CASES[strategy])
     assert found is not None
     for one in found.devices:
@@ -96,7 +106,7 @@ def test_without_overlap_sums_follow_backwards_and_each_other(strategy: str) -> 
     [("fully_sharded", [(0, 1)] * 4), ("waves", [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 1, 2)])],
 )
 def test_a_sum_waits_for_no_backward_behind_its_step(strategy: str, devices: list[tuple[int, ...]]) -> None:
-    """Where units update one after the other, each sum follows the backwards in front of its step."""
+    """A sum waits only for the backwards before its step, if units update in turn."""
     found = overlap(strategy, [(2, own) for own in devices], 6, shard="full")
     assert found is not None
     for one in found.devices:
@@ -109,7 +119,10 @@ def test_a_sum_waits_for_no_backward_behind_its_step(strategy: str, devices: lis
 
 @pytest.mark.parametrize("strategy", CASES)
 def test_a_sum_waits_for_its_gradients_and_is_hidden_by_what_is_computed(strategy: str) -> None:
-    """Pieces and other computation never overlap; what they cover of a sum is what is hidden of it."""
+    """Pieces and other computation never overlap.
+
+    The hidden part of a sum is the part that they cover.
+    """
     found = overlap(strategy, **CASES[strategy])
     assert found is not None
     for side in (side for one in found.devices for side in (one.beside, one.apart)):
@@ -124,7 +137,10 @@ def test_a_sum_waits_for_its_gradients_and_is_hidden_by_what_is_computed(strateg
 
 
 def test_threads_and_contention_are_those_of_the_plan() -> None:
-    """With figures of what both take from each other: beside is LIBRA's equation 7, apart the backward and each sum alone."""
+    """With a contention model, the overlap follows equation 7 of LIBRA.
+
+    Without overlap, the time is that of the backward and of each sum alone.
+    """
     model = OverlapModel(0.9, 1e-3, Rate(8e8, 5e8, 0.05), Rate(1e9, 5e8, 0.05), 1e-4, 3)
     threads, sizes = (8, 16, 64), (WEIGHTS_BYTES,) * 3
     found = overlap("data_parallel", [(3, (0, 1, 2))], 3, threads=threads, level=model)
@@ -137,18 +153,24 @@ def test_threads_and_contention_are_those_of_the_plan() -> None:
 
 
 def test_a_device_of_every_stage_stands_for_its_replicas() -> None:
-    """Two stages of two replicas: devices 0 and 2; where a device hosts all stages, it alone."""
+    """One device of each stage is compared.
+
+    If a device hosts all stages, it is the only one.
+    """
     found = [overlap(name, **CASES[name]) for name in ("flush", "burst_parallel")]
     assert [[d.beside.device for d in one.devices] for one in found if one is not None] == [[0, 2], [0]]
 
 
 def test_without_sums_there_is_nothing_to_tell() -> None:
-    """A straight pipeline sums no gradients."""
+    """A straight pipeline sums no gradients, so there is no overlap."""
     assert overlap("flush", [(2, (0,)), (2, (1,))], 4) is None
 
 
 def test_of_many_stages_some_are_told() -> None:
-    """Forty stages: the first and the last among the devices, and no more than there may be."""
+    """At most the maximum number of devices is compared, here of forty stages.
+
+    The first and the last are among them.
+    """
     found = overlap("flush", [(1, (2 * s, 2 * s + 1)) for s in range(40)], 4)
     assert found is not None
     devices = [one.beside.device for one in found.devices]
@@ -157,7 +179,7 @@ def test_of_many_stages_some_are_told() -> None:
 
 
 def test_a_sum_waits_for_no_backward_behind_its_swap() -> None:
-    """Where sums leave their device before the next backward, they are made before it."""
+    """A sum that is swapped out before the next backward is complete before it."""
     stages = [(2, (0, 1)), (2, (1, 0)), (2, (0, 1))]
     found = overlap("waves", stages, 2, swap=Swapping("task"))
     assert found is not None

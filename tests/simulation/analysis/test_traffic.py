@@ -1,4 +1,7 @@
-"""Bytes that an iteration sends, counted by hand: messages at borders, and the rings of gradients."""
+"""Bytes that an iteration sends, counted by hand.
+
+They are messages between stages, and rings of gradients.
+"""
 
 import pytest
 
@@ -30,7 +33,10 @@ COUNTED = [
 def test_bytes_of_an_iteration(
     strategy: str, widths: tuple[int, ...], microbatches: int, crossings: int, sums: dict[int, int]
 ) -> None:
-    """Of n replicas each sends 2 (n - 1) / n of a stage's gradients in a ring, so all send 2 (n - 1) times as much."""
+    """Each of n replicas sends 2 (n - 1) / n of a stage's gradients in a ring.
+
+    All replicas together send 2 (n - 1) times the gradients.
+    """
     case = Chain(strategy, widths, microbatches).case(activation_bytes=A, weights_bytes=W)
     found = summarize(play(case.program, case.costs))
     expected = crossings * A + sum(2 * (members - 1) * W * times for members, times in sums.items())
@@ -40,6 +46,9 @@ def test_bytes_of_an_iteration(
 
 @pytest.mark.parametrize("strategy", ["flush", "pipedream"])
 def test_bytes_of_a_batch_whose_last_microbatch_is_smaller(strategy: str) -> None:
-    """Seven samples cross both borders forth and back, however many microbatches the program's period has."""
+    """Seven samples cross both boundaries in both directions.
+
+    The number of microbatches in the program's period does not matter.
+    """
     case = Chain(strategy, (1, 1, 1), 4, samples=(2, 2, 2, 1)).case(activation_bytes=A, weights_bytes=W)
     assert summarize(play(case.program, case.costs)).sent_bytes == {"server": pytest.approx(7 * 2 * 2 * A)}

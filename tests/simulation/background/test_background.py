@@ -1,4 +1,7 @@
-"""A background job beside a foreground: nobody's time is lost or made, and the foreground waits for no more than it must."""
+"""A background job beside a foreground job: no time is lost or gained.
+
+The foreground waits no longer than the rules demand.
+"""
 
 from dataclasses import replace
 
@@ -32,7 +35,10 @@ def outcome_of(chain, repeats=8, **figures):
 
 
 def half_used(outcome, share):
-    """The same run where every layer takes as long for one sample as 1 / share samples would take at best."""
+    """Change a run: layers need a share of the device for one sample.
+
+    A layer takes as long for one sample as for 1 / share samples.
+    """
     profile = outcome.costs.profile
     size = round(1 / share)
     assert {1, size} <= set(profile.microbatch_sizes)
@@ -60,13 +66,16 @@ MICROBATCHES = {"data_parallel": 3}
 
 @pytest.fixture(params=WIDTHS)
 def strategy(request):
-    """A strategy whose runs have gaps."""
+    """A strategy with gaps in its runs."""
     return request.param
 
 
 @pytest.fixture(params=(2e5, 1e6, 1e30))
 def outcome(strategy, request):
-    """Its run, on slow, middling or infinitely fast links that are nobody else's; forwards take 0.3 s, so that times are rounded."""
+    """Run of the strategy on slow, medium or infinitely fast links, not shared.
+
+    Forwards take 0.3 s, so that times are rounded.
+    """
     levels = (Level("server", 7, request.param, shared=False),)
     chain = Chain(strategy, WIDTHS[strategy], MICROBATCHES.get(strategy, 4), levels, layers=2)
     return outcome_of(chain, forward_s=0.3)
@@ -74,7 +83,10 @@ def outcome(strategy, request):
 
 @pytest.mark.parametrize("launch_s", [0.05, 0.7])
 def test_a_gap_costs_the_foreground_at_most_one_launch(outcome, launch_s):
-    """With priority and without interference: what follows compute without a gap does not wait, all else for one launch at most."""
+    """After a gap, compute waits for at most one launch, and otherwise not at all.
+
+    This holds with priority and without interference.
+    """
     found = collocate(outcome, Background.even("job", 1, 1.0), replace(GAPS, launch_s=launch_s))
     after, unrolled = found.foreground, Unrolled(outcome.layout, outcome.costs)
     alone_s, took_s = (run.end_s - run.start_s for run in (outcome, after))
@@ -93,7 +105,7 @@ def test_a_gap_costs_the_foreground_at_most_one_launch(outcome, launch_s):
 
 
 def test_what_is_idle_becomes_the_backgrounds(outcome):
-    """In launches of next to no length it gets all idle time, and takes nothing of the foreground's."""
+    """Very short launches get all idle time, and take none of the foreground's."""
     launch_s = outcome.makespan_s * 1e-3
     found = collocate(outcome, Background.even("job", 1, 1.0), replace(GAPS, launch_s=launch_s))
     gaps = len(outcome.end_s)
@@ -106,7 +118,7 @@ def test_what_is_idle_becomes_the_backgrounds(outcome):
 
 
 def test_without_a_background_nothing_changes(outcome):
-    """The replay is the run."""
+    """Without a background job the replay equals the run."""
     replay = BackgroundReplay(outcome, JOB, Collocation(), ())
     replay.run()
     assert replay.start == pytest.approx(outcome.start_s.tolist(), rel=1e-12)
@@ -124,7 +136,10 @@ def test_without_a_background_nothing_changes(outcome):
     ids=("beside", "gaps", "no priority", "paused"),
 )
 def test_nobody_makes_time(outcome, rules):
-    """A device does no more than one second's work a second, neither job is faster than alone, and order is kept."""
+    """A device does at most one second's work a second, and order is kept.
+
+    No job is faster than alone.
+    """
     found = collocate(outcome, JOB, rules)
     after, unrolled = found.foreground, Unrolled(outcome.layout, outcome.costs)
     apart = outcome.costs.cluster.levels[0].bandwidth_bytes_per_s == 1e30  # messages do not meet on their links
@@ -144,8 +159,11 @@ def test_nobody_makes_time(outcome, rules):
 
 
 def test_beside_a_layer_that_leaves_half_of_the_device():
-    """A background that uses the whole device alone gets the other half. One that uses no more of it than the foreground gets nothing:
-    it does not show that the device can do more. Nobody waits."""
+    """A background that uses the whole device alone gets the foreground's unused half.
+
+    A background that uses no more of it than the foreground gets nothing, because nothing shows that the device can
+    do more. The foreground does not wait.
+    """
     outcome = half_used(outcome_of(GPU), 0.5)
     for need, pace in ((0.5, 0.0), (0.8, 0.375), (1.0, 0.5)):
         found = collocate(outcome, Background("job", 1, (Launch(0.1, need),)), Collocation())
@@ -154,11 +172,15 @@ def test_beside_a_layer_that_leaves_half_of_the_device():
 
 
 def stepped(layers, launches, rules, step_s):
-    """The rules once more, in small steps of time, for one device that always computes: when the layers end, and what the
-    background has done by then.
+    """The rules in small steps of time, for one device that always computes.
+
 
     Arguments:
-        layers: (seconds, demand) of each in turn; launches likewise, again and again.
+        layers: (seconds, demand) of each layer in turn.
+        launches: launches of the background, repeated.
+
+    Returns:
+        End of the layers, and seconds of work that the background has done by then.
     """
     now, done_s, place, queued, share, left_s = 0.0, 0.0, 0, 0, 0.0, 0.0
     ours, theirs = (sum(s * d for s, d, *_ in job) / sum(s for s, *_ in job) for job in (layers, launches))
@@ -191,7 +213,7 @@ def stepped(layers, launches, rules, step_s):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_as_the_rules_in_small_steps_of_time(seed):
-    """Layers and launches of random lengths and demands, every way to share: the replay is what the rules say."""
+    """The replay follows the rules, for random layers, launches and ways to share."""
     rng = np.random.default_rng(seed)
     rules = Collocation(bool(seed % 2), True, int(rng.integers(1, 4)), compute_slowdown=(1.0, 1.3)[seed // 2 % 2])
     outcome = outcome_of(replace(GPU, layers=4), 1)
@@ -217,7 +239,10 @@ def test_as_the_rules_in_small_steps_of_time(seed):
 
 
 def test_what_the_foreground_lost_its_time_to():
-    """On one device all that is lost is lost behind launches, by their kinds; collectives lose beside any launch."""
+    """On one device, lost seconds are attributed to the kinds of launches.
+
+    Collectives lose time beside any launch.
+    """
     outcome = outcome_of(Chain("data_parallel", (1,), 1))
     job = Background("job", 1, (Launch(0.3, 1.0, "forward"), Launch(0.9, 1.0, "step")))
     found = collocate(outcome, job, Collocation(priority=False))
@@ -231,7 +256,7 @@ def test_what_the_foreground_lost_its_time_to():
 
 
 def test_without_priority_both_go_on_at_the_same_pace():
-    """Two jobs that need a whole device each take twice as long each."""
+    """Two jobs that each need a whole device take twice as long."""
     outcome = outcome_of(Chain("data_parallel", (1,), 1))
     found = collocate(outcome, Background.even("job", 1, 1.0, 0.1), Collocation(priority=False))
     assert found.slowdown == pytest.approx(2)
@@ -239,7 +264,7 @@ def test_without_priority_both_go_on_at_the_same_pace():
 
 
 def test_interference_beyond_shares():
-    """Both are slowed while they compute beside each other."""
+    """Both jobs slow down while they compute at the same time."""
     outcome = half_used(outcome_of(GPU), 0.5)
     found = collocate(outcome, Background("job", 1, (Launch(0.1, 1.0),)), Collocation(compute_slowdown=1.25))
     assert found.slowdown == pytest.approx(1.25)
@@ -247,14 +272,20 @@ def test_interference_beyond_shares():
 
 
 def exposed(slowdown_limit=float("inf")):
-    """A data-parallel run whose all-reduce takes longer than its compute, with a background."""
+    """A data-parallel run with a background job.
+
+    Its all-reduce takes longer than its compute.
+    """
     outcome = outcome_of(Chain("data_parallel", (2,), 2, SLOW), weights_bytes=6e6, repeats=12)
     rules = Collocation(beside=False, slowdown_limit=slowdown_limit, launch_s=0.01)
     return outcome, collocate(outcome, Background.even("job", 1, 1.0), rules, devices=(0, 1))
 
 
 def test_a_collective_takes_twice_as_long_beside_a_background_and_as_long_as_alone_once_that_is_seen():
-    """DeepPool, section 5."""
+    """A collective takes twice as long beside a background job, until it is paused.
+
+    See DeepPool, section 5.
+    """
     outcome, found = exposed()
     reduce_s = steady_state(outcome).period_s - 3
     assert found.steady[1].period_s == pytest.approx(3 + 2 * reduce_s, rel=0.01)
@@ -266,7 +297,7 @@ def test_a_collective_takes_twice_as_long_beside_a_background_and_as_long_as_alo
 
 
 def test_launches_that_were_given_to_the_device_go_first():
-    """The foreground waits for all of them."""
+    """The foreground waits for all queued launches."""
     outcome = outcome_of(Chain("gpipe", (1, 1), 1, SLOW))
     rules = replace(GAPS, launch_s=0.1)
     few, many = (collocate(outcome, Background.even("job", 1, 1.0), replace(rules, outstanding=k)) for k in (1, 20))
@@ -274,7 +305,10 @@ def test_launches_that_were_given_to_the_device_go_first():
 
 
 def test_devices_that_the_foreground_does_not_use_are_the_backgrounds():
-    """As in a static partition of the cluster."""
+    """Devices that the foreground does not use run only the background job.
+
+    This is a static partition of the cluster.
+    """
     chain = Chain("data_parallel", (2,), 2, (Level("server", 4, 1e30),))
     outcome = outcome_of(chain)
     assert outcome.costs.cluster.devices == 4
@@ -286,7 +320,10 @@ def test_devices_that_the_foreground_does_not_use_are_the_backgrounds():
 
 
 def test_the_trace_shows_both(outcome):
-    """Read again it is the same; its spans are where launches were, and the foreground's events those of the slowed run."""
+    """The trace survives a round trip through JSON, and shows both jobs.
+
+    Its spans are those of launches, and its events those of the slowed run.
+    """
     found = collocate(outcome, JOB, GAPS)
     trace = Trace.from_json(found.trace.to_json())
     assert trace == found.trace
@@ -300,7 +337,7 @@ def test_the_trace_shows_both(outcome):
 
 
 def test_demands_by_hand():
-    """By what the layer does at its best size, or by the bytes of its weights."""
+    """Demand follows from a layer's best size, or from the bytes of its weights."""
     costs = outcome_of(Chain("data_parallel", (1,), 1), weights_bytes=8e9).costs
     profile = costs.profile
     layer = replace(profile.layers[0], forward_s=(1.0, 1.0, 1.0, 2.0), backward_s=(2.0, 2.0, 4.0, 8.0))
@@ -313,7 +350,10 @@ def test_demands_by_hand():
 
 
 def test_an_instruction_layer_by_layer():
-    """Fractions sum to one; a backward goes from the last layer to the first, and its buckets are parts of it."""
+    """Fractions of layers sum to one, and a backward runs from last to first layer.
+
+    Buckets are parts of a backward.
+    """
     case = Chain("data_parallel", (2,), 2, layers=3, buckets=True).case(backward_s=(1.0, 2.0, 5.0))
     outcome = play(case.program, case.costs, 2)
     unrolled = Unrolled(outcome.layout, outcome.costs)
@@ -325,7 +365,10 @@ def test_an_instruction_layer_by_layer():
 
 
 def test_a_run_on_one_device_as_a_background():
-    """Its forwards, backwards and steps; of a ragged batch all of them."""
+    """A background job has the forwards, backwards and steps of a run on one device.
+
+    A ragged batch counts with all its microbatches.
+    """
     outcome = outcome_of(Chain("data_parallel", (1,), 2, layers=2, samples=(2, 1)))
     job = background_of(outcome, "mine")
     assert (job.name, job.samples) == ("mine", 3)
@@ -352,6 +395,6 @@ def test_a_run_on_one_device_as_a_background():
     ],
 )
 def test_what_is_refused(wrong, match):
-    """By name."""
+    """Invalid arguments are refused by name."""
     with pytest.raises(InputError, match=match):
         wrong()

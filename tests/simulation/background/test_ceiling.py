@@ -1,4 +1,4 @@
-"""A background beside a plan of any strategy: the run ends, and both jobs together do no more than the hardware gives."""
+"""A background job beside plans of every strategy: runs end, within the hardware."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +14,7 @@ from hocket.errors import InternalError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.background.background_job import alone
 from hocket.planning.predict.predict import played
-from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.make_plan import make_plan
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.simulation.background.background import background_of, collocate
@@ -35,7 +35,10 @@ CHOICES, REPEATS = 3, 3
 
 
 def profile(shares=(0.4, 1.0, 0.6, 0.5)):
-    """Layers that use shares of a GPU with one sample: up to 1 / share samples take no longer together."""
+    """Layers that use shares of a GPU with one sample.
+
+    Up to 1 / share samples together take no longer.
+    """
     plain = chain(len(shares), device_type=GPU, weights_bytes=1e6)
 
     def layer(one, share):
@@ -51,7 +54,10 @@ PROFILE = profile()
 
 @cache
 def runs(name: str) -> tuple[SimulationResult, ...]:
-    """Runs of a strategy's first choices on two GPUs, and of one that swaps where the strategy can."""
+    """Runs of a strategy's first candidates on two GPUs.
+
+    A plan that swaps is added if the strategy allows it.
+    """
     situation = SearchSpace(PROFILE, CLUSTER, 8)
     plans = []
     for choice, _ in zip(strategy(name).choices(situation), range(CHOICES), strict=False):
@@ -64,10 +70,10 @@ def runs(name: str) -> tuple[SimulationResult, ...]:
 
 
 class Watched(BackgroundReplay):
-    """A replay that notes how fast both jobs are on each device, from when to when."""
+    """A replay that records the pace of both jobs on each device over time."""
 
     def run(self):
-        """Play it, and close what is noted."""
+        """Replay with empty records."""
         self.noted = []
         self._open = {}
         super().run()
@@ -82,7 +88,10 @@ class Watched(BackgroundReplay):
 
 @pytest.mark.parametrize("name", members())
 def test_without_a_background_the_replay_is_the_run(name):
-    """Of every strategy of the registry, links and devices with several compute lanes shared as in the kernel."""
+    """Without a background job the replay equals the run, for every strategy.
+
+    Links, and devices with several compute lanes, are shared as in the kernel.
+    """
     for run in runs(name):
         replay = BackgroundReplay(run, SHORT, Collocation(), ())
         replay.run()
@@ -95,7 +104,10 @@ def test_without_a_background_the_replay_is_the_run(name):
     "rules", [Collocation(), Collocation(beside=False), Collocation(priority=False, outstanding=2)]
 )
 def test_every_strategy_ends_beside_a_background(name, rules):
-    """Of every strategy of the registry: each node runs, behind what it waits for, and both jobs go on."""
+    """Every strategy ends beside a background job, in the order of dependencies.
+
+    Both jobs make progress.
+    """
     for run in runs(name):
         found = collocate(run, SHORT, rules)
         after, unrolled = found.foreground, Unrolled(run.layout, run.costs)
@@ -120,8 +132,10 @@ JOBS = st.lists(st.builds(Launch, st.floats(0.02, 0.5), st.floats(0.1, 1.0)), mi
 @examples(60)
 @given(st.sampled_from(members()), JOBS, RULES, st.integers(0, 3))
 def test_two_jobs_do_no_more_in_any_window_than_the_better_one_alone(name, launches, rules, which):
-    """Work is seconds alone times utilization alone. On a device, in any window of time, both jobs' work is at most the window times
-    the greater utilization: so it is at every moment, and of whole runs as well."""
+    """Both jobs' work in a window is at most the window times the greater utilization.
+
+    Work is seconds alone times utilization alone. The bound holds at every moment, and for whole runs.
+    """
     run = runs(name)[which % len(runs(name))]
     job = Background("job", 1, tuple(launches))
     replay = Watched(run, job, rules, range(2))
@@ -153,8 +167,10 @@ def test_two_jobs_do_no_more_in_any_window_than_the_better_one_alone(name, launc
     st.booleans(),
 )
 def test_samples_of_both_are_at_most_those_of_the_better_one(shares, ours, theirs, priority):
-    """Two jobs with one model: devices train at most what they do with the background alone, or with the foreground if it were never
-    idle, whichever is more."""
+    """Two jobs of one model together train at most as fast as the better job alone.
+
+    The foreground is counted as if it were never idle.
+    """
     model = profile(tuple(shares))
     cluster = replace(CLUSTER, levels=(Level("server", 1, 1e9),))
     run = played(alone(model, cluster, ours), model, 12)
@@ -167,7 +183,10 @@ def test_samples_of_both_are_at_most_those_of_the_better_one(shares, ours, their
 
 @given(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0.01, 1), st.booleans())
 def test_rates_stay_below_the_ceiling(mean, its_mean, demand, need, priority):
-    """Whatever both need at the moment; and with priority a launch that begins slows the foreground by nothing."""
+    """Rates stay below the ceiling for any demands.
+
+    With priority, a launch that begins does not slow the foreground down.
+    """
     rules, ceiling = Collocation(priority=priority), Ceiling.of(mean, its_mean)
     share = rules.share(demand, need, ceiling)
     if share > 0:
@@ -179,7 +198,7 @@ def test_rates_stay_below_the_ceiling(mean, its_mean, demand, need, priority):
 
 
 def test_a_replay_that_waits_for_nothing_ends_with_the_state():
-    """A node that nobody sets free: an error that names it, at once, however long the background could go on."""
+    """A node that is never released leads at once to an error that names it."""
     run = runs("gpipe")[0]
     replay = BackgroundReplay(run, SHORT, Collocation(), range(2))
     replay.waits[-1] += 1
@@ -188,7 +207,7 @@ def test_a_replay_that_waits_for_nothing_ends_with_the_state():
 
 
 def test_a_replay_that_is_held_up_for_ever_ends_with_the_state():
-    """Layers that get no rate beside launches that follow each other: an error once the derived bound has passed."""
+    """Layers without progress lead to an error after the derived bound."""
     run = runs("data_parallel")[0]
 
     class Greedy(Collocation):
@@ -203,7 +222,10 @@ def test_a_replay_that_is_held_up_for_ever_ends_with_the_state():
 
 
 def test_on_a_processor_a_small_microbatch_leaves_nothing_of_a_core():
-    """What it takes longer its threads are busy with: shares are of processors of other kinds."""
+    """A small microbatch leaves no share of a processor core to a background job.
+
+    On a processor, threads are busy for all the extra seconds.
+    """
     case = Chain("data_parallel", (1,), 1).case()
     layer = replace(case.costs.profile.layers[0], forward_s=(1.0,) * 4, backward_s=(1.0,) * 4)
     costs = replace(case.costs, profile=replace(case.costs.profile, layers=(layer,)), columns=None)

@@ -25,7 +25,7 @@ class Queue:
         self.size = schedule(*self.arrays, self.size, slot, at_s, order)
 
     def drain(self) -> list[int]:
-        """All slots in the order of their events."""
+        """Remove all events; return their slots in order."""
         found = []
         while self.size:
             found.append(self.arrays[0][0])
@@ -35,7 +35,7 @@ class Queue:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=60))
 def test_events_come_in_the_order_of_time_then_of_scheduling(changes: list[tuple[int, int]]) -> None:
-    """However slots are set and moved, they come out as sorting by (time, order of scheduling) says."""
+    """Events are ordered by (time, order of scheduling), also after moves."""
     queue, latest = Queue(10), {}
     for order, (slot, at_s) in enumerate(changes):
         queue.put(slot, float(at_s), order)
@@ -44,7 +44,7 @@ def test_events_come_in_the_order_of_time_then_of_scheduling(changes: list[tuple
 
 
 def test_ties_go_to_who_was_scheduled_first() -> None:
-    """Three events at one time come in the order in which they were scheduled, not by their slot."""
+    """Events at the same time are ordered by scheduling, not by slot."""
     queue = Queue(3)
     for order, slot in enumerate((2, 0, 1)):
         queue.put(slot, 1.0, order)
@@ -53,8 +53,8 @@ def test_ties_go_to_who_was_scheduled_first() -> None:
 
 
 def test_a_run_whose_events_do_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that gives the same event again and again: after as many turns as there can be, an error that names the program."""
+    """A queue that repeats an event for ever leads to an error that names the program."""
     case = Chain("gpipe", (1, 1), 2).case()
     monkeypatch.setattr(kernel, "take", lambda heap, where, time, rank, size: size)
-    with pytest.raises(InternalError, match=r"gpipe .* goes on for ever: \d+ of \d+ nodes are over"):
+    with pytest.raises(InternalError, match=r"gpipe .* does not end: \d+ of \d+ nodes have ended"):
         play(case.program, case.costs, 2, engine="python")

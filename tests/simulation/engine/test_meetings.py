@@ -1,4 +1,7 @@
-"""Waits for the slowest replica: formulas against draws, and simulated iterations against runs with drawn seconds."""
+"""Waits for the slowest replica, against random draws.
+
+Formulas are compared with draws, and simulated iterations with runs of drawn seconds.
+"""
 
 from dataclasses import replace
 from math import pi, sqrt
@@ -46,7 +49,10 @@ DEVIATIONS = st.floats(0.0, 3.0)
 @examples(30)
 @given(st.floats(-3, 3), DEVIATIONS, DEVIATIONS)
 def test_the_later_of_two_is_what_draws_say(apart_s: float, first: float, second: float) -> None:
-    """Mean and variance of the later of two independent normal times, whichever is named first."""
+    """Mean and variance of the later of two normal times are those of draws.
+
+    The order of the two does not matter.
+    """
     rng = np.random.default_rng(1)
     drawn = np.maximum(rng.normal(10.0, first, 100_000), rng.normal(10.0 + apart_s, second, 100_000))
     mean, var = later(10.0, first**2, 10.0 + apart_s, second**2, *tails())
@@ -59,7 +65,10 @@ def test_the_later_of_two_is_what_draws_say(apart_s: float, first: float, second
 @examples(20)
 @given(st.lists(st.tuples(st.sampled_from((0.0, 0.5, 2.0)), st.sampled_from((0.3, 1.0))), min_size=1, max_size=6))
 def test_the_last_of_several_is_what_draws_say(members: list[tuple[float, float]]) -> None:
-    """Members of unlike means and deviations: what draws say, but for the error of joining two by two; never before the latest mean."""
+    """The last of several members is that of draws, and never before the latest mean.
+
+    The tolerance covers the error of merging members two by two.
+    """
     members = sorted(members)
     rng = np.random.default_rng(2)
     drawn = np.max([rng.normal(mean, deviation, 40_000) for mean, deviation in members], axis=0)
@@ -71,7 +80,7 @@ def test_the_last_of_several_is_what_draws_say(members: list[tuple[float, float]
 
 
 def test_one_member_may_stand_for_many() -> None:
-    """Eight copies of one arrival are eight alike arrivals."""
+    """Eight copies of one arrival equal eight equal arrivals."""
     numbers = (*slowest(8), *tails())
     one = last_arrival(0, 8, [0, 1], [0], [1.0], [0.25], numbers)
     assert one == last_arrival(0, 1, [0, 8], list(range(8)), [1.0] * 8, [0.25] * 8, numbers)
@@ -80,7 +89,10 @@ def test_one_member_may_stand_for_many() -> None:
 
 @pytest.mark.parametrize("chain", CHAINS, ids=IDS[: len(CHAINS)])
 def test_replicas_take_what_drawn_runs_take(chain: Chain) -> None:
-    """Where replicas alone meet, an iteration takes the mean of brute-force runs with drawn seconds, to 0.2 %."""
+    """An iteration takes the mean of runs with drawn seconds, within 0.2 %.
+
+    Only replicas meet in these programs.
+    """
     case = chain.case(weights_bytes=1e6)
     mean, expected = play(case.program, case.costs, 16), play(case.program, varying(case, SHARE).costs, 16)
     drawn_s = mean_iteration_s(mean, SHARE)
@@ -89,7 +101,10 @@ def test_replicas_take_what_drawn_runs_take(chain: Chain) -> None:
 
 @pytest.mark.parametrize("chain", PIPELINES, ids=IDS[len(CHAINS) :])
 def test_pipelines_of_replicas_come_nearer_to_drawn_runs(chain: Chain) -> None:
-    """Waits for messages are not expected, so that predictions stay below drawn runs; those for replicas are at least a third of the rest."""
+    """Predictions of pipelines are nearer to drawn runs than mean seconds, not above.
+
+    Waits for messages are not predicted. Waits for replicas are at least a third of the difference.
+    """
     case = chain.case(weights_bytes=1e6)
     mean, expected = play(case.program, case.costs, 16), play(case.program, varying(case, SHARE).costs, 16)
     drawn_s = mean_iteration_s(mean, SHARE)
@@ -100,7 +115,7 @@ def test_pipelines_of_replicas_come_nearer_to_drawn_runs(chain: Chain) -> None:
 
 @pytest.mark.parametrize("r", [2, 4])
 def test_an_update_of_replicas_waits_by_order_statistics(r: int) -> None:
-    """Two microbatches for each of r replicas: the mean, and the deviation of their sum times what the slowest of r has."""
+    """The wait is the deviation of a replica's sum, times that of the slowest of r."""
     case = Chain("data_parallel", (r,), 2 * r, LINKS).case(forward_s=1.0, backward_s=2.0)
     before, after = (
         steady_state(play(case.program, costs, 8)).iteration_s for costs in (case.costs, varying(case, 0.1).costs)
@@ -112,7 +127,7 @@ def test_an_update_of_replicas_waits_by_order_statistics(r: int) -> None:
 
 
 def test_replicas_of_unlike_pace_wait_for_the_slow_one_alone() -> None:
-    """Where one replica has more to do than the others' deviations make up, nothing is added."""
+    """A replica with much more work than the others adds no wait."""
     case = Chain("data_parallel", (3,), 7, LINKS).case()
     before, after = (
         steady_state(play(case.program, costs, 9)).iteration_s for costs in (case.costs, varying(case, 0.05).costs)
@@ -123,7 +138,10 @@ def test_replicas_of_unlike_pace_wait_for_the_slow_one_alone() -> None:
 @given(st.sampled_from((*CHAINS, *PIPELINES)), st.floats(0.001, 0.2), st.floats(1.0, 3.0))
 @examples(25)
 def test_more_variance_is_never_faster(chain: Chain, share: float, more: float) -> None:
-    """Without variance the run is the mean run; with more of it every node ends later or at once."""
+    """With more variance every node ends at the same time or later.
+
+    Without variance the run is the mean run.
+    """
     case = chain.case(weights_bytes=1e6)
     none, some, most = (play(case.program, varying(case, s).costs, 6) for s in (0.0, share, share * more))
     assert np.array_equal(none.end_s, play(case.program, case.costs, 6).end_s)
@@ -134,7 +152,7 @@ def test_more_variance_is_never_faster(chain: Chain, share: float, more: float) 
 
 @pytest.mark.parametrize("chain", [*CHAINS, *PIPELINES], ids=IDS)
 def test_both_kernels_expect_the_same(chain: Chain) -> None:
-    """The compiled kernel gives the plain one's times, bit by bit, where seconds vary."""
+    """The compiled kernel gives the plain kernel's times, bit by bit."""
     if kernel.compiled() is None:
         pytest.skip("numba is not installed")
     case = varying(chain.case(), SHARE)
@@ -145,7 +163,10 @@ def test_both_kernels_expect_the_same(chain: Chain) -> None:
 
 @pytest.mark.parametrize("chain", [*CHAINS, *PIPELINES], ids=IDS)
 def test_arrivals_are_the_last_computation_of_each_lane(chain: Chain) -> None:
-    """By collective and lane the last compute node among all that set it free, found from the other end of the edges."""
+    """Arrivals are the last compute nodes of each lane before each collective.
+
+    The test follows the edges from the other end.
+    """
     case = chain.case()
     layout = lay_out(case.program, 6)
     nodes, lanes = Unrolled(layout, case.costs), layout.skeleton.lanes
@@ -167,7 +188,7 @@ def test_arrivals_are_the_last_computation_of_each_lane(chain: Chain) -> None:
 
 
 def test_a_background_job_leaves_the_waits_as_they_are() -> None:
-    """The replay of a run with waits for the slowest, on no device with a background, is that run."""
+    """A replay without a background keeps the waits for the slowest replica."""
     case = varying(Chain("data_parallel", (2,), 4, LINKS, layers=4, buckets=True).case(), SHARE)
     outcome = play(case.program, case.costs, 5)
     assert outcome.late_s.max() > 0
@@ -177,7 +198,7 @@ def test_a_background_job_leaves_the_waits_as_they_are() -> None:
 
 
 def test_figures_without_deviations_cost_nothing() -> None:
-    """A profile that knows no deviations leaves all tables empty."""
+    """A profile without deviations leaves all tables empty."""
     case = Chain("data_parallel", (2,), 4, LINKS).case()
     assert not case.costs.varies
     zero = replace(case.costs.profile, whole_forward_std_s=(0.0,) * 4, whole_backward_std_s=(0.0,) * 4)

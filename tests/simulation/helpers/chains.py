@@ -1,4 +1,4 @@
-"""Small programs on uniform chains, with their costs, for the tests of the simulator."""
+"""Small programs on uniform chains, with their costs."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +22,13 @@ class Case:
 
     @property
     def cluster(self) -> Cluster:
-        """What it runs on."""
+        """The cluster of the costs."""
         return self.costs.cluster
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of layers on stages of given widths; one layer a stage unless `layers` says more."""
+    """A chain of layers on stages of given widths, by default one layer a stage."""
 
     strategy: str
     widths: tuple[int, ...]
@@ -46,7 +46,7 @@ class Chain:
     device_type: str = "cpu-core"
 
     def case(self, **figures: Any) -> Case:
-        """Build it; `figures` go to the synthetic chain."""
+        """Build the program and its costs; `figures` go to the synthetic chain."""
         stages = len(self.widths) * self.rounds
         profile = chain(stages * self.layers, device_type=self.device_type, **figures)
         starts = [sum(self.widths[:s]) for s in range(len(self.widths))]

@@ -1,4 +1,4 @@
-"""Runs with drawn seconds: a brute-force oracle of what a plan takes on average where seconds of computation vary."""
+"""Runs with drawn seconds: brute-force means of iterations with varying compute."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tests.simulation.helpers.chains import Case
 
 
 def varying(case: Case, share: float) -> Case:
-    """The case where the undivided model's forward and backward deviate by a share of their mean."""
+    """The case with a deviation of forward and backward, as a share of their mean."""
     profile = case.costs.profile
     columns = [[share * sum(row) for row in zip(*rows, strict=True)] for rows in (
         [layer.forward_s for layer in profile.layers],
@@ -22,9 +22,10 @@ def varying(case: Case, share: float) -> Case:
 
 
 def mean_iteration_s(outcome: SimulationResult, share: float, draws: int = 4000, seed: int = 0) -> float:
-    """Mean seconds of a batch over drawn runs of what was played with mean seconds, on links and cores that nothing shares.
+    """Mean seconds of a batch over runs with drawn seconds.
 
-    Every node begins when all that it waits for is over. Microbatches have one sample.
+    The drawn runs follow the nodes of a simulated run. Links and cores are not shared, every node begins when all
+    nodes that it waits for have ended, and microbatches have one sample.
     """
     rng, nodes = np.random.default_rng(seed), Unrolled(outcome.layout, outcome.costs)
     profile = outcome.costs.profile

@@ -1,4 +1,4 @@
-"""What lies on hosts and what moves, over the time of a run."""
+"""Host memory and bytes in transit, over the time of a run."""
 
 import pytest
 
@@ -16,7 +16,10 @@ ROOM = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=5e8
 
 
 def test_hosts_and_what_moves() -> None:
-    """A run ends with what it began with on hosts and nothing on its way; never more than is proved; what moves adds up to all swaps."""
+    """A run ends with its initial host memory and without bytes in transit.
+
+    Host memory never exceeds the proven bound. Bytes in transit reach at least the largest swapped value.
+    """
     best = search(MODEL, ROOM, PlanRequest(4)).best
     assert best.plan.swap is not None
     found, outcome = host_course_of(best.plan, MODEL), played(best.plan, MODEL)
@@ -38,6 +41,6 @@ def test_hosts_and_what_moves() -> None:
 
 
 def test_what_does_not_swap_has_none() -> None:
-    """Nothing to draw."""
+    """A plan without swaps has no host memory to draw."""
     plan = search(MODEL, Cluster("one", (Level("server", 2, 10e9),), "v100-16gb"), PlanRequest(4)).best.plan
     assert host_course_of(plan, MODEL) is None

@@ -1,4 +1,4 @@
-"""Balanced cuts against brute force: every way to cut a short chain, priced by hand."""
+"""Balanced cuts against brute force over every way to cut a short chain."""
 
 from itertools import combinations, pairwise
 
@@ -13,7 +13,7 @@ from hocket.strategies.base.balance import MAX_PLACES, Balancer, border_bytes, r
 
 
 def bottleneck_s(profile: ModelProfile, ends: tuple[int, ...], price: list[float]) -> float:
-    """The slowest run: its layers' seconds, and one price a byte for both of its borders."""
+    """Cost of the slowest run: its seconds and the prices of its boundaries."""
     seconds = [layer.forward_s[0] + layer.backward_s[0] for layer in profile.layers]
     border = border_bytes(profile, 1)
     found = []
@@ -29,7 +29,10 @@ def bottleneck_s(profile: ModelProfile, ends: tuple[int, ...], price: list[float
     data=st.data(),
 )
 def test_a_cut_is_as_good_as_the_best_of_all(n: int, data: st.DataObject) -> None:
-    """For every number of stages and any prices of the borders nothing is faster; stages are whole and in order."""
+    """No cut is faster, for every number of stages and any prices.
+
+    Stages are whole and in order.
+    """
     values = st.lists(st.sampled_from([0.5, 1.0, 2.0, 5.0]), min_size=n, max_size=n)
     profile = chain(n, forward_s=data.draw(values), backward_s=data.draw(values), activation_bytes=data.draw(values))
     price = data.draw(st.lists(st.sampled_from([0.0, 0.1, 1.0, 3.0]), min_size=n, max_size=n))
@@ -56,7 +59,10 @@ def test_a_high_price_moves_the_cut_to_where_little_crosses() -> None:
 
 
 def test_prices_follow_from_the_profile_and_reach_from_none_to_all() -> None:
-    """The highest makes the widest border cost as much as the whole model; without any bytes there is one price."""
+    """Prices range from zero to the cost of the whole model at the widest boundary.
+
+    A model without bytes over its cuts has one price.
+    """
     profile = chain(4, activation_bytes=[1e6, 3e6, 1e6, 1e6])
     prices = Balancer(profile, 1).prices
     assert prices[0] == 0
@@ -79,7 +85,10 @@ def test_bytes_over_a_border(n: int, seed: int) -> None:
 
 
 def test_long_models_are_cut_where_little_crosses() -> None:
-    """More layers than places: every place is the narrowest of its span, and stages stay balanced."""
+    """A model with more layers than places is cut at the narrowest place of each span.
+
+    Stages stay balanced.
+    """
     n = 4 * MAX_PLACES
     wide = [1e6 if i % 4 else 1e3 for i in range(n)]
     balancer = Balancer(chain(n, activation_bytes=wide), 1)

@@ -1,4 +1,7 @@
-"""What strategies say where they have no choice: always something, and a batch that is named does have one."""
+"""Missing conditions of strategies without candidates.
+
+Every strategy names a condition, and a suggested batch has a candidate.
+"""
 
 import re
 from itertools import product
@@ -15,14 +18,14 @@ from hocket.strategies.base.strategy import members, missing, strategy
 
 
 def of(devices: int, layers: int, batch_size: int, sizes: tuple[int, ...], shard: str | None = None) -> SearchSpace:
-    """Devices that are all alike, and a model whose layers are."""
+    """Equal devices, and a model of equal layers."""
     profile = chain(layers, microbatch_sizes=sizes, device_type="cpu-core")
     return SearchSpace(profile, Cluster("c", (Level("server", devices, 1e9),), "cpu-core"), batch_size, shard=shard)
 
 
 @pytest.mark.parametrize("name", members())
 def test_who_has_no_choice_says_what_is_missing(name: str) -> None:
-    """And a batch that is named has one."""
+    """A strategy without candidates says why, and a suggested batch has a candidate."""
     for shard, devices, layers, batch_size, sizes in product(
         (None, "none", "optimizer", "full"), (1, 2, 5), (1, 2, 4), (1, 5, 8, 200), ((8,), (5,), (1, 4))
     ):
@@ -46,18 +49,18 @@ def test_who_has_no_choice_says_what_is_missing(name: str) -> None:
             4,
             6,
             "tick_tock: no choice for 4 devices and a batch of 7: a batch is 1 microbatch of 7 samples, or 3 of 3; every replica of both "
-            "waves has as many of them: a multiple of 2 x the devices that are used; take other sizes of microbatches (hocket profile "
+            "waves needs equally many: a multiple of 2 x the devices in use; use other microbatch sizes (hocket profile "
             "-b), or a batch of 12, 4 of 3",
         ),
-        ("waves", 2, 6, "waves are two, each with as many of them; take other sizes"),
-        ("waves", 1, 6, "waves: no choice for 1 device and a batch of 7: it takes two devices or more"),
-        ("interleaved", 4, 3, "the model has 3 layers; it takes 4 or more"),
-        ("flush", 4, 1, "the model has 1 layer; it takes 2 or more"),
-        ("harmony", 5, 6, "each of 5 devices takes one or more; take other sizes of microbatches (hocket profile -b), or a batch of 15, 5"),
+        ("waves", 2, 6, "two waves are needed, with equally many each; use other microbatch sizes"),
+        ("waves", 1, 6, "waves: no choice for 1 device and a batch of 7: two or more devices are needed"),
+        ("interleaved", 4, 3, "the model has 3 layers; 4 or more are needed"),
+        ("flush", 4, 1, "the model has 1 layer; 2 or more are needed"),
+        ("harmony", 5, 6, "each of 5 devices needs one or more; use other microbatch sizes (hocket profile -b), or a batch of 15, 5"),
     ],
 )  # fmt: skip
 def test_a_search_says_it(name: str, devices: int, layers: int, said: str) -> None:
-    """Where one strategy was asked for, and has no choice."""
+    """A search with one strategy without candidates is refused with the condition."""
     one = of(devices, layers, 7, (3, 7))
     with pytest.raises(RefusedError, match=re.escape(said)):
         _ = search(one.profile, one.cluster, PlanRequest(one.batch_size, strategies=(name,))).best

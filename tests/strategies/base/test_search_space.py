@@ -1,4 +1,7 @@
-"""What is offered to the planner: whole models on real devices, the same whatever the links, thrift only where it helps."""
+"""Candidates of strategies: whole models on real devices, independent of links.
+
+Variants that save memory are offered only as a fallback.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -42,7 +45,7 @@ def cluster(*widths: int, rate: float = 1e9) -> Cluster:
 
 
 def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> SearchSpace:
-    """Four devices if nothing else is said."""
+    """Search space of a profile and a batch, on four devices by default."""
     return SearchSpace(profile, cluster(*(widths or (4,))), batch_size)
 
 
@@ -54,7 +57,10 @@ def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8
 def test_a_choice_is_the_whole_model_on_devices_that_are_there(
     name: str, layers: int, widths: tuple[int, ...], batch_size: int
 ) -> None:
-    """Every layer once and in order; devices of the cluster, each once a stage; buckets of all layers; no choice twice."""
+    """Candidates have every layer once and in order, on devices of the cluster.
+
+    Each device occurs once in a stage, buckets have all layers, and no candidate occurs twice.
+    """
     offered = list(OFFERS[name](situation(chain(layers, device_type="cpu-core"), *widths, batch_size=batch_size)))
     devices = cluster(*widths).devices
     for choice in offered:
@@ -72,14 +78,17 @@ def test_a_choice_is_the_whole_model_on_devices_that_are_there(
 
 
 def test_every_depth_and_width() -> None:
-    """Six devices and six layers: all p * d <= 6 with p >= 2, for both microbatch sizes."""
+    """Six devices and six layers: all depths p >= 2 and widths d with p * d <= 6.
+
+    This holds for both microbatch sizes.
+    """
     offered = pipelines(situation(PROFILE, 6, batch_size=12))
     shapes = {(len(c.stages), len(c.stages[0].devices), c.microbatch_size) for c in offered}
     assert shapes == {(p, d, b) for p in range(2, 7) for d in range(1, 4) for b in (1, 2) if p * d <= 6}
 
 
 def test_replicas_stand_side_by_side() -> None:
-    """Stage s has the devices from s * d on, so that its all-reduce stays inside where it can."""
+    """Stage s has the devices from s * d on, so that all-reduces stay inside servers."""
     for choice in pipelines(situation(PROFILE, 2, 2)):
         width = len(choice.stages[0].devices)
         assert [d for stage in choice.stages for d in stage.devices] == list(range(width * len(choice.stages)))
@@ -95,14 +104,17 @@ def test_the_same_is_offered_whatever_the_links(rate: float, widths: tuple[int, 
 
 
 def test_cuts_for_dear_and_for_cheap_links() -> None:
-    """A wide border in the middle of a chain: one of the cuts avoids it, one balances the compute."""
+    """A wide boundary in the middle: one cut avoids it, another balances the compute."""
     profile = chain(4, activation_bytes=[1e6, 1e9, 1e6, 1e6], microbatch_sizes=(1,), device_type="cpu-core")
     cuts = {choice.stages[0].layers for choice in pipelines(situation(profile, 2))}
     assert {(0,), (0, 1)} <= cuts
 
 
 def test_thrift_is_the_same_in_less_memory() -> None:
-    """Recomputation of the same stages, of ever more of them; fewer inputs in flight, ever fewer; nothing thrifty is offered by itself."""
+    """Variants recompute more and more stages, or have ever fewer inputs in flight.
+
+    No variant that saves memory is a candidate by itself.
+    """
     for offer in (replicas, OFFERS["pipelines that save"]):
         for choice in offer(situation()):
             count = len(choice.stages)
@@ -117,7 +129,10 @@ def test_thrift_is_the_same_in_less_memory() -> None:
 
 
 def test_interleavings_go_round_the_devices() -> None:
-    """Stage s stands on the devices of stage s mod p, v times round; microbatches divide by p x d."""
+    """Stage s is on the devices of stage s mod p, in v passes.
+
+    Microbatches are divisible by p x d.
+    """
     offered = list(interleavings(situation(chain(8, device_type="cpu-core"), 4)))
     assert {len(c.stages) // len({s.devices for s in c.stages}) for c in offered} == {2, 4}
     for choice in offered:
@@ -127,7 +142,7 @@ def test_interleavings_go_round_the_devices() -> None:
 
 
 def test_replicas_without_common_factors() -> None:
-    """The partitioner's best may repeat itself only after very many microbatches: then one that repeats soon is there too."""
+    """A partition with too long a period is followed by one with a short period."""
     profile = chain(
         12,
         forward_s=[1.0, 2.7, 1.9, 0.3, 4.1, 1.3, 0.9, 2.2, 3.1, 0.7, 1.7, 2.9],
@@ -142,7 +157,10 @@ def test_replicas_without_common_factors() -> None:
 
 
 def test_microbatch_sizes() -> None:
-    """Those of the profile that fit the batch and give no more microbatches than people want to read; else the batch whole."""
+    """Microbatch sizes are those of the profile that fit the batch.
+
+    They give at most `MAX_MICROBATCHES` microbatches. Without such a size the whole batch is one microbatch.
+    """
     profile = chain(2, microbatch_sizes=(1, 2, 4, 8), device_type="cpu-core")
     assert situation(profile, batch_size=4).sizes == (1, 2, 4)
     assert situation(profile, batch_size=2 * MAX_MICROBATCHES).sizes == (2, 4, 8)
@@ -159,6 +177,6 @@ def test_microbatch_sizes() -> None:
     ],
 )
 def test_sizes_that_make_no_sense(batch_size: int, sizes: tuple[int, ...], words: str) -> None:
-    """Each is named."""
+    """Invalid sizes are refused, and the message names the place."""
     with pytest.raises(InputError, match=words):
         SearchSpace(PROFILE, cluster(2), batch_size, sizes)

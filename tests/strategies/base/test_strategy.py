@@ -1,4 +1,4 @@
-"""What all strategies share."""
+"""Common parts of all strategies."""
 
 import pytest
 
@@ -27,12 +27,12 @@ from tests.program.helpers.programs import pipeline
     ],
 )
 def test_a_configuration_tells_devices_from_stages(devices: list[tuple[int, ...]], said: str) -> None:
-    """As the papers write it; chunks are no stages of a straight pipeline, for they share devices."""
+    """Configurations as the papers write them; chunks on shared devices are no stages."""
     assert config(tuple(StageShape(own) for own in devices)) == said
 
 
 def test_rounds() -> None:
-    """How many stages one round over the devices has, and how many rounds there are; none where they do not go in turn."""
+    """Stages of one pass over the devices, and passes; 0 if stages do not go in turn."""
 
     def of(*devices: tuple[int, ...]) -> tuple[int, int]:
         return rounds(tuple(StageShape(own) for own in devices))
@@ -48,7 +48,7 @@ def test_rounds() -> None:
     [("flush", 32_769, 1), ("gpipe", 10**30, 1), ("two_bw", 10**9, 1), ("pipedream", 1, 40_000)],
 )
 def test_a_program_beyond_all_use_is_refused(name: str, microbatches: int, replicas: int) -> None:
-    """At once, and not after it has filled the memory: the period that it would have is told."""
+    """A period of too many forwards is refused at once, with its length."""
     last = tuple(range(1, replicas + 1))
     stages = (
         StageShape((0,), targets=(1,), batch=True),
@@ -72,7 +72,7 @@ def test_any_batch_where_the_period_is_one_microbatch() -> None:
     [
         ("pipedream", pipeline((2, 1), shard="full"), 4, "weights of several versions are in use"),
         ("two_bw", pipeline((2, 2), shard="full"), 8, "weights of several versions are in use"),
-        ("flush", pipeline((2, 1), shard="full"), 5, "5 microbatches a batch are no whole rounds of the 2 replicas"),
+        ("flush", pipeline((2, 1), shard="full"), 5, "not divisible into whole rounds of the 2 replicas"),
         (
             "gpipe",
             pipeline((1, 2), tied=((0, 1),), shard="full"),
@@ -83,7 +83,7 @@ def test_any_batch_where_the_period_is_one_microbatch() -> None:
     ],
 )
 def test_what_cannot_be_gathered_for_each_round_is_refused(name, stages, microbatches, why):
-    """With the reason, and a way out."""
+    """Full sharding is refused with a reason if weights cannot be gathered each round."""
     with pytest.raises(RefusedError) as caught:
         compile_strategy(name, stages, microbatches)
     assert why in caught.value.found

@@ -1,4 +1,7 @@
-"""Burst-parallel plans of chains: against brute force, the printed algorithm, limits and refusals."""
+"""Burst-parallel plans of chains, against brute force and the printed algorithm.
+
+Limits and refusals are tested as well.
+"""
 
 from itertools import product
 from math import ceil, inf
@@ -44,7 +47,10 @@ def _comm_s(cluster, before, count, size_bytes, batch):
 
 
 def evaluate(profile, cluster, counts, sizes_bytes, batch=BATCH):
-    """Seconds, GPU-seconds, the largest amplification and bytes of the first device, of one assignment."""
+    """Seconds, GPU-seconds, amplification and bytes of one assignment.
+
+    The amplification is the largest of all layers, the bytes are those of the first device.
+    """
     total = gpu = held = 0.0
     worst = 0.0
     for i, (layer, count) in enumerate(zip(profile.layers, counts, strict=True)):
@@ -83,7 +89,10 @@ def _options(cluster, powers_of_two):
 @given(cases(), st.sampled_from((1.0, 1.3, 2.0, 4.0, None)), st.booleans())
 @examples(150)
 def test_exact_equals_brute_force(case, limit, powers_of_two):
-    """Of all assignments that keep the limit in every layer none is faster, and the plan's own figures are those of its own."""
+    """No assignment within the limit of every layer is faster than the plan.
+
+    The plan's numbers are those of its own assignment.
+    """
     profile, sizes_bytes, cluster = case
     allowed = inf if limit is None else limit * (1 + 1e-9)
     options = _options(cluster, powers_of_two)
@@ -100,7 +109,10 @@ def test_exact_equals_brute_force(case, limit, powers_of_two):
 @given(cases(), st.sampled_from((1.0, 1.1, 1.5, 3.0)), st.sampled_from((1.0, 2.0, None)), st.integers(0, 10))
 @examples(150)
 def test_limits_of_sums_equal_brute_force(case, whole, limit, more_bytes):
-    """The same where the iteration's GPU-seconds and a device's memory are limited; what brute force cannot either is refused."""
+    """Plans equal brute force under limits of GPU-seconds and memory.
+
+    A plan is refused if brute force finds none.
+    """
     profile, sizes_bytes, cluster = case
     options = _options(cluster, True)
     found = list(_all(profile, cluster, sizes_bytes, options))
@@ -121,7 +133,10 @@ def test_limits_of_sums_equal_brute_force(case, whole, limit, more_bytes):
 @given(cases(), st.sampled_from((1.0, 1.5, 2.0)))
 @examples(100)
 def test_printed_without_a_limit_is_exact_and_with_one_is_a_plan(case, limit):
-    """Algorithm 1 as printed finds the optimum where nothing is limited; otherwise its seconds are those of its plan."""
+    """The printed Algorithm 1 is exact without a limit.
+
+    With a limit, its seconds are those of its plan.
+    """
     profile, sizes_bytes, cluster = case
     free = [plan_burst(profile, cluster, BATCH, None, way=way).iteration_s for way in ("printed", "exact")]
     assert free[0] == pytest.approx(free[1])
@@ -135,18 +150,24 @@ def _counts(plan):
 
 
 def test_printed_breaks_its_limit():
-    """The last layer of Algorithm 1 is never tested: it takes 4 devices at 3.3 times the GPU-seconds where the limit is 2."""
+    """Algorithm 1 never tests the last layer, which exceeds the limit.
+
+    The layer gets 4 devices at 3.3 times the GPU-seconds, and the limit is 2.
+    """
     profile = chain([[1, 2, 4, 8], [4, 4.5, 5, 5.5]], [0.0])
     exact, printed = (plan_burst(profile, flat(4), BATCH, 2.0, way=way) for way in ("exact", "printed"))
     assert _counts(printed) == [4, 4]
     assert printed.layers[1].amplification == pytest.approx(4 * 9 / 11)
-    assert any("1 unit above the amplification limit, 3.27" in remark for remark in printed.remarks)
+    assert any("1 unit above the amplification limit: 3.27" in remark for remark in printed.remarks)
     assert _counts(exact) == [4, 2]
     assert exact.layers[1].amplification == pytest.approx(2 * 10 / 11)
 
 
 def test_printed_misses_the_optimum():
-    """The faster way to a state hides a slower one: 8, 2, 2 devices in 36 s where 4, 4, 4 keep the same limit in 24 s."""
+    """A faster path to a state hides a slower one in Algorithm 1.
+
+    It finds 8, 2, 2 devices in 36 s, where 4, 4, 4 keep the same limit in 24 s.
+    """
     profile = chain([[2, 3, 5, 9], [5, 6, 8, 12], [2, 3, 5, 9]], [1.0, 3.0])
     exact, printed = (plan_burst(profile, flat(8), BATCH, 2.0, way=way) for way in ("exact", "printed"))
     assert (_counts(printed), printed.iteration_s) == ([8, 2, 2], pytest.approx(36))
@@ -155,7 +176,7 @@ def test_printed_misses_the_optimum():
 
 
 def test_slower_than_data_parallelism_is_said():
-    """A limit that makes a plan slower than all devices on every layer is no secret."""
+    """A remark says that a limit makes the plan slower than data parallelism."""
     plan = plan_burst(chain([[4, 5, 6, 8]], []), flat(4), BATCH, 1.0)
     assert len(plan.layers[0].devices) == 1
     assert any("slower than data parallelism on 4 devices" in remark for remark in plan.remarks)
@@ -163,7 +184,7 @@ def test_slower_than_data_parallelism_is_said():
 
 
 def test_uneven_shares_are_told_and_decide():
-    """Three devices share eight samples as 3, 3 and 2; the largest decides, and what is kept stays put."""
+    """Three devices share eight samples as 3, 3 and 2, and the largest share decides."""
     plan = plan_burst(chain([[1, 2, 4, 8]], []), flat(3), BATCH, None, powers_of_two=False)
     assert plan.layers[0].devices == (0, 2, 1)
     assert plan.layers[0].comp_s == pytest.approx(6)
@@ -171,7 +192,7 @@ def test_uneven_shares_are_told_and_decide():
 
 
 def test_more_samples_than_profiled_are_never_free():
-    """Beyond the profile seconds are in proportion to its largest size."""
+    """Beyond the profile, seconds are in proportion to its largest size."""
     plan = plan_burst(chain([[1, 2, 4, 9]], []), flat(1), 80, None)
     assert plan.iteration_s == pytest.approx(2 * 90)
     assert any("more than were profiled" in remark for remark in plan.remarks)
@@ -191,7 +212,7 @@ def test_more_samples_than_profiled_are_never_free():
     ],
 )
 def test_what_cannot_be_is_refused(change, place):
-    """One error that names the place."""
+    """Invalid arguments are refused, and the error names the place."""
     profile = chain([[1, 2, 4, 8]], [], [200.0])
     with pytest.raises(InputError) as error:
         plan_burst(profile, flat(4), **{"batch_size": BATCH, **change})
@@ -199,13 +220,16 @@ def test_what_cannot_be_is_refused(change, place):
 
 
 def test_layer_with_weights_that_takes_no_time_is_refused():
-    """Nothing that computes is free."""
+    """A layer with weights and zero seconds is refused."""
     with pytest.raises(InputError, match="layer1"):
         plan_burst(chain([[1, 2, 4, 8], [0, 0, 0, 0]], [1.0], [0.0, 4.0]), flat(2), BATCH)
 
 
 def test_devices_of_a_smaller_set_keep_their_first_samples():
-    """Whatever the two numbers, powers of two apart, every device of the smaller set keeps its whole new share."""
+    """Every device of the smaller set keeps its whole share in the larger set.
+
+    This holds for any two powers of two.
+    """
     for few, many in ((1, 2), (2, 4), (4, 8), (1, 8), (2, 8)):
         before, behind = _samples(32, few), _samples(32, many)
         assert all(behind[device] <= before[device] for device in before)
@@ -214,7 +238,10 @@ def test_devices_of_a_smaller_set_keep_their_first_samples():
 @given(clusters(), st.integers(1, 9), st.booleans())
 @examples(60)
 def test_what_moves_to_other_devices_is_all(cluster, batch, powers_of_two):
-    """Between sets that share no device the busiest link carries the largest shares, over the level that both span."""
+    """Between disjoint sets, the busiest link carries the largest shares.
+
+    The link is one of the level that both sets span.
+    """
     counts = tuple(c for c in _options(cluster, powers_of_two) if c <= batch)
     found = moves_aside(cluster, batch, counts)
     for a, here in enumerate(counts):
@@ -231,7 +258,7 @@ def test_what_moves_to_other_devices_is_all(cluster, batch, powers_of_two):
 
 
 def test_layers_that_share_weights_stay_together():
-    """A tie from the first layer to the third makes them one unit."""
+    """A tie from the first layer to the third makes all three one unit."""
     profile = chain([[1, 2, 4, 8], [5, 5, 5, 5], [1, 2, 4, 8]], [0.0, 0.0], ties=((0, 2),))
     plan = plan_burst(profile, flat(4), BATCH, None)
     assert len({layer.devices for layer in plan.layers}) == 1
@@ -239,7 +266,10 @@ def test_layers_that_share_weights_stay_together():
 
 
 def test_a_layer_pays_for_its_share_of_a_bucket():
-    """Two layers of 30 and 90 bytes in buckets of 60: half of a start-up and a whole one, and all their bytes."""
+    """Layers of 30 and 90 bytes in buckets of 60 pay half of a latency and all of one.
+
+    Both pay for all their bytes.
+    """
     profile = chain([[1, 2, 4, 8]] * 2, [0.0], [30.0, 90.0])
     cluster = flat(2, ring=Link(10.0, 5.0))
     plan = plan_burst(profile, cluster, BATCH, None, counts=(2,), only={0: 2, 1: 2}, bucket_bytes=60.0)

@@ -1,4 +1,7 @@
-"""What `plan_burst` foresees beside the simulated program of its plan: two cost models that share no line."""
+"""Seconds of `plan_burst` against the simulated program of its plan.
+
+The two cost models share no code.
+"""
 
 from dataclasses import replace
 from math import lcm
@@ -19,7 +22,10 @@ BATCH = 8
 
 @st.composite
 def cases(draw):
-    """A chain, devices of its layers, and a switch that never blocks; all-reduces take next to nothing."""
+    """A chain, devices of its layers, and a switch that never blocks.
+
+    All-reduces take nearly no time.
+    """
     layers = draw(st.integers(1, 4))
     sizes_bytes = draw(st.lists(st.sampled_from((1.0, 7.0)), min_size=layers - 1, max_size=layers - 1))
     counts = draw(st.lists(st.sampled_from((1, 2, 4)), min_size=layers, max_size=layers))
@@ -31,8 +37,11 @@ def cases(draw):
 @given(cases())
 @examples(60)
 def test_the_program_takes_what_was_planned(case):
-    """No longer, where devices have a link to each other; as long, where the number of devices changes at most by a factor of two,
-    and only once, so that nothing that is ahead of the rest can hide a transfer."""
+    """The simulated program is at most as slow as planned, on links of its own.
+
+    It is equally fast if the number of devices changes once, by at most a factor of two: then nothing that runs ahead
+    can hide a transfer.
+    """
     profile, only, cluster = case
     plan = plan_burst(profile, cluster, BATCH, None, only=only)
     microbatches = lcm(*(len(run.devices) for run in plan.runs))

@@ -1,4 +1,4 @@
-"""Burst-parallel plans of models with branches: taken apart, against brute force, side by side."""
+"""Burst-parallel plans of models with branches, against brute force."""
 
 from itertools import combinations, pairwise, product
 from math import inf
@@ -40,7 +40,10 @@ def _shape(row):
     ],
 )
 def test_graphs_are_taken_apart(layers, edges, expected):
-    """Chains, branches, a skip connection, a block inside of a block, several inputs, several outputs."""
+    """Decompositions of chains, branches, a skip connection and nested blocks.
+
+    Models with several inputs and several outputs are covered, too.
+    """
     graph = graph_of(model(FLAT_S * layers, [(a, b, 1.0) for a, b in edges]))
     assert graph.units == tuple((i,) for i in range(layers))
     assert _shape(graph.row) == expected
@@ -48,7 +51,7 @@ def test_graphs_are_taken_apart(layers, edges, expected):
 
 
 def test_what_is_no_branch_stays_together():
-    """A bridge between two branches: neither can be looked at alone, so they have one number of devices."""
+    """Two branches with a bridge between them have one number of devices."""
     edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (3, 4)]
     graph = graph_of(model(FLAT_S * 5, [(a, b, 1.0) for a, b in edges]))
     assert graph.units == ((0,), (1,), (2,), (3,), (4,)) or graph.units == ((0,), (1, 2), (3,), (4,))
@@ -65,7 +68,10 @@ def test_a_tensor_that_two_layers_of_a_unit_read_goes_once():
 
 @st.composite
 def diamonds(draw):
-    """Seconds of the layer that parts, of the branches' layers, and of the one that joins; bytes of edges; devices."""
+    """Seconds of layers, number of layers in each branch, bytes of edges, and devices.
+
+    The first layer forks into the branches, and the last layer joins them.
+    """
     branches = draw(st.lists(st.integers(1, 2), min_size=2, max_size=3).filter(lambda found: sum(found) <= 4))
     rows = draw(seconds(2 + sum(branches)))
     size_bytes = draw(st.sampled_from((0.0, 1.0, 4.0)))
@@ -93,7 +99,7 @@ def _moved(before, behind, aside):
 
 
 def _brute(branches, rows, size_bytes, skip, devices, limit):
-    """The least seconds over all counts, and over all sets of branches that have devices of their own."""
+    """Least seconds over all counts, and over all sets of branches with own devices."""
     _, layers = _built(branches, rows, size_bytes, skip)
     join, options = len(rows) - 1, [c for c in (1, 2, 4) if c <= devices]
     column = {1: 3, 2: 2, 4: 1}  # of SIZES, by devices
@@ -130,7 +136,7 @@ def _brute(branches, rows, size_bytes, skip, devices, limit):
 @given(diamonds(), st.sampled_from((1.0, 1.5, 3.0, inf)))
 @examples(60)
 def test_branches_equal_brute_force(case, limit):
-    """Over all counts and all sets of branches on devices of their own, none is faster."""
+    """No counts, and no set of branches with devices of their own, are faster."""
     branches, rows, size_bytes, skip, devices = case
     profile, layers = _built(branches, rows, size_bytes, skip)
     plan = plan_burst(profile, flat(devices), BATCH, None if limit == inf else limit)
@@ -144,7 +150,10 @@ def test_branches_equal_brute_force(case, limit):
 
 
 def test_branches_run_side_by_side_where_it_pays():
-    """Two branches that gain nothing from a second device have one each; over a slow link they share one."""
+    """Two branches that gain nothing from a second device have one device each.
+
+    Over a slow link they share one device.
+    """
     rows = [[1, 2, 4, 8], [9, 9, 9, 9], [9, 9, 9, 9], [1, 2, 4, 8]]
     profile, _ = _built([1, 1], rows, 0.01, False)
     plan = plan_burst(profile, flat(2), BATCH, 2.0)
@@ -166,8 +175,11 @@ def graphs(draw):
 @given(graphs(), st.sampled_from((1.0, 2.0, None)), st.sampled_from((1, 2, 4)))
 @examples(120)
 def test_any_graph_has_a_plan(profile, limit, devices):
-    """Whatever the graph: every layer has devices, no limit is broken, without one nothing is slower than data parallelism, and the
-    plan's own numbers asked for again give a plan that is no slower."""
+    """Plans of any graph: every layer has devices, and no limit is exceeded.
+
+    Without a limit no plan is slower than data parallelism. A search with the plan's own numbers of devices gives a
+    plan that is equally fast.
+    """
     plan = plan_burst(profile, flat(devices), BATCH, limit)
     assert len(plan.layers) == len(profile.layers)
     assert all({*one.devices} <= {*range(devices)} for one in plan.layers)
@@ -185,7 +197,10 @@ def test_any_graph_has_a_plan(profile, limit, devices):
 @given(graphs(), st.sampled_from((1.0, 1.2, 2.0)), st.integers(0, 20))
 @examples(60)
 def test_limits_of_sums_are_kept_in_any_graph(profile, whole, more_bytes):
-    """GPU-seconds of the whole and memory: what comes out keeps both, and what fits on all devices alike is not refused for memory."""
+    """Plans keep limits of GPU-seconds and of memory.
+
+    A model that fits with all layers on all devices is not refused for memory.
+    """
     layers, devices = len(profile.layers), 4
     room = layers * BATCH / devices + more_bytes
     plan = plan_burst(profile, flat(devices), BATCH, None, memory_bytes=room)
@@ -197,7 +212,7 @@ def test_limits_of_sums_are_kept_in_any_graph(profile, whole, more_bytes):
 @given(graphs(), st.sampled_from((None, 2.0)), st.sampled_from((1.1, 1.5)))
 @examples(30)
 def test_the_plan_is_the_same_however_many_sums_are_made_at_once(profile, limit, whole):
-    """All groups of branches and all numbers of devices together, or each by itself."""
+    """The plan does not depend on the number of sums that are computed at once."""
     plans = []
     for most in (lagrangian._CELLS, 1):
         with pytest.MonkeyPatch.context() as patch:

@@ -11,14 +11,19 @@ SIZES = (1, 2, 4, 8)
 
 
 def flat(devices, bandwidth=1.0, latency_s=0.0, memory_bytes=1e18, shared=False, ring=None):
-    """Devices on one switch; by default a byte a second."""
+    """Devices on one switch, with a byte a second by default."""
     kind = DeviceType("toy", memory_bytes, {"float32": 1.0}, 1.0)
     level = Level("switch", devices, bandwidth, latency_s, shared=shared, all_reduce=ring)
     return Cluster("flat", (level,), "toy", types=(kind,))
 
 
 def model(seconds, edges, weights=None, stash=1.0, ties=()):
-    """A profile of `seconds` (layers x SIZES, forward; backward takes as long) and `edges` (from, to, bytes a sample)."""
+    """A profile from seconds of layers and bytes of edges.
+
+    Arguments:
+        seconds: forward seconds of each layer at SIZES; the backward takes equally long.
+        edges: (from, to, bytes a sample).
+    """
     weights = weights or [0.0] * len(seconds)
     layers = tuple(
         Layer(
@@ -42,7 +47,7 @@ def model(seconds, edges, weights=None, stash=1.0, ties=()):
 
 
 def chain(seconds, sizes_bytes, weights=None, **more):
-    """A chain; `sizes_bytes` between neighbours."""
+    """A chain of layers, with `sizes_bytes` between neighbours."""
     return model(seconds, [(i, i + 1, size) for i, size in enumerate(sizes_bytes)], weights, **more)
 
 
@@ -58,7 +63,7 @@ def seconds(draw, layers):
 
 @st.composite
 def clusters(draw, most=4):
-    """One or two levels, at most so many devices."""
+    """One or two levels with at most `most` devices."""
     bandwidth, latency_s = draw(st.sampled_from((0.5, 2.0, 50.0))), draw(st.sampled_from((0.0, 1.0)))
     if draw(st.booleans()):
         ring = draw(st.sampled_from((None, Link(4.0, 0.0))))

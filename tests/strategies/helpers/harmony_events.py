@@ -1,7 +1,8 @@
-"""The definition of an iteration of Harmony: events in queues, one queue for every lane of every device, played one by one.
+"""Reference model of an iteration of Harmony, with a queue for each lane.
 
-An event begins when the one before it in its queue has ended, and all that it names; the two ends of a peer transfer begin
-together. Everything is looked up layer by layer in the profile: no prefix sums, nothing shared with the clock under test.
+An event begins after the event before it in its queue, and after all events that it names. The two ends of a peer
+transfer begin together. All numbers are read layer by layer from the profile, without prefix sums, and share no code
+with the model under test.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ Name = tuple[object, ...]
 
 @dataclass
 class Event:
-    """Seconds in a queue (device, lane), behind other events; `peer` is the other end of a transfer."""
+    """Seconds in a queue (device, lane), after other events.
+
+    `peer` is the other end of a transfer.
+    """
 
     queue: tuple[int, str]
     seconds: float
@@ -36,13 +40,13 @@ class Play:
     def add(
         self, name: Name, device: int, lane: str, seconds: float, after: list[Name], peer: Name | None = None
     ) -> None:
-        """One more event at the end of its queue."""
+        """Add an event at the end of its queue."""
         assert name not in self.events
         self.events[name] = Event((device, lane), seconds, after, peer)
         self.queues.setdefault((device, lane), []).append(name)
 
     def seconds(self) -> float:
-        """When all is over; infinite where events wait for each other."""
+        """End of the last event; infinite if events wait for each other."""
         before = {b: a for queue in self.queues.values() for a, b in pairwise(queue)}
         next_of = dict.fromkeys(self.queues, 0)
         ends: dict[Name, float] = {}
@@ -74,9 +78,12 @@ def iteration_s(
 ) -> float:  # fmt: skip
     """Seconds of an iteration.
 
+
     Arguments:
-        ahead, back: sizes of microbatches that divide what a device (data mode) or all (pipeline) see.
-        forward, backward: cuts from 0 on; forward ends where the last backward pack begins.
+        ahead: microbatch size of forwards.
+        forward: ends of forward packs from 0 on; the last is the start of the last backward pack.
+        back: microbatch size of backwards.
+        backward: ends of backward packs from 0 on.
     """
     alone, layers = mode is Mode.DATA, profile.layers
     samples = batch // server.devices if alone else batch

@@ -1,4 +1,7 @@
-"""Plain and compiled loops: the same answers, and neither numba nor its compiler where little is to be done."""
+"""Plain and compiled loops of the partitioner give the same answers.
+
+Neither numba nor its compiler is loaded for small searches.
+"""
 
 import subprocess
 import sys
@@ -19,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def _answer(profile, cluster, options, plain_work):
-    """What a process answers that has so much plain work left."""
+    """Answer of a process with `plain_work` left before it changes to compiled loops."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "PLAIN_WORK", plain_work)
         patch.setattr(buffers, "_worked", 0)
@@ -52,14 +55,17 @@ def _answer(profile, cluster, options, plain_work):
     ),
 )
 def test_compiled_loops_answer_as_the_plain_ones(layers, seed, edges, widths, speeds, options):
-    """On any graph, cluster and options, both give the same plan to the last bit, or refuse with the same words."""
+    """Both give the same plan to the last bit, or refuse with the same words.
+
+    This holds for any graph, cluster and options.
+    """
     levels = tuple(Level(f"l{k}", width, speed) for k, (width, speed) in enumerate(zip(widths, speeds, strict=False)))
     profile, cluster = synthetic.branching(layers, seed=seed, edges=edges), Cluster("c", levels, "x")
     assert _answer(profile, cluster, options, 0) == _answer(profile, cluster, options, 1e18)
 
 
 def test_a_short_table_is_made_longer(monkeypatch):
-    """A sweep that may reach more states than there is room for is asked again with more room: the same answer."""
+    """A sweep with too few rows is repeated with more rows, and gives the same answer."""
     profile = synthetic.branching(9, seed=1, edges=0.1)
     cluster = Cluster("c", (Level("in", 4, 5e7), Level("out", 2, 5e6)), "x")
     options = {"replicate": False, "memory_bytes": 1e8}
@@ -80,7 +86,7 @@ def test_a_short_table_is_made_longer(monkeypatch):
 
 @pytest.mark.parametrize(("plain_work", "loaded"), [("1_000_000", "False"), ("0", "True")])
 def test_numba_is_loaded_only_where_there_is_enough_to_do(plain_work, loaded):
-    """A small search, under a memory limit that makes it look for long, runs without numba in a new process."""
+    """A small search runs without numba in a new process."""
     code = (
         "import sys; from hocket.profiling.analytic import synthetic; from hocket.hardware.cluster import *;"
         "from hocket.strategies.pipedream_partition import buffers as loops; from hocket.strategies.pipedream_partition.partition import partition;"

@@ -1,4 +1,7 @@
-"""The partitioner on cases that can be worked out by hand, its ties, its refusals, and its determinism."""
+"""The partitioner on cases that are worked out by hand.
+
+Ties, refusals and determinism are tested as well.
+"""
 
 import subprocess
 import sys
@@ -29,7 +32,10 @@ def servers(inside, outside, fast, slow):
 
 
 def test_a_heavy_last_layer_is_not_replicated():
-    """Eight compute layers without weights and a cheap one with huge weights: 7-1 in kind, not data parallelism."""
+    """A cheap last layer with huge weights is not replicated: the partition is 8-1.
+
+    Eight compute layers without weights precede it.
+    """
     profile = synthetic.chain(
         9, forward_s=[1] * 8 + [0.5], backward_s=[2] * 8 + [1], activation_bytes=1.0, weights_bytes=[0] * 8 + [100e9]
     )
@@ -41,7 +47,7 @@ def test_a_heavy_last_layer_is_not_replicated():
 
 
 def test_layers_of_hours_are_planned_like_layers_of_seconds():
-    """Nothing in the partitioner counts on a unit of time: 10,000 times as slow a model is cut in the same places."""
+    """A model that is 10,000 times as slow is cut in the same places."""
     small, large = (
         partition(
             synthetic.chain(
@@ -57,7 +63,7 @@ def test_layers_of_hours_are_planned_like_layers_of_seconds():
 
 
 def test_a_stage_never_crosses_servers_for_nothing():
-    """Weights that only synchronise inside a server: each stage gets one, whole."""
+    """Each stage gets a whole server if weights synchronise fast only inside servers."""
     profile = synthetic.chain(4, forward_s=1, backward_s=1, activation_bytes=1.0, weights_bytes=1e9)
     found = partition(profile, servers(2, 2, 1e12, 1e9), 1)
     assert [devices for _, devices in found.stages] == [(0, 1), (2, 3)]
@@ -65,7 +71,10 @@ def test_a_stage_never_crosses_servers_for_nothing():
 
 
 def test_data_parallelism_within_one_percent_is_taken():
-    """A pipeline that is less than 1 % faster is not worth having; 2 % is."""
+    """Data parallelism is preferred to a pipeline that is less than 1 % faster.
+
+    A pipeline that is 2 % faster wins.
+    """
     profile = synthetic.chain(2, forward_s=1, backward_s=2, activation_bytes=1.0, weights_bytes=[0.5e9, 0.5e9 + 1])
     assert partition(profile, flat(2, 1 / 3.02 * 1e9), 1).config == "2"
     assert partition(profile, flat(2, 1 / 3.02 * 1e9), 1, data_parallel_within=0.001).config == "1-1"
@@ -73,7 +82,7 @@ def test_data_parallelism_within_one_percent_is_taken():
 
 
 def test_ties_go_to_fewer_stages_then_fewer_devices():
-    """Three layers, the middle one fills a device: two stages of the rest would be no faster than one."""
+    """Among equally fast partitions, fewer stages win, then fewer devices."""
     profile = synthetic.chain(3, forward_s=[1, 0, 0], backward_s=0, activation_bytes=[0, 0, 0], weights_bytes=1e15)
     found = partition(profile, flat(4), 1)
     assert found.config == "1"
@@ -88,7 +97,10 @@ def test_ties_go_to_fewer_stages_then_fewer_devices():
 
 
 def test_whole_components_cost_what_the_paper_says():
-    """A stage on m whole servers of m_1 devices: (1/m) max((1/m_1) max(c, 2(m_1-1)w/B_1), 2(m-1)w/B_2)."""
+    """A stage on m whole servers of m_1 devices costs what the paper's formula says.
+
+    The formula is (1/m) max((1/m_1) max(c, 2(m_1-1)w/B_1), 2(m-1)w/B_2).
+    """
     profile = synthetic.chain(1, forward_s=1, backward_s=2, weights_bytes=8.0)
     cluster = servers(4, 3, 16.0, 2.0)
     for m, inside, outside in ((1, 4, 3), (2, 4, 3), (3, 4, 3)):
@@ -98,7 +110,10 @@ def test_whole_components_cost_what_the_paper_says():
 
 
 def test_a_replicated_pipeline_costs_what_the_paper_says():
-    """A two-stage pipeline inside each of two servers: (1/2) max(A, 2 (w1 + w2) / B_2), borders inside the servers."""
+    """A two-stage pipeline inside each of two servers costs what the paper says.
+
+    The formula is (1/2) max(A, 2 (w1 + w2) / B_2), with stage boundaries inside the servers.
+    """
     profile = synthetic.chain(2, forward_s=[1, 2], backward_s=0, activation_bytes=3.0, weights_bytes=[4.0, 6.0])
     cluster = servers(2, 2, 1.0, 5.0)
     costs = evaluate(profile, cluster, 1, [((0,), (0, 2)), ((1,), (1, 3))])
@@ -108,7 +123,10 @@ def test_a_replicated_pipeline_costs_what_the_paper_says():
 
 
 def test_skips_and_branches():
-    """A skip connection is paid at every border that it crosses; the graph is never cut against its edges."""
+    """A skip connection costs at every boundary that it crosses.
+
+    Stages never violate the edges of the graph.
+    """
     plain = synthetic.chain(4, forward_s=1, backward_s=0, activation_bytes=10.0, weights_bytes=0)
     skipping = synthetic.chain(4, forward_s=1, backward_s=0, activation_bytes=10.0, weights_bytes=0, skips=[(0, 3)])
     stages = [((i,), (i,)) for i in range(4)]
@@ -121,7 +139,10 @@ def test_skips_and_branches():
 
 
 def test_cuts_of_a_chain_and_of_parallel_branches():
-    """A chain of n layers has n + 1 cuts; two independent branches of a and b layers have (a + 1)(b + 1)."""
+    """A chain of n layers has n + 1 cuts.
+
+    Two independent branches of a and b layers have (a + 1)(b + 1) cuts.
+    """
     assert len(cuts(synthetic.chain(7), 1).masks) == 8
     two = synthetic.chain(6, skips=[])
     broken = type(two)(**{**two.__dict__, "tensors": tuple(t for t in two.tensors if t.source not in (2,))})
@@ -133,7 +154,10 @@ def test_cuts_of_a_chain_and_of_parallel_branches():
 
 
 def test_cuts_inside_each_cut():
-    """By the definition: of each cut those whose layers it holds, nearest first; also with more layers than a word."""
+    """The cuts inside each cut, nearest first, follow the definition.
+
+    A model with more layers than a 64-bit word is covered, too.
+    """
     for profile in (synthetic.branching(12, seed=2, edges=0.2), synthetic.cells(6)):
         places = cuts(profile, 1, limit=200)
         start, inside = places.predecessors
@@ -143,7 +167,7 @@ def test_cuts_inside_each_cut():
 
 
 def test_nasnet_like_graphs_are_planned():
-    """Graphs with far too many antichains to list are planned, and say so."""
+    """Graphs with too many cuts to enumerate are planned, and the result says so."""
     profile = synthetic.cells(18)
     found = partition(profile, servers(4, 4, 12e9, 1.25e9), 32)
     assert not found.exact
@@ -151,7 +175,7 @@ def test_nasnet_like_graphs_are_planned():
 
 
 def test_memory_of_a_stage():
-    """F versions of the weights, one gradient, one optimizer state, F stashes and received inputs."""
+    """Memory is F weight versions, gradient, optimizer state, F stashes and inputs."""
     profile = synthetic.chain(
         3, activation_bytes=[5, 7, 11], stash_bytes=[50, 70, 110], weights_bytes=100, optimizer_bytes=200
     )
@@ -165,7 +189,7 @@ def test_memory_of_a_stage():
 
 
 def test_memory_per_device_decides_the_placement():
-    """Of two devices only the second can hold the heavy first stage's stash: the light stage goes to the first."""
+    """The heavy stage goes to the only device that can hold it."""
     profile = synthetic.chain(
         2, forward_s=1, backward_s=1, activation_bytes=0.0, stash_bytes=[0, 0], weights_bytes=[10, 30]
     )
@@ -177,7 +201,7 @@ def test_memory_per_device_decides_the_placement():
 
 
 def test_a_model_too_large_for_one_device_is_replicated_as_a_whole():
-    """With memory for half the model a device, two servers of two: a pipeline in each, replicated over both."""
+    """A pipeline is replicated over two servers if a device holds half of the model."""
     profile = synthetic.chain(2, forward_s=4, backward_s=4, activation_bytes=1.0, stash_bytes=0, weights_bytes=100)
     found = partition(profile, servers(2, 2, 1e9, 1e9), 1, memory_bytes=410, weight_versions=2)
     assert found.bottleneck_s == pytest.approx(4.0)
@@ -185,7 +209,7 @@ def test_a_model_too_large_for_one_device_is_replicated_as_a_whole():
 
 
 def test_tied_weights_in_one_stage_count_once():
-    """A first and last layer that share a parameter: one stage synchronises it once, two stages each their copy."""
+    """Tied weights synchronise once in one stage, and in two stages once for each."""
     profile = synthetic.chain(3, forward_s=1, backward_s=0, activation_bytes=0.0, weights_bytes=[10, 0, 10])
     layers = list(profile.layers)
     layers[2] = type(layers[2])(**{**layers[2].__dict__, "parameters": layers[0].parameters})
@@ -197,7 +221,10 @@ def test_tied_weights_in_one_stage_count_once():
 
 
 def test_many_devices():
-    """On 3,072 devices groups act as one; the result says so, and is a legal placement no worse than a small one."""
+    """On 3,072 devices groups act as one, and the placement is legal.
+
+    It is no worse than the placement on 64 devices.
+    """
     profile = synthetic.chain(24, forward_s=1, backward_s=2, activation_bytes=1.0, weights_bytes=1e6)
     big = partition(profile, servers(8, 384, 1e11, 1e10), 1, data_parallel_within=0)
     small = partition(profile, servers(8, 8, 1e11, 1e10), 1, data_parallel_within=0)
@@ -218,7 +245,10 @@ def test_many_devices():
     ],
 )
 def test_refusals(options, message):
-    """What makes no sense, or cannot be, is refused with what was found and expected."""
+    """Invalid arguments and impossible requests are refused.
+
+    The message says what was found and expected.
+    """
     with pytest.raises(InputError) as caught:
         partition(synthetic.chain(4), flat(4), 1, **options)
     assert message in str(caught.value)
@@ -235,7 +265,7 @@ def test_refusals(options, message):
     ],
 )
 def test_placements_that_cannot_be_priced(stages, message):
-    """evaluate refuses a placement that is no pipeline."""
+    """`evaluate` refuses an invalid placement."""
     with pytest.raises(InputError) as caught:
         evaluate(synthetic.chain(2), flat(2), 1, stages)
     assert message in str(caught.value)
@@ -243,7 +273,7 @@ def test_placements_that_cannot_be_priced(stages, message):
 
 @pytest.mark.slow
 def test_the_same_bytes_every_time():
-    """In processes with different hash seeds the plan is the same to the byte."""
+    """The plan is the same to the byte in processes with different hash seeds."""
     code = (
         "from hocket.profiling.analytic import synthetic; from hocket.hardware.cluster import *;"
         "from hocket.strategies.pipedream_partition.partition import partition;"

@@ -1,4 +1,7 @@
-"""The partitioner against brute force: every pipeline of a small graph on every placement, each priced by evaluate."""
+"""The partitioner against brute force.
+
+Brute force prices every pipeline of a small graph on every placement with `evaluate`.
+"""
 
 from itertools import product
 
@@ -16,7 +19,7 @@ from tests.tiers import examples
 
 
 def _chains_of_downsets(profile):
-    """Every pipeline of the graph: tuples of stages, each a tuple of layers, none empty."""
+    """Every pipeline of the graph: tuples of stages, each a tuple of layers."""
     n = len(profile.layers)
     before = [0] * n
     for tensor in profile.tensors:
@@ -36,7 +39,7 @@ def _chains_of_downsets(profile):
 
 
 def _runs(count, devices):
-    """Every placement of `count` stages on runs of devices in order, gaps allowed."""
+    """Every placement of `count` stages on runs of devices in order, with gaps."""
 
     def grow(left, first):
         if left == 0:
@@ -51,7 +54,7 @@ def _runs(count, devices):
 
 
 def _anywhere(count, devices):
-    """Every placement of `count` stages on any devices at all."""
+    """Every placement of `count` stages on any devices."""
     for owner in product(range(count + 1), repeat=devices):
         groups = tuple(tuple(d for d in range(devices) if owner[d] == s) for s in range(count))
         if all(groups):
@@ -59,7 +62,7 @@ def _anywhere(count, devices):
 
 
 def _copied(count, cluster):
-    """Every pipeline on one component of the outermost level, replicated as a whole on all of them."""
+    """Every pipeline on one component of the outermost level, replicated on all."""
     width = cluster.levels[-1].width
     inside = cluster.devices // width
     for runs in _runs(count, inside):
@@ -85,7 +88,7 @@ bandwidths = st.sampled_from([2.0, 5.0, 10.0, 50.0, 400.0])
 
 @st.composite
 def graphs(draw, most=5):
-    """A random small graph: a chain with skips, or layers joined at will."""
+    """A random small graph: a chain with skip connections."""
     n = draw(st.integers(1, most))
     column = lambda values: draw(st.lists(values, min_size=n, max_size=n))  # noqa: E731 - three columns alike
     skips = [(i, j) for i in range(n) for j in range(i + 2, n) if draw(st.integers(0, 3)) == 0]
@@ -102,7 +105,7 @@ def graphs(draw, most=5):
 
 @st.composite
 def branches(draw):
-    """A random graph of up to five layers that need not be connected."""
+    """A random graph of up to five layers, possibly disconnected."""
     return synthetic.branching(
         draw(st.integers(2, 5)), seed=draw(st.integers(0, 10_000)), edges=draw(st.sampled_from([0.2, 0.5, 0.8]))
     )
@@ -110,7 +113,7 @@ def branches(draw):
 
 @st.composite
 def clusters(draw):
-    """One level of up to five devices, or two levels of up to six, the outer one not faster."""
+    """One level, or two levels of which the outer is not faster."""
     widths = draw(st.sampled_from([(1,), (2,), (3,), (5,), (2, 2), (3, 2), (2, 3), (1, 4), (4, 1)]))
     speeds = sorted(draw(st.lists(bandwidths, min_size=len(widths), max_size=len(widths))), reverse=True)
     scale = draw(st.sampled_from([1.0, 1e6]))
@@ -122,7 +125,10 @@ def clusters(draw):
 @examples(120)
 @given(graphs(most=4) | branches(), clusters(), st.sampled_from(["paper", "ring"]))
 def test_optimal_over_all_runs_of_devices(profile, cluster, sync):
-    """No pipeline on runs of devices, gaps allowed, has a smaller bottleneck; ties go to fewer stages, then devices."""
+    """No pipeline on runs of devices has a smaller bottleneck.
+
+    Ties go to fewer stages.
+    """
     best = _best(profile, cluster, lambda count: _runs(count, cluster.devices), sync=sync)
     found = partition(profile, cluster, 1, sync=sync, data_parallel_within=0)
     assert found.bottleneck_s == pytest.approx(best[0], rel=1e-8, abs=1e-15)
@@ -144,7 +150,7 @@ def _rounded(cost):
 @examples(60)
 @given(graphs(most=4) | branches(), st.sampled_from([1, 2, 3, 4]), bandwidths)
 def test_optimal_over_all_placements_on_one_level(profile, devices, bandwidth):
-    """On one level no placement at all does better: only the counts matter."""
+    """On one level, no placement on any devices is faster."""
     cluster = Cluster("c", (Level("l", devices, bandwidth),), "x")
     best = _best(profile, cluster, lambda count: _anywhere(count, devices))
     found = partition(profile, cluster, 1, data_parallel_within=0)
@@ -161,7 +167,10 @@ def test_optimal_over_all_placements_on_one_level(profile, devices, bandwidth):
     st.sampled_from([None, 1, 2]),
 )
 def test_optimal_under_a_memory_limit(profile, cluster, limit, recompute, versions):
-    """Under a limit: the best of the pipelines that fit, on runs or replicated as a whole; none is refused with a reason."""
+    """Under a memory limit, the plan is the best of the pipelines that fit.
+
+    Pipelines are on runs of devices, or replicated as a whole. If no pipeline fits, the request is refused.
+    """
 
     def fits(stages):
         return all(
@@ -188,7 +197,7 @@ def test_optimal_under_a_memory_limit(profile, cluster, limit, recompute, versio
 @examples(60)
 @given(graphs(most=4), clusters())
 def test_straight_and_exact_and_few_stages(profile, cluster):
-    """The corners: no replication, every device used, at most two stages: each the best of its kind."""
+    """Straight pipelines, all devices, and at most two stages: each is the best."""
     devices = cluster.devices
     straight = partition(profile, cluster, 1, replicate=False)
     assert set(straight.replicas) == {1}

@@ -1,4 +1,7 @@
-"""Every published profile on clusters A and B against the public optimizer's answers, under the one cost model."""
+"""Published profiles on clusters A and B, against the public optimizer's answers.
+
+Both are evaluated by the same cost model.
+"""
 
 import pytest
 from hypothesis import given
@@ -22,7 +25,10 @@ VARIANTS = ("acr1", "acr1_fewer", "acr1_mem16", "noact", "acr1_straight")
 @pytest.mark.parametrize("cluster", ["A4x4", "B2x8", "A1x4", "C4x1"])
 @pytest.mark.parametrize("model", MODELS)
 def test_at_least_as_good_as_the_public_optimizer(model, cluster):
-    """On every profile, cluster and variant our plan is at least as good; each answer of theirs could be placed."""
+    """The plan is at least as good as the public optimizer's.
+
+    This holds on every profile, cluster and variant, and each of the public answers can be placed.
+    """
     rows = [row for row in reference.rows() if (row.model, row.cluster) == (model, cluster)]
     assert rows
     profile, topology = reference.profile(model), reference.CLUSTERS[cluster]
@@ -40,7 +46,10 @@ def test_at_least_as_good_as_the_public_optimizer(model, cluster):
 
 
 def test_the_hierarchical_answer_is_not_worse_than_the_flat_one():
-    """VGG-16 on B: the public search gives 66 ms because a stage owns whole servers; ours is below its flat 45.5 ms."""
+    """VGG-16 on B: the plan is below the public optimizer's flat 45.5 ms.
+
+    The public hierarchical search gives 66 ms because a stage owns whole servers.
+    """
     profile = reference.profile("vgg16")
     found = partition(profile, reference.CLUSTERS["B2x8"], 128)
     assert found.bottleneck_s < 0.0455
@@ -50,7 +59,10 @@ def test_the_hierarchical_answer_is_not_worse_than_the_flat_one():
 @pytest.mark.parametrize("cluster", ["A4x4", "B2x8"])
 @pytest.mark.parametrize("model", MODELS)
 def test_at_least_as_good_under_the_memory_option(model, cluster):
-    """With 16 GB a device our plan fits, and is at least as good as each published answer that fits as well."""
+    """With 16 GB a device the plan fits, and is at least as good as published answers.
+
+    Only published answers that fit as well are compared.
+    """
     profile, topology = reference.profile(model), reference.CLUSTERS[cluster]
     size = profile.microbatch_sizes[0]
     ours = partition(profile, topology, size, memory_bytes=16e9)
@@ -65,7 +77,7 @@ def test_at_least_as_good_under_the_memory_option(model, cluster):
 
 @pytest.mark.parametrize("model", ["vgg16", "gnmt", "resnet50"])
 def test_never_worse_than_the_best_flat_plan(model):
-    """Planned as if all links were the slow ones, then placed on the real ones: never better than planning on those."""
+    """A plan for uniformly slow links is never better on the real links."""
     profile, cluster = reference.profile(model), reference.CLUSTERS["B2x8"]
     size = profile.microbatch_sizes[0]
     slow = Cluster("flat", (Level("all", 16, cluster.levels[1].bandwidth_bytes_per_s),), "v100-16gb")
@@ -84,7 +96,10 @@ def test_never_worse_than_the_best_flat_plan(model):
     st.sampled_from([0, 1]),
 )
 def test_faster_links_never_give_a_worse_plan(model, inner, outer, factor, which):
-    """Speeding up either level never raises the bottleneck (beyond the 1 % that plain data parallelism may cost)."""
+    """Faster links on either level never raise the bottleneck.
+
+    The tolerance is the 1 % that plain data parallelism may cost.
+    """
     profile = reference.profile(model)
     size = profile.microbatch_sizes[0]
     speeds = [inner * 1e9, outer * 1e9]
@@ -98,7 +113,10 @@ def test_faster_links_never_give_a_worse_plan(model, inner, outer, factor, which
 
 
 def test_graphs_that_the_public_optimizer_cannot_plan():
-    """Inception-v3 has too many antichains to list: it is planned, and the result says that not every cut was tried."""
+    """Inception-v3, with too many cuts to enumerate, is planned.
+
+    The result says that not every cut was tried.
+    """
     profile = reference.profile("inception_v3")
     for cluster in (reference.CLUSTERS["A4x4"], reference.CLUSTERS["B2x8"]):
         found = partition(profile, cluster, 128)
@@ -109,7 +127,7 @@ def test_graphs_that_the_public_optimizer_cannot_plan():
 
 
 def test_idle_devices_when_fewer_are_as_good():
-    """AlexNet on A: the public answer uses all 16 devices, ours reaches the same time with 7."""
+    """AlexNet on A reaches the public plan's time with 7 of its 16 devices."""
     profile, cluster = reference.profile("alexnet"), reference.CLUSTERS["A4x4"]
     found = partition(profile, cluster, 256)
     row = next(r for r in reference.rows() if (r.model, r.cluster, r.variant) == ("alexnet", "A4x4", "acr1"))
@@ -119,7 +137,10 @@ def test_idle_devices_when_fewer_are_as_good():
 
 
 def test_memory_limit_is_kept():
-    """The public memory option lets 553 MB of weights into 1 MB; ours refuses that, and fits 16 GB exactly."""
+    """A limit of 1 MB is refused for 553 MB of weights, and 16 GB are kept.
+
+    The public memory option accepts both.
+    """
     profile, cluster = reference.profile("vgg16"), reference.CLUSTERS["A4x4"]
     with pytest.raises(Exception, match="no pipeline of vgg16 that fits"):
         partition(profile, cluster, 128, memory_bytes=1e6)

@@ -1,4 +1,4 @@
-"""Burst-parallel programs: what crosses between stages of unlike devices, what they hold, and plan files that say them by hand."""
+"""Burst-parallel programs: messages between stages, memory and plan files."""
 
 from collections import Counter
 from dataclasses import replace
@@ -36,7 +36,7 @@ PLACES = st.sampled_from([(0,), (0, 1), (1, 0), (0, 1, 2, 3), (0, 2, 1, 3), (2, 
 
 
 def made(places: list[tuple[int, ...]], batch: int, recompute: bool = False, cluster: Cluster = CLUSTER) -> Plan:
-    """A plan for a chain, with a layer on each of these places."""
+    """A plan for a chain, with one layer on each of these places."""
     microbatches = lcm(*map(len, places))
     stages = tuple(PlanStage((f"layer{k}",), devices, recompute) for k, devices in enumerate(places))
     return Plan("burst_parallel", "chain", batch, -(-batch // microbatches), stages, cluster)
@@ -55,7 +55,10 @@ def made(places: list[tuple[int, ...]], batch: int, recompute: bool = False, clu
 def test_what_is_simulated_is_never_above_what_is_proven(
     places: list[tuple[int, ...]], batch: int, recompute: bool, cluster: Cluster
 ) -> None:
-    """Bytes, on every device, of any batch; and only those samples travel whose device changes."""
+    """Simulated memory never exceeds the proven bound, for any batch.
+
+    Only samples that change their device are sent.
+    """
     microbatches = lcm(*map(len, places))
     plan = made(places, max(batch, microbatches), recompute, cluster)
     profile = chain(len(places), activation_bytes=1e6, stash_bytes=3e6, weights_bytes=1e6, device_type="cpu-core")
@@ -75,8 +78,10 @@ def test_what_is_simulated_is_never_above_what_is_proven(
 @examples(25)
 @given(data=st.data(), layers=st.integers(1, 4), devices=st.sampled_from([2, 4, 8]))
 def test_amplification_of_a_run_is_the_plans(data: st.DataObject, layers: int, devices: int) -> None:
-    """Where links take no time, seconds of an iteration and busy seconds of all devices are what `plan_burst` says; one device takes
-    as long as its amplification has it."""
+    """Seconds and busy seconds of the simulation are those of `plan_burst`.
+
+    Links take no time here. One device takes as long as the plan's amplification implies.
+    """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
     cluster = burst_models.flat(devices, bandwidth=1e30)
     found = plan_burst(profile, cluster, 8, data.draw(st.sampled_from([1.25, 1.5, 2.0, None])))
@@ -93,7 +98,10 @@ def test_amplification_of_a_run_is_the_plans(data: st.DataObject, layers: int, d
 
 
 def test_as_few_messages_as_there_are_devices_that_change() -> None:
-    """From two devices to one, one message goes there and one comes back; between equal devices none."""
+    """From two devices to one, one message goes forward and one back.
+
+    Between equal devices there is none.
+    """
     plan = made([(0, 1), (0, 1), (0,)], 8)
     program = plan.compile(chain(3, device_type="cpu-core"))
     kinds = Counter(i.kind for _, i in program.instructions())
@@ -103,13 +111,19 @@ def test_as_few_messages_as_there_are_devices_that_change() -> None:
 
 @pytest.mark.parametrize(("clips", "order"), [(False, [2, 1, 0]), (True, [0, 1, 2])])
 def test_steps_go_in_the_order_in_which_gradients_are_summed(clips: bool, order: list[int]) -> None:
-    """The last stage's first, beside the sums of those before it; where all wait for one norm, in the order of stages."""
+    """The last stage steps first, beside the sums of earlier stages.
+
+    If all steps wait for one norm, they run in the order of stages.
+    """
     program = compile_strategy("burst_parallel", bursts((4, 2, 1), 4, clips=clips), 4)
     assert [i.stage for i in program.period[0, COMPUTE] if i.kind is Kind.STEP] == order
 
 
 def test_a_plan_file_says_it_by_hand(tmp_path: Path) -> None:
-    """Devices of each stage are all that it needs; how many microbatches run together follows."""
+    """A plan file needs only the devices of each stage.
+
+    The number of merged microbatches follows.
+    """
     plan = made([(0, 2, 1, 3), (0, 1), (0,)], 16)
     plan.save(tmp_path / "plan.yaml")
     assert "merged" not in (tmp_path / "plan.yaml").read_text()
@@ -123,7 +137,10 @@ def test_a_plan_file_says_it_by_hand(tmp_path: Path) -> None:
 @examples(25)
 @given(data=st.data(), layers=st.integers(1, 4), devices=st.sampled_from([3, 4, 8]), batch=st.integers(3, 8))
 def test_any_batch_takes_as_long_as_was_planned(data: st.DataObject, layers: int, devices: int, batch: int) -> None:
-    """Numbers of devices that do not divide a batch decide by their largest share, in the plan and in the program."""
+    """The largest share decides if devices do not divide a batch evenly.
+
+    This holds in the plan and in the program.
+    """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
     cluster = burst_models.flat(devices, bandwidth=1e30)
     found = plan_burst(profile, cluster, batch, data.draw(st.sampled_from([1.5, None])))
@@ -135,7 +152,10 @@ def test_any_batch_takes_as_long_as_was_planned(data: st.DataObject, layers: int
 
 
 def test_a_batch_that_devices_do_not_divide_is_offered() -> None:
-    """Five samples on four devices: two, and one on each of the others; without a limit one plan, under one several that are not alike."""
+    """Five samples on four devices: two on one device, and one on each of the others.
+
+    Without a limit there is one plan, with a limit there are several different plans.
+    """
     profile = burst_models.chain([[1, 2, 4, 8], [5, 5, 5, 5]], [1.0])
     situation = SearchSpace(profile, burst_models.flat(4, bandwidth=1e9), 5)
     (choice,) = choices(situation)
@@ -148,10 +168,13 @@ def test_a_batch_that_devices_do_not_divide_is_offered() -> None:
 
 @given(batch=st.integers(1, 40), widths=st.lists(st.integers(1, 8), min_size=1, max_size=3))
 def test_microbatches_are_as_equal_as_they_can_be(batch: int, widths: list[int]) -> None:
-    """Every sample is in one of them, none is empty, and no share of g devices is more than the batch by g, rounded up."""
+    """Microbatches cover the batch, and none is empty.
+
+    No share of g devices is more than the batch divided by g, rounded up.
+    """
     together = lcm(*widths)
     if together > batch:
-        with pytest.raises(InputError, match=rf"batch_size: found {batch}, .*expected at least {together}, which all"):
+        with pytest.raises(InputError, match=rf"batch_size: found {batch}, .*expected at least {together}, "):
             Microbatches.bundled(batch, 1, widths)
         return
     cut = Microbatches.bundled(batch, -(-batch // together), widths)
@@ -164,7 +187,11 @@ def test_microbatches_are_as_equal_as_they_can_be(batch: int, widths: list[int])
 
 
 def test_a_batch_that_devices_cannot_divide_is_refused_with_one_that_they_can() -> None:
-    """Eight samples on three and four devices have no common pieces; six microbatches of two have no batch of five."""
+    """A batch that devices cannot divide is refused, and the message has a larger one.
+
+    Eight samples on three and four devices have no common pieces. Eight microbatches of one sample exceed a batch of
+    five.
+    """
     stages = (PlanStage(("layer0",), (0, 1, 2)), PlanStage(("layer1",), (0, 1, 2, 3)))
     with pytest.raises(
         InputError, match="batch_size: found 8, to be divided among 3 and 4 devices; expected at least 12"

@@ -1,4 +1,4 @@
-"""Strategy harmony: what its options ask for, and what is refused."""
+"""Options of strategy harmony, and refusals."""
 
 from typing import Any
 
@@ -12,25 +12,29 @@ from tests.program.helpers.programs import stages_on
 @pytest.mark.parametrize(
     ("options", "devices", "reason"),
     [
-        ({"forward": [3, 2]}, [(0, 1)] * 4, r"forward is \[3, 2\], 5 stages in all, and the plan has 4"),
-        ({"forward": [2], "mode": "pipeline"}, [(0,), (1,)], r"forward is \[2\], and mode pipeline; .* for mode data"),
+        ({"forward": [3, 2]}, [(0, 1)] * 4, r"forward is \[3, 2\], 5 stages in total, and the plan has 4"),
+        (
+            {"forward": [2], "mode": "pipeline"},
+            [(0,), (1,)],
+            r"forward is \[2\], and mode is pipeline; .* need mode data",
+        ),
     ],
 )
 def test_forward_tasks_that_do_not_go(options: dict[str, Any], devices: list[tuple[int, ...]], reason: str) -> None:
-    """All stages are in one task each, in data mode."""
+    """Forward tasks must cover all stages, and need data mode."""
     with pytest.raises(RefusedError, match=reason):
         compile_strategy("harmony", stages_on(devices), 4, options)
 
 
 @pytest.mark.parametrize("forward", [3, [2, 0], [2, "1"], [True], None])
 def test_forward_tasks_are_whole_numbers(forward: Any) -> None:
-    """Other values are no lists of stages."""
+    """Values other than lists of whole numbers are refused."""
     with pytest.raises(InputError, match=r"options.forward.* a list of whole numbers >= 1, such as \[3, 2, 1\]"):
         complete("harmony", {"forward": forward})
 
 
 def test_who_swaps_knows_forward_tasks() -> None:
-    """As a list in a plan, or a tuple."""
+    """Habits have the forward tasks, from a list in a plan or a tuple."""
     assert habits("harmony", {"forward": [2, 1]}) == habits("harmony", {"forward": (2, 1)})
     assert habits("harmony", {"forward": [2, 1]}).forward == (2, 1)
     assert habits("flush", {}).forward == ()

@@ -1,4 +1,4 @@
-"""What strategies say of the microbatches in flight, beside the stashes that their programs hold."""
+"""Microbatches in flight of strategies, against the stashes of their programs."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.program.helpers.programs import two_waves
 
 
 def pipeline(widths: tuple[int, ...], rounds: int = 1) -> tuple[StageShape, ...]:
-    """A chain of stages on these numbers of devices, going round the devices `rounds` times."""
+    """A chain of stages on these numbers of devices, in `rounds` passes over them."""
     starts = [sum(widths[:s]) for s in range(len(widths))]
     devices = [tuple(range(a, a + w)) for a, w in zip(starts, widths, strict=True)] * rounds
     last = len(devices) - 1
@@ -39,7 +39,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {"pipedream": [{}, {"in_flight": 1}, 
 
 @pytest.mark.parametrize("name", members())
 def test_microbatches_in_flight_are_the_stashes_that_live(name: str) -> None:
-    """What `in_flight` says of every stage is the number of stashes that one replica holds at once in the program."""
+    """`in_flight` of a stage is the maximum number of live stashes on one replica."""
     seen = 0
     for stages in SHAPES:
         for microbatches in (1, 3, 4, 8):

@@ -1,7 +1,8 @@
-"""Counts in flight and update rules that papers state, written down without asking a strategy.
+"""Microbatches in flight and update rules that papers state.
 
-The conformance tests compare what a strategy declares with what it compiles: both come from one function, and would be wrong together.
-Here the expected numbers are literals worked out by hand from the papers, or follow from an idle time that is simulated.
+The conformance tests compare what a strategy declares with what it compiles. Both come from one function, and would
+be wrong together. Here the expected numbers are literals worked out by hand from the papers, or follow from a
+simulated idle time.
 """
 
 from math import lcm
@@ -67,7 +68,7 @@ PUBLISHED: list[tuple[str, Stages, int, dict[str, Any], tuple[int, ...], str, tu
 
 
 def named(case: Any) -> str:
-    """Strategy, numbers of replicas and options of a case."""
+    """Strategy, numbers of replicas, microbatches and options of a case."""
     name, stages, microbatches, options = case[:4]
     widths = "-".join(str(len(stage.devices)) for stage in stages)
     return " ".join([name, widths, str(microbatches), *(f"{key}={value}" for key, value in options.items())])
@@ -75,7 +76,10 @@ def named(case: Any) -> str:
 
 @pytest.mark.parametrize("case", PUBLISHED, ids=named)
 def test_counts_and_rules_are_the_published_ones(case: Any) -> None:
-    """Stashes that the compiled program holds, what the strategy declares of them, its update rule, and the lag that programs show."""
+    """Stashes, update rule and staleness of the program are the published ones.
+
+    The strategy declares the same number of stashes.
+    """
     name, stages, microbatches, options, stashes, kind, batch, delay = case
     program = compile_strategy(name, stages, microbatches, options)
     assert most_alive(program, ValueKind.STASH) == stashes
@@ -87,7 +91,7 @@ def test_counts_and_rules_are_the_published_ones(case: Any) -> None:
 
 
 def lags(program: Program, batch: tuple[int, ...]) -> dict[int, set[int]]:
-    """Updates between the weights that a period's backwards read and the update that their gradients make, by stage."""
+    """Updates by which the weights of a period's backwards are old, by stage."""
     found: dict[int, set[int]] = {}
     for row in program.period.values():
         for i in (i for i in row if i.kind is Kind.BACKWARD):
@@ -97,7 +101,7 @@ def lags(program: Program, batch: tuple[int, ...]) -> dict[int, set[int]]:
 
 
 def test_every_strategy_has_a_published_count() -> None:
-    """A new strategy needs numbers from its paper here."""
+    """Every strategy has numbers from its paper here."""
     assert {case[0] for case in PUBLISHED} == set(members())
 
 
@@ -105,7 +109,10 @@ def test_every_strategy_has_a_published_count() -> None:
     "widths", [(2, 1), (3, 1), (1, 2), (2, 1, 1), (3, 2), (2, 3), (5, 2), (3, 1, 1), (2, 2), (4, 1)]
 )
 def test_noam_is_the_least_number_of_inputs_that_leaves_nobody_idle(widths: tuple[int, ...]) -> None:
-    """Section 2.4.2: with stages of equal throughput, the default has no bubble, and one input fewer a replica has one."""
+    """NOAM has no bubble with stages of equal throughput, and one input less has one.
+
+    NOAM is the default number of inputs in flight (Narayanan's dissertation, section 2.4.2).
+    """
 
     def bubble(options: dict[str, int]) -> float:
         work = {"forward_s": [1.0 * w for w in widths], "backward_s": [2.0 * w for w in widths]}
@@ -122,7 +129,7 @@ def test_noam_is_the_least_number_of_inputs_that_leaves_nobody_idle(widths: tupl
 
 @pytest.mark.parametrize(("widths", "noam"), [((1, 1, 1, 1), 4), ((3, 1), 2)])
 def test_more_inputs_than_noam_are_refused(widths: tuple[int, ...], noam: int) -> None:
-    """The error says how many are admitted; a schedule with fewer inputs than asked for would be taken for the one asked for."""
+    """More inputs in flight than NOAM are refused, and the error says the maximum."""
     compile_strategy("pipedream", pipeline(widths), 1, {"in_flight": noam})
     with pytest.raises(RefusedError, match=f"in_flight is 7; at most NOAM inputs are admitted, here {noam}"):
         compile_strategy("pipedream", pipeline(widths), 1, {"in_flight": 7})
@@ -132,8 +139,12 @@ def test_more_inputs_than_noam_are_refused(widths: tuple[int, ...], noam: int) -
 def test_forwards_before_the_first_backward_of_interleaved_devices(
     depth: int, chunks: int, warmup: tuple[int, ...]
 ) -> None:
-    """Figure 4.4 (bottom), four devices with two chunks: the first runs F1 to F4 of both chunks and F5 to F7 of its first, the last F1 to
-    F4 and F1 of its second. Each earlier device runs two more: one for the way forth, one for the way back."""
+    """Warm-up forwards of interleaved devices are those of figure 4.4 (bottom).
+
+    With four devices and two chunks, the first device runs F1 to F4 of both chunks and F5 to F7 of its first. The
+    last device runs F1 to F4, and F1 of its second chunk. Each earlier device runs two forwards more than the next:
+    one while an input moves forward, one while its gradient moves back.
+    """
     program = compile_strategy("interleaved", rounds(depth, 1, chunks), 4 * depth)
     found = []
     for device in range(depth):
@@ -144,7 +155,11 @@ def test_forwards_before_the_first_backward_of_interleaved_devices(
 
 @pytest.mark.parametrize(("widths", "fewest"), [((1, 1, 1, 1), 4), ((1, 1), 2), ((3, 1), 6), ((2, 2), 4)])
 def test_two_bw_needs_as_many_microbatches_as_are_in_flight(widths: tuple[int, ...], fewest: int) -> None:
-    """Section 3.2.1, m >= p: with fewer, a second update would fall between a forward and its backward, and two versions not do."""
+    """2BW needs m >= p (Narayanan's dissertation, section 3.2.1).
+
+    With fewer microbatches, a second update would happen between a forward and its backward, and two versions would
+    not suffice.
+    """
     compile_strategy("two_bw", pipeline(widths), fewest)
     with pytest.raises(RefusedError, match="2BW needs m >= p"):
         compile_strategy("two_bw", pipeline(widths), fewest - 1)
