@@ -24,8 +24,6 @@ class NodeLayout:
     """Numbering of nodes: prologue, `repeats` periods, epilogue; structure only.
 
     Attributes:
-        program: the program before lowering.
-        skeleton: the lowered program.
         repeats: repetitions of the period; 0 if the lowered program is the whole run unrolled.
         asked: requested repetitions of the period.
     """
@@ -48,10 +46,9 @@ class NodeLayout:
         return prologue + self.repeats * period + epilogue
 
     def number(self, place: tuple[int, int, int]) -> int:
-        """Number of a node in the run.
+        """Number of a node in the run, from its part, index in the part and repetition.
 
-        Arguments:
-            place: part, node of the part, and repetition; negative repetitions count from the end.
+        Negative repetitions count from the end.
         """
         part, node, repetition = place
         prologue, period, _ = self.sizes
@@ -63,11 +60,9 @@ class NodeLayout:
     def structure(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
         """Arrays of templates, edges, and number of edges to each node.
 
-        Returns:
-            - Templates: signature, lane, index, moves.
-            - Edges inside the period, in compressed rows: pointer by node, distance to the successor's number, posts.
-              Other edges, as linked lists: head by node, next, successor, posts. First posts.
-            - Number of edges to each node.
+        Templates are signature, lane, index and moves. Edges inside the period are compressed rows: pointer by node,
+        distance to the successor's number, posts. Other edges are linked lists: head by node, next, successor, posts.
+        The first posts follow the edges.
         """
         skeleton, (prologue, period, _) = self.skeleton, self.sizes
         columns = zip(*((part.signature, part.lane, part.index, part.moves) for part in skeleton.parts), strict=True)
@@ -110,10 +105,8 @@ class NodeLayout:
 def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[tuple[int, ...]], np.ndarray]:
     """Size classes of microbatches.
 
-    Returns:
-        - Distinct numbers of merged microbatches of instructions, ascending.
-        - Distinct sample counts (classes), each by number of merged microbatches.
-        - Class of each microbatch of a batch.
+    The result is the distinct numbers of merged microbatches of instructions, the sample counts of each class for each
+    of these numbers, and the class of each microbatch of a batch.
     """
     merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
     sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
@@ -137,11 +130,8 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
         size_class: size class of every microbatch of a batch (`size_classes`).
         tables: (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes,
             role). An entry for signature s and class k is at s * classes + k; latency, devices and role are at s.
-            Changes of a device's memory apply at different times:
-
-            - op: when the node ends; for a send, at the next begin or end of a compute instruction (`role`).
-            - hold: when the node starts.
-            - post: when the node's receive is posted.
+            Changes of a device's memory apply when the node ends (op; for a send see `role`), when it starts (hold),
+            and when its receive is posted (post).
     """
     merged, kinds, size_class = size_classes(skeleton, costs)
     apart = merged != [1]
@@ -202,14 +192,10 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
 
 
 def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
-    """Resource use by signature, for the kernel.
+    """Resource use for the kernel, without resources that can never be short.
 
-    Resources that can never be short are left out.
-
-    Returns:
-        - use_ptr, use_resource, use_load, use_sharing: uses by signature.
-        - share_ptr, share_lane: by resource, the lanes that it may slow down.
-        - capacity: by resource.
+    The result is (use_ptr, use_resource, use_load, use_sharing) by signature; (share_ptr, share_lane), the lanes that a
+    resource may slow down; and capacity by resource.
     """
     lanes: list[set[int]] = [set() for _ in skeleton.signatures]
     for part in skeleton.parts:

@@ -29,14 +29,11 @@ class BurstLayer:
     """One layer of a plan.
 
     Attributes:
-        devices: position k has the k-th piece of the batch; pieces are as equal as possible, and the first is a
-            largest.
+        devices: position k has the k-th piece of the batch; pieces are as equal as possible, none exceeds the first.
         comp_s: seconds of forward, backward and step of the largest piece.
-        comm_s: seconds of its input activations and of their gradients. In a unit of several layers, the first layer
-            has the seconds of the whole unit.
+        comm_s: seconds of input activations and their gradients; the first layer of a unit has those of the whole unit.
         sync_s: seconds of the all-reduce of its gradients; in a unit as for `comm_s`.
-        amplification: GPU-seconds of its unit over those on one device; of several incoming transfers the largest
-            counts.
+        amplification: GPU-seconds of its unit over those on one device; only the largest incoming transfer counts.
     """
 
     devices: tuple[int, ...]
@@ -60,8 +57,7 @@ class BurstPlan:
 
     Attributes:
         layers: by index in the profile.
-        iteration_s: seconds of forward, backward, transfers, synchronisation and step of one batch. Of branches in
-            parallel only the longest counts.
+        iteration_s: seconds of one batch and its step; of branches in parallel only the longest counts.
         gpu_s: seconds times devices, summed over layers.
         amplification: gpu_s over the seconds of one device alone.
         data_parallel_s: seconds of an iteration with every layer on the maximum number of devices.
@@ -104,17 +100,14 @@ def plan_burst(
     Arguments:
         amplification_limit: maximum of every layer's GPU-seconds, transfers and synchronisation included, over its
             seconds on one device; None for no limit.
-        whole_limit: maximum of the iteration's GPU-seconds over the seconds on one device; None for no limit. The
-            result may then not be the fastest for a model with branches.
+        whole_limit: the same for the iteration; the plan may then not be the fastest for a model with branches.
         powers_of_two: True for 1, 2, 4, ... devices; False for any number.
         counts: possible numbers of devices, instead of `powers_of_two`; 1 is added.
-        least: smallest number of devices, for profiles of small shares only. If no possible number is as large,
-            `least` is the only one.
+        least: smallest number of devices (for profiles of small shares); the only one if all possible numbers are less.
         memory_bytes: memory of one device; by default the cluster's.
         bucket_bytes: size of a gradient bucket, so that a layer pays only its share of an all-reduce's latency; 0 for
             an all-reduce of every layer, as in the paper.
-        way: "printed" for the paper's Algorithm 1 to the letter, which ignores the limits of memory and of the
-            iteration.
+        way: "printed" for the paper's Algorithm 1 to the letter, which ignores limits of memory and of the iteration.
         only: fixed number of devices of some layers.
 
     Raises:
@@ -236,9 +229,7 @@ def _remarks(
     above = [one for one in found.placed if one.amplification > limit * SLACK]
     if above:
         worst = max(one.amplification for one in above)
-        yield (
-            f"{show_count(len(above), 'unit')} above the amplification limit: {worst:.3g} instead of at most {limit:g}"
-        )
+        yield f"{show_count(len(above), 'unit')} above the amplification limit: {worst:.3g}, at most {limit:g} allowed"
     shares = sorted({int(costs.shares[one.count]) for one in found.placed})
     profiled = costs.profile.microbatch_sizes
     if shares[-1] > profiled[-1]:
