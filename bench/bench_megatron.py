@@ -16,13 +16,13 @@ from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
 
-from hocket.cost.analytic.transformer import Precision, analytic
+from hocket.cost.analytic.transformer import BlockExecution, Precision, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.device_type import DeviceType
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace, Source
-from hocket.planning.mesh.simulated import SimulatedLayout, simulated
+from hocket.planning.mesh.search.simulated import SimulatedLayout, simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.analytic.transformer import Transformer
@@ -89,8 +89,8 @@ class Case:
             tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
         ) -> ModelProfile:
             return analytic(
-                self.model, kind, tensor=tensor, recompute=recompute, precision=self.precision, microbatch_sizes=sizes,
-                sequence_parallel=sequence_parallel,
+                self.model, kind, BlockExecution(tensor, recompute, sequence_parallel), precision=self.precision,
+                microbatch_sizes=sizes,
             )  # fmt: skip
 
         return profile
@@ -144,7 +144,8 @@ def zero_3(
     """
     # Units on the same devices cannot share words: the output has its own.
     profile = analytic(
-        replace(model, tied=False), kind, recompute="full", precision=Case.precision, microbatch_sizes=(samples,)
+        replace(model, tied=False), kind, BlockExecution(recompute="full"), precision=Case.precision,
+        microbatch_sizes=(samples,),
     )  # fmt: skip
     inside, cards = (whole := selene(devices, kind)).levels
     each = replace(cards, bandwidth_bytes_per_s=cards.bandwidth_bytes_per_s * rings / inside.width)
@@ -237,7 +238,7 @@ def formulas(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]
     )
     yield "4.6 d 1 to 32 of 32, bubble", "simulated it is (n - d) / b'", bubbles, shown
 
-    profile = analytic(model, kind, recompute="none", precision=Case.precision, microbatch_sizes=SIZES)
+    profile = analytic(model, kind, precision=Case.precision, microbatch_sizes=SIZES)
     busy_s = [float(sum(profile.column(name, b).sum() for name in ("forward_s", "backward_s"))) for b in SIZES]
     step_s = sum(layer.step_s for layer in profile.layers)
     whole_s = [seconds + step_s for seconds in busy_s]  # a microbatch is an iteration there

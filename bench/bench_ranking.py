@@ -24,13 +24,13 @@ from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_iteration
-from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.make_plan import make_plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
 from hocket.training.calibrate.local_links import measure_local
-from hocket.training.calibrate.train_in_turns import train_in_turns
+from hocket.training.calibrate.train_in_turns import Turns, train_in_turns
 from hocket.training.worker.monitor.listener import RunSummary
 
 WIDTHS, MICROBATCH = (1, 2, 4), 2
@@ -82,7 +82,8 @@ def run(job: Job, workers: list[int], steps: int, rounds: int) -> dict[int, list
 def together(ways: list[Case], profile: ModelProfile, steps: int) -> None:
     """Predict some ways, and train them in turns."""
     plans = [way.plan for way in ways]
-    for way, turned in zip(ways, train_in_turns(JOB, plans, steps=steps, turn_steps=max(4, steps // 2)), strict=True):
+    found = train_in_turns(JOB, plans, steps=steps, turns=Turns(max(4, steps // 2)))
+    for way, turned in zip(ways, found, strict=True):
         add(way, predict_iteration(way.plan, profile), turned.summary)
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from hocket.cost.analytic.transformer import analytic
+from hocket.cost.analytic.transformer import BlockExecution, analytic
 from hocket.errors import RefusedError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace
-from hocket.planning.mesh.simulated import simulated
+from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
@@ -71,7 +71,7 @@ class Found:
 @cache
 def profile_of(model: Transformer, recompute: bool) -> ModelProfile:
     """The model's layers on a V100."""
-    return analytic(model, V100, recompute="full" if recompute else "none", microbatch_sizes=SIZES)
+    return analytic(model, V100, BlockExecution(recompute="full" if recompute else "none"), microbatch_sizes=SIZES)
 
 
 def run(
@@ -110,9 +110,7 @@ def tensor(model: Transformer, devices: int, batch: int, width: int) -> Found | 
     """Tensor model parallelism over so many devices, data parallelism over the groups."""
 
     def source(width: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
-        return analytic(
-            model, V100, tensor=width, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=sequence_parallel
-        )
+        return analytic(model, V100, BlockExecution(width, recompute, sequence_parallel), microbatch_sizes=sizes)
 
     plane = LayoutSpace(source, servers(devices), width, "full", SIZES, False, shards=("none",))
     meshes = [mesh for mesh in plane.meshes(batch) if mesh.depth == 1]

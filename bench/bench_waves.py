@@ -15,7 +15,7 @@ from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict
-from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.make_plan import make_plan
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.analytic.sizes import published
 from hocket.profiling.profile import ModelProfile

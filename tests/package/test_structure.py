@@ -67,7 +67,7 @@ MEMBER_NAMES_OUTSIDE: Mapping[str, int] = {
     "planning/mesh/layout.py": 14,
     "planning/mesh/layout_space.py": 1,
     "planning/mesh/plan_model.py": 1,
-    "planning/mesh/simulated.py": 1,
+    "planning/mesh/search/simulated.py": 1,
     "planning/search/result.py": 1,
     "planning/swapping/baselines.py": 7,
     "planning/swapping/search.py": 1,

@@ -84,7 +84,7 @@ def test_folders_of_needs_exist() -> None:
 @pytest.mark.parametrize(
     ("path", "starts", "wanted"),
     [
-        ("planning/mesh/test_search.py", False, "unit"),
+        ("planning/mesh/search/test_search.py", False, "unit"),
         ("runtime/stage/test_data_stream.py", False, "torch"),
         ("runtime/engine/test_distributed.py", True, "workers"),
         ("system/test_train.py", True, "system"),

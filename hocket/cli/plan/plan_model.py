@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from hocket.cli.plan.explain import Explanation
     from hocket.planning.goals.subclusters import Planned
     from hocket.planning.mesh.plan_model import SizedSearch
-    from hocket.planning.mesh.search import LayoutMiss
-    from hocket.planning.mesh.simulated import SimulatedLayout
+    from hocket.planning.mesh.search.result import LayoutMiss
+    from hocket.planning.mesh.search.simulated import SimulatedLayout
 
 
 _LEGEND = {
-    "config": "p stages, t devices a group (s: on slices of the sequence), d columns, across: a stage's replicas are no "
-    "neighbours, but stages are, v chunks a device, z1: columns divide the optimizer's state, z3: "
-    "weights, too, and the schedule if it is neither flush nor interleaved",
+    "config": "p stages, t tensor-parallel size (s: with sequence parallelism), d data-parallel size, across: neighbours "
+    "hold stages rather than replicas, v chunks a device, z1: replicas shard the optimizer's state, z3: weights, too, "
+    "and the schedule if it is neither flush nor interleaved",
     "micro": "samples of a microbatch",
-    "recompute": "what blocks make again",
-    "of peak": "of the devices' peak rate, by the model's own operations",
-    "bubble": "idle by busy time",
+    "recompute": "recomputation inside blocks",
+    "of peak": "share of the devices' peak rate, without recomputation",
+    "bubble": "idle time divided by busy time",
     "memory": "of the fullest device",
 }
 
@@ -133,7 +133,7 @@ def _counts(found: "SizedSearch") -> str:
     meshes = found.meshes
     ways = f"{show_count(meshes.considered, 'way')} to divide {show_count(found.cluster.devices, 'device')}"
     return (
-        f"{ways}: {meshes.too_large:,} do not fit, {len(meshes.found):,} simulated and the others behind by their bounds, "
+        f"{ways}: {meshes.too_large:,} do not fit, {len(meshes.found):,} simulated, the others slower by their bounds, "
         f"in {show_seconds(found.search_s)}"
     )
 
@@ -177,7 +177,7 @@ def _print(found: "SizedSearch", limit: int) -> None:
 
 def _on_types(best: "SimulatedLayout") -> str:
     """Describe the number of layers of each stage, by device type."""
-    names, kinds = best.plane.types
+    names, kinds = best.space.types
     own: dict[str, list[str]] = {}
     for place, (begin, end) in zip(cycle(best.mesh.stands), pairwise((0, *best.mesh.ends)), strict=False):
         own.setdefault(", ".join(dict.fromkeys(names[kinds[group]] for group in place)), []).append(str(end - begin))
@@ -200,11 +200,11 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
         yield f"updates: {found.updates(best).sentence(best.mesh.strategy)}"
     if meshes.simple:
         less = meshes.simple.iteration_s / best.iteration_s - 1
-        yield f"mixed: {_on_types(best)}; {less:.0%} quicker than {meshes.simple.mesh}, the best of equal stages or of one type"
+        yield f"mixed: {_on_types(best)}; {less:.0%} faster than {meshes.simple.mesh}, the best with equal stages or one device type"
     if any(word != "none" for word in best.mesh.again):
         each = Counter(word for word in best.mesh.again if word != "none")
         counts = ", ".join(f"{word} {count}" for word, count in sorted(each.items()))
-        yield f"recompute: {counts} of {found.model.layers} blocks, as few as fit; those of the first stages and chunks"
+        yield f"recompute: {counts} of {found.model.layers} blocks, as few as memory allows, in the first stages and chunks"
     rest = found.told()[1:]
     if rest:
         more = rest[0].iteration_s / best.iteration_s - 1
@@ -217,6 +217,6 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
     if meshes.quicker and meshes.quicker.seconds < best.iteration_s:
         miss = meshes.quicker
         yield (
-            f"memory: {miss.mesh} could take down to {1 - miss.seconds / best.iteration_s:.1%} less, but needs "
+            f"memory: {miss.mesh} could take up to {1 - miss.seconds / best.iteration_s:.1%} less, but needs "
             f"{show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}"
         )

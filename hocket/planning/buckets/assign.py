@@ -83,13 +83,10 @@ def best_few(
         if better is not None:
             found[k] = replace(
                 found[k],
+                predicted=better.predicted,
                 plan=better.plan,
                 buckets=better.text,
                 amplification=better.used_s / tolerance.alone_s if tolerance else None,
-                iteration_s=better.predicted.iteration_s,
-                samples_per_s=better.predicted.samples_per_s,
-                peak_memory_bytes=better.predicted.peak_memory_bytes,
-                bubble_fraction=better.predicted.bubble_fraction,
             )
     return found
 
@@ -198,7 +195,7 @@ def _text(before: Plan, after: Plan, gain: float) -> str:
     if not same and all(_takes_own(after, s) for s in summing):
         lanes = ""
     if same:
-        return f"buckets: {_numbers(old)}{by}{size}{lanes} instead of as many as the library takes: {gain:.1%} quicker"
+        return f"buckets: {_numbers(old)}{by}{size}{lanes} instead of the library's default: {gain:.1%} quicker"
     return f"buckets: {_numbers(new)}{by}{lanes} instead of {_numbers(old)}{size}: {gain:.1%} quicker"
 
 

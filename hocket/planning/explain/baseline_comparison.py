@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from hocket.planning.mesh.layout import STALE, ParallelLayout
 from hocket.planning.mesh.plan_model import SizedSearch
-from hocket.planning.mesh.search import search_meshes
+from hocket.planning.mesh.search.search import search_meshes
 from hocket.planning.predict.update_semantics import UpdateSemantics, synchronous_strategies
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE, Evaluated, Search
@@ -36,9 +36,9 @@ PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE, SWAPPED = (
 _NOTHING = "nothing else was considered"
 
 _OTHERS = {
-    PIPELINE: ("nothing without a pipeline", "the best without a pipeline"),
-    ALONE: ("nothing on several devices", "the best on several devices"),
-    SWAPPED: ("nothing that stays on the devices", "the best that stays on the devices"),
+    PIPELINE: ("no plan without a pipeline", "the best plan without a pipeline"),
+    ALONE: ("no plan on several devices", "the best plan on several devices"),
+    SWAPPED: ("no plan without swapping", "the best plan without swapping"),
 }
 
 
@@ -126,13 +126,13 @@ def _of_sizes(found: SizedSearch) -> BaselineComparison:
         return BaselineComparison(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if others.nearest is None:
         if winner == ALONE:
-            return BaselineComparison(winner, why="since there is one")
+            return BaselineComparison(winner, why="because the cluster has one device")
         if found.request.strategies:
             return BaselineComparison(winner, why=_NOTHING)
         return BaselineComparison(winner, why="which this batch does not allow")
     miss = others.nearest
     return BaselineComparison(
-        winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}"
+        winner, why=f"because {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}"
     )
 
 
@@ -166,12 +166,14 @@ def of_profile(found: Search) -> BaselineComparison:
         second = min(others, key=lambda one: one.iteration_s)
         return BaselineComparison(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if winner == ALONE and best.plan.cluster.devices == 1:
-        return BaselineComparison(winner, why="since there is one")
+        return BaselineComparison(winner, why="because the cluster has one device")
     piped, whole = ("flush", "gpipe", "interleaved", "pipedream", "two_bw"), ("data_parallel", "fully_sharded")
     names = {PIPELINE: whole, ALONE: (*whole, *piped), SWAPPED: (*whole, *piped)}.get(winner, piped)
     reasons = [one for one in found.refused if one.strategy in names and not (winner == SWAPPED and one.swaps)]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
-    return BaselineComparison(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else _NOTHING)
+    return BaselineComparison(
+        winner, why=f"because {near.strategy} {near.config} is refused: {near.reason}" if near else _NOTHING
+    )
 
 
 def with_stale(

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from hocket.cost.compute import Columns
 from hocket.planning.mesh.model_profiles import SizedSpace
-from hocket.planning.mesh.simulated import SimulatedLayout
+from hocket.planning.mesh.search.simulated import SimulatedLayout
 from hocket.profiling.profile import ModelProfile
 
 
@@ -47,12 +47,12 @@ class Bottlenecks:
 def limits_of(space: SizedSpace, found: SimulatedLayout) -> Bottlenecks:
     """Bottlenecks of a layout found in a search space."""
     mesh = found.mesh
-    group, own = found.plane.profile_of(mesh), space.profile_of(found)
+    group, own = found.space.profile_of(mesh), space.profile_of(found)
     plain = space.profile_with(found, "none")
 
     def busy_s(profile: ModelProfile) -> float:
         columns, stands = Columns(profile), mesh.stands
-        kinds = [space.devices[kind].name for kind in found.plane.types[1].tolist()] if len(space.devices) > 1 else []
+        kinds = [space.devices[kind].name for kind in found.space.types[1].tolist()] if len(space.devices) > 1 else []
         busy_s = 0.0
         for s, (begin, end) in enumerate(pairwise((0, *mesh.ends))):
             place = stands[s % mesh.depth]

@@ -12,7 +12,7 @@ from hocket.planning.mesh.bound_tables import Bound
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.model_profiles import divisors, sizes_of
 from hocket.planning.mesh.plan_model import SizedSearch
-from hocket.planning.mesh.search import with_tailors
+from hocket.planning.mesh.search.search import with_recompute_cuts
 from hocket.planning.search.result import Refused
 from hocket.util.units import show_bytes, show_count, show_seconds
 
@@ -24,7 +24,7 @@ def refused_meshes(found: SizedSearch) -> tuple[Refused, ...]:
     simulated = {(one.mesh.config, one.mesh.samples) for one in found.meshes.found}
     best_s = found.best.iteration_s if found.meshes.found else float("inf")
     large, slow = list[tuple[float, Refused]](), list[tuple[float, Refused]]()
-    for space, recompute_cut in with_tailors(found.spaces(found.cluster, found.request)):
+    for space, recompute_cut in with_recompute_cuts(found.spaces(found.cluster, found.request)):
         for mesh in space.meshes(found.batch_size):
             bound = space.bound(mesh)
             if not bound.fits and recompute_cut is not None and (cut := recompute_cut.fitted(mesh)) is not None:
@@ -70,9 +70,9 @@ def _undivided(found: SizedSearch) -> Iterator[Refused]:
             yield Refused("flush", f"p{depth} t1 d{columns}", why)
         odd = [b for b in fitting if 1 < depth <= layers and batch // (columns * b) % depth]
         if odd:
-            why = f"{batch // (columns * odd[0])} microbatches are no multiple of {depth} stages (section 4.2.2)"
+            why = f"{batch // (columns * odd[0])} microbatches are no multiple of {depth} stages (Narayanan's dissertation, section 4.2.2)"
             yield Refused("interleaved", f"p{depth} t1 d{columns} b{odd[0]}", why)
         few = [b for b in fitting if stale and 1 < batch // (columns * b) < depth <= layers]
         if few:
-            why = f"{batch // (columns * few[0])} microbatches are fewer than {depth} stages (section 3.2.1)"
+            why = f"{batch // (columns * few[0])} microbatches are fewer than {depth} stages (Narayanan's dissertation, section 3.2.1)"
             yield Refused("two_bw", f"p{depth} t1 d{columns} b{few[0]}", why)

@@ -17,9 +17,9 @@ from hocket.planning.mesh.bound_tables import Bound
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.model_profiles import SizedSpace
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
-from hocket.planning.mesh.recompute_cut import RecomputeCut, plane_of
-from hocket.planning.mesh.search import with_tailors
-from hocket.planning.mesh.simulated import SimulatedLayout, simulated
+from hocket.planning.mesh.recompute_cut import RecomputeCut, layout_space_of
+from hocket.planning.mesh.search.search import with_recompute_cuts
+from hocket.planning.mesh.search.simulated import SimulatedLayout, simulated
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import synchronous_strategies
@@ -166,12 +166,12 @@ def _same_mesh(
     """Seconds of an iteration of the same layout, and why it is not possible."""
     mesh, rest = best.mesh, batch_size % (best.mesh.samples * best.mesh.width)
     if cluster.devices != found.cluster.devices:
-        return None, f"{cluster.devices} devices are divided otherwise"
+        return None, f"the plan does not fit {cluster.devices} devices"
     if rest:
-        return None, f"{batch_size} samples are divided otherwise"
+        return None, f"the plan does not fit a batch of {batch_size} samples"
     there = SizedSpace(found.model, cluster, found.request)
     there.share(found)
-    space = plane_of(there.profile, cluster, mesh, best.plane.sizes, best.plane.slices)
+    space = layout_space_of(there.profile, cluster, mesh, best.space.sizes, best.space.slices)
     one = simulated(space, replace(mesh, microbatches=batch_size // (mesh.samples * mesh.width)))
     return one.iteration_s, _lacks(one.predicted.peak_memory_bytes, space.group.cluster)
 
@@ -195,7 +195,7 @@ def _least_with(found: SizedSearch, memory: float) -> float:
     best_s: float = found.best.iteration_s
     larger = Change(memory=memory).of(found.cluster)
     waiting: list[tuple[float, int, Bound, ParallelLayout, RecomputeCut | None]] = []
-    for space, recompute_cut in with_tailors(found.spaces(larger, found.request)):
+    for space, recompute_cut in with_recompute_cuts(found.spaces(larger, found.request)):
         for mesh in space.meshes(found.batch_size):
             if recompute_cut or space.least_bytes(mesh) <= space.room_bytes.max():
                 bound = space.bound(mesh)
@@ -256,7 +256,7 @@ def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
         InputError: the plan's model is not a published one, or its profile was derived otherwise (with a
             calibration, for example).
     """
-    step = f"Ask of the model: hocket what-if MODEL CLUSTER -B {plan.batch_size}"
+    step = f"Ask about the model: hocket what-if MODEL CLUSTER -B {plan.batch_size}"
     refusal = InputError(
         "--replan", f"a plan of the analytic model {plan.model}", "a plan of a profile, or a published model", step
     )
@@ -275,7 +275,7 @@ def _same_plan(
     plan: Plan, cluster: Cluster, batch_size: int, profile: ModelProfile, question: Scenario, now: Predicted
 ) -> ScenarioResult:
     if cluster.devices != plan.cluster.devices:
-        return ScenarioResult(question, why=f"{cluster.devices} devices are divided otherwise")
+        return ScenarioResult(question, why=f"the plan does not fit {cluster.devices} devices")
     try:
         changed = replace(plan, cluster=cluster, batch_size=batch_size, predicted=None)
         there = predict_iteration(changed, profile)

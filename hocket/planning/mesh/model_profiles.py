@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hocket.cost.analytic.calibration import Calibration
-from hocket.cost.analytic.transformer import RECOMPUTE, analytic
+from hocket.cost.analytic.transformer import RECOMPUTE, BlockExecution, analytic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.device_type import DeviceType
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
 from hocket.planning.mesh.layout_space import LayoutSpace, spaces
 from hocket.planning.mesh.recompute_cut import woven
-from hocket.planning.mesh.simulated import SimulatedLayout
+from hocket.planning.mesh.search.simulated import SimulatedLayout
 from hocket.planning.predict.update_semantics import considered
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
@@ -50,9 +50,7 @@ class SizedSpace:
                 analytic(
                     self.model,
                     device,
-                    tensor=tensor,
-                    sequence_parallel=sequence_parallel,
-                    recompute=recompute,
+                    BlockExecution(tensor, recompute, sequence_parallel),
                     precision=self.request.precision,
                     calibration=self._calibration_of(device),
                     microbatch_sizes=sizes,
@@ -94,7 +92,7 @@ class SizedSpace:
 
     def profile_with(self, found: SimulatedLayout, recompute: str) -> ModelProfile:
         """Profile of the layout with one recompute setting for all blocks."""
-        return self.profile(found.mesh.tensor, recompute, found.plane.sizes, found.mesh.sequence_parallel)
+        return self.profile(found.mesh.tensor, recompute, found.space.sizes, found.mesh.sequence_parallel)
 
 
 def considered_meshes(request: PlanRequest) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ from hocket.hardware.cluster import Cluster, Node
 from hocket.hardware.groups import grouped
 from hocket.planning.buckets.assign import AUTO, Rebucketed, rebucketed
 from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes, sizes_of
-from hocket.planning.mesh.search import LayoutSearch, search_meshes
-from hocket.planning.mesh.simulated import SimulatedLayout
+from hocket.planning.mesh.search.result import LayoutSearch
+from hocket.planning.mesh.search.search import search_meshes
+from hocket.planning.mesh.search.simulated import SimulatedLayout
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
-from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import stage_shapes
@@ -112,12 +113,12 @@ class SizedSearch(SizedSpace):
     def _plan(self, found: SimulatedLayout) -> Plan:
         mesh = found.mesh
         profile = self.profile_of(found)
-        space, choice = found.plane.choice(mesh, self.batch_size)
+        space, choice = found.space.choice(mesh, self.batch_size)
         plan = replace(
             make_plan(space, mesh.strategy, choice),
             cluster=self.cluster,
             tensor=mesh.tensor,
-            slices=mesh.tensor > 1 and found.plane.slices,
+            slices=mesh.tensor > 1 and found.space.slices,
             sequence_parallel=mesh.sequence_parallel,
             profile_digest=profile.digest,
         )
@@ -125,7 +126,7 @@ class SizedSearch(SizedSpace):
 
     def updates(self, found: SimulatedLayout) -> UpdateSemantics:
         """Differences of a layout's updates from one process."""
-        space, choice = found.plane.choice(found.mesh, self.batch_size)
+        space, choice = found.space.choice(found.mesh, self.batch_size)
         shapes = stage_shapes(space.profile, choice.stages)
         return updates_of(found.mesh.strategy, shapes, self.batch_size, found.mesh.samples, choice.options)
 

@@ -214,7 +214,7 @@ class RecomputeCut(LayoutSpace):
         return self._figures[samples]
 
 
-def plane_of(
+def layout_space_of(
     source: Source, cluster: Cluster, mesh: ParallelLayout, sizes: tuple[int, ...], slices: bool
 ) -> LayoutSpace:
     """The plane that a mesh is one of, on a cluster.

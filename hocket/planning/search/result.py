@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from hocket.errors import RefusedError
-from hocket.planning.plan import Plan
+from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.update_semantics import UpdateSemantics
 from hocket.util.units import enough_bytes
 
@@ -14,8 +14,35 @@ TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """One simulated candidate that fits.
+class SimulatedCandidate:
+    """A candidate of any search, with its prediction."""
+
+    predicted: Predicted
+
+    @property
+    def iteration_s(self) -> float:
+        """Predicted seconds of an iteration."""
+        return self.predicted.iteration_s
+
+    @property
+    def samples_per_s(self) -> float:
+        """Predicted samples a second."""
+        return self.predicted.samples_per_s
+
+    @property
+    def peak_memory_bytes(self) -> dict[int, float]:
+        """Predicted peak memory by device."""
+        return self.predicted.peak_memory_bytes
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Predicted idle time relative to busy time."""
+        return self.predicted.bubble_fraction
+
+
+@dataclass(frozen=True)
+class Evaluated(SimulatedCandidate):
+    """A simulated candidate of a profiled model that fits.
 
     Attributes:
         updates: how its mathematics differ from those of one process.
@@ -28,10 +55,6 @@ class Evaluated:
     config: str
     plan: Plan
     updates: UpdateSemantics
-    iteration_s: float
-    samples_per_s: float
-    peak_memory_bytes: dict[int, float]
-    bubble_fraction: float = 0.0
     amplification: float | None = None
     buckets: str = ""
     default_buckets: bool = False

@@ -20,9 +20,9 @@ from hocket.planning.burst.amplification import alone_s as alone_of
 from hocket.planning.burst.amplification_limit import Tolerance, alone_words
 from hocket.planning.plan import Plan
 from hocket.planning.predict.update_semantics import considered
-from hocket.planning.search.branch_and_bound import BranchAndBound
 from hocket.planning.search.failures import failed
 from hocket.planning.search.notes import note_of_extrapolation, notes_of
+from hocket.planning.search.profiled_candidates import ProfiledCandidates
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Evaluated, Refused, Search, joined, ordered
 from hocket.planning.search.torch_compile import compiled, told
@@ -122,29 +122,29 @@ class _Width:
             baselines = self._baselines(request.swap, progress)
             order = tuple(ordered(baselines.candidates))
             return Search(order, tuple(baselines.refused), clock() - began, baselines.considered)
-        hunt = BranchAndBound(self.space, self.path, self.tolerance, self._rebucketed)
+        tried = ProfiledCandidates(self.space, self.path, self.tolerance, self._rebucketed, progress)
         for name in chosen:
-            hunt.offer(name)
-        hunt.run(progress)
-        found = ordered(_of_groups(hunt.candidates, profile, cluster))
+            tried.offer(name)
+        tried.run()
+        found = ordered(_of_groups(tried.found, profile, cluster))
         notes = [*notes_of(profile, self.space, cluster), *note_of_extrapolation(profile, found[:1])]
         at = progress or (lambda done, total, what: None)
         if profile.compiled is not None:
             at(0, 0, "stages that are worth compiling")
-            found = ordered(_compiled(one, profile, hunt.refused) for one in found)
+            found = ordered(_compiled(one, profile, tried.refused) for one in found)
         if request.buckets == AUTO:
             at(0, 0, "buckets of gradients")
-            found = ordered(best_few(found, profile, self.tolerance, hunt.refused))
+            found = ordered(best_few(found, profile, self.tolerance, tried.refused))
         if profile.compiled is not None and found:
             notes.append(told(found[0].plan, profile))
         packs = Packs()
-        if (not request.strategies or SWAPPING in request.strategies) and any(r.missing_bytes for r in hunt.refused):
+        if (not request.strategies or SWAPPING in request.strategies) and any(r.missing_bytes for r in tried.refused):
             packs = self._packs(progress, min((one.iteration_s for one in found), default=inf))
             if packs.considered and (note := left_out(self.space.cluster)):
                 notes.append(note)
         found = ordered([*found, *packs.candidates])
-        refused = (*hunt.refused, *packs.refused)
-        return Search(tuple(found), refused, clock() - began, hunt.considered + packs.considered, tuple(notes))
+        refused = (*tried.refused, *packs.refused)
+        return Search(tuple(found), refused, clock() - began, tried.considered + packs.considered, tuple(notes))
 
     @cached_property
     def space(self) -> SearchSpace:

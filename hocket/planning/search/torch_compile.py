@@ -25,11 +25,9 @@ def compiled(candidate: Evaluated, profile: ModelProfile) -> Evaluated:
         used *= device_s(plan, profile) / device_s(candidate.plan, profile)
     return replace(
         candidate,
+        predicted=predicted,
         config=f"{candidate.config} compiled",
         plan=replace(plan, predicted=predicted),
-        iteration_s=predicted.iteration_s,
-        samples_per_s=predicted.samples_per_s,
-        bubble_fraction=predicted.bubble_fraction,
         amplification=used,
     )
 

@@ -12,8 +12,8 @@ from functools import partial
 from math import ceil
 
 from hocket.planning.search.bounds.bounds import Bounds
-from hocket.planning.search.branch_and_bound import make_plan
 from hocket.planning.search.failures import failed
+from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.result import NO_HOST, Refused
 from hocket.planning.swapping.candidates import Packs, has_hosts, tried
 from hocket.program.passes.swapping.settings import POLICIES

@@ -125,14 +125,11 @@ def tried(
         return []
     shapes = plan.shapes(profile)
     one = Evaluated(
+        predicted,
         strategy,
         config,
         replace(plan, predicted=predicted),
         updates_of(strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(profile)),
-        predicted.iteration_s,
-        predicted.samples_per_s,
-        predicted.peak_memory_bytes,
-        predicted.bubble_fraction,
     )
     found.candidates.append(one)
     return [one]

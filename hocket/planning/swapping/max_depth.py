@@ -95,7 +95,7 @@ def block_in_words(profile: ModelProfile) -> str:
     first, last = profile.layers[own[0]].name, profile.layers[own[-1]].name
     layers = f"{show_count(block.size, 'layer')}, {first}{f' to {last}' if block.size > 1 else ''}"
     weights = show_bytes(profile.weights_bytes(own))
-    seen = f"the profile has {block.times} of it, and less than {LEAST} are not looked at"
+    seen = f"the profile has {block.times} of it, and fewer than {LEAST} are not tried"
     return f"a block: {layers}, {weights} of weights; {seen}"
 
 
@@ -186,7 +186,7 @@ def _choice(name: str, situation: SearchSpace) -> _Tried:
             again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
             return _Tried(" ".join((*words, *again)))
         missed(peaks, "up to ")
-    return _Tried(None, lacks or missing(name, situation) or "this strategy has no choice here")
+    return _Tried(None, lacks or missing(name, situation) or "this strategy has no candidate here")
 
 
 def _variants(name: str, situation: SearchSpace) -> Iterator[Candidate]:

@@ -103,7 +103,7 @@ def left_out(cluster: Cluster) -> str:
     if not 0 < len(others) < cluster.devices:
         return ""
     kinds = " and ".join(sorted(set(others)))
-    return f"plans that swap leave out {len(others)} {kinds}: the cluster file does not say host_memory_bytes of their nodes"
+    return f"plans that swap do not use {len(others)} {kinds}: the cluster file lacks host_memory_bytes of their nodes"
 
 
 def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[DeviceSet]:

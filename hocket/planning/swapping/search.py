@@ -15,8 +15,8 @@ from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
-from hocket.planning.search.branch_and_bound import make_plan
 from hocket.planning.search.failures import failed
+from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.result import NO_HOST, Evaluated, Refused
 from hocket.planning.swapping.budgets import completed
 from hocket.planning.swapping.candidates import Packs, room_of, tried

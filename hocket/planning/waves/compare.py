@@ -42,10 +42,14 @@ class PlanTimeline:
 
 
 def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[PlanTimeline, ...]:
-    """Timelines of a plan and of its alternative.
+    """Timelines of one wave and of several waves of a plan.
 
-    A plan with several waves comes after the timeline of one wave. A plan with one wave comes before the timeline
-    of several waves. Empty for large clusters and tensor-parallel plans.
+    - A plan with several waves: one wave of it, then the plan.
+    - A plan that could run in waves: one wave with a single microbatch, then as many waves as there is room for, if
+      more than one.
+    - Other plans: the plan alone.
+
+    Empty for large clusters and tensor-parallel plans.
 
     Arguments:
         profile: of one device, as the plan names it.
@@ -89,8 +93,8 @@ def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
     if not any(stage.wave for stage in plan.stages):
         return course
     why = (
-        "drawn is what devices hold in the predicted timing; peak memory is what they can hold in any, and what the plan is held to: "
-        "nothing orders a wave's forward beside the other's backward, and one whose thread stands still keeps its stash"
+        "memory is drawn for the predicted timing; peak memory is the proven maximum for any timing, which limits the plan: "
+        "nothing orders one wave's forward and the other's backward, and a wave with a stalled thread keeps its stash"
     )
     return replace(course, note=why, most_bytes=trace.peak_memory_bytes())
 
@@ -98,7 +102,7 @@ def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
 def launched_at_once(plan: Plan) -> Plan | None:
     """One wave of a plan, with one microbatch on each device or chain.
 
-    None if the plan has no waves.
+    None if the plan's strategy cannot run in waves.
     """
     devices = [stage.devices for stage in plan.stages]
     if plan.strategy == "waves":

@@ -136,7 +136,7 @@ def room(wave: Wave) -> WaveRoom:
         limit, why = _short_of(wave, waves)
         if limit:
             return WaveRoom(waves - 1, limit, why)
-    return WaveRoom(wave.most, "devices", f"{wave.most} waves are as many as the schedule has")
+    return WaveRoom(wave.most, "devices", f"the schedule allows at most {wave.most} waves")
 
 
 def _short_of(wave: Wave, waves: int) -> tuple[str, str]:

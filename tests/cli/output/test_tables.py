@@ -8,10 +8,15 @@ from hocket.cli.output.tables import print_search
 from hocket.cli.plan.explain import _runner_up
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.request import PlanRequest
-from hocket.planning.search.result import Search
+from hocket.planning.search.result import Evaluated, Search
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.strategy import members
+
+
+def _with(candidate: Evaluated, **changes: float) -> Evaluated:
+    """A candidate with another prediction."""
+    return replace(candidate, predicted=replace(candidate.predicted, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,7 @@ def test_the_table_of_plans_never_breaks_a_word(found: Search, width: int, capsy
 
 def test_figures_have_no_exponents(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
     """Thousands of samples a second are written with commas."""
-    fast = replace(found, candidates=(replace(found.candidates[0], samples_per_s=34390.4),))
+    fast = replace(found, candidates=(_with(found.candidates[0], samples_per_s=34390.4),))
     print_search(fast, 1, 140)
     out = capsys.readouterr().out
     assert "34,390" in out
@@ -53,23 +58,23 @@ def test_figures_have_no_exponents(found: Search, capsys: pytest.CaptureFixture[
 def test_rows_can_be_told_apart(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
     """Of candidates that would read alike the best has a row, which is said; the runner-up is one that reads otherwise, or is called so."""
     best, *others = found.candidates
-    twin = replace(best, iteration_s=best.iteration_s * 1.02)
+    twin = _with(best, iteration_s=best.iteration_s * 1.02)
     alike = replace(found, candidates=(best, twin, *others[:2]))
     print_search(alike, 3, 140)
     out = capsys.readouterr().out
     rows = [line for line in out.splitlines() if line.strip().split(" ")[0] in members()]
     assert len(rows) == 3
     assert len({" ".join(row.split()[:3]) for row in rows}) == 3
-    assert "of cuts that read alike" in out
-    assert "runner-up: the same with another cut or other options takes 2.0% more" in _runner_up(alike)
+    assert "of configurations with the same label" in out
+    assert "runner-up: the same with other stage boundaries or options takes 2.0% more" in _runner_up(alike)
     print_search(replace(found, candidates=(best, *others[:2])), 3, 140)
-    assert "of cuts that read alike" not in capsys.readouterr().out
+    assert "of configurations with the same label" not in capsys.readouterr().out
 
 
 def test_the_chosen_row_is_marked(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
     """The chosen plan is first and marked, the others stand by time, and it is said why the first need not be the quickest."""
     best, *others = found.candidates
-    quicker = replace(others[0], iteration_s=best.iteration_s * 0.995)
+    quicker = _with(others[0], iteration_s=best.iteration_s * 0.995)
     for rest, reason in (
         ((others[-1], *others[:2]), "the quickest; the others"),
         ((others[1], quicker), "the simplest"),
@@ -82,6 +87,6 @@ def test_the_chosen_row_is_marked(found: Search, capsys: pytest.CaptureFixture[s
         assert [row.split()[0] for row in rows[1:]] == [
             one.strategy for one in sorted(rest, key=lambda one: one.iteration_s)
         ]
-        assert f"←: the plan that was chosen, {reason}" in out
+        assert f"←: the chosen plan, {reason}" in out
     print_search(replace(found, candidates=(best,)), 4, 140)
     assert "←" not in capsys.readouterr().out

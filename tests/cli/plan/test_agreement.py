@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hocket.cli import main
 from hocket.hardware.cluster import Cluster, Level
-from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.make_plan import make_plan
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import members, strategy

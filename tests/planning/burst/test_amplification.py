@@ -12,7 +12,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.burst.amplification import alone_s, amplification_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict_choice, proven_peaks
-from hocket.planning.search.branch_and_bound import make_plan
+from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search, search_widths

@@ -1,4 +1,7 @@
-"""Verdicts: no pipeline by habit. Small models inside of one server are planned as data parallelism, and it is said by how much."""
+"""Comparison with baselines: a pipeline is not chosen by habit.
+
+Small models inside one server are planned with data parallelism, and the gain is reported.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,7 @@ from hocket.planning.explain.baseline_comparison import ALONE, PIPELINE, PLAIN, 
 from hocket.planning.explain.bottlenecks import limits_of
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.plan_model import search_sizes
-from hocket.planning.mesh.search import search_meshes
+from hocket.planning.mesh.search.search import search_meshes
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE
 from hocket.planning.search.search import search
@@ -28,7 +31,7 @@ KINDS = [name for name in catalog.names() if "float16" in catalog.device_type(na
 
 
 def server(kind: str, bandwidth_bytes_per_s: float = 250e9) -> Cluster:
-    """Eight devices with quick links."""
+    """Eight devices with fast links."""
     return Cluster("server", (Level("server", 8, bandwidth_bytes_per_s, 3e-6, shared=False),), kind)
 
 
@@ -36,8 +39,10 @@ def server(kind: str, bandwidth_bytes_per_s: float = 250e9) -> Cluster:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.thinned
 def test_small_models_in_one_server(kind: str, model: str) -> None:
-    """Data parallelism on every type of the catalogue, plain where the step may not be shared; the best pipeline takes more, and it is
-    said how much."""
+    """Data parallelism wins on every device type of the catalogue.
+
+    It is plain if the step may not be sharded. The additional time of the best pipeline is reported.
+    """
     for options, winners in (({}, (PLAIN, SHARDED)), ({"shards": ("none",)}, (PLAIN,))):
         found = search_sizes(SMALL[model], server(kind), PlanRequest(256, **options))  # type: ignore[arg-type]
         assert found.best.mesh.strategy == "data_parallel"
@@ -53,8 +58,10 @@ def test_small_models_in_one_server(kind: str, model: str) -> None:
 @pytest.mark.parametrize("bandwidth_bytes_per_s", [1e9, 20e9, 250e9])
 @pytest.mark.thinned
 def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per_s: float) -> None:
-    """Whatever the batch and the links: it wins by more than the tolerance of a tie, or nothing else fits. The other is the best of
-    its kind, as a search of that kind alone has it."""
+    """A pipeline wins by more than a tie, or because no other plan fits.
+
+    This holds for any batch and links. The other plan is the best of its kind, as in a search of that kind alone.
+    """
     found = search_sizes(SMALL["a tiny one"], server("a100-40gb", bandwidth_bytes_per_s), PlanRequest(batch_size))
     verdict = of_sizes(found)
     piped = found.best.mesh.depth > 1
@@ -66,7 +73,10 @@ def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per
 
 
 def test_one_kind_alone() -> None:
-    """Where no strategy of the other kind was asked for, that is the reason; where one was, it is compared."""
+    """The reason is given if no strategy of the other kind was requested.
+
+    If one was, it is compared.
+    """
     for strategies, why in ((("flush",), "nothing else was considered"), (("flush", "data_parallel"), "")):
         found = search_sizes(SMALL["a tiny one"], server("a100-40gb"), PlanRequest(64, strategies=strategies))
         verdict = of_sizes(found)
@@ -74,7 +84,7 @@ def test_one_kind_alone() -> None:
 
 
 def test_launches_are_charged() -> None:
-    """Kernels that take longer to launch cost a pipeline of small microbatches more than plain data parallelism."""
+    """Slow kernel launches cost a pipeline of small microbatches more."""
     kind = catalog.device_type("a100-40gb")
     losses = []
     for launch_s in (0.0, 5e-5):
@@ -87,19 +97,22 @@ def test_launches_are_charged() -> None:
 
 
 def test_where_nothing_else_fits() -> None:
-    """What is missing is told, of either kind."""
+    """The missing memory of the other kind is reported."""
     options = {"tensors": (1,), "shards": ("none",)}
     large = search_sizes(published("gpt2-xl"), server("v100-16gb"), PlanRequest(64, **options))  # type: ignore[arg-type]
     verdict = of_sizes(large)
     assert verdict.winner == PIPELINE
-    assert verdict.text.startswith("a pipeline wins: nothing without a pipeline, for p1 t1 d8")
+    assert verdict.text.startswith("a pipeline wins: no plan without a pipeline, because p1 t1 d8")
     assert "of 14.90 GiB" in verdict.text
     alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), PlanRequest(64))
-    assert of_sizes(alone).text == "one device alone is quickest: nothing on several devices, since there is one"
+    assert of_sizes(alone).text == "one device alone is quickest: no plan on several devices, because the cluster has one device"
 
 
 def test_of_profiles() -> None:
-    """Quick links: data parallelism; slow ones and many weights: a pipeline, and how much the best without a pipeline loses."""
+    """Fast links: data parallelism. Slow links and many weights: a pipeline.
+
+    The additional time of the best plan without a pipeline is reported.
+    """
     quick = Cluster("four", (Level("server", 4, 1e11, 1e-6),), "v100-16gb")
     light = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="v100-16gb")
     found = search(light, quick, PlanRequest(32))
@@ -118,7 +131,7 @@ def test_of_profiles() -> None:
     heavy = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, device_type="v100-16gb")
     verdict = of_profile(search(heavy, slow, PlanRequest(32)))
     assert verdict.winner == PIPELINE
-    assert verdict.text.startswith("a pipeline wins: the best without a pipeline, data_parallel ")
+    assert verdict.text.startswith("a pipeline wins: the best plan without a pipeline, data_parallel ")
     only = search(heavy, slow, PlanRequest(32, strategies=["flush"]))
     assert of_profile(only).text == "a pipeline: nothing else was considered"
     waved = search(light, quick, PlanRequest(32, strategies=["waves"]))
@@ -126,7 +139,7 @@ def test_of_profiles() -> None:
 
 
 def test_one_device_of_several() -> None:
-    """Where links are so slow that one of two devices is quickest, that is said, and by how much the best on both is behind."""
+    """One of two devices is fastest with very slow links, and this is reported."""
     slow = Cluster("two", (Level("server", 2, 1e7, 1e-3),), "v100-16gb")
     heavy = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, activation_bytes=1e7, device_type="v100-16gb")
     found = search(heavy, slow, PlanRequest(4, strategies=("data_parallel", "flush")))
@@ -135,18 +148,20 @@ def test_one_device_of_several() -> None:
     assert verdict.winner == ALONE
     assert verdict.text == "one device alone: nothing else was considered"
     single = search(heavy, replace(slow, levels=(Level("server", 1, 1e7, 1e-3),)), PlanRequest(4))
-    assert of_profile(single).text == "one device alone is quickest: nothing on several devices, since there is one"
+    assert of_profile(single).text == "one device alone is quickest: no plan on several devices, because the cluster has one device"
     second = search(heavy, slow, PlanRequest(4, strategies=("flush",))).best
     verdict = of_profile(replace(found, candidates=(found.best, second)))
     more = second.iteration_s / found.best.iteration_s - 1
-    start = f"one device alone is quickest: the best on several devices, {second.label}, takes {more:.1%} more"
+    start = f"one device alone is quickest: the best plan on several devices, {second.label}, takes {more:.1%} more"
     assert verdict.text == start
 
 
 @pytest.mark.slow
 def test_replicas_that_share_the_step() -> None:
-    """Of few samples a device the step is much of the time: those that share it win, where they may, by sizes and of
-    a profile."""
+    """With few samples, replicas that shard the step win where they may.
+
+    This holds for an analytic model and for a profile.
+    """
     found = search_sizes(SMALL["bert-large"], server("a100-40gb"), PlanRequest(16))
     verdict = of_sizes(found)
     assert str(found.best.mesh) == "p1 t1 d8 z1 b2"
@@ -168,7 +183,10 @@ def test_replicas_that_share_the_step() -> None:
 
 
 def test_replicas_that_divide_everything() -> None:
-    """Where whole weights leave too little room for more than one sample, those that gather them win; the plan is proved."""
+    """Full sharding wins if whole weights leave room for a single sample only.
+
+    The plan is proved.
+    """
     found = search_sizes(published("llama-2-7b"), server("a100-80gb"), PlanRequest(16))
     assert str(found.best.mesh) == "p1 t1 d8 z3 b2"
     verdict = of_sizes(found)
@@ -187,7 +205,7 @@ def test_replicas_that_divide_everything() -> None:
 
 @pytest.mark.slow
 def test_the_best_of_the_other_kind_is_not_behind_the_runner_up() -> None:
-    """One search for both says the same of pipelines as another for pipelines alone."""
+    """A common search and a search of pipelines alone give the same best pipeline."""
     servers = Path(__file__).resolve().parents[3] / "examples" / "clusters" / "a100-servers.yaml"
     found = search_sizes(published("gpt2-xl"), Cluster.read(servers), PlanRequest(256, tensors=(1,)))
     verdict = of_sizes(found)

@@ -9,7 +9,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.plan_model import search_sizes
-from hocket.planning.mesh.simulated import simulated
+from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.request import PlanRequest

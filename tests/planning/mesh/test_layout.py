@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.cost.analytic.transformer import RECOMPUTE, analytic
+from hocket.cost.analytic.transformer import RECOMPUTE, BlockExecution, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.overlap import OverlapModel, Rate
@@ -37,13 +37,13 @@ SERVERS = Cluster(
 def source(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
     """Profiles of a small GPT."""
     along = sequence_parallel
-    return analytic(GPT, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=along)
+    return analytic(GPT, A100, BlockExecution(tensor, recompute, along), microbatch_sizes=sizes)
 
 
 def untied(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
     """The same, whose output has words of its own."""
     model, along = replace(GPT, tied=False), sequence_parallel
-    return analytic(model, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=along)
+    return analytic(model, A100, BlockExecution(tensor, recompute, along), microbatch_sizes=sizes)
 
 
 def plane(
@@ -104,7 +104,7 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
     deep = Transformer("deep", 30, 512, 8, 512, 2048)
 
     def of(tensor: int, again: str, sizes: tuple[int, ...], along: bool = False) -> ModelProfile:
-        return analytic(deep, A100, tensor=tensor, recompute=again, microbatch_sizes=sizes)
+        return analytic(deep, A100, BlockExecution(tensor, again), microbatch_sizes=sizes)
 
     own = LayoutSpace(of, long, 1, recompute, (1, 4))
     meshes = [mesh for mesh in own.meshes(64) if mesh.depth == 8 and mesh.chunks in (1, 2, 4)]
@@ -222,7 +222,7 @@ def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> Non
     odd = replace(GPT, layers=10)
 
     def of(tensor: int, again: str, sizes: tuple[int, ...], along: bool = False) -> ModelProfile:
-        return analytic(odd, A100, tensor=tensor, recompute=again, microbatch_sizes=sizes)
+        return analytic(odd, A100, BlockExecution(tensor, again), microbatch_sizes=sizes)
 
     four = Cluster("four", (Level("server", 4, 300e9, 3e-6, False),), "a100-80gb")
     own, gains = LayoutSpace(of, four, 1, "none", (1,)), []

@@ -11,7 +11,7 @@ from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.planning.explain.bottlenecks import limits_of
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.plan_model import search_sizes
-from hocket.planning.mesh.simulated import simulated
+from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.predict.extrapolate import shorter
 from hocket.planning.predict.predict import predict_choice, predict_iteration
 from hocket.planning.search.request import PlanRequest
@@ -178,11 +178,11 @@ def test_what_more_memory_would_give() -> None:
 def test_long_plans_are_shown_in_short() -> None:
     """What is shown has fewer microbatches, is legal, and the whole's time and memory are foreseen from it."""
     found = search_sizes(GPT, SERVERS, PlanRequest(8192, tensors=(4,), recomputes=("full",), microbatch_sizes=(1,)))
-    mesh = next(m for m in found.meshes.found[0].plane.meshes(8192) if (m.depth, m.chunks) == (2, 1))
-    situation, choice = found.meshes.found[0].plane.choice(mesh, 8192)
+    mesh = next(m for m in found.meshes.found[0].space.meshes(8192) if (m.depth, m.chunks) == (2, 1))
+    situation, choice = found.meshes.found[0].space.choice(mesh, 8192)
     sizes = shorter("flush", choice.stages, (8192, 1))
     assert sizes == (2, 4)
-    plan = found.plan(simulated(found.meshes.found[0].plane, mesh))
+    plan = found.plan(simulated(found.meshes.found[0].space, mesh))
     opened = LoadedPlan(plan, found.profile(4, "full", (1,)))
     assert (plan.microbatches, opened.shown.microbatches) == (8192, 2)
     assert problems_of(opened, opened.program) == ()

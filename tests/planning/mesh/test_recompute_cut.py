@@ -14,8 +14,8 @@ from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import SOME, RecomputeCut, woven
-from hocket.planning.mesh.search import search_meshes
-from hocket.planning.mesh.simulated import SimulatedLayout, simulated
+from hocket.planning.mesh.search.search import search_meshes
+from hocket.planning.mesh.search.simulated import SimulatedLayout, simulated
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from tests.planning.mesh.test_layout import source

@@ -18,7 +18,7 @@ from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.model_profiles import SizedSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut
-from hocket.planning.mesh.simulated import proven, simulated
+from hocket.planning.mesh.search.simulated import proven, simulated
 from hocket.planning.predict.update_semantics import synchronous_strategies
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.cost.analytic.transformer import analytic
+from hocket.cost.analytic.transformer import BlockExecution, analytic
 from hocket.errors import InputError
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.layout import ParallelLayout
@@ -14,7 +14,7 @@ from hocket.planning.predict.predict import predict, predict_choice, predict_ite
 from hocket.profiling.profile import ModelProfile
 from tests.planning.mesh.test_layout import A100, GPT, SERVERS, source
 
-PROFILE = analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2))
+PROFILE = analytic(GPT, A100, BlockExecution(2), microbatch_sizes=(1, 2))
 NAMES = tuple(layer.name for layer in PROFILE.layers)
 STAGES = (PlanStage(NAMES[:4], (0, 1)), PlanStage(NAMES[4:], (2, 3)))
 PLAN = Plan("flush", "gpt", 8, 1, STAGES, SERVERS, tensor=2, slices=True, profile_digest=PROFILE.digest)
@@ -75,7 +75,7 @@ def test_bytes_of_all_members() -> None:
 
 def along(samples: int = 1) -> tuple[Plan, ModelProfile]:
     """The same plan on slices of the sequence."""
-    profile = analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2), sequence_parallel=True)
+    profile = analytic(GPT, A100, BlockExecution(2, sequence_parallel=True), microbatch_sizes=(1, 2))
     return replace(PLAN, slices=False, sequence_parallel=True, profile_digest=profile.digest), profile
 
 

@@ -7,7 +7,7 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.load import LoadedPlan
 from hocket.planning.mesh.plan_model import search_sizes
-from hocket.planning.mesh.simulated import simulated
+from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.predict.predict import predict
 from hocket.planning.predict.whole_batch import excerpt_text
 from hocket.planning.search.request import PlanRequest
@@ -29,7 +29,7 @@ def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> LoadedPlan:
         SERVERS,
         PlanRequest(256, tensors=(tensor,), microbatch_sizes=(1,), strategies=(strategy,), shards=(shard,)),
     )
-    plane = found.best.plane
+    plane = found.best.space
     mesh = next(one for one in plane.meshes(256) if (one.strategy, one.depth) == (strategy, depth))
     one = simulated(plane, mesh)
     return LoadedPlan(found.plan(one), found.profile_of(one))

@@ -8,7 +8,7 @@ import pytest
 from hocket.cli.output.tables import print_search, search_json
 from hocket.errors import InputError, InternalError, ProgramError, RefusedError
 from hocket.planning.buckets import assign
-from hocket.planning.search import branch_and_bound
+from hocket.planning.search import profiled_candidates
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.planning.search.search import search
@@ -32,8 +32,8 @@ def failing(error: Exception, fails: Callable[..., bool], through: Callable[...,
 
 def found_without(monkeypatch: pytest.MonkeyPatch, error: Exception, *names: str) -> Search:
     """A search in which to simulate these strategies fails."""
-    through = failing(error, lambda situation, name, choice: name in names, branch_and_bound.predict_choice)
-    monkeypatch.setattr(branch_and_bound, "predict_choice", through)
+    through = failing(error, lambda space, name, candidate: name in names, profiled_candidates.predict_choice)
+    monkeypatch.setattr(profiled_candidates, "predict_choice", through)
     return search(PROFILE, CLUSTER, PlanRequest(8, strategies=NAMES))
 
 
@@ -48,7 +48,7 @@ def test_a_bug_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys
     bugs = [one for one in found.refused if one.bug]
     assert bugs
     assert all(one.strategy == "gpipe" and one.config for one in bugs)
-    assert bugs[0].reason.startswith(f"{type(error).__name__} at planning/search/branch_and_bound.py:")
+    assert bugs[0].reason.startswith(f"{type(error).__name__} at planning/search/profiled_candidates.py:")
     (sentence,) = found.bugs
     assert sentence.startswith(f"gpipe {bugs[0].config} and {len(bugs) - 1} more of its choices left out by a bug")
     assert "please report it" in sentence
@@ -67,7 +67,7 @@ def test_what_does_not_suit_a_candidate_is_refused(monkeypatch: pytest.MonkeyPat
 def test_where_nothing_is_left_the_bug_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says it."""
     with pytest.raises(
-        RefusedError, match=r"left out by a bug of Hocket, KeyError at planning/search/branch_and_bound\.py"
+        RefusedError, match=r"left out by a bug of Hocket, KeyError at planning/search/profiled_candidates\.py"
     ):
         _ = found_without(monkeypatch, KeyError("x"), *NAMES).best
 

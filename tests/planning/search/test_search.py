@@ -13,7 +13,8 @@ from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.planning.predict.update_semantics import synchronous_strategies
-from hocket.planning.search.branch_and_bound import SIMULATED_PER_STRATEGY, make_plan
+from hocket.planning.search.make_plan import make_plan
+from hocket.planning.search.profiled_candidates import SIMULATED_PER_STRATEGY
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search

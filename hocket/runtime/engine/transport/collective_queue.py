@@ -1,7 +1,7 @@
 """Queue of the collectives of one lane, which run one after the other.
 
-Gloo would run two of one process group at once, and the first, which compute needs first, would end later. An all-
-reduce uses several process groups at once, one for each piece of the bucket, and the next may use another number of
+Gloo would run two of one process group at once, and the first, which compute needs first, would end later. An
+all-reduce uses several process groups at once, one for each piece of the bucket, and the next may use another number of
 groups. So a thread of the lane waits for the last piece before it begins the next collective. The compute lane
 continues meanwhile. The thread also records the end of each collective, even if the compute lane asks late.
 """

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise, permutations
 
 import pytest
 
-from hocket.cost.analytic.transformer import analytic
+from hocket.cost.analytic.transformer import BlockExecution, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.planning.explain.bottlenecks import limits_of
@@ -17,7 +17,7 @@ from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.model_profiles import SizedSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut
-from hocket.planning.mesh.simulated import proven, simulated
+from hocket.planning.mesh.search.simulated import proven, simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
@@ -71,7 +71,7 @@ def test_unlike_devices_have_unlike_stages() -> None:
     best, simple = found.best, found.meshes.simple
     assert simple is not None
     assert best.iteration_s < 0.95 * simple.iteration_s
-    names, kinds = best.plane.types
+    names, kinds = best.space.types
     of = {names[k]: 0.0 for k in kinds}
     for s, (begin, end) in enumerate(pairwise((0, *best.mesh.ends))):
         place = best.mesh.stands[s % best.mesh.depth]
@@ -99,10 +99,11 @@ def test_every_type_is_worked_out() -> None:
     """Layer by layer, as on a cluster of that type alone."""
     found = SizedSpace(GPT, EIGHT, PlanRequest(8))
     profile = found.profile(2, "full", (1, 2))
-    there = analytic(GPT, catalog.device_type("v100-32gb"), tensor=2, recompute="full", microbatch_sizes=(1, 2))
+    there = analytic(GPT, catalog.device_type("v100-32gb"), BlockExecution(2, "full"), microbatch_sizes=(1, 2))
     assert profile.on("v100-32gb").layers == there.layers
     assert profile.device_type == "a100-80gb"
-    assert profile.layers[1].forward_s == analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2)).layers[1].forward_s
+    here = analytic(GPT, A100, BlockExecution(2), microbatch_sizes=(1, 2))
+    assert profile.layers[1].forward_s == here.layers[1].forward_s
 
 
 @pytest.mark.parametrize(("link", "shared"), [(25e9, False), (0.5e9, False), (0.5e9, True)])
@@ -210,14 +211,14 @@ def test_chunks_are_longer_on_quicker_devices() -> None:
     model = replace(GPT, layers=24)
     found = search_sizes(model, TWO, PlanRequest(8, strategies=("interleaved",), **options))  # type: ignore[arg-type]
     best = found.best
-    kinds = best.plane.types[1]
+    kinds = best.space.types[1]
     layers = {int(kind): 0 for kind in kinds}
     for s, (begin, end) in enumerate(pairwise((0, *best.mesh.ends))):
         layers[int(kinds[best.mesh.stands[s % best.mesh.depth][0]])] += end - begin
     assert best.mesh.chunks > 1
     assert layers[0] > layers[1] > 0
-    bound = best.plane.bound(best.mesh)
-    assert bound.seconds <= best.plane.closer_s(best.mesh) <= best.iteration_s * (1 + 1e-9)
+    bound = best.space.bound(best.mesh)
+    assert bound.seconds <= best.space.closer_s(best.mesh) <= best.iteration_s * (1 + 1e-9)
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
     opened = LoadedPlan(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)

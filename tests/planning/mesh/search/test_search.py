@@ -9,8 +9,8 @@ from hocket.planning.mesh.heterogeneous.layouts import turned
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
 from hocket.planning.mesh.layout_space import LayoutSpace, Source, spaces
 from hocket.planning.mesh.plan_model import search_sizes
-from hocket.planning.mesh.search import search_meshes
-from hocket.planning.mesh.simulated import simulated
+from hocket.planning.mesh.search.search import search_meshes
+from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.predict.predict import predict_choice, proven_peaks
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer

@@ -11,29 +11,23 @@ from math import lcm
 
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace
-from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_choice, proven_peaks
+from hocket.planning.search.result import SimulatedCandidate
 
 _COLUMNS = 2  # so many show all that several do
 _MOST_FORWARDS = 4096  # of what is proved
 
 
 @dataclass(frozen=True)
-class SimulatedLayout:
-    """A simulated mesh: seconds of an iteration, bytes on its fullest device.
+class SimulatedLayout(SimulatedCandidate):
+    """A simulated parallel layout of an analytic model.
 
     Attributes:
-        plane: what it is one of; predicted: all that is foreseen of it.
+        space: layout space that has it.
     """
 
-    plane: LayoutSpace
+    space: LayoutSpace
     mesh: ParallelLayout
-    predicted: Predicted
-
-    @property
-    def iteration_s(self) -> float:
-        """Seconds of a batch."""
-        return self.predicted.iteration_s
 
     @cached_property
     def _fullest(self) -> tuple[float, float, float]:
@@ -41,7 +35,7 @@ class SimulatedLayout:
 
     def fullest(self, peaks: Mapping[int, float]) -> tuple[float, float, float]:
         """Missing, needed and available bytes of the group with the least room."""
-        rooms = self.plane.room_bytes
+        rooms = self.space.room_bytes
         return max((size - float(rooms[group]), size, float(rooms[group])) for group, size in peaks.items())
 
     @property
@@ -65,10 +59,10 @@ class SimulatedLayout:
         return self._fullest[0]
 
 
-def simulated(plane: LayoutSpace, mesh: ParallelLayout) -> SimulatedLayout:
+def simulated(space: LayoutSpace, mesh: ParallelLayout) -> SimulatedLayout:
     """Simulate a layout; a long batch is extrapolated from shorter ones (extrapolate.py)."""
-    situation, choice = plane.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
-    return SimulatedLayout(plane, mesh, predict_choice(situation, mesh.strategy, choice, most_forwards=0))
+    situation, choice = space.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
+    return SimulatedLayout(predict_choice(situation, mesh.strategy, choice, most_forwards=0), space, mesh)
 
 
 def proven(one: SimulatedLayout) -> Mapping[int, float]:
@@ -77,7 +71,7 @@ def proven(one: SimulatedLayout) -> Mapping[int, float]:
     Looked at on two columns of a short batch; where even these are too long for a search, by what can wait at most.
     """
     mesh, peaks = one.mesh, one.predicted.peak_memory_bytes
-    waiting = one.plane.waiting_bytes(mesh)
+    waiting = one.space.waiting_bytes(mesh)
     more = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
     most = {group: size + more[group] for group, size in peaks.items()}
     if one.fullest(most)[0] <= 0 and not mesh.units:  # of which two are gathered at a time
@@ -85,7 +79,7 @@ def proven(one: SimulatedLayout) -> Mapping[int, float]:
     short = _short(mesh)
     if short.microbatches * short.width * mesh.depth * mesh.chunks > _MOST_FORWARDS:
         return most
-    situation, choice = one.plane.choice(short, short.batch_size)
+    situation, choice = one.space.choice(short, short.batch_size)
     if mesh.sharded:  # parts are those of all columns
         stands = mesh.stands
         stages = (

@@ -1,0 +1,1 @@
+"""Branch and bound over the parallel layouts of an analytic model."""

@@ -1,0 +1,59 @@
+"""Search over parallel layouts: bounds order them, and the simulator decides among those that may be the best.
+
+The search is deterministic. Of layouts that are equal within the tolerance, the one with fewer stages wins.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from math import inf
+
+from hocket.planning.mesh.heterogeneous.layouts import alone, mixed, mixes
+from hocket.planning.mesh.layout import ParallelLayout
+from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.recompute_cut import RecomputeCut
+from hocket.planning.mesh.search.layout_candidates import LayoutCandidates
+from hocket.planning.mesh.search.result import LayoutSearch
+
+_SLACK = 0.02  # mixed clusters have very many nearly equal layouts: one that can gain no more is not simulated
+
+
+def search_meshes(
+    spaces: Iterable[LayoutSpace],
+    batch_size: int,
+    ceiling_s: float = inf,
+    only: Callable[[ParallelLayout], bool] | None = None,
+) -> LayoutSearch:
+    """Simulate layouts in the order of their bounds, as long as they may be the best or tie with it.
+
+    Arguments:
+        ceiling_s: layouts with a greater bound are not simulated.
+        only: predicate of the layouts to consider; these have no layers and no chunks yet.
+    """
+    several = list(with_recompute_cuts(spaces))
+    unlike = any(mixed(space.group.cluster) for space, _ in several[:1])
+    every = LayoutCandidates(ceiling_s, _SLACK if unlike else 0.0)
+    simple = LayoutCandidates(ceiling_s, _SLACK)
+    for space, recompute_cut in several:
+        for mesh, chunks in space.uncut(batch_size):
+            if only is None or only(mesh):
+                every.offer(space, mesh, chunks, None if unlike else recompute_cut)
+                if unlike:
+                    simple.offer(space, mesh, chunks, None)
+        for mesh, least_s in mixes(recompute_cut, batch_size) if unlike and recompute_cut else ():
+            if only is None or only(mesh):
+                every.offer_uncut(space, mesh, recompute_cut, least_s)
+                if alone(mesh, space):
+                    simple.offer_uncut(space, mesh, recompute_cut, least_s)
+    found = every.run()
+    return replace(found, simple=next(iter(simple.run().found), None)) if unlike else found
+
+
+def with_recompute_cuts(spaces: Iterable[LayoutSpace]) -> Iterator[tuple[LayoutSpace, RecomputeCut | None]]:
+    """Layout spaces with a RecomputeCut for the least recomputing space of each kind of groups; None for the others."""
+    widths: dict[tuple[int, bool], list[LayoutSpace]] = {}
+    for space in spaces:
+        widths.setdefault((space.tensor, space.sequence_parallel), []).append(space)
+    for own in widths.values():
+        ways = sorted(own, key=lambda space: float(space.profile.column("backward_s", space.sizes[0]).sum()))
+        for space in own:
+            yield space, RecomputeCut(ways) if space is ways[0] else None

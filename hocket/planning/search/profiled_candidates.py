@@ -1,0 +1,269 @@
+"""Candidates of all strategies for a profiled model.
+
+A candidate is refused with a reason, or left out because its bound says that it cannot be the best. Where the user did
+not say what replicas shard, a candidate is also tried with sharded optimizer state and steps: if its steps take more
+than what counts as equal, or if it does not fit without.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+from hocket.errors import InputError, RefusedError
+from hocket.planning.buckets.assign import Rebucketed
+from hocket.planning.burst.amplification_limit import Tolerance, held_s
+from hocket.planning.plan import Plan
+from hocket.planning.predict.model_differences import differences
+from hocket.planning.predict.predict import predict_choice, proven_peaks, trace_of_choice
+from hocket.planning.predict.update_semantics import updates_of
+from hocket.planning.search.bounds.bounds import Bounds
+from hocket.planning.search.branch_and_bound import Bounded, BranchAndBound
+from hocket.planning.search.failures import failed
+from hocket.planning.search.make_plan import make_plan
+from hocket.planning.search.result import NEAR, TIE, Evaluated, Refused
+from hocket.program.program import StageShape
+from hocket.program.trace.busy_time import active_s
+from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace, period_forwards, shared
+from hocket.strategies.base.strategy import complete, config, microbatches_of, missing, refusal, strategy, yields_idle
+from hocket.util.units import show_bytes, show_count
+
+SIMULATED_PER_STRATEGY = 4  # candidates that can only be the best of their strategy
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A waiting candidate of a strategy.
+
+    Attributes:
+        number: order of arrival.
+        tight: True if its bound is the tight one, which takes longer to compute.
+    """
+
+    number: int
+    strategy: str
+    candidate: Candidate
+    tight: bool = False
+
+
+class ProfiledCandidates:
+    """Candidates of all strategies for a profiled model: a `CandidateSource`.
+
+    Attributes:
+        found: simulated candidates that fit.
+        refused: strategies and candidates that were refused.
+        considered: number of candidates.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        profile_path: str,
+        tolerance: Tolerance | None = None,
+        rebucket: Callable[[Plan], Rebucketed | None] = lambda plan: None,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> None:
+        """Begin a search.
+
+        Arguments:
+            tolerance: limit on a candidate's use of devices.
+            rebucket: returns a plan that exceeds the limit with buckets that keep within it; None if there are none.
+            progress: called with (candidates done, candidates, what is next).
+        """
+        self.found: list[Evaluated] = []
+        self.refused: list[Refused] = []
+        self.considered = 0
+        self._space, self._profile_path, self._bounds = space, profile_path, Bounds(space)
+        self._tolerance, self._rebucket, self._progress = tolerance, rebucket, progress
+        self._best_s: dict[str, float] = {}
+        self._kept: dict[str, int] = {}  # simulated candidates by strategy, including those beyond the tolerance
+        self._done = 0
+        self._search: BranchAndBound[Waiting] = BranchAndBound(self)
+
+    def offer(self, name: str) -> None:
+        """Add the candidates of a strategy."""
+        self._best_s[name], self._kept[name] = inf, 0
+        before = self.considered
+        try:
+            for candidate in strategy(name).choices(self._space):
+                self._search.add(self._new(name, candidate))
+        except RefusedError as error:
+            self.refused.append(Refused(name, "", str(error)))
+            return
+        except InputError:  # of what was given, and not of a candidate
+            raise
+        except Exception as error:
+            self.refused.append(failed(name, "", error))
+            return  # those before it wait
+        if self.considered == before:
+            devices, batch = self._space.cluster.devices, self._space.batch_size
+            none = f"no choice for {show_count(devices, 'device')} and a batch of {batch}"
+            self.refused.append(Refused(name, "", ": ".join(filter(None, (none, missing(name, self._space))))))
+
+    def run(self) -> None:
+        """Simulate all candidates that may be the best."""
+        self._search.run()
+
+    def order(self, bound_s: float, node: Waiting) -> tuple[float, ...]:
+        """See `CandidateSource`."""
+        return bound_s, node.number
+
+    def reaches(self, order: tuple[float, ...]) -> bool:
+        """See `CandidateSource`; every strategy has a limit of its own."""
+        return True
+
+    def promising(self, bound_s: float, node: Waiting) -> bool:
+        """True if a candidate may be the best of all, or among the best of its strategy while these are too few."""
+        if bound_s <= min(self._best_s.values()) * (1 + TIE):
+            return True
+        name = node.strategy
+        return bound_s <= self._best_s[name] * (1 + TIE) and self._kept[name] < SIMULATED_PER_STRATEGY
+
+    def branch(self, bound_s: float, node: Waiting) -> list[Bounded[Waiting]]:
+        """Tighten a candidate's bound, or simulate it; add variants that need less time or memory."""
+        name, candidate, tight = node.strategy, node.candidate, node.tight
+        if self._progress:
+            self._progress(self._done + self._search.left_out, self.considered, f"choices of {name}")
+        shapes, more = self._bounds.shapes(candidate), list[Bounded[Waiting]]()
+        try:
+            reason = self._beyond(name, candidate, bound_s) if tight else self._impossible(name, shapes, candidate)
+            if reason is None and not tight:
+                if self._worth_sharing(name, shapes, candidate):
+                    more += self._variant(name, shared(candidate))
+                bound_s = max(bound_s, self._bounds.seconds(name, shapes, candidate))
+                return [*more, (bound_s, replace(node, tight=True))]
+            reason = reason or self._simulate(name, shapes, candidate)
+        except Exception as error:
+            self.refused.append(failed(name, _label(shapes, candidate), error))
+            reason = None
+        self._done += 1
+        if reason is not None:
+            self.refused.append(Refused(name, _label(shapes, candidate), reason.text, reason.missing_bytes))
+            if reason.missing_bytes:
+                if self._space.shard is None and not (tight and self._worth_sharing(name, shapes, candidate)):
+                    more += self._variant(name, shared(candidate))
+                for first in candidate.thriftier[:1]:
+                    more += self._variant(name, replace(first, thriftier=candidate.thriftier[1:]))
+        return more
+
+    def _new(self, name: str, candidate: Candidate) -> Bounded[Waiting]:
+        waiting = Waiting(self.considered, name, candidate)
+        self.considered += 1
+        return self._bounds.quick_s(candidate), waiting
+
+    def _variant(self, name: str, candidate: Candidate | None) -> list[Bounded[Waiting]]:
+        """Another candidate in a list, if there is one."""
+        return [] if candidate is None else [self._new(name, candidate)]
+
+    def _worth_sharing(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> bool:
+        """True if sharded steps may gain more than a tie."""
+        return self._space.shard is None and self._bounds.step_share(name, shapes, candidate) > TIE
+
+    def _impossible(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> "_Reason | None":
+        """Why a candidate need not be simulated."""
+        widths = (len(stage.devices) for stage in candidate.stages)
+        batches = microbatches_of(name, self._space.batch_size, candidate.microbatch_size, widths)
+        reason = refusal(name, shapes, batches.count, complete(name, candidate.options))
+        if reason:
+            return _Reason(reason)
+        forwards = period_forwards(candidate.stages, candidate.microbatches)
+        if forwards > MAX_FORWARDS:
+            return _Reason(
+                f"replicas in these numbers take the same turns again only after {forwards // len(shapes)} microbatches; "
+                f"programs of more than {MAX_FORWARDS} forwards are not considered"
+            )
+        too_much = self._beyond(name, candidate, self._bounds.quick_s(candidate))
+        return too_much or self._too_large(self._bounds.peak_bytes(name, shapes, candidate), "at least ")
+
+    def _beyond(self, name: str, candidate: Candidate, least_s: float) -> "_Reason | None":
+        """Reason if a candidate exceeds the amplification limit even at its lower bound; None otherwise."""
+        if self._tolerance is None or yields_idle(name):
+            return None
+        text = self._tolerance.refusal(held_s(candidate.stages, least_s, self._tolerance.members), "at least ")
+        return _Reason(text) if text else None
+
+    def _used_s(self, name: str, candidate: Candidate, iteration_s: float, tolerance: Tolerance) -> float:
+        """Device-seconds of an iteration."""
+        if yields_idle(name):
+            return tolerance.members * sum(active_s(trace_of_choice(self._space, name, candidate)).values())
+        return held_s(candidate.stages, iteration_s, tolerance.members)
+
+    def _simulate(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> "_Reason | None":
+        """Add a candidate, or say why it is none."""
+        predicted = predict_choice(self._space, name, candidate)
+        plan = replace(make_plan(self._space, name, candidate, self._profile_path), predicted=predicted)
+        reason = self._too_large(predicted.peak_memory_bytes, "")
+        amplification, better = None, None
+        if reason is None and self._tolerance is not None:
+            used_s = self._used_s(name, candidate, predicted.iteration_s, self._tolerance)
+            text = self._tolerance.refusal(used_s)
+            better = self._rebucket(plan) if text else None
+            if text and better is None:
+                self._kept[name] += 1
+                return _Reason(text)
+            if better is not None:
+                predicted, used_s = better.predicted, better.used_s
+                plan = replace(plan, stages=better.plan.stages, predicted=predicted)
+            amplification = used_s / self._tolerance.alone_s
+        promising = predicted.iteration_s <= self._best_s[name] * (1 + TIE)
+        if reason is None and better is None and promising and self._is_near(predicted.peak_memory_bytes):
+            # Other timing may take more than the simulated one, and `check` takes no risk. What is not among the best of its
+            # strategy is not worth the proof.
+            reason = self._too_large(proven_peaks(self._space, name, candidate), "up to ")
+        if reason is not None:
+            return reason
+        seconds = predicted.iteration_s
+        self.found.append(
+            Evaluated(
+                predicted,
+                name,
+                _config(shapes),
+                plan,
+                updates_of(
+                    name,
+                    shapes,
+                    plan.batch_size,
+                    plan.microbatch_size,
+                    plan.options,
+                    differences(self._space.profile),
+                ),
+                amplification,
+                better.text if better else "",
+            )
+        )
+        self._best_s[name] = min(self._best_s[name], seconds)
+        self._kept[name] += 1
+        return None
+
+    def _is_near(self, peaks: dict[int, float]) -> bool:
+        return any(size > NEAR * self._space.cluster.capacity_bytes(device) for device, size in peaks.items())
+
+    def _too_large(self, peaks: dict[int, float], how: str) -> "_Reason | None":
+        """The device that lacks most, if one does."""
+        capacity = {device: self._space.cluster.capacity_bytes(device) for device in sorted(peaks)}
+        device = max(capacity, key=lambda d: peaks[d] - capacity[d])
+        missing = peaks[device] - capacity[device]
+        if missing <= 0:
+            return None
+        needs = f"device {device} needs {how}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
+        return _Reason(needs, missing)
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """Why a candidate is refused, and how much memory is missing if that is why."""
+
+    text: str
+    missing_bytes: float = 0.0
+
+
+def _label(shapes: tuple[StageShape, ...], candidate: Candidate) -> str:
+    """A candidate in a few words, such as '2-2 b4 recompute'."""
+    recompute = " recompute" if any(stage.recompute for stage in candidate.stages) else ""
+    options = "".join(f" {key}={value}" for key, value in candidate.options.items())
+    return f"{_config(shapes)} b{candidate.microbatch_size}{recompute}{options}"
+
+
+def _config(shapes: tuple[StageShape, ...]) -> str:
+    """A configuration, and what its replicas divide, which for units is everything."""
+    found = config(shapes)
+    return found if found.endswith("units") else found + next((f" shard={s.shard}" for s in shapes if s.sharded), "")
