@@ -128,7 +128,10 @@ class Layer:
             check_amounts(f"{where}.{key}", (getattr(self, key),))
         names = [one.device_type for one in self.elsewhere]
         if names != list(elsewhere) or len(set(names)) != len(names) or device_type in names:
-            found, expected = ", ".join(names) or "none", "the same in every layer, each once, none the profile's"
+            found, expected = (
+                ", ".join(names) or "none",
+                "equal types in every layer, each once, without the profile's own",
+            )
             raise InputError(f"{where}.elsewhere", f"types {found}", expected)
         for one in self.elsewhere:
             one.check(f"{where}.elsewhere", sizes)

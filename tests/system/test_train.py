@@ -189,7 +189,7 @@ def test_a_plan_that_was_edited_is_predicted_afresh(tmp_path: Path) -> None:
     job, listener, folder = write_job(tmp_path), Recorder(), tmp_path / "saved"
     summary = train(job, tmp_path / "plan.yaml", steps=1, checkpoint=folder, listener=listener)
     assert summary.predicted_iteration_s == predict_iteration(written, profile).iteration_s
-    assert [note for note in listener.notes if "was changed since it was predicted" in note]
+    assert [note for note in listener.notes if "was changed after its prediction" in note]
     assert not any("another plan" in note for note in run(job, written, steps=2, checkpoint=folder, resume=True).notes)
 
 
@@ -307,7 +307,7 @@ def test_a_job_instead_of_its_file(tmp_path: Path) -> None:
     assert run(job, plan("flush"), steps=2).losses == reference(path, plan("flush"), 2)
     with torch.no_grad():
         job.model[0].weight.zero_()
-    with pytest.raises(InputError, match=r"0\.weight has other values; expected the job that was given"):
+    with pytest.raises(InputError, match=r"0\.weight has other values; expected the original job"):
         train(job, plan("flush"), steps=2)
 
 
@@ -353,7 +353,7 @@ def main():
             "a Job that other processes cannot create",
             marks=pytest.mark.slow,
         ),
-        ("job", "", "", 'script.py: found a call of hocket.train; expected a call behind `if __name__ == "__main__":`'),
+        ("job", "", "", 'script.py: found a call of hocket.train; expected a call under `if __name__ == "__main__":`'),
     ],
     ids=["at the top", "a function", "no seed", "changed by arguments", "no guard"],
 )

@@ -165,7 +165,7 @@ def capture(
     tensors = (*job.model.named_parameters(), *job.model.named_buffers())
     numberless = next((name for name, tensor in tensors if tensor.is_meta), None)
     if numberless is not None:
-        hint = "To plan it without any, name a device type: hocket.profile(job, for_type=...), or --device-type."
+        hint = "To plan without values, name a device type: hocket.profile(job, for_type=...), or --device-type."
         raise InputError("Job.model", f"{numberless!r} on `meta`, where it has no values", "weights with values", hint)
     check_optimizer_and_rates(job)
     job = computed(decomposed(job))

@@ -49,8 +49,8 @@ class Compiled:
             f"layers {a} to {b - 1} {self.forward[k][size]:.2f} forward and {self.backward[k][size]:.2f} backward"
             for k, (a, b) in enumerate(pairwise((0, *self.ends)))
         ]
-        cold = f"{show_seconds(self.cold_s)} to make the code"
-        return f"compiled ({self.backend}, {cold}), times as long as without: {'; '.join(runs)}"
+        cold = f"{show_seconds(self.cold_s)} to compile"
+        return f"compiled ({self.backend}, {cold}), times relative to eager: {'; '.join(runs)}"
 
     def run_of(self, layer: int) -> int:
         """Return the index of the run that contains a layer."""

@@ -172,7 +172,7 @@ class Recorder(TorchFunctionMode):
             self.refuse(
                 "a tensor whose gradient no recorded operation explains",
                 "operations of torch, and parameters that are registered in a module",
-                "Custom autograd functions may stand in modules other than the outermost.",
+                "Put custom autograd functions into modules other than the outermost.",
             )
 
     def _template(self, thing: Any, reads: list[int]) -> Any:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from hocket.profiling.capture.capture import Captured
 
 FIXED = (
-    "A model whose shape or course follows from the data cannot be planned: choose values with torch.where, and do the same for "
-    "every number of samples."
+    "A model with shapes or operations that depend on the data cannot be planned: choose values with torch.where, and run the "
+    "same operations for every number of samples."
 )
 
 

@@ -47,7 +47,7 @@ def refusal(error: BaseException, indices: Sequence[int], batch: "Mapping[str, T
     whole = {key: value for key, value in batch.items() if _is_whole(value) and len(value) == len(indices)}
     if not whole or not isinstance(error, IndexError | RuntimeError) or not _RANGE.search(text):
         return None
-    expected = "targets that are classes of the model, and indices inside what they select from"
+    expected = "targets that are classes of the model, and indices inside the tensors that they select from"
     number = re.search(r"-?\d+", text)  # the value comes first where torch says it
     for key, value in whole.items() if number else ():
         rows = (value == int(number[0])).reshape(len(value), -1).any(1).tolist() if number else []

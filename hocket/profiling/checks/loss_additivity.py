@@ -142,7 +142,7 @@ def _finding(job: Job, split: _Split, splits: Sequence[_Split], written: Sequenc
     loss, gradients = split.apart(_given(job, split))
     figures = [f"{name} by {by:.2%}" for name, by in (("it differs", loss), ("gradients", gradients)) if isfinite(by)]
     told = f" ({', '.join(figures)})" if figures else ""
-    by = "as loss_weight adds them up" if job.loss_weight is not None else "by their samples"
+    by = "weighted by loss_weight" if job.loss_weight is not None else "weighted by samples"
     head = f"the loss of {split.whole.samples} samples is not the mean of the losses of its halves {by}{told}"
     if all(one.fits((1.0, 1.0)) for one in splits):
         return f'{head}: it is a sum over samples; give the job loss_weight="sum"'
@@ -162,7 +162,7 @@ def _finding(job: Job, split: _Split, splits: Sequence[_Split], written: Sequenc
         why = f"perhaps by what it writes into {', '.join(written)}"
     return (
         f"{head}, and no weighted mean of them: the loss or a layer looks at several samples together, {why}; each microbatch is "
-        "computed as a batch of its own"
+        "computed as a separate batch"
     )
 
 

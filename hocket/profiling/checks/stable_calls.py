@@ -24,8 +24,8 @@ _CALLS = 3
 _SAMPLES = 2
 _MAX_OPERATIONS = 100_000
 HINT = (
-    "Let the forward follow from its inputs and weights alone: count calls outside of the model, choose values with torch.where, "
-    "draw with torch's random numbers, and keep what changes in a buffer that is changed in place."
+    "Let the forward depend on its inputs and weights alone: count calls outside of the model, choose values with torch.where, "
+    "draw with torch's random numbers, and keep state in a buffer that is changed in place."
 )
 
 
@@ -81,8 +81,8 @@ def check_unchanging(job: Job) -> None:
         elif told := _difference(first, done):
             path, found = told
             place = f"module {path}" if path else "model"
-            expected = "the same at every call with the same samples"
-            raise CaptureError(place, f"{found}, at call {number + 1} beside the first", expected, HINT)
+            expected = "equal operations and results at every call with the same samples"
+            raise CaptureError(place, f"{found}, at call {number + 1}, compared with the first", expected, HINT)
 
 
 def _done(job: Job, modules: dict[str, nn.Module], batch: dict[str, Tensor], device: torch.device) -> list[_Done]:

@@ -50,7 +50,7 @@ def verify(captured: Captured) -> bool:
 
 
 def _differ(what: str, found: float, expected: float) -> None:
-    hint = "Please report the model; as a module inside another one without children it may be kept whole."
+    hint = "Please report the model. Until then, move the code into a submodule without children, which is kept whole."
     raise CaptureError(
         what, f"{found:.9g} from the captured layers", f"{expected:.9g}, as the model itself gives", hint
     )

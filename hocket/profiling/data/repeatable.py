@@ -25,8 +25,8 @@ _DRAWS = (
     "counters and tensors that data[i] changes in place differ at every read."
 )
 SEED = (
-    "Every worker makes the dataset anew from the job file: seed what it is made of there (torch.manual_seed, numpy.random.seed, "
-    "random.seed) or load it from a file, and let nothing in it depend on which samples were read before."
+    "Every worker builds the dataset again from the job file: seed its construction there (torch.manual_seed, numpy.random.seed, "
+    "random.seed) or load it from a file, and let nothing in it depend on the samples that were read before."
 )
 
 

@@ -106,7 +106,7 @@ class Job:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError("Job.batch_size", repr(self.batch_size), "a whole number >= 1")
         if self.precision not in (None, *PRECISIONS):
-            hint = "float16 needs a loss that is scaled, which is not done here." if self.precision == "float16" else ""
+            hint = "float16 needs loss scaling, which Hocket does not have." if self.precision == "float16" else ""
             found, expected = repr(self.precision), f"one of {', '.join(PRECISIONS)}, or None for the model's own type"
             raise InputError("Job.precision", found, expected, hint)
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
@@ -178,10 +178,12 @@ class Job:
             column = []
             for i, sample in zip(indices, samples, strict=True):
                 if sample.keys() != first.keys():
-                    raise InputError(f"Job.data[{i}]", f"items {list(sample)}", f"{list(first)}, as the others have")
+                    raise InputError(
+                        f"Job.data[{i}]", f"items {list(sample)}", f"{list(first)}, as in the other samples"
+                    )
                 if sample[name].shape != first[name].shape or sample[name].dtype != first[name].dtype:
                     found = f"{name} of shape {tuple(sample[name].shape)} and type {sample[name].dtype}"
-                    expected = f"{tuple(first[name].shape)} and {first[name].dtype}, as sample {indices[0]} has"
+                    expected = f"{tuple(first[name].shape)} and {first[name].dtype}, as in sample {indices[0]}"
                     raise InputError(f"Job.data[{i}]", found, expected, "Pad or crop the samples to one shape.")
                 column.append(sample[name])
             out[name] = torch.stack(column)
@@ -227,8 +229,8 @@ class Job:
             InputError: see `batch`; or the length of the data has changed since the job was made.
         """
         if len(self.data) != self.samples:
-            found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was made"
-            hint = "The order of the samples follows from the length of the data, which must stay as it is."
+            found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was created"
+            hint = "Keep the length of the data constant: it determines the order of the samples."
             raise InputError("Job.data", found, expected, hint)
         indices = indices_at(position, count, self.samples, self.seed)
         return self.batch(indices, range(position, position + count))
@@ -308,7 +310,7 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
     if not isinstance(made, Job):
         told = " and no ".join(f"`{name}`" for name in names)
         found = f"no {told}" if made is None else f"a value of type {type(made).__name__}"
-        step = 'What stands behind `if __name__ == "__main__":` is left out.' if made is None else ""
+        step = 'Code under `if __name__ == "__main__":` is not run.' if made is None else ""
         raise InputError(str(path), found, "`job` (a hocket.Job) or `make_job()` (a function that returns one)", step)
     object.__setattr__(made, "path", path.absolute())
     return made
@@ -345,5 +347,5 @@ def refuse_in_job_file(what: str) -> None:
         InputError: a job file is in execution.
     """
     if _running:
-        expected = 'a call behind `if __name__ == "__main__":`, which is left out when the file is run for its job'
+        expected = 'a call under `if __name__ == "__main__":`, which is not run when the file is loaded for its job'
         raise InputError(str(_running[-1]), f"a call of {what}", expected)

@@ -55,8 +55,8 @@ class LearningRates:
         if given is None:
             return
         if has_scheduler(optimizer):
-            found = "a schedule beside a torch scheduler that Job.optimizer attaches"
-            raise InputError(PLACE, found, "one of both", "Leave the scheduler out of Job.optimizer.")
+            found = "a schedule in addition to a torch scheduler that Job.optimizer attaches"
+            raise InputError(PLACE, found, "only one of them", "Leave the scheduler out of Job.optimizer.")
         if any(base is None for base in self._base):
             raise InputError(PLACE, f"{type(optimizer).__name__} with a group without a rate", "an optimizer with `lr`")
         if isinstance(given, (str, Mapping)):
@@ -69,7 +69,9 @@ class LearningRates:
                     f"{len(given)} functions",
                     f"{len(groups)}, one for each parameter group of the optimizer",
                 )
-                raise InputError(PLACE, found, expected, "Give one function alone to schedule all groups alike.")
+                raise InputError(
+                    PLACE, found, expected, "Give a single function, without a list, to schedule all groups."
+                )
             self._factors = list(given)
         elif first_argument(given) == OF_OPTIMIZER:
             self._played = _Played(job)
@@ -130,11 +132,9 @@ class _Played:
                 ", which follows the loss" if isinstance(made, ReduceLROnPlateau) else ""
             )
             expected = "a torch scheduler that follows the step, from a function of `optimizer`"
-            hint = "A function of the step has an argument of another name: lambda step: min(1, step / 100)."
+            hint = "For a function of the step, give its argument another name: lambda step: min(1, step / 100)."
             if isinstance(made, ReduceLROnPlateau):
-                hint = (
-                    "A loss is known on one worker, and later than the step: plan the rate by the number of the step."
-                )
+                hint = "The loss is known on one worker only, and later than the step: let the rate depend on the step number."
             raise InputError(PLACE, found, expected, hint)
         if made.optimizer is not self._optimizer:
             raise InputError(
@@ -214,11 +214,11 @@ def remarks(job: Job, resumed: bool) -> list[str]:
     optimizer, found = whole_optimizer(job), []
     if has_step_hooks(optimizer):
         text = "Job.optimizer registers step hooks: each stage's own optimizer has them, and calls them at each of its updates"
-        lost = "; what they keep is not in the checkpoint, and begins anew"
+        lost = "; their state is not in the checkpoint, and begins anew"
         found.append(text + (lost if resumed else ""))
     elif has_scheduler(optimizer):
         found.append(
-            "Job.optimizer attaches a torch scheduler, whose step() is not called: the rate stays as it is. "
+            "Job.optimizer attaches a torch scheduler. Its step() is not called, so the rate does not change. "
             "Give the schedule as Job.lr_schedule"
         )
     return found
@@ -228,14 +228,14 @@ def _factor(function: Any, step: int) -> float:
     try:
         value = called(PLACE, function, step)
     except InputError as error:
-        hint = "A function that makes a torch scheduler has a first argument called `optimizer`; any other is called with the step."
+        hint = "Name the first argument of a function that makes a torch scheduler `optimizer`; other functions get the step."
         raise InputError(error.place, error.found, error.expected, error.next_step or hint) from error
     try:
         factor = float(value)
     except (TypeError, ValueError):
         raise InputError(PLACE, f"a {type(value).__name__} at step {step}", "a number >= 0") from None
     if not isfinite(factor) or factor < 0:
-        hint = "Hold it above 0, as in lambda step: max(0.0, 1 - step / 1000)." if factor < 0 else ""
+        hint = "Keep it at 0 or more, as in lambda step: max(0.0, 1 - step / 1000)." if factor < 0 else ""
         raise InputError(PLACE, f"the factor {factor!r} at step {step}", "a number >= 0", hint)
     return factor
 

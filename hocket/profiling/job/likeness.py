@@ -52,11 +52,9 @@ def check_likeness(job: "Job", wanted: Likeness) -> None:
     """
     if told := difference(wanted, likeness(job)):
         step = (
-            "Seed it (torch.manual_seed) and load its weights in the code that makes it: every worker runs that anew."
+            "Seed it (torch.manual_seed) and load its weights in the code that creates it: every worker runs that code."
         )
-        raise InputError(
-            "job", f"a different job when its file was loaded again: {told}", "the job that was given", step
-        )
+        raise InputError("job", f"a different job when its file was loaded again: {told}", "the original job", step)
 
 
 def difference(wanted: Likeness, found: Likeness) -> str:

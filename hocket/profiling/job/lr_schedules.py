@@ -123,7 +123,7 @@ def _warmup_stable_decay(
 ) -> float:
     if stable_steps is None:
         if steps is None:
-            raise InputError(PLACE, "neither steps nor stable_steps", "one of both for 'warmup_stable_decay'")
+            raise InputError(PLACE, "neither steps nor stable_steps", "exactly one of them for 'warmup_stable_decay'")
         stable_steps = steps - warmup_steps - decay_steps
     if step < warmup_steps:
         done = _rising(step, warmup_steps)
@@ -157,7 +157,7 @@ def _above(factor: float, least: float) -> float:
 def _least(lr: float, min_lr: float | None, min_lr_rate: float | None) -> float:
     if (min_lr is None) == (min_lr_rate is None):
         found = "neither min_lr nor min_lr_rate" if min_lr is None else "both min_lr and min_lr_rate"
-        raise InputError(PLACE, found, "one of both")
+        raise InputError(PLACE, found, "exactly one of them")
     if min_lr is None:
         return min_lr_rate or 0.0
     if not lr > 0:

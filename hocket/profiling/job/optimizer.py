@@ -224,16 +224,16 @@ def _check_parameters(job: Job, made: Optimizer, given: Mapping[str, nn.Paramete
     if foreign:
         models = {id(p): name for name, p in job.as_written.model.named_parameters()}
         told = [repr(models.get(id(p), f"a tensor of shape {tuple(p.shape)}")) for p in foreign]
-        found = f"{some_of(told)}, which the function was not given"
+        found = f"{some_of(told)}, which the function did not receive"
         hint = (
-            f"Take the function's argument and not the model's parameters: {_EXAMPLE}; for names write "
-            "lambda named_parameters: ..., which is given pairs of name and parameter."
+            f"Use the function's argument, not the model's parameters: {_EXAMPLE}; for names write "
+            "lambda named_parameters: ..., which receives (name, parameter) pairs."
         )
-        raise InputError(PLACE, found, "an optimizer of exactly the parameters that the function is given", hint)
+        raise InputError(PLACE, found, "an optimizer of exactly the parameters that the function receives", hint)
     missing = [repr(name) for key, name in known.items() if key not in held]
     if missing:
-        hint = "To freeze parameters call their requires_grad_(False) where the model is made: they are not given then."
-        expected = "an optimizer of exactly the parameters that the function is given"
+        hint = "To freeze parameters, call requires_grad_(False) on them where the model is created: the function does not receive them."
+        expected = "an optimizer of exactly the parameters that the function receives"
         raise InputError(PLACE, f"no {some_of(missing)} in its groups", expected, hint)
 
 

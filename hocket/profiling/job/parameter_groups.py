@@ -17,10 +17,10 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import PLACE, make_optimizer, some_of, stand_ins, written_parameters
 
 _APART = "has a part of the model"
-_RULE = "groups that follow from the names and shapes of the parameters, which are the same on every worker"
+_RULE = "groups that depend only on names and shapes of the parameters, which are equal on every worker"
 _BY_NAME = (
-    "Choose by p.ndim, or by name: lambda named_parameters: ... is given pairs of name and parameter. For groups by module take the "
-    "names of its parameters and not the parameters themselves; settings that need their numbers are worked out in front of the function."
+    "Choose by p.ndim, or by name: lambda named_parameters: ... receives (name, parameter) pairs. For groups by module use the "
+    "names of its parameters, not the parameters themselves. Compute settings that need parameter values outside of the function."
 )
 
 

@@ -46,7 +46,7 @@ def computed(job: Job) -> Job:
             "Job.precision", Feature.PRECISION, Feature.SHORT_WEIGHTS, found=f"{job.precision}, of a model of {own}"
         )
     if not hasattr(torch.Tensor, "grad_dtype"):
-        found = f"torch {torch.__version__}, which adds up gradients in the type of their weight only"
+        found = f"torch {torch.__version__}, which accumulates gradients in the type of their weight only"
         raise RefusedError("Job.precision", found, "a torch with Tensor.grad_dtype (2.10 or later)")
     types = {str(p.dtype).removeprefix("torch.") for p in job.model.parameters() if p.requires_grad}
     if len(types) > 1:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 FLOAT_BYTES = 4
 UNKNOWN = (
-    "the size of the minibatch is not known, and a sample is a whole minibatch: say --samples, the samples of the minibatch that "
+    "the size of the minibatch is not known, and a sample is a whole minibatch: give --samples, the samples of the minibatch that "
     "was profiled"
 )
 

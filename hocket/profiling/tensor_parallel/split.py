@@ -1,7 +1,6 @@
 """TensorSplit: the tensor-parallel split of a model's blocks.
 
 It names the linear layers that are divided over the devices of a tensor-parallel group, and how each is divided.
-
 The split is that of Megatron (Narayanan's dissertation, section 4.2.3). Within a block, column-parallel linear layers
 (divided output features) are followed by a row-parallel one (divided input features), so that only the sum at its end
 is communicated.
@@ -23,9 +22,8 @@ class Cut:
     Attributes:
         dim: the divided dimension.
         pieces: number of equal pieces in a fused tensor (query, key, value: 3). Each piece is divided separately.
-        words: size of the vocabulary, if the dimension counts its words; 0 otherwise. Parts of a vocabulary are those
-            of `torch.chunk`: the last one is smaller if the width does not divide the vocabulary. Other parts must be
-            equal.
+        words: size of the vocabulary that the dimension counts; 0 for none. Its parts are those of `torch.chunk`, of
+            which the last may be smaller. Other parts are equal.
     """
 
     dim: int
@@ -35,7 +33,7 @@ class Cut:
     def __post_init__(self) -> None:
         if self.dim < 0 or self.pieces < 1 or self.words < 0 or (self.words and self.pieces > 1):
             found = f"dim {self.dim}, pieces {self.pieces}, words {self.words}"
-            raise InputError("cut", found, "dim >= 0, pieces >= 1, words >= 0, and one piece where words are counted")
+            raise InputError("cut", found, "dim >= 0, pieces >= 1, words >= 0, and one piece if words are counted")
 
     def words_of(self, width: int, rank: int) -> range:
         """Return the range of words on the device of this rank."""
@@ -45,10 +43,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class DividedLinear:
-    """A linear layer and the division of its weight.
-
-    `cut.dim` also says which dimension of the weight counts output features.
-    """
+    """A linear layer; `cut` divides its output features, or a row's input features."""
 
     path: str
     cut: Cut
@@ -77,8 +72,7 @@ class DividedDraws:
 
     Attributes:
         path: the module that calls dropout.
-        dims: the divided dimension of each mask drawn inside the module, in order; None for a mask that is not
-            divided.
+        dims: divided dimension of each mask drawn inside, in order; None for an undivided mask.
     """
 
     path: str
@@ -92,8 +86,8 @@ class DividedPart:
     It needs one all-reduce in the forward, and one in the backward for each tensor that it reads.
 
     Attributes:
-        columns: column-parallel linear layers, grouped by input: layers that read the same tensor share its
-            all-reduce in the backward.
+        columns: column-parallel linear layers by input; layers that read one tensor share its all-reduce in the
+            backward.
         row: the row-parallel linear layer. Its outputs are summed over the devices.
         attributes: integer attributes that are divided too.
         narrowed: modules that read the width of their input. The input reports a device's part of the width to them.
@@ -121,18 +115,13 @@ class DividedPart:
 
 @dataclass(frozen=True)
 class Sliced:
-    """Sequence-parallel form of a block.
-
-    Hidden states are sliced along the sequence, except between columns and rows.
+    """Sequence-parallel form of a block: slices, except between columns and rows.
 
     Attributes:
         dim: the dimension of hidden states that counts positions.
-        inputs, outputs: numbers of the hidden states among the leaves of the block's arguments and results, in pytree
-            order.
-        longer: modules that read the length of their input. The input reports the length of the whole sequence to
-            them.
-        summed: weights that are applied to slices, such as a norm's. Their gradients are summed by one all-reduce for
-            each module.
+        inputs, outputs: numbers of the hidden states among the leaves of arguments and results, in pytree order.
+        longer: modules that read the length of their input. The input reports the whole sequence's length to them.
+        summed: weights applied to slices, such as a norm's. One all-reduce for each module sums their gradients.
         draws: all divided dropout of the block. It replaces the `draws` of the divided parts.
     """
 
@@ -165,10 +154,7 @@ class BlockSplit:
 
 @dataclass(frozen=True)
 class CollectiveCounts:
-    """Collectives of one microbatch in all forwards, and in all backwards.
-
-    Every block is assumed to run once.
-    """
+    """Collectives of all forwards and of all backwards, if every block runs once."""
 
     forward: int = 0
     backward: int = 0

@@ -58,7 +58,7 @@ class ThreadedGroup:
         result = found(self._given) if len(shapes) == 1 else tensor
         self._barrier.wait()  # no tensor changes before all ranks have read it
         if len(shapes) > 1:
-            raise ValueError(f"tensors of shapes {sorted(shapes)} together")
+            raise ValueError(f"tensors of different shapes {sorted(shapes)} in one collective")
         return result
 
 

@@ -1,4 +1,4 @@
-"""A loss that is not the mean of the losses of a batch's parts is found, with what explains it."""
+"""A loss that is not the mean of its parts' losses is found and explained."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ MIXED = "and no weighted mean of them: the loss or a layer looks at several samp
 
 
 class Noisy(nn.Module):
-    """Draws in its forward, in many ways."""
+    """A model that draws random numbers in its forward, in many ways."""
 
     def __init__(self, draw: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def classes(model: nn.Module, loss: Any = functional.cross_entropy, **options: A
 
 
 def contrastive(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Each sample against the others."""
+    """A contrastive loss: each sample against the others."""
     outputs = functional.normalize(outputs, dim=1)
     return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
 
@@ -50,7 +50,7 @@ def padded_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def padded() -> Job:
-    """The job of unlike lengths, whose labels are filled up with 0."""
+    """A job with samples of different lengths; labels are padded with 0."""
     made = uneven.job(padded_loss, torch.float32)
     for _, labels in made.data:
         labels.add_(1).clamp_(max=uneven.WORDS - 1).masked_fill_(labels < 0, 0)
@@ -59,7 +59,10 @@ def padded() -> Job:
 
 @pytest.mark.parametrize("name", ["gpt", "lstm", "vgg", "inception", "resnet"])
 def test_means_over_samples_are_none_of_it(name: str) -> None:
-    """Models of the zoo in float32, with dropout and batch normalisation: nothing is found, and they are left as they were."""
+    """Means over samples give no finding, and the models are unchanged.
+
+    Models in float32, with dropout and batch normalisation.
+    """
     options = {"dropout": 0.1} if name in ("gpt", "lstm") else {}
     job = models.job(name, small=True, samples=64, **options)
     before = {key: tensor.clone() for key, tensor in job.model.state_dict().items()}
@@ -91,11 +94,14 @@ def test_means_over_samples_are_none_of_it(name: str) -> None:
         ),
         (classes(nn.Linear(5, 3), lambda o, t: functional.cross_entropy(o - o.mean(0), t)), MIXED),
         (classes(nn.Linear(5, 4), contrastive), MIXED),
-        (uneven.job(loss_weight=hocket.tokens(1, shift=2)), "as loss_weight adds them up"),
+        (uneven.job(loss_weight=hocket.tokens(1, shift=2)), "weighted by loss_weight"),
     ],
 )
 def test_what_is_found_and_what_to_do(job: Job, line: str) -> None:
-    """Means over tokens, sums, weights of classes, and what looks at several samples; the line that is named is the cure."""
+    """Findings with advice: token means, sums, class weights, losses over samples.
+
+    The line of the advice removes the finding.
+    """
     found = additivity(job)
     assert line in found.finding
     assert found.finding.startswith("the loss of 4 samples is not the mean of the losses of its halves")
@@ -111,13 +117,13 @@ def test_what_is_found_and_what_to_do(job: Job, line: str) -> None:
     ],
 )
 def test_with_the_right_weight_nothing_is_found(loss: Any, weight: Any) -> None:
-    """In both types."""
+    """The right loss weight gives no finding, in both types."""
     for dtype in (torch.float32, torch.float64):
         assert additivity(uneven.job(loss, dtype, loss_weight=weight)) == Additivity()
 
 
 def test_a_model_whose_losses_are_all_alike_is_seen_by_its_gradients() -> None:
-    """An output layer of zeros makes every token's loss the same: only gradients tell what is averaged."""
+    """Gradients show a token mean if an output layer of zeros makes losses equal."""
     job = uneven.job()
     with torch.no_grad():
         job.model.head.weight.zero_()
@@ -136,13 +142,13 @@ def test_a_model_whose_losses_are_all_alike_is_seen_by_its_gradients() -> None:
     ],
 )
 def test_random_numbers_are_their_means(draw: Callable[[Tensor], Tensor]) -> None:
-    """Other parts draw others, which is no finding."""
+    """Random numbers are replaced by their means, so they give no finding."""
     torch.manual_seed(0)
     assert additivity(classes(Noisy(draw))) == Additivity()
 
 
 def test_draws_without_a_mean_are_said() -> None:
-    """Nothing is compared where numbers are drawn otherwise, or where the job's own code fails: a note, and no finding."""
+    """Draws without a known mean, or failing code, give a note and no finding."""
     drawn = additivity(classes(Noisy(lambda x: x[:, torch.randperm(8)])))
     assert drawn.finding == ""
     assert "not compared with that of its parts: random numbers of randperm" in drawn.notes[0]
@@ -158,13 +164,13 @@ def test_draws_without_a_mean_are_said() -> None:
 
 
 def test_a_weight_that_is_none_is_an_error() -> None:
-    """The job's key is wrong: no note would do."""
+    """A wrong loss weight is an error, not a note."""
     with pytest.raises(InputError, match=r"Job\.loss_weight"):
         additivity(uneven.job(loss_weight=lambda batch: -1))
 
 
 def test_the_mean_of_dropout_is_its_input() -> None:
-    """Of the fused operation as well, whose backward takes the mask."""
+    """The mean of dropout is its input, also for the fused operation."""
     x = torch.arange(6.0, requires_grad=True)
     with Means() as means:
         kept, mask = torch.native_dropout(x, 0.5, True)

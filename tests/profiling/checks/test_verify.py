@@ -1,4 +1,4 @@
-"""A capture that computes something else than the model is found."""
+"""A capture that differs from the model is found."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hocket.profiling.job.job import Job
 @pytest.mark.parametrize("name", list(models.SMALL))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_zoo_is_captured_truly(name, dtype):
-    """Every model passes, with its dropout, and is left as it was."""
+    """Every model passes with its dropout and is unchanged."""
     job = models.job(name, small=True, dtype=dtype, **({"dropout": 0.1} if name not in ("resnet", "xception") else {}))
     state = {key: value.clone() for key, value in job.model.state_dict().items()}
     random_state = torch.get_rng_state()
@@ -29,24 +29,27 @@ def test_the_zoo_is_captured_truly(name, dtype):
 
 CHANGES = {
     "no effect": (lambda y, calls: y + 0 * calls, ""),
-    "other numbers": (lambda y, calls: y * calls, "other results of operation `mul`, at call 2 beside the first"),
+    "other numbers": (
+        lambda y, calls: y * calls,
+        "other results of operation `mul`, at call 2, compared with the first",
+    ),
     "another operation": (
         lambda y, calls: torch.relu(y) if calls % 2 else torch.tanh(y),
-        "operation `tanh` instead of `relu`, at call 2 beside the first",
+        "operation `tanh` instead of `relu`, at call 2, compared with the first",
     ),
     "one more": (
         lambda y, calls: y if calls % 2 else torch.tanh(y),
-        "operation `tanh` of the model itself instead of `linear`, at call 2 beside the first",
+        "operation `tanh` of the model itself instead of `linear`, at call 2, compared with the first",
     ),
     "numpy's numbers": (
         lambda y, calls: y * np.random.rand(),
-        "other results of operation `mul`, at call 2 beside the first",
+        "other results of operation `mul`, at call 2, compared with the first",
     ),
 }
 
 
 class Hidden(nn.Module):
-    """Counts its calls in a plain attribute, which no record can show."""
+    """A model that counts its calls in a plain attribute, which no record shows."""
 
     def __init__(self, kind):
         super().__init__()
@@ -64,7 +67,10 @@ def job_of(model):
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_hidden_state_is_found(kind):
-    """A forward that changes from call to call is told so, with the first operation that differs; to no effect it passes."""
+    """A forward that changes between calls is reported with the first difference.
+
+    A change without effect passes.
+    """
     model = Hidden(kind)
     if not CHANGES[kind][1]:
         assert verify(capture(job_of(model)))
@@ -79,7 +85,10 @@ def test_hidden_state_is_found(kind):
 
 
 def test_a_forward_that_counts_samples():
-    """It is told with which operation it differs from other numbers of samples, and is not said to change from call to call."""
+    """A forward that depends on the number of samples is reported with the operation.
+
+    The error does not say that it changes between calls.
+    """
 
     class Counts(nn.Sequential):
         def forward(self, x):
@@ -92,7 +101,10 @@ def test_a_forward_that_counts_samples():
 
 
 def test_a_wrong_gradient_is_found():
-    """A branch without its gradient leaves the loss right; the parameter is named."""
+    """A branch without its gradient is found, though the loss is right.
+
+    The error names the parameter.
+    """
 
     class Model(nn.Module):
         def __init__(self):
@@ -112,7 +124,7 @@ def test_a_wrong_gradient_is_found():
 
 
 def test_random_numbers_without_influence():
-    """Then a comparison would prove nothing, and it says so."""
+    """Random numbers without influence on the loss prevent a comparison: False."""
 
     class Wasteful(nn.Module):
         def __init__(self):
@@ -127,7 +139,10 @@ def test_random_numbers_without_influence():
 
 
 def test_a_backward_that_fails_is_one_error():
-    """A model that overwrites what its backward needs fails without Hocket too: the error says so, with what to do."""
+    """A model that overwrites tensors of its backward gives one error with advice.
+
+    It fails without Hocket too.
+    """
 
     class Scaled(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""What a job accepts, and which samples a step trains on."""
+"""Arguments of a job, and the samples of each step."""
 
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_tuples_are_stacked_and_split():
 
 
 def test_dictionaries_are_split_by_the_forward():
-    """Keys that forward accepts go to the model by name, the others to the loss by name."""
+    """Keys in the forward's signature go to the model by name, the others to the loss."""
 
     class Model(nn.Linear):
         def forward(self, x):
@@ -68,14 +68,14 @@ def test_dictionaries_are_split_by_the_forward():
     ],
 )
 def test_nonsense_is_refused(options, place):
-    """Every argument checks itself and the message names it."""
+    """Every invalid argument is refused by name."""
     with pytest.raises(InputError) as caught:
         make(**options)
     assert caught.value.place == place
 
 
 def test_samples_of_other_shapes_are_refused():
-    """A ragged sample is named by its index."""
+    """A sample of another shape is refused with its index."""
     job = make([(torch.zeros(3), torch.tensor(0)), (torch.zeros(4), torch.tensor(0))])
     with pytest.raises(InputError) as caught:
         job.batch([0, 1])
@@ -84,7 +84,7 @@ def test_samples_of_other_shapes_are_refused():
 
 @given(st.integers(1, 7), st.integers(1, 20), st.integers(0, 3))
 def test_every_sample_once_an_epoch(batch_size, samples, seed):
-    """Steps laid end to end go through all samples once before any comes again."""
+    """Consecutive steps use all samples once before any is repeated."""
     steps = -(-3 * samples // batch_size)
     drawn = [i for step in range(steps) for i in order(step, batch_size, samples, seed)]
     for epoch in range(len(drawn) // samples):
@@ -92,7 +92,7 @@ def test_every_sample_once_an_epoch(batch_size, samples, seed):
 
 
 def test_order_follows_from_the_step_alone():
-    """A step's samples do not depend on which steps were asked for before."""
+    """A step's samples do not depend on earlier requests."""
     assert order(7, 4, 10, 1) == [i for step in range(9) for i in order(step, 4, 10, 1)][28:32]
     assert order(0, 10, 10, 1) != order(0, 10, 10, 2)
 
@@ -108,7 +108,7 @@ def make_job():
 
 
 def test_job_files(tmp_path: Path):
-    """A file gives its job by `make_job()` or as `job`."""
+    """A job file defines `make_job()` or `job`."""
     (tmp_path / "a.py").write_text(JOB_FILE)
     (tmp_path / "b.py").write_text(JOB_FILE + "job = make_job()\n")
     assert load_job(tmp_path / "a.py").name == "mine"
@@ -117,7 +117,7 @@ def test_job_files(tmp_path: Path):
 
 @pytest.mark.parametrize("text", ["x = 1", "job = 3", "raise ValueError('no')", "def make_job(): return None", "x ="])
 def test_job_files_without_a_job_are_refused(tmp_path: Path, text: str):
-    """What the file lacks, or how it fails, is said with its path."""
+    """A file without a job, or a failing file, is refused with its path."""
     (tmp_path / "a.py").write_text(text)
     with pytest.raises(InputError) as caught:
         load_job(tmp_path / "a.py")
@@ -125,10 +125,13 @@ def test_job_files_without_a_job_are_refused(tmp_path: Path, text: str):
 
 
 def test_a_file_that_trains_when_it_is_run(tmp_path: Path) -> None:
-    """Run for its job alone it must not start a run or a measurement: that belongs behind a guard, which is named."""
+    """A job file that trains at its top level is refused, with the guard to use.
+
+    Loading the file for its job must not start a run or a measurement.
+    """
     for call in ("train('x.py', 'plan.yaml', steps=1)", "profile(make_job())"):
         (tmp_path / "a.py").write_text(JOB_FILE + f"import hocket\nhocket.{call}\n")
-        with pytest.raises(InputError, match='expected a call behind `if __name__ == "__main__":`') as caught:
+        with pytest.raises(InputError, match='expected a call under `if __name__ == "__main__":`') as caught:
             load_job(tmp_path / "a.py")
         assert caught.value.found == f"a call of hocket.{call.partition('(')[0]}"
         assert caught.value.place == str(tmp_path / "a.py")
@@ -139,7 +142,10 @@ def test_a_file_that_trains_when_it_is_run(tmp_path: Path) -> None:
 
 
 def test_what_lies_beside_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can be imported, wherever one works, as under `python FILE`; inside a package also by relative imports."""
+    """Modules beside a job file can be imported from any working directory.
+
+    Inside a package, relative imports work too.
+    """
     monkeypatch.setattr("sys.path", list(sys.path))
     package = tmp_path / "jobs_of_mine" / "small"
     package.mkdir(parents=True)
@@ -156,7 +162,7 @@ def test_what_lies_beside_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_other_names_in_a_job_file(tmp_path: Path) -> None:
-    """The first that is there is taken; when none is, all are named."""
+    """The first defined name is the job; if none is defined, all are listed."""
     (tmp_path / "a.py").write_text(JOB_FILE + "odd = 3\nclass Jobs:\n    small = staticmethod(make_job)\n")
     assert load_job(tmp_path / "a.py", ("none", "Jobs.small", "odd")).name == "mine"
     for names, found in (("none", "Jobs.large"), "no `none` and no `Jobs.large`"), (("odd",), "a value of type int"):
@@ -175,7 +181,7 @@ def test_other_names_in_a_job_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_job_file(tmp_path: Path, name: str, found: str) -> None:
-    """A missing file, a folder, or one of our other files is not run as Python."""
+    """A missing file, a folder, or a Hocket data file is not run as Python."""
     for other in ("p.json", "p.yaml"):
         (tmp_path / other).write_text("{}")
     with pytest.raises(InputError, match="expected a Python file that defines") as caught:
@@ -185,7 +191,7 @@ def test_what_is_no_job_file(tmp_path: Path, name: str, found: str) -> None:
 
 @pytest.mark.parametrize(("name", "right"), [("cpu", True), ("cuda", True), ("cuda:1", True), ("tpu", False), ("", False), ("cuda:x", False), ("gpu", False)])  # fmt: skip
 def test_devices_to_measure_on(name: str, right: bool) -> None:
-    """A CPU or a CUDA device, by the names that torch has; anything else is refused before torch is asked."""
+    """Devices are "cpu" or CUDA names; others are refused without importing torch."""
     if right:
         check_device(name)
         return
@@ -194,7 +200,7 @@ def test_devices_to_measure_on(name: str, right: bool) -> None:
 
 
 def test_an_unknown_keyword_of_a_job_has_a_suggestion(tmp_path: Path) -> None:
-    """What was meant, or all that there is."""
+    """An unknown keyword is refused with the nearest one, or with all keywords."""
     path = tmp_path / "job.py"
     for keyword, told in (("clip_norm", "Did you mean 'clip_grad_norm'?"), ("xyzzy", "A Job has model, loss, data, ")):
         path.write_text(f"from hocket import Job\njob = Job(None, None, [], None, 1, {keyword}=1.0)\n")

@@ -1,4 +1,7 @@
-"""Learning-rate schedules: by name those of transformers, by function those of torch's LambdaLR, and torch's own schedulers."""
+"""Learning-rate schedules, compared with transformers and torch.
+
+Names are those of transformers; functions behave as in torch's LambdaLR; torch's schedulers are replayed.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +20,7 @@ from hocket.profiling.job.optimizer import whole_optimizer
 
 STEPS, WARM = 20, 4
 BASE = 0.3
-# Arguments as they are here, and what transformers has beside steps and warmup_steps.
+# Arguments in Hocket, and the further arguments in transformers.
 NAMED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("constant", {}, {}),
     ("constant_with_warmup", {"warmup_steps": WARM}, {}),
@@ -61,7 +64,7 @@ def job(schedule: Any, groups: bool = False, lr: float | None = BASE) -> Job:
 
 
 def by_torch(make: Callable[[torch.optim.Optimizer], Any], steps: int, groups: bool = False) -> list[list[float]]:
-    """The rates of every group that a torch scheduler has, step by step."""
+    """Return the rates of every group under a torch scheduler, step by step."""
     optimizer = whole_optimizer(job(None, groups))
     optimizer.step()
     scheduler, found = make(optimizer), []
@@ -74,7 +77,10 @@ def by_torch(make: Callable[[torch.optim.Optimizer], Any], steps: int, groups: b
 
 @pytest.mark.parametrize(("name", "ours", "theirs"), NAMED)
 def test_names_are_those_of_transformers(name: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """The same rates to the bit, while they rise, fall, and beyond the end, in each group."""
+    """Named schedules equal transformers to the bit, in each group.
+
+    Rising, falling and past the end.
+    """
     transformers = pytest.importorskip("transformers")
     counts = {
         f"num_{'training_' if key == 'steps' else ''}{key}": ours[key]
@@ -93,7 +99,7 @@ def test_names_are_those_of_transformers(name: str, ours: dict[str, Any], theirs
 
 
 def test_every_name_of_transformers_is_here_or_refused_with_the_reason() -> None:
-    """Those that follow the loss are no function of the step."""
+    """Every name of transformers is known, or refused because it follows the loss."""
     transformers = pytest.importorskip("transformers")
     assert {name for name, _, _ in NAMED} == set(SCHEDULES)
     for kind in transformers.SchedulerType:
@@ -103,7 +109,7 @@ def test_every_name_of_transformers_is_here_or_refused_with_the_reason() -> None
 
 
 def test_functions_are_those_of_lambda_lr() -> None:
-    """One for all groups, or one for each: base rate times factor, to the bit."""
+    """Functions equal LambdaLR to the bit, one for all groups or one for each."""
 
     def warm(step: int) -> float:
         return min(1, (step + 1) / 7)
@@ -133,7 +139,10 @@ def test_functions_are_those_of_lambda_lr() -> None:
     ids=["step", "cosine", "one cycle", "sequential"],
 )
 def test_torchs_schedulers_are_played(make: Callable[..., Any]) -> None:
-    """To the bit, in any order that steps are asked for; an optimizer that takes them has the scheduler's momentum as well."""
+    """Replayed torch schedulers equal torch to the bit, in any order of steps.
+
+    The scheduler's momentum is set too.
+    """
     expected = by_torch(make, 16, groups=True)
     rates = rates_of(job(make, groups=True))
     for step in (0, 5, 3, 15, 0, *range(16)):
@@ -146,7 +155,7 @@ def test_torchs_schedulers_are_played(make: Callable[..., Any]) -> None:
 
 
 def test_a_rate_that_is_a_tensor_stays_one() -> None:
-    """As torch's schedulers do, numbers are written into it."""
+    """A rate that is a tensor stays a tensor; numbers are written into it."""
     made = job(lambda step: 0.5, lr=torch.tensor(0.25))
     optimizer = whole_optimizer(made)
     rate = optimizer.param_groups[0]["lr"]
@@ -156,7 +165,10 @@ def test_a_rate_that_is_a_tensor_stays_one() -> None:
 
 
 def test_shown_rates() -> None:
-    """Without a schedule the optimizer's own; nothing where a hook may change them."""
+    """Without a schedule, shown rates are the optimizer's own.
+
+    With step hooks they are None.
+    """
 
     def hooked(params: Any) -> torch.optim.Optimizer:
         made = torch.optim.SGD(params, lr=0.1)
@@ -192,7 +204,7 @@ def test_shown_rates() -> None:
     ],
 )
 def test_what_is_no_schedule(given: Any, told: str) -> None:
-    """Refused where the job is made."""
+    """An invalid schedule is refused when the job is created."""
     with pytest.raises(InputError, match=told.replace("?", r"\?")) as caught:
         job(given)
     assert caught.value.place.startswith("Job.lr_schedule")
@@ -203,12 +215,15 @@ def test_what_is_no_schedule(given: Any, told: str) -> None:
     [
         ([lambda step: 1.0] * 3, "found 3 functions; expected 2, one for each parameter group"),
         (lambda step: None, "a NoneType at step 0"),
-        (lambda step: -0.5, r"the factor -0.5 at step 0; .* Hold it above 0"),
+        (lambda step: -0.5, r"the factor -0.5 at step 0; .* Keep it at 0 or more"),
         (lambda step: float("nan"), "the factor nan at step 0"),
         (lambda step: step.none, r"AttributeError: .*none.* \(.*test_lr_schedules.py, line "),
         (lambda optimizer: 0.5, "found a float; expected a torch scheduler"),
-        (lr_scheduler.ReduceLROnPlateau, "a ReduceLROnPlateau, which follows the loss.* plan the rate by the number"),
-        (lambda opt: lr_scheduler.StepLR(opt, 3), "int is not an Optimizer.* has a first argument called `optimizer`"),
+        (
+            lr_scheduler.ReduceLROnPlateau,
+            "a ReduceLROnPlateau, which follows the loss.* let the rate depend on the step",
+        ),
+        (lambda opt: lr_scheduler.StepLR(opt, 3), "int is not an Optimizer.* Name the first argument .* `optimizer`"),
         (
             lambda optimizer: lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))]), 3),
             "of another optimizer",
@@ -217,14 +232,14 @@ def test_what_is_no_schedule(given: Any, told: str) -> None:
     ],
 )
 def test_a_schedule_that_does_not_go_with_the_optimizer(given: Any, told: str) -> None:
-    """Refused before anything is computed."""
+    """A schedule that does not match the optimizer is refused before any computation."""
     made = job(given, groups=True)
     with pytest.raises(InputError, match=told):
         check_optimizer_and_rates(made)
 
 
 def test_a_schedule_that_ends_too_early() -> None:
-    """A scheduler that goes no further, and a function that falls below zero: an error with the step."""
+    """A schedule that ends or falls below zero gives an error with the step."""
     rates = rates_of(job(partial(lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=5)))
     with pytest.raises(InputError, match="Tried to step 6 times"):
         rates.at(9)

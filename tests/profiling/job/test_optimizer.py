@@ -1,4 +1,4 @@
-"""The job's optimizer function: what it is given, and what it must give back."""
+"""Arguments and results of the job's optimizer function."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,13 +20,16 @@ DATA = [(torch.ones(4), torch.ones(4))] * 4
 
 
 def job(optimizer: Callable[..., Any], model: nn.Module | None = None, **options: Any) -> Job:
-    """Two layers and a norm."""
+    """A job with two layers and a norm."""
     made = model or nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     return Job(made, nn.MSELoss(), DATA, optimizer, 2, **options)
 
 
 def test_pairs_or_parameters_by_the_name_of_the_argument() -> None:
-    """A first argument that begins with `named` is given pairs of name and parameter; any other one parameters, torch's own too."""
+    """The name of the first argument decides between parameters and named pairs.
+
+    A name that begins with `named` gives (name, parameter) pairs, also for torch's optimizer classes.
+    """
 
     def pairs(named_parameters: Any) -> torch.optim.Optimizer:
         assert [name for name, _ in named_parameters] == names
@@ -45,7 +48,10 @@ def test_pairs_or_parameters_by_the_name_of_the_argument() -> None:
 
 
 def test_a_stages_optimizer_has_all_groups_and_its_own_parameters() -> None:
-    """No weight decay for norms and biases: one line; a stage that has nothing of a group has it empty, and steps."""
+    """A stage's optimizer has all groups, with the stage's own parameters.
+
+    An empty group is kept, and the optimizer steps.
+    """
 
     def made(named: Any) -> torch.optim.Optimizer:
         free = [pair for pair in named if pair[0].startswith("1.")]
@@ -82,7 +88,7 @@ TORCHS = [
 
 @pytest.mark.parametrize("name", TORCHS)
 def test_torchs_optimizers_step_with_an_empty_group(name: str) -> None:
-    """Every worker has all groups; where it has no parameter of one, nothing happens."""
+    """torch's optimizers step with an empty group."""
 
     def made(params: Any) -> torch.optim.Optimizer:
         halves = [p for p in params if p.ndim > 1], [p for p in params if p.ndim <= 1]
@@ -99,12 +105,12 @@ def test_torchs_optimizers_step_with_an_empty_group(name: str) -> None:
 
 
 def of_the_model(model: nn.Module) -> Callable[..., Any]:
-    """The mistake: parameters that the function was not given."""
+    """An optimizer of the model's parameters instead of the given ones."""
     return lambda params: torch.optim.SGD([p for n, p in model.named_parameters()], lr=0.1)
 
 
 def refused(made: Job) -> InputError:
-    """What capture says."""
+    """Return capture's error for an optimizer function."""
     with pytest.raises(InputError) as caught:
         capture(made)
     assert caught.value.place == "Job.optimizer"
@@ -112,17 +118,23 @@ def refused(made: Job) -> InputError:
 
 
 def test_other_parameters_than_those_given_are_refused() -> None:
-    """The model's own, by their names; as `profile` and `train` do before anything is computed."""
+    """Other parameters than the given ones are refused by name.
+
+    `profile` and `train` refuse them before any computation.
+    """
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     error = refused(job(of_the_model(model), model))
-    assert error.found == "'0.weight', '0.bias', '1.weight' and 1 more, which the function was not given"
+    assert error.found == "'0.weight', '0.bias', '1.weight' and 1 more, which the function did not receive"
     assert "function's argument" in error.next_step
     foreign = nn.Parameter(torch.ones(3, 7))
     assert "a tensor of shape (3, 7)" in refused(job(lambda params: torch.optim.SGD([*params, foreign], lr=0.1))).found
 
 
 def test_parameters_that_are_left_out_are_refused() -> None:
-    """With how to freeze; what is frozen is not given."""
+    """Left-out parameters are refused with advice on freezing.
+
+    Frozen parameters are not passed to the function.
+    """
     error = refused(job(lambda named: torch.optim.SGD([p for n, p in named if n.startswith("0")], lr=0.1)))
     assert error.found == "no '1.weight', '1.bias', '2.weight' and 1 more in its groups"
     assert "requires_grad_(False)" in error.next_step
@@ -133,7 +145,7 @@ def test_parameters_that_are_left_out_are_refused() -> None:
 
 
 def by_identity(model: nn.Module) -> Callable[..., Any]:
-    """No weight decay for norms, found as objects of the model."""
+    """Parameter groups that are chosen by module identity."""
     norms = {id(p) for layer in model.modules() if isinstance(layer, nn.LayerNorm) for p in layer.parameters()}
 
     def made(params: Any) -> torch.optim.Optimizer:
@@ -166,7 +178,10 @@ def by_identity(model: nn.Module) -> Callable[..., Any]:
     ],
 )
 def test_groups_by_identity_or_by_numbers_are_refused(optimizer: Callable[..., Any], found: str) -> None:
-    """Parts of a model are not its parameters: groups must follow from names and shapes, or they would differ silently."""
+    """Groups by identity or values of parameters are refused.
+
+    A worker with a part of the model would silently have other groups.
+    """
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     error = refused(job(optimizer(model), model))
     assert error.found.startswith(found)
@@ -192,7 +207,7 @@ def test_groups_by_identity_or_by_numbers_are_refused(optimizer: Callable[..., A
     ],
 )
 def test_what_is_no_optimizer(function: Callable[..., Any], found: str, step: str) -> None:
-    """One error that says what the function gave; of one that fails, in which line."""
+    """A wrong result of the function is one error; a failing function, with its line."""
     error = refused(job(function))
     assert error.found.startswith(found)
     assert step in error.next_step
@@ -200,7 +215,7 @@ def test_what_is_no_optimizer(function: Callable[..., Any], found: str, step: st
 
 
 def test_the_profile_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is measured, measured or worked out."""
+    """The profile command refuses the optimizer before any measurement or sketch."""
     path = tmp_path / "job.py"
     path.write_text(
         "import torch\nfrom torch import nn\nfrom hocket import Job\nmodel = nn.Linear(4, 4)\n"
@@ -209,12 +224,15 @@ def test_the_profile_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFi
     )
     for more in ((), ("--device-type", "a100-80gb")):
         assert main(["profile", str(path), "-o", str(tmp_path / "p.json"), *more]) == 2
-        assert "which the function was not given" in capsys.readouterr().err
+        assert "which the function did not receive" in capsys.readouterr().err
         assert not (tmp_path / "p.json").exists()
 
 
 def test_what_the_function_attaches_is_told() -> None:
-    """Step hooks, and on a resume that they begin anew; a scheduler that nobody steps; neither of a plain optimizer."""
+    """Notes report step hooks and attached schedulers.
+
+    On a resume, the note says that hooks start without their state. A plain optimizer has no note.
+    """
 
     def hooked(params: Any) -> torch.optim.Optimizer:
         made = torch.optim.SGD(params, lr=0.1)
@@ -230,12 +248,12 @@ def test_what_the_function_attaches_is_told() -> None:
     assert "not in the checkpoint" not in remarks(job(hooked), False)[0]
     assert "not in the checkpoint, and begins anew" in remarks(job(hooked), True)[0]
     assert "step() is not called" in remarks(job(attached), False)[0]
-    with pytest.raises(InputError, match=r"beside a torch scheduler that Job\.optimizer attaches"):
+    with pytest.raises(InputError, match=r"in addition to a torch scheduler that Job\.optimizer attaches"):
         check_optimizer_and_rates(job(attached, lr_schedule=lambda step: 1.0))
 
 
 def test_stand_ins_have_no_memory() -> None:
-    """However large the model is, its groups take next to nothing to know."""
+    """Placeholders have no memory, for a model of any size."""
     with torch.device("meta"):
         model = nn.Linear(2**20, 2**20)
     model.to_empty(device="meta")

@@ -112,7 +112,7 @@ def test_other_types_are_refused(precision: Any) -> None:
     """Other types are refused; float16 with the reason."""
     with pytest.raises(InputError, match=r"Job\.precision") as found:
         job(precision=precision)
-    assert ("scaled" in str(found.value)) == (precision == "float16")
+    assert ("scaling" in str(found.value)) == (precision == "float16")
 
 
 def test_a_model_that_has_nothing_longer() -> None:

@@ -1,4 +1,4 @@
-"""Busy neighbours: they train, they are quiet, and they never stay."""
+"""Companions train, print nothing, and always end."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def job_file(folder: Path, more: str = "") -> Path:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs."""
+    """True if a process runs."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -44,7 +44,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_a_profile_with_a_busy_neighbour(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The notes say how many neighbours were busy; what a companion's job prints is not seen."""
+    """Notes give the number of busy companions; their output is not shown."""
     job = load_job(job_file(tmp_path))
     capfd.readouterr()
     profile = measure(job, (1, 2), neighbours=1, budget_s=0.1)
@@ -53,11 +53,11 @@ def test_a_profile_with_a_busy_neighbour(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 def test_companions_follow_and_end(tmp_path: Path) -> None:
-    """A companion trains the size that it is told, and is gone when the measurement is over."""
+    """A companion trains the requested size, and ends with the measurement."""
     with BackgroundLoad(job_file(tmp_path), 1, 1) as companions:
         for size in (2, 1):
             companions.train(size)
-            companions.train(size)  # they do already
+            companions.train(size)  # they train this size already
             assert companions.busy == 1
         (process,) = companions._running
         process.kill()
@@ -68,7 +68,7 @@ def test_companions_follow_and_end(tmp_path: Path) -> None:
 
 
 def test_a_companion_that_fails_is_a_note(tmp_path: Path) -> None:
-    """A job that only one process can load, and one that takes too long."""
+    """A failing or slow companion gives a note."""
     fails = job_file(tmp_path, "if os.getppid() == int(os.environ['HOCKET_TEST_PARENT']): raise OSError('only one')")
     os.environ["HOCKET_TEST_PARENT"] = str(os.getpid())
     try:
@@ -86,17 +86,17 @@ def test_a_companion_that_fails_is_a_note(tmp_path: Path) -> None:
 
 
 def test_a_job_without_a_file_is_measured_alone() -> None:
-    """Nobody else can load it: a note says so, and nothing is started."""
+    """A job without a file is measured alone, with a note."""
     with BackgroundLoad(None, 2, 1) as companions:
         companions.train(1)
         assert companions.busy == 0
-    assert companions.problems == ["the job is of no file that another process could load"]
+    assert companions.problems == ["the job has no file that another process could load"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.slow
 def test_companions_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    """Nobody has to tell them."""
+    """Companions end when their parent is killed."""
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
@@ -119,7 +119,10 @@ def test_companions_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_usual_numbers(tmp_path: Path) -> None:
-    """One neighbour for each other core that may be used, a container's share of time respected; none on a GPU."""
+    """One companion for each other usable core; none on a GPU.
+
+    A container's quota limits the usable cores.
+    """
     cores = usable_cores(tmp_path / "none")
     for text, expected in (("max 100000", cores), ("150000 100000", 1), ("50000 100000", 1), ("odd", cores)):
         (tmp_path / "cpu.max").write_text(text)
@@ -130,6 +133,6 @@ def test_usual_numbers(tmp_path: Path) -> None:
 
 
 def test_impossible_neighbours(tmp_path: Path) -> None:
-    """Fewer than none."""
+    """A negative number of companions is refused."""
     with pytest.raises(InputError, match="neighbours"):
         measure(load_job(job_file(tmp_path)), (1,), neighbours=-1)

@@ -32,7 +32,7 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
                 f"one of {known}: the analytic model has no experts",
                 _PROFILE,
             )
-        step = f"If its blocks are like those of one of these, describe its sizes in a YAML file (docs/how-to/plan-without-devices.md). {_PROFILE}"
+        step = f"If its blocks are like those of a known type, describe its sizes in a YAML file (docs/how-to/plan-without-devices.md). {_PROFILE}"
         raise InputError(f"{place}: model_type", found, f"one of {known}", step)
     if experts := _experts(config):
         raise InputError(place, experts, "a model without experts; the analytic model has none", _PROFILE)
@@ -51,7 +51,7 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
 
 
 _PROFILE = (
-    "Any model can be profiled as a module: write a job file that makes it, then `hocket profile job.py --device-type TYPE`, which needs "
+    "Any model can be profiled as a module: write a job file that creates it, then run `hocket profile job.py --device-type TYPE`, which needs "
     "no device."
 )
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

@@ -134,11 +134,11 @@ class _BlockSearch:
                     taken.update(linear.path for linear in found.linears)
         dropout = any(part.draws for part in parts)
         if len(parts) > 1 and (problem := self.proof.problem(tuple(parts), self.width, dropout)):
-            found_ = f"parts that are right one by one, and together: {problem.text}"
+            found_ = f"parts that are equal one by one, but not together: {problem.text}"
             raise RefusedError(self.name, found_, "equal results")
         divided = cuts_in_block(self.block, tuple(parts))
         undivided = {
-            name: reasons.get(_parent(name), "no linear layer that meets another one")
+            name: reasons.get(_parent(name), "no linear layer that feeds another one, or reads one")
             for name, p in self.block.named_parameters()
             if p.dim() > 1 and name not in divided
         }
