@@ -383,7 +383,9 @@ def _parts(name: str, known: Collection[str]) -> str:
     """Advice if a layer was confused with one of its subtasks; otherwise empty."""
     whole, _, part = name.rpartition(".")
     if whole in known and part.isdigit():
-        return f"It is a part of {whole}, which this job does not cut: give it the subtask_bytes that was profiled."
+        return (
+            f"It is a subtask of {whole}, which this job does not cut: set the job's subtask_bytes as it was profiled."
+        )
     if f"{name}.0" in known:
         return "This job cuts it by its subtask_bytes: profile the job and plan again, or leave subtask_bytes out."
     return ""

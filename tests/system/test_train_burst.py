@@ -49,10 +49,10 @@ def test_devices_run_the_layers_and_samples_of_the_plan(tmp_path: Path) -> None:
     (note,) = [text for text in listener.notes if text.startswith("amplification: ")]
     assert note == f"amplification: {told.text}"
     assert f"{told.planned:.2f} planned, " in note
-    assert "in 4 iterations each layer on the devices, and of the samples, of the plan" in note
+    assert "in 4 iterations each layer ran on the plan's devices, with the plan's samples" in note
 
     other = Plan.read(tmp_path / "plan.yaml")
     other = replace(other, stages=(*other.stages[:2], replace(other.stages[2], devices=(0, 1))))
-    assert "not as planned: in iteration 0 device 1 ran the backward of 4 of 0 samples, and not of 4" in (
+    assert "not as planned: in iteration 0 device 1 ran the backward of 4 on 0 samples instead of 4" in (
         amplification_of(other, profile, found).text
     )

@@ -85,9 +85,7 @@ class Amplification:
         both = f"{spent} planned, {show_seconds(self.measured_s)} measured, {alone} by the profile"
         if self.other:
             return f"{found} ({both}); not as planned: {self.other}"
-        same = (
-            f"in {show_count(self.iterations, 'iteration')} each layer on the devices, and of the samples, of the plan"
-        )
+        same = f"in {show_count(self.iterations, 'iteration')} each layer ran on the plan's devices, with the plan's samples"
         return f"{found} ({both}); {same}"
 
 
@@ -167,5 +165,5 @@ def _unlike(update: int, work: Work, wanted: Work) -> Iterator[str]:
     for kind, device, layer in sorted(work.keys() | wanted.keys()):
         ran, should = work[kind, device, layer], wanted[kind, device, layer]
         if ran != should:
-            what = f"in iteration {update} device {device} ran the {kind} of {layer} of {show_count(ran, 'sample')}"
-            yield f"{what}, and not of {should}"
+            what = f"in iteration {update} device {device} ran the {kind} of {layer} on {show_count(ran, 'sample')}"
+            yield f"{what} instead of {should}"

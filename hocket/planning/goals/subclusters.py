@@ -73,7 +73,7 @@ class SubclusterSearch(Generic[F]):
         """
         if self.best is not None and self.best.found is not None:
             return self.best.found
-        met = f"an end within {show_days(self.goal.deadline_s)}" if self.goal.deadline_s else "the goal"
+        met = f"completion within {show_days(self.goal.deadline_s)}" if self.goal.deadline_s else "the goal"
         near = min(self.tried, key=_least_s, default=None)
         if near is not None and near.worth is not None and near.worth.training_s:
             least_s = near.worth.training_s * _least_s(near) / near.worth.iteration_s

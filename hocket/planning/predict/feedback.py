@@ -80,7 +80,7 @@ class RunFeedback:
     def line(self) -> str:
         """The correction in a sentence."""
         off = self.measured_iteration_s / self.predicted_iteration_s - 1
-        took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than was predicted"
+        took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than predicted"
         swapped = "".join(
             f"; swaps took {show_seconds(link.latency_s)} each and carried {show_rate(link.bandwidth_bytes_per_s)}"
             f"{f' ({name})' * (len(self.host_links) > 1)}"
@@ -88,8 +88,8 @@ class RunFeedback:
         )
         grown = f", bytes by {self.growth:.3f}" if self.growth > 1 else ""
         return (
-            f"a run of {self.steps} steps ({self.strategy}) took {took}, transfers included: compute seconds, as they were "
-            f"profiled, are multiplied by {self.slowdown:.3f}{grown}{swapped}"
+            f"a run of {self.steps} steps ({self.strategy}) took {took}, including transfers: profiled compute "
+            f"seconds are multiplied by {self.slowdown:.3f}{grown}{swapped}"
         )
 
     def is_of(self, profile: ModelProfile, cluster: Cluster) -> bool:
@@ -123,7 +123,7 @@ class RunFeedback:
         """
         data = parse_yaml(read_bytes(path, 2**20), str(path))
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError(str(path), "another document", f"what a run took ({FORMAT}, YAML)")
+            raise InputError(str(path), "another document", f"feedback of a run ({FORMAT}, YAML)")
         return read_as(cls, data, str(path))
 
 
@@ -165,13 +165,13 @@ def check_like(
     if warm_steps < WARM_STEPS:
         refuse(f"{show_count(int(warm_steps), 'step')} after warm-up", f"at least {WARM_STEPS}")
     if optimizer != profile.optimizer:
-        refuse(f"trained with {optimizer or 'no optimizer'}", f"{profile.optimizer}, which the profile is of")
+        refuse(f"trained with {optimizer or 'no optimizer'}", f"{profile.optimizer}, the profile's optimizer")
     if dtype != profile.dtype:
-        refuse(f"computed in {dtype}", f"{profile.dtype}, which the profile is of")
+        refuse(f"computed in {dtype}", f"{profile.dtype}, the profile's data type")
     wanted = {plan.cluster.type_of(device).name for device in range(plan.cluster.devices)}
     for name in device_types:
         if not any(_is_of(name, kind) for kind in wanted):
-            refuse(f"on {name}", f"{' and '.join(sorted(wanted))}, which the plan is for")
+            refuse(f"on {name}", f"{' and '.join(sorted(wanted))}, as in the plan")
 
 
 def _is_of(name: str, kind: str) -> bool:
@@ -244,8 +244,8 @@ def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s:
         now = replace(plan, profile_digest=scaled.digest, predicted=None)
         predicted_s = predict_iteration(now, scaled).iteration_s
     if abs(predicted_s / measured_s - 1) > _NEAR:
-        found = f"{measured_s / first_s:.3g} times the seconds that were predicted"
-        raise RefusedError("run", found, "a run that other compute times would explain")
+        found = f"{measured_s / first_s:.3g} times the predicted seconds"
+        raise RefusedError("run", found, "a run that one factor on compute seconds explains")
     return factor
 
 

@@ -84,7 +84,7 @@ class UpdateSemantics:
                 "trains two replicas in turn, each with gradients of which half were computed on the other's weights"
             )
         if self.age:
-            newest = ", and the backward takes the newest" if self.kind == "naive" else ""
+            newest = ", and backwards use the newest weights" if self.kind == "naive" else ""
             parts.append(f"computes gradients on weights {self.age}{newest}")
         if self.samples != (self.batch_size, self.batch_size):
             parts.append(f"averages {_range(self.samples)} samples an update, not {self.batch_size}")

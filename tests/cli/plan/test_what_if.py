@@ -46,7 +46,7 @@ def test_what_a_plan_cannot_be_elsewhere(capsys: pytest.CaptureFixture[str]) -> 
     said(capsys, "plan", "profile.json", "cluster.yaml", "-B", "16", "-s", "data_parallel", "-o", "plan.yaml")
     hint = "--replan plans again"
     text = said(capsys, "what-if", "plan.yaml", "--devices", "4")
-    assert "4 devices are divided otherwise" in text
+    assert "the plan does not fit 4 devices" in text
     assert hint in text
     assert hint not in said(capsys, "what-if", "plan.yaml", "--devices", "4", "--replan")
     assert hint not in said(capsys, "what-if", "plan.yaml", "--bandwidth", "server=2x")

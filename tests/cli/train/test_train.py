@@ -275,7 +275,7 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     text = Path("job.py").read_text()
     Path("other.py").write_text(text.replace("torch.optim.SGD(p, lr=0.1)", "torch.optim.Adam(p)"))
     other = run("train", "other.py", "tiny.yaml", "--steps", 24)
-    assert "not kept for the next plan: trained with Adam; expected SGD, which the profile is of" in other.err
+    assert "not kept for the next plan: trained with Adam; expected SGD, the profile's optimizer" in other.err
     assert not Path("tiny.experience.yaml").exists()
     found = run("train", "job.py", "tiny.yaml", "--steps", 24)
     assert found.code == 0, found.err

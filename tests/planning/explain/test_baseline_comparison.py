@@ -105,7 +105,10 @@ def test_where_nothing_else_fits() -> None:
     assert verdict.text.startswith("a pipeline wins: no plan without a pipeline, because p1 t1 d8")
     assert "of 14.90 GiB" in verdict.text
     alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), PlanRequest(64))
-    assert of_sizes(alone).text == "one device alone is quickest: no plan on several devices, because the cluster has one device"
+    assert (
+        of_sizes(alone).text
+        == "one device alone is quickest: no plan on several devices, because the cluster has one device"
+    )
 
 
 def test_of_profiles() -> None:
@@ -148,7 +151,10 @@ def test_one_device_of_several() -> None:
     assert verdict.winner == ALONE
     assert verdict.text == "one device alone: nothing else was considered"
     single = search(heavy, replace(slow, levels=(Level("server", 1, 1e7, 1e-3),)), PlanRequest(4))
-    assert of_profile(single).text == "one device alone is quickest: no plan on several devices, because the cluster has one device"
+    assert (
+        of_profile(single).text
+        == "one device alone is quickest: no plan on several devices, because the cluster has one device"
+    )
     second = search(heavy, slow, PlanRequest(4, strategies=("flush",))).best
     verdict = of_profile(replace(found, candidates=(found.best, second)))
     more = second.iteration_s / found.best.iteration_s - 1

@@ -1,4 +1,4 @@
-"""What if: an answer is what planning or simulating on the changed cluster gives."""
+"""What-if answers equal planning or simulating on the changed cluster."""
 
 from dataclasses import replace
 
@@ -49,7 +49,10 @@ def sized() -> SizedSearch:
 @pytest.mark.slow
 @pytest.mark.parametrize("question", usual(TIGHT), ids=lambda one: one.text)
 def test_sizes_planned_anew(sized: SizedSearch, question: Scenario) -> None:
-    """As a search on the changed cluster has it; never less than the same plan; a bound is not below."""
+    """The answer equals a search on the changed cluster.
+
+    It is never below the same plan. A bound is not below the answer.
+    """
     answer = ask_sizes(sized, question)
     batch_size = question.samples(16)
     there = search_sizes(GPT, question.change.of(TIGHT), PlanRequest(batch_size)).best
@@ -65,7 +68,7 @@ def test_sizes_planned_anew(sized: SizedSearch, question: Scenario) -> None:
 
 
 def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
-    """And not where there is plenty."""
+    """More memory helps if it is short, and not otherwise."""
     answer = ask_sizes(sized, Scenario("much more", Change(memory=4.0)))
     assert (answer.same, answer.anew) != (0.0, 0.0)
     assert (answer.anew or 0) > 0.01
@@ -78,17 +81,22 @@ def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
 
 
 def test_other_numbers_of_devices(sized: SizedSearch) -> None:
-    """The same plan cannot be; the best there is found. What cannot be planned is told."""
+    """The same plan is impossible; the best plan there is found.
+
+    A cluster that cannot be planned is reported.
+    """
     answer = ask_sizes(sized, Scenario("16", Change(devices=16)))
     assert answer.same is None
     assert (answer.anew or 0) > 0.3
     assert ask_sizes(sized, Scenario("k80", Change(device_type="k80"))).why.startswith("device k80")
-    assert "divided otherwise" in ask_sizes(sized, Scenario("odd", batch=1.07), search=False).why
+    assert "the plan does not fit a batch of " in ask_sizes(sized, Scenario("odd", batch=1.07), search=False).why
 
 
 def test_fewer_devices_without_a_slow_link() -> None:
-    """Asked of one server and of one device where all are idle most of the time; they are quicker then, and as quick as a search there
-    finds them."""
+    """Fewer devices are tried if all are idle most of the time.
+
+    One server and one device are then faster, as in a search there.
+    """
     slow = replace(SERVERS, levels=(SERVERS.levels[0], replace(SERVERS.levels[1], bandwidth_bytes_per_s=1e7)))
     inside = replace(slow, levels=slow.levels[:1])
     found = search_sizes(GPT, slow, PlanRequest(16))
@@ -104,7 +112,7 @@ def test_fewer_devices_without_a_slow_link() -> None:
 
 
 def test_fewer_devices_are_no_question_where_all_are_busy() -> None:
-    """Half of them would be busy for longer; a mixed cluster is compared with each of its types anyway."""
+    """Fewer devices are not tried if all are busy, or if types differ."""
     assert fewer(SERVERS, 0.9) == ()
     assert [one.change.of(SERVERS).devices for one in fewer(SERVERS, 1.0)] == [SERVERS.devices // 2]
     nodes = (Node("a100-40gb", 2), Node("v100-16gb", SERVERS.devices - 2))
@@ -112,7 +120,10 @@ def test_fewer_devices_are_no_question_where_all_are_busy() -> None:
 
 
 def test_a_plan_as_it_stands() -> None:
-    """Simulated again, with the device that lacks memory; with a search beside it if that is asked."""
+    """The plan is simulated again; a device that lacks memory is named.
+
+    A search is added on request.
+    """
     plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, strategies=["flush"])).best.plan
     question = Scenario("quicker", Change(bandwidth={"server": 3.0}))
     answer = ask_plan(plan, PROFILE, question)
@@ -121,14 +132,17 @@ def test_a_plan_as_it_stands() -> None:
     assert answer.same == pytest.approx(then / now - 1)
     assert answer.anew is None
     assert ask_plan(plan, PROFILE, Scenario("less", Change(memory=1e-3))).why.startswith("device ")
-    assert "8 devices are divided otherwise" in ask_plan(plan, PROFILE, Scenario("more", Change(devices=8))).why
+    assert "the plan does not fit 8 devices" in ask_plan(plan, PROFILE, Scenario("more", Change(devices=8))).why
     both = ask_plan(plan, PROFILE, Scenario("more", Change(devices=8)), search=True)
     assert both.same is None
     assert (both.anew or 0) > 0.2
 
 
 def test_a_plan_that_swaps() -> None:
-    """Its link to the host is asked for, and decides: half of the time that it takes is saved. Of others nobody asks that."""
+    """A scenario for a plan that swaps doubles the host link's bandwidth.
+
+    This saves half of the plan's time. Other plans do not get this scenario.
+    """
     alone = Cluster("one", (Level("server", 1, 1e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
     plan = next(
         one.plan
@@ -145,7 +159,7 @@ def test_a_plan_that_swaps() -> None:
 
 @pytest.mark.parametrize("question", usual(SERVER), ids=lambda one: one.text)
 def test_profiles_planned_anew(question: Scenario) -> None:
-    """As a search on the changed cluster has it, or the same plan where that is better there."""
+    """The answer equals a search there, or the same plan if that is better."""
     profiles = {"": PROFILE}
     found = search_widths(profiles, SERVER, PlanRequest(16))
     answer = ask_profile(profiles, found, question, PlanRequest(16))
@@ -155,7 +169,10 @@ def test_profiles_planned_anew(question: Scenario) -> None:
 
 
 def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
-    """Too large by how much, slower by how much, and what does not divide what; none of them is a candidate."""
+    """Refused layouts say how much memory or time they lack, or what is not divisible.
+
+    None of them is a candidate.
+    """
     refused = refused_meshes(sized)
     reasons = " | ".join(one.reason for one in refused)
     assert "needs at least" in reasons
@@ -167,13 +184,13 @@ def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
     assert turned[0] == turned[1]
     odd = {one.config: one.reason for one in refused_meshes(search_sizes(GPT, SERVERS, PlanRequest(12)))}
     assert odd["d8"] == "a batch of 12 is no multiple of 8 columns times a microbatch"
-    assert "are no multiple of 8 stages (section 4.2.2)" in odd["p8 t1 d1 b1"]
+    assert "are no multiple of 8 stages (Narayanan's dissertation, section 4.2.2)" in odd["p8 t1 d1 b1"]
     none = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), PlanRequest(16))
     assert all(one.missing_bytes > 0 for one in refused_meshes(none) if one.reason.startswith("needs"))
 
 
 def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
-    """A batch that is smaller than the plan's microbatches: no answer of the same plan, and the search's."""
+    """A batch smaller than the plan's microbatches has an answer from the search only."""
     alone = {"microbatch_sizes": (16,), "strategies": ("data_parallel",)}
     plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, **alone)).best.plan
     answer = ask_plan(plan, PROFILE, Scenario("less", batch=0.5), search=True)
@@ -185,7 +202,10 @@ def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
 
 
 def test_a_plan_by_sizes_is_searched_by_sizes() -> None:
-    """Of a published model as `hocket plan` does there; of what was worked out otherwise the way to ask is told."""
+    """Plans of a published model are searched as by `hocket plan`.
+
+    For a model with a calibration, the advice names the right command.
+    """
     eight = replace(SERVERS, levels=(Level("server", 8, 1e11, 1e-6),))
     found = search_sizes(published("bert-large"), eight, PlanRequest(64))
     plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)

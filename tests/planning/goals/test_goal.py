@@ -84,7 +84,7 @@ def test_the_fewest_devices_of_all(times: list[float | None], share: float, dead
     found = part_for(goal, PARTS, 10, Asks(dict(enumerate(times, 1)), share))
     assert (None if found.best is None else found.best.part.devices) == min(meeting, default=None)
     if not meeting:
-        with pytest.raises(RefusedError, match="expected an end within"):
+        with pytest.raises(RefusedError, match="expected completion within"):
             _ = found.chosen
 
 
@@ -126,7 +126,7 @@ def test_parts_that_cannot_serve_are_not_searched() -> None:
 def test_how_far_the_deadline_is() -> None:
     """If no sub-cluster meets the deadline, the best possible time is reported."""
     found = part_for(Goal("devices", samples=100, deadline_s=5), PARTS, 10, Asks({n: 8.0 / n for n in range(1, 9)}))
-    with pytest.raises(RefusedError, match=r"10 s at best, on server; expected an end within 5 s"):
+    with pytest.raises(RefusedError, match=r"10 s at best, on server; expected completion within 5 s"):
         _ = found.chosen
 
 

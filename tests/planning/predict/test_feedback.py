@@ -1,4 +1,7 @@
-"""Experience: a plan that ran is predicted as it was measured, and the next one reckons with it."""
+"""Feedback: the prediction of a plan that ran equals its measurement.
+
+The next plan uses the correction.
+"""
 
 import re
 from dataclasses import replace
@@ -26,7 +29,7 @@ PROFILE = chain(6, forward_s=[0.01, 0.02, 0.03, 0.01, 0.02, 0.01], device_type="
 
 
 def plan_of(strategy: str) -> Plan:
-    """The best of a strategy."""
+    """The best plan of a strategy."""
     return search(PROFILE, CLUSTER, PlanRequest(16, strategies=(strategy,))).best.plan
 
 
@@ -38,7 +41,10 @@ def again(plan: Plan, profile: ModelProfile) -> Plan:
 @pytest.mark.parametrize("strategy", ["flush", "data_parallel", "two_bw", "model_parallel"])
 @pytest.mark.parametrize("times", [0.8, 1.0, 1.3, 4.0])
 def test_what_ran_is_predicted_as_it_was_measured(strategy: str, times: float) -> None:
-    """Though links do not change with the profile; and what is corrected once more comes out right again."""
+    """The corrected prediction equals the measurement, although links do not change.
+
+    A second correction is exact as well.
+    """
     plan = plan_of(strategy)
     predicted = predict_iteration(plan, PROFILE)
     found = learned_from(plan, PROFILE, predicted.iteration_s * times, predicted.peak_memory_bytes, 100)
@@ -53,17 +59,17 @@ def test_what_ran_is_predicted_as_it_was_measured(strategy: str, times: float) -
 
 
 def test_what_a_run_teaches_is_said_in_words() -> None:
-    """More or less than was predicted; transfers are in the first figure, and not in the second."""
+    """The sentence gives the difference with transfers, and the factor without."""
     plan = plan_of("flush")
     predicted = predict_iteration(plan, PROFILE)
-    for times, said in ((0.6, "took 40.0% less time than was predicted"), (1.5, "took 50.0% more time than was")):
+    for times, said in ((0.6, "took 40.0% less time than predicted"), (1.5, "took 50.0% more time than predicted")):
         found = learned_from(plan, PROFILE, predicted.iteration_s * times, predicted.peak_memory_bytes, 24)
         assert said in found.line
-        assert f"compute seconds, as they were profiled, are multiplied by {found.slowdown:.3f}" in found.line
+        assert f"profiled compute seconds are multiplied by {found.slowdown:.3f}" in found.line
 
 
 def test_more_memory_than_was_predicted() -> None:
-    """Bytes grow by as much; less than was predicted changes nothing."""
+    """Bytes grow by the measured factor; a lower measurement changes nothing."""
     plan = plan_of("flush")
     predicted = predict_iteration(plan, PROFILE)
     more = {d: size * 1.1 for d, size in predicted.peak_memory_bytes.items()}
@@ -78,7 +84,10 @@ def test_more_memory_than_was_predicted() -> None:
 
 
 def test_corrections_are_seen_in_the_text_and_do_not_pile_up() -> None:
-    """A profile that was never corrected reads as it always did; one that was says by what."""
+    """A corrected profile names its correction, which replaces an earlier one.
+
+    A profile without a correction has the same text as before.
+    """
     assert "correction" not in PROFILE.to_json()
     twice = corrected(corrected(PROFILE, Correction(2.0)), Correction(3.0, 1.5))
     assert ModelProfile.from_json(twice.to_json()) == twice
@@ -91,7 +100,10 @@ def test_corrections_are_seen_in_the_text_and_do_not_pile_up() -> None:
 
 
 def test_which_run_counts(tmp_path: Path) -> None:
-    """That of the plan of the same name, else the longest, of this profile and cluster; what is no such file is left out."""
+    """The run of the plan itself counts, else the longest of this profile and cluster.
+
+    Other files are ignored.
+    """
     plan = plan_of("flush")
     predicted = predict_iteration(plan, PROFILE)
 
@@ -130,7 +142,7 @@ def test_which_run_counts(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_run_of_another_kind_took_is_not_learned(other: dict[str, Any], found: str) -> None:
-    """A short one, or with another optimizer, precision or type of device than the profile's."""
+    """Short runs, and runs of another optimizer, precision or device, are refused."""
     plan = plan_of("flush")
     same = {"warm_steps": 20, "optimizer": "SGD", "dtype": "float32", "device_types": ("cpu-core",)}
     if not found:
@@ -152,7 +164,10 @@ def test_what_a_run_of_another_kind_took_is_not_learned(other: dict[str, Any], f
     ],
 )
 def test_a_type_of_the_catalogue_is_known_by_the_name_that_torch_has_for_it(kind: str, name: str, same: bool) -> None:
-    """A sketched profile is for a type of the catalogue, and a run is on what torch calls by another name."""
+    """Torch's device name matches the catalogue's device type.
+
+    A sketched profile is for a catalogue type, and a run reports torch's name.
+    """
     plan = replace(plan_of("flush"), cluster=replace(CLUSTER, device_type=kind))
     if same:
         check_like(plan, PROFILE, 20, "SGD", "float32", (name,))
@@ -162,16 +177,19 @@ def test_a_type_of_the_catalogue_is_known_by_the_name_that_torch_has_for_it(kind
 
 
 def test_what_no_factor_explains_is_not_learned() -> None:
-    """A hundred times the seconds, or fewer than transfers alone take, is something else than slower compute."""
+    """A run that no factor on compute seconds explains is refused.
+
+    Examples are a hundred times the seconds, or fewer seconds than transfers alone.
+    """
     plan = plan_of("flush")
     predicted = predict_iteration(plan, PROFILE)
     for times in (100.0, 1e-4):
-        with pytest.raises(RefusedError, match="times the seconds that were predicted"):
+        with pytest.raises(RefusedError, match="times the predicted seconds"):
             learned_from(plan, PROFILE, predicted.iteration_s * times, predicted.peak_memory_bytes, 100)
 
 
 def swapping() -> tuple[Plan, ModelProfile, Cluster]:
-    """A plan that swaps, without prefetching, so that what swaps take is in the iteration."""
+    """A plan that swaps without prefetching, so that an iteration contains its swaps."""
     profile = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
     room = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
     found = search(profile, room, PlanRequest(4)).best
@@ -181,7 +199,10 @@ def swapping() -> tuple[Plan, ModelProfile, Cluster]:
 @pytest.mark.parametrize(("slower", "latency_s"), [(0.5, 10e-6), (3.0, 10e-6), (1.0, 3e-3), (2.0, 0.0)])
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_a_run_teaches_of_the_link_to_the_host(slower: float, latency_s: float, shared: bool) -> None:
-    """A run on a cluster with another link finds that link, and nothing wrong with compute; the next plan is predicted with it."""
+    """A run on another host link identifies that link, and leaves compute seconds.
+
+    The next plan is predicted with it.
+    """
     plan, profile, room = swapping()
     if shared:
         room = replace(room, host_link=Link(12e9))
@@ -208,7 +229,7 @@ def test_what_a_run_teaches_of_the_link_to_the_host(slower: float, latency_s: fl
 
 
 def test_links_to_hosts_are_kept_in_the_file(tmp_path: Path) -> None:
-    """Of several types each its own; where none was learned nothing is said of them."""
+    """The file keeps one link for each type, and none if none was measured."""
     plan, profile, _ = swapping()
     predicted = predict_iteration(plan, profile)
     plain = learned_from(plan, profile, predicted.iteration_s, predicted.peak_memory_bytes, 50)

@@ -1,4 +1,4 @@
-"""How a plan's updates differ from those of one process."""
+"""Differences between a plan's updates and those of one process."""
 
 import pytest
 
@@ -13,7 +13,7 @@ FOUR = (
 
 
 def test_the_synchronous_strategies() -> None:
-    """Those of which the README says so."""
+    """The synchronous strategies are those that the README names."""
     assert synchronous_strategies() == (
         "burst_parallel",
         "data_parallel",
@@ -34,11 +34,14 @@ def test_the_synchronous_strategies() -> None:
         ("two_bw", {}, "1 update old", "two_bw computes gradients on weights 1 update old"),
         ("pipedream", {}, "up to 3 updates old, of 4", "weights up to 3 updates old and averages 4 samples an update, not 32"),
         ("pipedream", {"vertical_sync": True}, "3 updates old, of 4", "pipedream computes gradients on weights 3 updates old"),
-        ("pipedream", {"naive": True}, "up to 3 updates old, of 4", "and the backward takes the newest"),
+        ("pipedream", {"naive": True}, "up to 3 updates old, of 4", "and backwards use the newest weights"),
     ],
 )  # fmt: skip
 def test_each_rule_in_words(name: str, options: dict[str, object], text: str, sentence: str) -> None:
-    """In a straight pipeline of four: the same, one update late, or as late as inputs are in flight."""
+    """Rules in a straight pipeline of four stages.
+
+    They are equal to one process, one update late, or late by the inputs in flight.
+    """
     found = updates_of(name, FOUR, 32, 4, options)
     assert found.text == text
     assert sentence in found.sentence(name)
@@ -46,7 +49,10 @@ def test_each_rule_in_words(name: str, options: dict[str, object], text: str, se
 
 
 def test_replicas_average_a_microbatch_each() -> None:
-    """PipeDream on one stage of three replicas has the newest weights, but updates of three microbatches."""
+    """PipeDream on one stage of three replicas uses the newest weights.
+
+    Its updates average three microbatches.
+    """
     one = (StageShape((0, 1, 2), batch=True),)
     assert updates_of("pipedream", one, 32, 4, {}).text == "updates of 12"
     assert updates_of("pipedream", one, 10, 4, {}).same

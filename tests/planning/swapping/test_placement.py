@@ -1,4 +1,4 @@
-"""Plans that swap on unlike devices, and where use of devices is limited."""
+"""Plans that swap on different device types, and under an amplification limit."""
 
 from collections import Counter
 from dataclasses import replace
@@ -29,7 +29,7 @@ ALIKE = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=70
 
 
 def proved(plan: Plan) -> None:
-    """A legal program within each device's own memory, and its part of its host's."""
+    """A legal program within each device's own memory and its part of the host's."""
     program = plan.compile(MODEL)
     costs = CostModel(MODEL, plan.cluster, plan.cuts(MODEL), plan.batches.sizes, swaps=True)
     room = {d: plan.cluster.capacity_bytes(d) for d in program.devices}
@@ -39,8 +39,12 @@ def proved(plan: Plan) -> None:
 
 @pytest.mark.slow
 def test_unlike_devices_swap_each_within_its_own_memory() -> None:
-    """What fits nowhere is planned for each type and for all; the best is quicker than any on one type, and than with the budget of the
-    smallest on all; each is proved, and is the same when it is read again."""
+    """Different device types swap within their own memory.
+
+    A model that fits nowhere is planned for each type and for all devices. The best plan is faster than any on one
+    type, and than a plan for all devices with the smallest budget. Each plan is proved, and unchanged when it is
+    read again.
+    """
     found = search(MODEL, MIXED, PlanRequest(8))
     assert {one.strategy for one in found.candidates} == {"harmony"}
     where = {one.config.partition(" on ")[2] for one in found.candidates}
@@ -63,17 +67,20 @@ def test_unlike_devices_swap_each_within_its_own_memory() -> None:
 
 
 def test_only_who_has_a_host_swaps() -> None:
-    """Of a server that does not say what memory it has no device is taken."""
+    """Devices of a server with unknown host memory are not used."""
     found = search(MODEL, replace(MIXED, nodes=(replace(OLD, host_memory_bytes=None), NEW)), PlanRequest(8))
     assert found.candidates
     assert all(" on 2 a100-40gb" in one.config for one in found.candidates)
-    note = "plans that swap leave out 2 v100-16gb: the cluster file does not say host_memory_bytes of their nodes"
+    note = "plans that swap do not use 2 v100-16gb: the cluster file lacks host_memory_bytes of their nodes"
     assert note in found.notes
-    assert not any("leave out" in one for one in search(MODEL, MIXED, PlanRequest(8)).notes)
+    assert not any("plans that swap do not use" in one for one in search(MODEL, MIXED, PlanRequest(8)).notes)
 
 
 def test_hosts_of_nodes_that_say_nothing_are_the_clusters() -> None:
-    """As memory of devices is: a node's own figure goes first. What is planned and what is proved ask the same."""
+    """A node without host memory inherits the cluster's, as with device memory.
+
+    Planning and proof use the same figure.
+    """
     silent = replace(MIXED, nodes=(replace(OLD, host_memory_bytes=None), NEW), host_memory_bytes=32e9)
     assert [silent.host_bytes(device) for device in range(4)] == [32e9, 32e9, 64e9, 64e9]
     assert next(places(MODEL, silent, False)).devices == (0, 1, 2, 3)
@@ -82,14 +89,17 @@ def test_hosts_of_nodes_that_say_nothing_are_the_clusters() -> None:
 
 
 def test_what_is_too_large_is_said_of_the_largest_devices() -> None:
-    """A layer for which all are too small: what the V100s lack would not help."""
+    """A layer that is too large for all devices is reported for the largest ones."""
     small = replace(MIXED, nodes=(replace(OLD, memory_bytes=100e6), replace(NEW, memory_bytes=200e6)))
     with pytest.raises(RefusedError, match=r"on 2 a100-40gb: layer \S+ alone needs [\d.]+ MiB of 190\.73 MiB"):
         _ = search(MODEL, small, PlanRequest(8)).best
 
 
 def test_one_device_alone_is_named_where_others_are_unlike() -> None:
-    """An A100 may use less than the first device alone, a V100, would: whose seconds these are is said."""
+    """The amplification limit names the type of the single device.
+
+    An A100 may use fewer device-seconds than the first device alone, a V100.
+    """
     found = search(MODEL, MIXED, PlanRequest(8, amplification_limit=1.0))
     texts = [one.reason for one in found.refused if one.too_much]
     assert texts
@@ -100,7 +110,10 @@ def test_one_device_alone_is_named_where_others_are_unlike() -> None:
 
 
 def test_turns_are_as_even_as_rates() -> None:
-    """Alike devices have packs in turn, unlike ones in turn, and as often as they are quick, on each stretch of packs."""
+    """Equal devices take packs in turn; fast devices take them more often.
+
+    The share of packs follows the speed on each stretch of packs.
+    """
     ((alike,), (plain, rated)) = (
         list(DeviceSet(MODEL, one, tuple(range(one.devices))).turns(Mode.PIPELINE, 24)) for one in (ALIKE, MIXED)
     )
@@ -114,14 +127,17 @@ def test_turns_are_as_even_as_rates() -> None:
 
 
 def test_fewer_devices_where_use_is_limited() -> None:
-    """Halves of each place, down to one device."""
+    """Halves of each set, down to one device."""
     assert [one.devices for one in places(MODEL, MIXED, False)] == [(0, 1, 2, 3), (0, 1), (2, 3)]
     assert [one.devices for one in places(MODEL, MIXED, True)] == [(0, 1, 2, 3), (0, 1), (0,), (2, 3), (2,)]
 
 
 def test_plans_that_swap_keep_an_amplification_limit() -> None:
-    """What swaps keeps its devices all the time, beside one with memory for all: without a limit both devices are taken, under one
-    below what these use one alone is, and what uses least is named where nothing keeps it."""
+    """Amplification limits hold for plans that swap, which keep their devices.
+
+    The reference is one device with unlimited memory. Without a limit both devices are used, under a lower limit
+    one. If no plan keeps the limit, the one with the smallest excess is named.
+    """
     free = search(MODEL, ALIKE, PlanRequest(8)).best
     used = amplification_of(free.plan, MODEL).planned
     assert len({d for stage in free.plan.stages for d in stage.devices}) == 2
@@ -142,7 +158,7 @@ def test_plans_that_swap_keep_an_amplification_limit() -> None:
 
 
 def test_virtual_memory_keeps_it_too() -> None:
-    """Baselines are refused by it as others are."""
+    """The limit refuses baselines like other plans."""
     found = search(MODEL, ALIKE, PlanRequest(8, swap="lru", amplification_limit=100.0))
     assert found.candidates
     assert all(one.amplification for one in found.candidates)

@@ -1,4 +1,7 @@
-"""Plans that swap: what fits nowhere gets one, proved and simulated; what fits without is taken where it is quicker."""
+"""Plans that swap: proved and simulated, and chosen if they are faster.
+
+A model that fits nowhere gets such a plan.
+"""
 
 import re
 from dataclasses import replace
@@ -56,7 +59,7 @@ def proved(plan: Plan, profile: ModelProfile) -> None:
 
 
 def test_what_fits_nowhere_swaps() -> None:
-    """The best plan is Harmony's; it is what it says it is, and nothing else fits."""
+    """The best plan is Harmony's, has its predicted time, and nothing else fits."""
     found = search(MODEL, cluster(700e6), PlanRequest(4))
     assert {one.strategy for one in found.candidates} == {"harmony"}
     assert {one.plan.options["mode"] for one in found.candidates} == {"data", "pipeline"}
@@ -71,11 +74,14 @@ def test_what_fits_nowhere_swaps() -> None:
     assert " ahead 2 " in found.best.label
     verdict = of_profile(found)
     assert verdict.winner == SWAPPED
-    assert verdict.text.startswith("swapping wins: nothing that stays on the devices, for ")
+    assert verdict.text.startswith("swapping wins: no plan without swapping, because ")
 
 
 def test_what_is_quicker_is_taken() -> None:
-    """And the verdict says how much longer the other takes, which is simulated as well: with less room what stays is the slower one."""
+    """The faster kind wins, and the comparison gives the gap to the other.
+
+    With less memory, the plan without swapping is the slower one.
+    """
     for memory_bytes, swaps in ((1.6e9, False), (1.4e9, True)):
         found = search(MODEL, cluster(memory_bytes), PlanRequest(4))
         swapping = [one for one in found.candidates if one.plan.swap is not None]
@@ -87,7 +93,10 @@ def test_what_is_quicker_is_taken() -> None:
 
 
 def test_stashes_are_kept_where_that_is_quicker() -> None:
-    """With the same memory, in the same packs; large ones, which would be swapped, are made again."""
+    """Stashes are kept in the same packs and memory if that is faster.
+
+    Large stashes, which would be swapped, are recomputed.
+    """
     found = search(MODEL, cluster(700e6), PlanRequest(4, strategies=("harmony",)))
     again = [one for one in found.candidates if all(stage.recompute for stage in one.plan.stages)]
     assert not any(stage.recompute for stage in found.best.plan.stages)
@@ -103,7 +112,7 @@ def test_stashes_are_kept_where_that_is_quicker() -> None:
 
 
 def test_with_room_for_all_nothing_is_swapped() -> None:
-    """No such plan is even looked at."""
+    """With enough memory, plans that swap are not even tried."""
     found = search(MODEL, cluster(16e9), PlanRequest(4))
     assert all(one.plan.swap is None for one in found.candidates)
     assert "swapping" not in of_profile(found).text
@@ -118,13 +127,16 @@ def test_with_room_for_all_nothing_is_swapped() -> None:
     ],
 )
 def test_where_nothing_helps(memory_bytes: float, host_memory_bytes: float | None, reason: str) -> None:
-    """The refusal says what lacks for swapping."""
+    """The refusal names the memory that swapping lacks."""
     with pytest.raises(RefusedError, match=reason):
         _ = search(MODEL, cluster(memory_bytes, host_memory_bytes), PlanRequest(4)).best
 
 
 def test_a_host_of_what_is_asked_for_is_enough() -> None:
-    """The advice says how much memory a host must have, and with it there is a plan; where nothing is said of hosts, that is asked for."""
+    """The suggested host memory is enough for a plan.
+
+    If host memory is unknown, the advice asks for it.
+    """
     with pytest.raises(RefusedError) as caught:
         _ = search(MODEL, cluster(700e6, 1e9), PlanRequest(4)).best
     (told,) = re.findall(r"host_memory_bytes: ([\d.]+[KMG]iB)", caught.value.next_step)
@@ -136,7 +148,10 @@ def test_a_host_of_what_is_asked_for_is_enough() -> None:
 
 @pytest.mark.slow
 def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
-    """A plan may say that it has just that on its host, where several tensors come in one message as well."""
+    """A plan may set its host limit to exactly the proved need.
+
+    This includes messages with several tensors.
+    """
     profile = chain(
         8,
         forward_s=0.01,
@@ -158,7 +173,10 @@ def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
 
 @pytest.mark.parametrize(("memory_bytes", "fits"), [(560e6, False), (700e6, True)])
 def test_where_the_tuner_counts_too_much(memory_bytes: float, fits: bool) -> None:
-    """Of large activations its sum says that not even one layer fits: the finest packs are proved, and what they lack is said."""
+    """The finest packs are proved if the tuner's sum exceeds the memory.
+
+    With large activations, its sum suggests that not even one layer fits. Missing memory is reported.
+    """
     profile = chain(
         5,
         forward_s=0.01,
@@ -180,7 +198,7 @@ def test_where_the_tuner_counts_too_much(memory_bytes: float, fits: bool) -> Non
 
 
 def test_what_needs_least_is_looked_at_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none of the quickest by the tuner's clock fits, here of the fewest packs, the finest packs do."""
+    """The finest packs are tried if the tuner's fastest plans do not fit."""
     monkeypatch.setattr(packs, "_few", lambda plans, most: sorted(plans, key=lambda one: len(one.backward.packs))[:1])
     monkeypatch.setattr(packs, "ROOMS", (1.5,))
     found = search(MODEL, cluster(600e6), PlanRequest(4, strategies=("harmony",)))
@@ -190,7 +208,7 @@ def test_what_needs_least_is_looked_at_before_it_is_refused(monkeypatch: pytest.
 
 
 def test_a_plan_with_too_little_of_its_host() -> None:
-    """It is told how much it needs there, and no more than that is enough."""
+    """The error names the need on the host, and that amount is enough."""
     best = search(MODEL, cluster(700e6), PlanRequest(4, strategies=("harmony",))).best.plan
     assert best.swap is not None
     small = replace(best, swap=replace(best.swap, host_bytes=1e6))
@@ -201,7 +219,7 @@ def test_a_plan_with_too_little_of_its_host() -> None:
 
 
 def test_more_memory_is_hardly_slower() -> None:
-    """Of the plans that swap, down to what one layer takes."""
+    """More memory hardly slows plans that swap, down to the need of one layer."""
     best = [
         search(MODEL, cluster(room), PlanRequest(4, strategies=("harmony",))).best.iteration_s for room in (LEAST, 1e9)
     ]
@@ -209,7 +227,7 @@ def test_more_memory_is_hardly_slower() -> None:
 
 
 def test_clipped_gradients() -> None:
-    """The norm of all gradients leaves no update to its own moment."""
+    """With gradient clipping, no update can run before the norm of all gradients."""
     clipped = replace(MODEL, clip_grad_norm=1.0)
     best = search(clipped, cluster(700e6), PlanRequest(4)).best
     assert best.plan.options["just_in_time"] is False
@@ -217,7 +235,10 @@ def test_clipped_gradients() -> None:
 
 
 def test_figures_of_the_tuner_are_the_cost_models() -> None:
-    """Of a chain: seconds as profiled, a backward's with its forward; bytes of a layer's values."""
+    """Figures of the tuner equal the cost model's, for a chain.
+
+    Seconds are as profiled, and a backward contains its forward. Bytes are those of a layer's values.
+    """
     found = layer_profile(MODEL, cluster(700e6))
     assert found.forward.seconds[1].tolist() == pytest.approx([0.02] * 6)
     assert found.backward.seconds[1].tolist() == pytest.approx([0.06] * 6)
@@ -232,7 +253,10 @@ def test_figures_of_the_tuner_are_the_cost_models() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_equal_packs(mode: Mode) -> None:
-    """Forward packs are the backward's but the last, of one size; quickest first; each fits by the tuner's own count."""
+    """Forward packs equal backward packs except the last, with one size.
+
+    Plans are sorted by time; each fits by the tuner's own count.
+    """
     plans = equal_plans(layer_profile(MODEL, cluster(700e6)), server_of(cluster(700e6)), 4, mode, (1, 2))
     assert plans
     assert [one.iteration_s for one in plans] == sorted(one.iteration_s for one in plans)
@@ -244,7 +268,10 @@ def test_equal_packs(mode: Mode) -> None:
 
 
 def test_the_clock_is_compiled_once() -> None:
-    """And not for each number of packs: that took minutes in a first plan."""
+    """The tuner's estimate is compiled once, not for each number of packs.
+
+    Otherwise a first plan would take minutes.
+    """
     for mode in Mode:
         equal_plans(layer_profile(MODEL, cluster(700e6)), server_of(cluster(700e6)), 4, mode, (1, 2))
     for clock in (compiled.data_s, compiled.pipeline_s):
@@ -253,7 +280,7 @@ def test_the_clock_is_compiled_once() -> None:
 
 
 def test_larger_packs_forward() -> None:
-    """Of all unions of the backward packs that fit, none is quicker by the clock."""
+    """No union of backward packs that fits is faster by the tuner's estimate."""
     layers, server = layer_profile(MODEL, cluster(700e6)), replace(server_of(cluster(700e6)), memory_bytes=650e6)
     plain = equal_plans(layers, server, 8, Mode.DATA, (1, 2))
     plans = equal_plans(layers, server, 8, Mode.DATA, (1, 2), nested=True)
@@ -270,7 +297,10 @@ def test_larger_packs_forward() -> None:
 
 
 def test_larger_packs_forward_are_tried() -> None:
-    """And win where all microbatches of what goes from pack to pack have no room on the device: their swaps are saved."""
+    """Larger forward packs win if activations between packs do not fit on the device.
+
+    They save the swaps of these activations.
+    """
     model = chain(
         6, forward_s=0.005, backward_s=0.01, weights_bytes=20e6, activation_bytes=20e6, stash_bytes=80e6,
         microbatch_sizes=(1,), device_type="v100-16gb",
@@ -287,7 +317,10 @@ def test_larger_packs_forward_are_tried() -> None:
 
 
 def test_packs_may_share_weights() -> None:
-    """The first layer and the last, on one device or on two, in both modes; their steps come last."""
+    """First and last layer may share weights, on one device or two, in both modes.
+
+    Their steps come last.
+    """
     layers = tuple(replace(layer, parameters=(f"w{k % 5}",)) for k, layer in enumerate(MODEL.layers))
     tied = replace(MODEL, layers=layers, ties=((0, 5),))
     found = [one.plan for one in search(tied, cluster(900e6), PlanRequest(4)).candidates]
