@@ -44,7 +44,7 @@ def test_waves_stand_beside_one_of_them() -> None:
     assert min(waves.usage.compute_share(d) for d in range(4)) > 0.97
     trace, _ = predict(STRAIGHT, PROFILE)
     one, other = courses(STRAIGHT, PROFILE, trace)
-    assert one.note == "room for 4 waves: 4 waves are as many as the schedule has"
+    assert one.note == "room for 4 waves: the schedule allows at most 4 waves"
     assert (one.title, other.title) == (alone.title, waves.title)
     assert launched_at_once(WAVES) == replace(STRAIGHT, predicted=None)
 
