@@ -157,6 +157,6 @@ def _between(level: Level, groups: int, inside: GroupTraffic, sharing: int, slic
 def _nodes(cluster: Cluster, width: int) -> tuple[Node, ...]:
     for node in cluster.nodes:
         if node.devices % width:
-            found = f"{width} devices beside {node.devices} of {node.device_type}"
+            found = f"groups of {width} devices with {node.devices} of {node.device_type}"
             raise InputError("tensor", found, "groups of devices of one type")
     return tuple(replace(node, devices=node.devices // width) for node in cluster.nodes)

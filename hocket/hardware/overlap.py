@@ -101,7 +101,7 @@ class OverlapModel:
         if self.workers < 1:
             raise InputError("workers", str(self.workers), ">= 1")
         if self.own_threads < 1 or any(threads < 1 for threads in self.threads):
-            raise InputError("threads", f"{list(self.threads)}, by itself {self.own_threads}", "numbers above zero")
+            raise InputError("threads", f"{list(self.threads)}, own_threads {self.own_threads}", "numbers above zero")
         if list(self.threads) != sorted(set(self.threads)):
             raise InputError("threads", str(list(self.threads)), "ascending numbers, each once")
         if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0 and (self.beside_latency_s or 0.0) >= 0):

@@ -48,7 +48,7 @@ class Microbatches:
         count += -count % together
         if together > batch_size:
             found = f"{batch_size}, to be divided among {_spoken(numbers)} devices"
-            expected = f"at least {together}, which all of these divide: a microbatch has a sample at least"
+            expected = f"at least {together}, a multiple of all of these: each microbatch needs a sample"
             raise InputError(
                 "batch_size", found, expected, "Use a larger batch, or other numbers of devices for the stages."
             )

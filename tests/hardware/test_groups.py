@@ -111,7 +111,8 @@ def test_mixed_clusters() -> None:
     assert [node.devices for node in grouped(mixed, 8).cluster.nodes] == [1, 3]
     odd = replace(servers(True), device_type="", nodes=(Node("a100-80gb", 12), Node("v100-32gb", 20)))
     with pytest.raises(
-        InputError, match=r"^tensor: found 8 devices beside 12 of a100-80gb; expected groups of devices of one type"
+        InputError,
+        match=r"^tensor: found groups of 8 devices with 12 of a100-80gb; expected groups of devices of one type",
     ):
         grouped(odd, 8)
 

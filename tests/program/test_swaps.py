@@ -102,17 +102,17 @@ def test_memory_of_device_and_host_is_proved_apart() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code", "words"),
     [
-        ("swaps\nstage", "stage", "kind", ["no swaps in a program that keeps all on its devices"]),
+        ("swaps\nstage", "stage", "kind", ["no swaps in a program without swapping"]),
         ("swap_in 1 u0 : w.1v0~1 -> w.1v0~2", "swap_in 1 u0 : w.1v0~1 -> w.1v0~3", "values", ["from host to device"]),
         ("swap_in 1 u0 : w.1v0~1 -> w.1v0~2", "swap_in 1 u0 : w.1v0~1 -> w.0v0~4", "values", ["a later copy"]),
-        ("in.0#0 w.0v0~2 ->", "in.0#0 w.0v0~1 ->", "values", ["w.0v0~1, which lies on the host", "swap_in"]),
+        ("in.0#0 w.0v0~2 ->", "in.0#0 w.0v0~1 ->", "values", ["w.0v0~1, which is on the host", "Swap it in"]),
         ("in.0#0 w.0v0~2 ->", "in.0#0 w.1v0~2 ->", "version", ["reads w.1v0", "w.0v0"]),
-        ("w.0v0~2 -> act.0>1#0", "w.0v0~2 -> act.0>1#0~2", "values", ["copies are made by swaps"]),
-        (": w.0v1 w.0v0~1 mark", ": w.0v1 opt.0v0~1 mark", "values", ["whose buffer it takes"]),
+        ("w.0v0~2 -> act.0>1#0", "w.0v0~2 -> act.0>1#0~2", "values", ["only swaps write other copies"]),
+        (": w.0v1 w.0v0~1 mark", ": w.0v1 opt.0v0~1 mark", "values", ["older host copy to overwrite"]),
         ("stash.0#0~1 mark.1#0.0 ->", "stash.0#0~1 ->", "frees", ["mark.1#0.0"]),
         (" mark.1#0.0 -> stash.0#0~2 ~ stash.0#0~1 mark.1#0.0", " -> stash.0#0~2 ~ stash.0#0~1", "leak", ["mark.1#0.0"]),
         ("  swap_in 1 u0 : w.1v0~1 -> w.1v0~2\n", "", "unwritten", ["reads w.1v0~2"]),
-        (" w.1v0~1\n  swap_out 1 u1 : opt", "\n  swap_out 1 u1 : opt", "values", ["w.1v0~1 as well", "takes and frees"]),
+        (" w.1v0~1\n  swap_out 1 u1 : opt", "\n  swap_out 1 u1 : opt", "values", ["also reads w.1v0~1", "overwrite and free"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told(old: str, new: str, code: str, words: list[str]) -> None:

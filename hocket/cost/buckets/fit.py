@@ -17,7 +17,7 @@ from hocket.hardware.overlap import EXPONENT, OverlapModel, Rate
 _DECAYS = np.geomspace(1e-4, 10.0, 101)
 LEAST_BESIDE = 0.3
 """Smallest share of an all-reduce, by time and by work, that must be beside computation to fit its rate there."""
-_LONGER = "Take a job with a longer backward (a larger model, or larger microbatches), or more draws and steps."
+_LONGER = "Use a job with a longer backward (a larger model, or larger microbatches), or more draws and steps."
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -138,7 +138,7 @@ def _share(computed: Sequence[Computed]) -> tuple[float, float]:
     if kept <= 0:
         found, hint = (
             "computation that stands still beside communication",
-            f"Nothing else may keep the machine busy. {_LONGER}",
+            f"Stop other work on the machine. {_LONGER}",
         )
         raise InputError("measurements", found, "progress of computation beside communication", hint)
     most = max(r for one in computed for r in one.beside_s)
@@ -179,8 +179,8 @@ def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, d
             return startup_s, {threads: 1 / each for threads, each in per_byte.items()}
         others = [threads for threads in per_byte if threads != odd]
         if not others:
-            found = f"all-reduces {what} that take no longer for more bytes"
-            hint = "Measure larger all-reduces, or more of them, on a machine that is not busy with anything else."
+            found = f"all-reduces {what} that are not slower for more bytes"
+            hint = "Measure larger all-reduces, or more of them, on an idle machine."
             raise InputError("measurements", found, "times that grow with the number of bytes", hint)
         nearest = min(others, key=lambda threads: (abs(threads - odd), threads))
         counted = [one._replace(threads=nearest) if one.threads == odd else one for one in counted]

@@ -40,7 +40,8 @@ def device_type(name: str) -> DeviceType:
             "device type",
             repr(name),
             f"one of {', '.join(names())}",
-            f"{nearest(name.lower(), names(), PRODUCTS)} Describe a type of your own under `types` in the cluster file (docs/reference/cluster-file.md).".lstrip(),
+            f"{nearest(name.lower(), names(), PRODUCTS)} Describe a type of your own under `types` in the cluster file "
+            "(docs/reference/cluster-file.md).".lstrip(),
         )
     path = _FOLDER / f"{name}.toml"
     try:

@@ -134,8 +134,8 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
                     place,
                     place.instruction(program),
                     "race",
-                    f"reads {value} and leaves it, otherwise than before the period",
-                    "a value that outlives the part to be read in the same lanes in each repetition",
+                    f"reads {value} without freeing it, but this lane did not read it before the period",
+                    "a value that outlives the period to be read by the same lanes in each repetition",
                 )
 
 
@@ -148,9 +148,9 @@ def _left_over(end: Untimed) -> Iterator[Problem]:
     for device in program.devices:
         final, live = set(program.final(device, 0)), end.live[device]
         for value in sorted(live.keys() - final):
-            yield _leak(end, device, value, live[value], "it is left at the end")
+            yield _leak(end, device, value, live[value], "it still exists at the end")
         for value in sorted(final - live.keys()):
-            yield _freed(end, device, value, "the newest weights and optimizer state to be there at the end")
+            yield _freed(end, device, value, "the newest weights and optimizer state to exist at the end")
 
 
 def _leak(run: Untimed, device: int, value: Value, live: Live, why: str) -> Problem:
@@ -159,14 +159,14 @@ def _leak(run: Untimed, device: int, value: Value, live: Live, why: str) -> Prob
     readers = [(event, lane) for lane, event in live.readers.items()]
     if readers:
         place = _place_in(run, *max(readers))
-        mend = f"Let {place.instruction(program).name} free it."
+        mend = f"Free it in {place.instruction(program).name}."
     else:
         places = [place for place in run.events[live.event] if place.device == device]
         if not places:
-            message = f"device {device} keeps {value}, which it has from the start, and nothing frees it: {why}."
+            message = f"device {device} has {value} from the start, and no instruction frees it: {why}."
             return Problem("leak", message, device=device)
-        place, mend = places[0], "Let its last reader free it."
-    found = f"is the last to touch {value}{run.written_by(live, device)}, which nothing frees: {why}"
+        place, mend = places[0], "Free it at its last reader."
+    found = f"is the last to use {value}{run.written_by(live, device)}, which no instruction frees: {why}"
     return problem_at(place, place.instruction(program), "leak", found, "its last reader to free it", mend)
 
 
@@ -174,14 +174,18 @@ def _lost(start: Untimed, end: Untimed, device: int, value: Value, live: Live) -
     """Problem of a value that exists for this repetition but not for the next."""
     program = start.program
     if (device, value) in end.gone:
-        return _freed(end, device, value, "it to be there for the next repetition of the period")
+        return _freed(end, device, value, "it to exist for the next repetition of the period")
     like = program.moved(value, -1)
-    return _leak(start, device, like, live, f"after a repetition of the period its like, {value}, is not there")
+    return _leak(
+        start, device, like, live, f"after a repetition of the period, the corresponding {value} does not exist"
+    )
 
 
 def _freed(run: Untimed, device: int, value: Value, expected: str) -> Problem:
     if (device, value) not in run.gone:
-        return Problem("unwritten", f"device {device}: nothing writes {value}; expected {expected}.", device=device)
+        return Problem(
+            "unwritten", f"device {device}: no instruction writes {value}; expected {expected}.", device=device
+        )
     places = run.events[run.gone[device, value]]
     place = next(place for place in places if place.device == device)
     return problem_at(

@@ -147,10 +147,10 @@ def _compare(
     found = [_missing(program, task, when) for task in should - has]
     for task in has - should:
         place, instruction = _find(program, task, parts)
-        times = "is there twice" if should[task] else "does not belong"
+        times = "occurs twice" if should[task] else "is not needed"
         if _task(instruction) != task:
             times = f"is {program.shifted(instruction, 1).name} after one repetition of the period, which {times}"
-        expected = f"it once{when}" if should[task] else f"only what the stages, the rule and the stride ask for{when}"
+        expected = f"it once{when}" if should[task] else f"only tasks of the stages, the rule and the stride{when}"
         found.append(problem_at(place, instruction, "extra", times, expected, "Remove it."))
     return found
 

@@ -83,32 +83,32 @@ def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
 def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | None:
     """Error in the device or lane of an instruction; None if there is none."""
     if i.device != device or i.lane != lane:
-        return "place", f"says device {i.device}, lane {i.lane}", "the device and lane of its place", ""
+        return "place", f"has device {i.device} and lane {i.lane}", "the device and lane of its place", ""
     kind = i.kind
     if kind in SWAPS and not program.swaps:
-        return "kind", f"is a {kind}", "no swaps in a program that keeps all on its devices", ""
+        return "kind", f"has kind {kind}", "no swaps in a program without swapping", ""
     if not 0 <= i.stage < len(program.stages):
-        return "values", f"names stage {i.stage}", f"a stage from 0 to {len(program.stages) - 1}", ""
+        return "values", f"has stage {i.stage}", f"a stage from 0 to {len(program.stages) - 1}", ""
     if i.index < 0:
-        return "values", f"has the index {i.index}", "an index >= 0", ""
+        return "values", f"has index {i.index}", "an index >= 0", ""
     if (i.peer >= 0) != (kind in _TRANSFERS) or bool(i.group) != (kind in COLLECTIVES):
         return "place", f"has peer {i.peer} and group {list(i.group)}", "peers in transfers, groups in collectives", ""
     if i.again and kind is not Kind.FORWARD:
-        return "values", "is marked as done again", "that of forwards only", ""
+        return "values", "is marked as recomputation", "this mark for forwards only", ""
     if kind not in _OF_ANY_STAGE:
         shape = program.stages[i.stage]
         if device not in shape.devices:
-            return "place", f"is of stage {i.stage}", f"one of that stage's devices {list(shape.devices)}", ""
+            return "place", f"belongs to stage {i.stage}", f"one of the stage's devices {list(shape.devices)}", ""
         if kind in _ON_A_REPLICA and not program.rule.takes(i.stage, i.index):
-            return "values", f"is of microbatch {i.index}", "one of its own wave", ""
+            return "values", f"is for microbatch {i.index}", "a microbatch of its own wave", ""
         if kind in _ON_A_REPLICA and shape.device(i.index) != device:
-            return "place", f"is of microbatch {i.index}", f"device {shape.device(i.index)}, whose turn that is", ""
+            return "place", f"is for microbatch {i.index}", f"device {shape.device(i.index)}, which runs it", ""
         if kind in _ON_A_REPLICA and shape.first(i.index) != i.index:
-            first = f"{shape.first(i.index)}, the first of a bundle of {shape.merged}"
-            return "values", f"is of microbatch {i.index}", first, ""
+            first = f"microbatch {shape.first(i.index)}, the first of a bundle of {shape.merged}"
+            return "values", f"is for microbatch {i.index}", first, ""
         sums = norms(program.stages, program.rule) and i.stage == stages_on(program.stages, device)[0]
         if kind is Kind.NORM and not sums:
-            return "values", f"names stage {i.stage}", "the first stage of a device of a program that clips", ""
+            return "values", f"has stage {i.stage}", "the first stage of its device, in a program with norms", ""
     return _lane(program, i)
 
 
@@ -129,7 +129,7 @@ def _lane(program: Program, i: Instruction) -> Wrong | None:
             return None
         case _:
             expected = program.stages[i.stage].lane
-    return None if i.lane == expected else ("lane", "stands in a wrong lane", f"lane {expected}", "Move it there.")
+    return None if i.lane == expected else ("lane", "is in the wrong lane", f"lane {expected}", "Move it there.")
 
 
 def _values(program: Program, i: Instruction) -> Wrong | None:
@@ -151,7 +151,7 @@ def _values(program: Program, i: Instruction) -> Wrong | None:
         case Kind.ALL_GATHER:
             wrong = _gather(program, i)
         case Kind.DROP:
-            wrong = _differ(program, i, i.frees, ()) if i.frees else ("values", "drops nothing", "a value to free", "")
+            wrong = _differ(program, i, i.frees, ()) if i.frees else ("values", "frees nothing", "a value to free", "")
         case _:
             needed = demanded(program, i)
             wrong = None if needed == (i.reads, i.writes) or needed is None else _differ(program, i, *needed)
@@ -159,7 +159,7 @@ def _values(program: Program, i: Instruction) -> Wrong | None:
         return wrong
     if any(value not in i.reads for value in i.frees) or len(set(i.frees)) != len(i.frees):
         odd = next(v for v in i.frees if v not in i.reads or i.frees.count(v) > 1)
-        return "frees", f"frees {odd}, which it does not read or frees twice", "values that it reads, each once", ""
+        return "frees", f"frees {odd}, which it does not read, or frees twice", "values that it reads, each once", ""
     return None
 
 
@@ -172,10 +172,10 @@ def _copies(program: Program, i: Instruction) -> Wrong | None:
         return None
     odd = next((v for v in i.reads if v.on_host), None)
     if odd is not None:
-        return "values", f"reads {odd}, which lies on the host", "a copy on the device", "Let a swap_in read it first."
+        return "values", f"reads {odd}, which is on the host", "a copy on the device", "Swap it in first."
     odd = next((v for v in i.writes if v.copy), None)
     if odd is not None:
-        return "values", f"writes {odd}", f"{odd.plain}: copies are made by swaps", ""
+        return "values", f"writes {odd}", f"{odd.plain}, because only swaps write other copies", ""
     return None
 
 
@@ -187,18 +187,18 @@ def _swap(program: Program, i: Instruction) -> Wrong | None:
     inwards = i.kind is Kind.SWAP_IN
     reads, writes = ([v for v in row if v.what is not ValueKind.MARK] for row in (i.reads, i.writes))
     if not reads or len(writes) != 1:
-        return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one copy to be made of another", ""
+        return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one copy, written from another", ""
     source, made, *rest = reads[0], writes[0], *reads[1:]
     if (source.stage, source.index) != (i.stage, i.index):
-        return "values", f"moves {source}", f"a value of stage {i.stage} with the index {i.index}", ""
+        return "values", f"moves {source}", f"a value of stage {i.stage} with index {i.index}", ""
     sides = "from host to device" if inwards else "from device to host"
     if source.plain != made.plain or source.on_host != inwards or made.on_host == inwards or made.copy <= source.copy:
-        return "values", f"makes {made} of {source}", f"a later copy of the same value, {sides}", ""
+        return "values", f"copies {source} to {made}", f"a later copy of the same value, {sides}", ""
     if rest and (inwards or len(rest) > 1 or not rest[0].on_host or heir_of(i, made) != rest[0]):
-        return "values", f"reads {_list(rest)} as well", "nothing but an older copy whose buffer it takes and frees", ""
+        return "values", f"also reads {_list(rest)}", "nothing else, or an older host copy to overwrite and free", ""
     ends = transfer_ends(program, source) if source.what in _BORDER else None
     if not inwards and made.copy == 1 and ends is not None and ends[0] != i.device:
-        return "values", f"makes {made}", f"{source.plain}~3 or later: ~1 is what is received on the host", ""
+        return "values", f"writes {made}", f"{source.plain}~3 or later, because ~1 is received on the host", ""
     return None
 
 
@@ -207,7 +207,7 @@ def _transfer(program: Program, i: Instruction) -> Wrong | None:
     carried = i.reads if sends else i.writes
     rest = i.writes if sends else i.reads
     if len(carried) != 1 or rest:
-        return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one value, sent or received", ""
+        return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one value to send or receive", ""
     value = carried[0]
     if value.copy > program.swaps:
         return "values", f"carries {value}", f"{value.plain} or its first copy on the host", ""
@@ -216,21 +216,21 @@ def _transfer(program: Program, i: Instruction) -> Wrong | None:
         return "values", f"carries {value}", f"an activation or gradient of stage {i.stage}, microbatch {i.index}", ""
     maker, taker = ends
     if (i.device, i.peer) != ((maker, taker) if sends else (taker, maker)):
-        return "place", f"has the peer {i.peer}", f"{value} to go from device {maker} to device {taker}", ""
+        return "place", f"has peer {i.peer}", f"a transfer of {value} from device {maker} to device {taker}", ""
     if maker == taker:
-        return "place", f"carries {value}", f"no transfer: device {maker} makes and reads it", "Remove it."
+        return "place", f"carries {value}", f"no transfer: device {maker} writes and reads it", "Remove it."
     return None
 
 
 def _gather(program: Program, i: Instruction) -> Wrong | None:
     group = tuple(sorted(program.stages[i.stage].devices))
     if not program.stages[i.stage].sharded:
-        return "kind", f"is a {i.kind}", f"none of stage {i.stage}, whose weights are made whole", "Remove it."
+        return "kind", f"has kind {i.kind}", f"no gather for stage {i.stage}, which is not sharded", "Remove it."
     if i.group != group:
-        return "place", f"has the group {list(i.group)}", f"{list(group)}, all who make a part of these weights", ""
+        return "place", f"has group {list(i.group)}", f"group {list(group)}, all with a shard of these weights", ""
     part = i.writes[0].part if i.writes else -1
     if i.index != first_of_round(program.stages, i.stage, i.index) and program.stages[i.stage].gathers:
-        return "values", f"is of microbatch {i.index}", "the first of a round of the replicas", ""
+        return "values", f"is for microbatch {i.index}", "the first microbatch of a round of the replicas", ""
     if program.stages[i.stage].gathers and part not in (0, 1):
         return "values", f"writes {_list(i.writes)}", f"whole weights of stage {i.stage} for forwards or backwards", ""
     needed = gather_values(program.stages, program.rule, i.stage, i.index, part)
@@ -247,13 +247,18 @@ def _reduction(program: Program, i: Instruction) -> Wrong | None:
         return "values", f"writes {_list(i.writes)}", f"a sum of one of {shape.buckets} buckets of stage {i.stage}", ""
     kind = Kind.REDUCE_SCATTER if scattered(program.stages, i.stage, bucket) else Kind.ALL_REDUCE
     if i.kind is not kind:
-        return "kind", f"is a {i.kind}", f"a {kind}: stage {i.stage} has shard {program.stages[i.stage].shard}", ""
+        return (
+            "kind",
+            f"has kind {i.kind}",
+            f"kind {kind}: stage {i.stage} has shard {program.stages[i.stage].shard}",
+            "",
+        )
     group = reduce_group(program.stages, i.stage, bucket)
     if i.group != group:
-        return "place", f"has the group {list(i.group)}", f"{list(group)}, all who hold these weights", ""
+        return "place", f"has group {list(i.group)}", f"group {list(group)}, all devices with these weights", ""
     last = last_in_update(program.stages, program.rule, i.stage, i.index, i.device)
     if last is None:
-        return "values", f"is of update {i.index}", f"an update of which device {i.device} has a microbatch", ""
+        return "values", f"is for update {i.index}", f"an update with a microbatch on device {i.device}", ""
     reads = (Value(ValueKind.ACCUMULATOR, i.stage, last, bucket),)
     writes = (Value(sum_of(program.stages, i.stage, bucket), i.stage, i.index, bucket),)
     return None if (i.reads, i.writes) == (reads, writes) else _differ(program, i, reads, writes)
@@ -263,11 +268,11 @@ def _norm(program: Program, i: Instruction) -> Wrong | None:
     """Error in the sum of squared gradients over all devices; None if there is none."""
     group, first = norm_group(program.stages), stages_on(program.stages, i.device)[0]
     if i.group != group:
-        return "place", f"has the group {list(i.group)}", f"{list(group)}, all devices", ""
+        return "place", f"has group {list(i.group)}", f"group {list(group)}, all devices", ""
     if i.stage != first:
-        return "values", f"names stage {i.stage}", f"stage {first}, the first of device {i.device}", ""
+        return "values", f"has stage {i.stage}", f"stage {first}, the first of device {i.device}", ""
     if not norm_summed(program.stages):
-        return "values", f"writes {_list(i.writes)}", "nothing to sum: there is one device", "Remove it."
+        return "values", f"writes {_list(i.writes)}", "no sum, because there is only one device", "Remove it."
     return _differ(
         program, i, (Value(ValueKind.SQUARES, i.stage, i.index),), (Value(ValueKind.NORM, i.stage, i.index),)
     )
@@ -291,11 +296,13 @@ def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: 
             return "values", f"{verb}s a value twice in {_list(has)}", "each value once", ""
         if [v.what for v in odd] == [v.what for v in missing] == [ValueKind.WEIGHTS] and i.kind is not Kind.STEP:
             rule = program.rule
-            why = f"{missing[0]}: the rule {rule.kind!r} with update {rule.batch[i.stage]} and delay {rule.delay[i.stage]}"
-            return "version", f"{verb}s {odd[0]}", f"{why} gives it that version", f"Let it {verb} {missing[0]}."
+            why = (
+                f"{missing[0]} by rule {rule.kind!r} with update {rule.batch[i.stage]} and delay {rule.delay[i.stage]}"
+            )
+            return "version", f"{verb}s {odd[0]}", f"{why}", f"Let it {verb} {missing[0]}."
         what = [f"{verb}s {_list(odd)}"] if odd else []
         what += [f"does not {verb} {_list(missing)}"] if missing else []
-        return "values", " and ".join(what), f"it to {verb} {_list(should)}", ""
+        return "values", " and ".join(what), f"it to {verb} exactly {_list(should)}", ""
     return None
 
 

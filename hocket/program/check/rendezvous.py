@@ -52,10 +52,10 @@ def _transfers(lanes: Lanes, part: str) -> Iterator[Problem]:
                     place,
                     mine,
                     "meeting",
-                    f"is number {position + 1} of its lane in the {part}, where lane {mirror}{device} of device {peer} has "
-                    f"{len(others)}",
+                    f"is number {position + 1} of its lane in the {part}, but lane {mirror}{device} of device {peer} "
+                    f"has only {len(others)}",
                     "each send to meet its receive in the same part",
-                    "Move one of the two into the part of the other.",
+                    "Move the send and its receive into the same part.",
                 )
                 break
             if kind is Kind.SEND and mine.reads != others[position].writes:
@@ -63,7 +63,8 @@ def _transfers(lanes: Lanes, part: str) -> Iterator[Problem]:
                     place,
                     mine,
                     "meeting",
-                    f"would meet {others[position].name} on device {peer}, lane {mirror}{device} ({part}, instruction {position})",
+                    f"would meet {others[position].name} on device {peer}, lane {mirror}{device} "
+                    f"({part}, instruction {position})",
                     "receives in the order of the sends",
                     "Put both lanes into the same order.",
                 )
@@ -101,9 +102,9 @@ def _groups(program: Program, lanes: Lanes, part: str) -> Iterator[Problem]:
                     place,
                     first,
                     "meeting",
-                    f"has nothing to meet on device {absent[0]}, lane {lane} ({part}, instruction {position})",
-                    f"all of the group {list(first.group)} to reach it as the same number of this lane",
-                    "Give every member the same collectives in the same lane and order.",
+                    f"has no counterpart on device {absent[0]}, lane {lane} ({part}, instruction {position})",
+                    f"one on every device of group {list(first.group)}, at the same position of the lane",
+                    "Give all devices of the group the same collectives in the same lane and order.",
                 )
                 break
             odd = [(d, i) for d, i in there if _shared(program, i) != _shared(program, first)]
@@ -114,7 +115,7 @@ def _groups(program: Program, lanes: Lanes, part: str) -> Iterator[Problem]:
                     other,
                     "meeting",
                     f"would meet {first.name} of device {device}, group {list(first.group)}",
-                    "the same update, bucket and group in all members",
-                    "Put the lane into the same order on all members.",
+                    "the same update, bucket and group on all devices of the group",
+                    "Put the lane into the same order on all devices of the group.",
                 )
                 break

@@ -69,7 +69,7 @@ def _numbers(program: Program) -> Iterator[Problem]:
         if not all(1 <= threads <= MAX_THREADS for threads in stage.threads):
             yield _wrong(f"stage {s} has threads {list(stage.threads)}; expected numbers from 1 to {MAX_THREADS}.")
         if stage.threads and stage.sharded:
-            yield _wrong(f"stage {s} divides its sums and has threads for them; expected one of the two.")
+            yield _wrong(f"stage {s} is sharded and has communication threads; expected one of the two.")
         if stage.shard not in SHARDS:
             yield _wrong(f"stage {s} has the shard {stage.shard!r}; expected one of {', '.join(SHARDS)}.")
         for name in ("sources", "targets", "gradients"):
@@ -119,8 +119,9 @@ def _ties(program: Program) -> Iterator[Problem]:
                 shared = unlike(stages, tied, s, other)
                 if other > s and shared:
                     yield _wrong(
-                        f"stages {s} and {other} share weights and device {min(shared)}, where their gradients would not be "
-                        f"summed; expected all who share them on the same devices, or each on others, or as one stage."
+                        f"stages {s} and {other} share weights and device {min(shared)}, where their gradients would "
+                        "not be summed; expected all stages that share the weights on the same devices, or each on "
+                        "other devices, or one common stage."
                     )
 
 
@@ -135,15 +136,16 @@ def _rounds(program: Program) -> Iterator[Problem]:
         if batch < stage.round:
             expected = "one" if stage.merged == 1 else f"a bundle of {stage.merged}"
             yield _wrong(
-                f"stage {s} updates after {batch} microbatches on {replicas} replicas; expected {expected} for each replica."
+                f"stage {s} updates after {batch} microbatches on {replicas} replicas; expected at least {expected} "
+                "for each replica."
             )
         if program.stages[s].gathers and (batch % stage.round or rule.delay[s] or rule.kind == "naive"):
             yield _wrong(
-                f"stage {s} gathers weights for each round of its {replicas} replicas, with updates of {batch} microbatches and "
-                f"delay {rule.delay[s]}; expected whole rounds on the newest weights."
+                f"stage {s} gathers weights for each round of its {replicas} replicas, with updates of {batch} "
+                f"microbatches and delay {rule.delay[s]}; expected whole rounds on the newest weights."
             )
         if program.stages[s].gathers and program.stages[s].tied:
-            yield _wrong(f"stage {s} shares weights with other stages; expected none where nothing is kept whole.")
+            yield _wrong(f"stage {s} shares weights with other stages; expected none with shard full.")
         if program.stride % stage.round or program.stride % batch:
             yield _wrong(
                 f"a stride of {program.stride} microbatches; expected a multiple of stage {s}'s {replicas} replicas"
@@ -152,11 +154,13 @@ def _rounds(program: Program) -> Iterator[Problem]:
             )
         if program.admitted % batch:
             yield _wrong(
-                f"{program.admitted} microbatches admitted; expected whole updates of {batch} microbatches on stage {s}."
+                f"{program.admitted} microbatches admitted; expected whole updates of {batch} microbatches on stage "
+                f"{s}."
             )
     if program.swaps and not rule.synchronous:
         yield _wrong(
-            "it swaps, and its updates are late; expected a synchronous rule: between periods all lies on the host."
+            "it swaps, but its rule is not synchronous; expected a synchronous rule, because all values are on the "
+            "host between periods."
         )
     delays = set(rule.delay)
     if (rule.kind == "sync" and delays != {0}) or (rule.kind == "vertical" and len(delays) > 1):
@@ -167,7 +171,7 @@ def _rounds(program: Program) -> Iterator[Problem]:
 def _clips(program: Program) -> Iterator[Problem]:
     clips, weighted = ({getattr(stage, name) for stage in program.stages} for name in ("clips", "weighted"))
     if clips == {True, False}:
-        yield _wrong("some stages clip and others do not; expected all or none: the norm is that of all gradients.")
+        yield _wrong("some stages clip and others do not; expected all or none: the norm is over all gradients.")
     if weighted == {True, False}:
         yield _wrong(
             "some stages are weighted and others are not; expected all or none: an update has one sum of weights."
@@ -176,7 +180,8 @@ def _clips(program: Program) -> Iterator[Problem]:
         if True in asked and not (program.rule.at_one_moment or possible):
             yield _wrong(
                 f"stages {word} under a rule {program.rule.kind!r} with updates {list(program.rule.batch)} and delays "
-                f"{list(program.rule.delay)}; expected all stages to update at one moment, with the gradients of the same microbatches."
+                f"{list(program.rule.delay)}; expected all stages to update at one moment, with the gradients of the "
+                "same microbatches."
             )
 
 
@@ -187,22 +192,22 @@ def _waves(program: Program) -> Iterator[Problem]:
             yield _wrong(f"stages of waves {found} under a rule {program.rule.kind!r}; expected wave 0 only.")
         if any(stage.overlaps for stage in program.stages):
             yield _wrong(
-                f"stages whose backwards overlap under a rule {program.rule.kind!r}; expected it of waves only."
+                f"stages with overlapping backwards under a rule {program.rule.kind!r}; expected them for waves only."
             )
         return
     if len(program.stages) != WAVES or program.rule.batch[0] % WAVES or len(set(program.rule.batch)) > 1:
         what = f"{len(program.stages)} stages with updates of {list(program.rule.batch)} microbatches"
-        yield _wrong(f"a rule {program.rule.kind!r} for {what}; expected {WAVES}, each with half of one batch.")
+        yield _wrong(f"a rule {program.rule.kind!r} for {what}; expected {WAVES} stages, each with half of one batch.")
         return
     first, second = program.stages
     if replace(first, wave=1) != second:
-        yield _wrong("stages 0 and 1 are not two waves of one model; expected the same of both, but for waves 0 and 1.")
+        yield _wrong("stages 0 and 1 are not two waves of one model; expected equal stages, except for waves 0 and 1.")
     if first.targets or first.tied or first.sharded or first.merged != 1 or first.columns != 1:
         yield _wrong(
-            "a wave has borders, ties, parts, bundles or columns; expected all of the model, and none of these."
+            "a wave has borders, ties, shards, bundles or columns; expected the whole model without any of these."
         )
     half = program.rule.batch[0] // WAVES
     if half % first.round:
         yield _wrong(
-            f"a wave has {half} microbatches of a batch for {first.round} replicas; expected as many for each."
+            f"a wave has {half} microbatches of a batch for {first.round} replicas; expected the same number for each."
         )

@@ -98,7 +98,7 @@ def parse_program(text: str, place: str = "program") -> Program:
     reader = _Reader(place, text.split("\n"))
     line = reader.next()
     if line != "hocket program 1":
-        reader.fail(repr(line or "nothing"), "'hocket program 1'", "Other versions of the form are not read.")
+        reader.fail(repr(line or "nothing"), "'hocket program 1'", "Other versions of the format are not supported.")
     name = _header(reader, "name")
     kind = _header(reader, "rule")
     stride = _number(reader, _header(reader, "stride"), least=1)
@@ -246,7 +246,7 @@ def _instruction(reader: _Reader, line: str, device: int, lane: str) -> Instruct
     behind = words.index("~") if "~" in words else len(words)
     writes, frees = words[:behind], words[behind + 1 :]
     if behind < len(words) and not frees:
-        reader.fail(repr(line), "a value behind '~', or no '~'")
+        reader.fail(repr(line), "a value after '~', or no '~'")
     found = Instruction(
         kind,
         int(match["stage"]),
@@ -263,6 +263,7 @@ def _instruction(reader: _Reader, line: str, device: int, lane: str) -> Instruct
     if found.counts_updates != (match["counter"] == "u"):
         reader.fail(
             repr(head),
-            f"'{'u' if found.counts_updates else '#'}' before the index of a {kind} of {(found.writes or found.reads or ('nothing',))[0]}",
+            f"'{'u' if found.counts_updates else '#'}' before the index of a {kind} of "
+            f"{(found.writes or found.reads or ('nothing',))[0]}",
         )
     return found

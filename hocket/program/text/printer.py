@@ -95,7 +95,7 @@ def _lines(program: Program) -> Iterator[str]:
                     if (instruction.device, instruction.lane) != (device, lane):
                         raise InputError(
                             f"{part}, device {device}, {lane}, instruction {position}",
-                            f"{instruction.name}, which says device {instruction.device}, {instruction.lane}",
+                            f"{instruction.name} with device {instruction.device}, {instruction.lane}",
                             "the device and lane of its place",
                         )
                     yield "  " + instruction_line(instruction)

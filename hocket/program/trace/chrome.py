@@ -156,5 +156,5 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
 def _whole(value: Any) -> int:
     number = int(value)
     if abs(number) > _MOST:
-        raise ValueError(f"{number} is no number of a device, a lane, a stage or an instruction")
+        raise ValueError(f"{number} is too large for a device, lane, stage or instruction")
     return number

@@ -26,7 +26,7 @@ from hocket.program.trace.without_queues import ends_without_waits
 KERNEL, INSTRUCTIONS, NOTHING = "kernel", "instructions", "nothing"
 _BY = {
     KERNEL: "by a kernel beside the run",
-    INSTRUCTIONS: "by what the run's instructions have in common",
+    INSTRUCTIONS: "by the run's own instructions",
     NOTHING: "not measured",
 }
 _COMPUTED = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP))
@@ -88,8 +88,8 @@ class Parts:
         """
         names = (
             f"machine's pace: {self.pace:.3f} times as long as profiled ({_BY[self.pace_from]})",
-            "waits for cores that other processes had",
-            "model: what is left",
+            "waits for cores used by other processes",
+            "model: the rest",
             "all",
         )
         seconds = (self.pace_s, self.waits_s, self.model_s, self.measured_s - self.predicted_s)

@@ -160,7 +160,7 @@ def test_a_changed_character_is_refused_with_its_line_or_read(at: int, character
         ("load 0 #0", "load 0 #0 >1", 12, ">1", "'>PEER' in a send"),
         ("load 0 #0 : -> in.0#0", "load 0 #0 : in.0#0", 12, "load", "a line such as"),
         ("load 0 #0 : -> in.0#0", "load 0 #0 : -> in.0v0", 12, "in.0v0", "a value such as"),
-        ("load 0 #0 : -> in.0#0", "load 0 #0 : -> in.0#0 ~", 12, "~", "a value behind '~'"),
+        ("load 0 #0 : -> in.0#0", "load 0 #0 : -> in.0#0 ~", 12, "~", "a value after '~'"),
         ("device 1 compute", "device 0 compute", 33, "a second time", "each lane once in a part"),
     ],
 )  # fmt: skip

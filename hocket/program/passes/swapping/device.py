@@ -24,7 +24,7 @@ from hocket.util.units import show_bytes
 _STATE = frozenset({ValueKind.WEIGHTS, ValueKind.OPTIMIZER})
 
 
-_LESS = "Take smaller stages or microbatches, or give the device more memory."
+_LESS = "Use smaller stages or microbatches, or give the device more memory."
 
 
 class TooFewBytes(RefusedError):
@@ -162,8 +162,8 @@ class SwappedDevice:
             self._device,
             room.over(extra),
             f"{show_bytes(self._swapping.budget_bytes(self._device) or 0.0)}, {show_bytes(room.over(extra))} too few: "
-            f"{operation.instructions[-1].name} needs {show_bytes(room.total(operation.needs))} to be there{named} and adds "
-            f"{show_bytes(room.added(operation))}",
+            f"{operation.instructions[-1].name} needs {show_bytes(room.total(operation.needs))} on the device{named} "
+            f"and adds {show_bytes(room.added(operation))}",
         )
 
     def _fetch_ahead(self, later: int, number: int, added: float) -> bool:

@@ -41,9 +41,10 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
             if host.bytes > swapping.host_bytes:
                 raise RefusedError(
                     f"swap.host_bytes of device {device}",
-                    f"{show_bytes(swapping.host_bytes)}, but {show_bytes(host.bytes)} of its values are on the host at once",
-                    next_step=f"Give it host_bytes: {enough_bytes(host.bytes)} or more, or leave the key out: then it is the device's part of "
-                    "host_memory_bytes.",
+                    f"{show_bytes(swapping.host_bytes)}, but {show_bytes(host.bytes)} of its values are on the host at "
+                    "once",
+                    next_step=f"Set host_bytes: {enough_bytes(host.bytes)} or more, or leave the key out to use the "
+                    "device's part of host_memory_bytes.",
                 )
     return found
 
@@ -77,8 +78,8 @@ def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes 
     device, excess = max(over.items(), key=lambda pair: pair[1])
     raise RefusedError(
         f"swap.device_bytes of device {device}",
-        f"{show_bytes(budgets[device])}, but with every possible swap up to {show_bytes(excess)} more may be resident at once; "
-        "use smaller stages or microbatches, or prefetch less",
+        f"{show_bytes(budgets[device])}, but with every possible swap up to {show_bytes(excess)} more may be resident "
+        "at once; use smaller stages or microbatches, or prefetch less",
     )
 
 
@@ -108,7 +109,8 @@ def sizes_of(program: Program, swapping: Swapping) -> StageSizes | None:
     raise RefusedError(
         "swap.stages",
         f"bytes of {len(swapping.stages)} stages of {len(program.stages)}",
-        next_step="Leave swap.stages out and put the profile where the plan says: they are worked out from it. `hocket plan` writes them.",
+        next_step="Leave swap.stages out and put the profile where the plan says: they are computed from it. "
+        "`hocket plan` writes them.",
     )
 
 
@@ -125,7 +127,7 @@ def _check_lists(program: Program, swapping: Swapping) -> None:
                 raise RefusedError(
                     f"swap.stages.{s}.{key}",
                     f"{len(getattr(said, key))} numbers, for {count} of the stage",
-                    next_step="Leave swap.stages out: they are worked out from the profile.",
+                    next_step="Leave swap.stages out: they are computed from the profile.",
                 )
 
 
