@@ -44,16 +44,17 @@ def waiting_problems(
         place = Place(part, *lane, position)
         absent = next((value for value in instruction.reads if value not in live[lane[0]]), None)
         if not has_room(lane) and (taker := _taker(program, lanes, stuck, lane)) is not None:
-            waits[lane] = (taker, "until it has taken an earlier message")
+            waits[lane] = (taker, "until it has consumed an earlier message")
         elif not has_room(lane):
             found.append(
                 problem_at(
                     place,
                     instruction,
                     "deadlock",
-                    f"is posted only when an earlier message of its lane has been taken, and nothing more in the {part} takes one",
-                    "as many messages to be taken as come",
-                    "Let what reads the message stand in the part that it comes in.",
+                    f"is posted only after an earlier message of its lane is consumed, and no later instruction of the "
+                    f"{part} consumes one",
+                    "as many consumed as received messages",
+                    "Move the reader of the message into the part in which the message is received.",
                 )
             )
         elif absent is None:
@@ -64,8 +65,8 @@ def waiting_problems(
                 waits[lane] = (other, f"to meet {lanes[other][position].name}")
         elif (lane[0], absent) in writers:
             writer, at = writers[lane[0], absent]
-            behind = " behind it" if writer == lane else ""
-            waits[lane] = (writer, f"for {absent}, which {lanes[writer][at].name}{behind} writes")
+            behind = " later in the same lane" if writer == lane else ""
+            waits[lane] = (writer, f"for {absent}, which is written by {lanes[writer][at].name}{behind}")
         elif (lane[0], absent) in freed:
             culprit, by = next(pair for pair in freed[lane[0], absent] if pair[0].device == lane[0])
             found.append(
@@ -75,8 +76,8 @@ def waiting_problems(
                     "freed",
                     f"reads {absent}, which {by.name} in lane {culprit.lane} ({culprit.part}, "
                     f"instruction {culprit.position}) has freed",
-                    "a value that is still there",
-                    f"Let {instruction.name} run before, or free {absent} later.",
+                    "a value that still exists",
+                    f"Run {instruction.name} earlier, or free {absent} later.",
                 )
             )
         else:
@@ -85,16 +86,17 @@ def waiting_problems(
                     place,
                     instruction,
                     "unwritten",
-                    f"reads {absent}, which nothing in the {part} or before it writes on device {lane[0]}",
-                    "a value that is there",
-                    f"Move {instruction.name} behind what writes it, or that before this part.",
+                    f"reads {absent}, which no instruction in the {part} or before it writes on device {lane[0]}",
+                    "a value that exists",
+                    f"Move {instruction.name} after the writer of the value, or move the writer before this part.",
                 )
             )
     found = found or list(_circles(part, lanes, stuck, waits))
     if not found:
         names = [f"{lanes[lane][at].name} on device {lane[0]}, lane {lane[1]}" for lane, at in stuck.items()]
         raise InternalError(
-            f"program {program.name} stands still in its {part}, and no reason was found; next would be {'; '.join(names[:MAX_SHOWN])}"
+            f"program {program.name} stands still in its {part} for an unknown reason; the next instructions are "
+            f"{'; '.join(names[:MAX_SHOWN])}"
         )
     return found
 
@@ -140,6 +142,6 @@ def _circles(
             lanes[first][stuck[first]],
             "deadlock",
             f"never starts: {'; '.join(told)}" + ("; so each waits for the other" if len(circle) > 1 else ""),
-            "an order without a circle",
+            "an order without a cycle",
             "Change the order in one of these lanes.",
         )

@@ -118,7 +118,7 @@ def memory_problems(
     """
     found = []
     where = "the host of device" if host else "device"
-    mend = "Take a host with more memory, or recompute." if host else _MEND
+    mend = "Use a host with more memory, or recompute." if host else _MEND
     for device, footprint in footprints(program, value_bytes, host).items():
         capacity = capacity_bytes.get(device)
         if capacity is not None and footprint.bytes > capacity:

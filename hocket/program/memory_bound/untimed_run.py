@@ -206,8 +206,8 @@ class Untimed:
                         "race",
                         f"frees {value}, which {other.instruction(self.program).name} on device {other.device}, lane "
                         f"{other.lane} ({other.part}, instruction {other.position}) may still read",
-                        "every reader to be done before",
-                        "Let the last reader free it.",
+                        "every reader to finish before",
+                        "Free it at the last reader.",
                     )
                 )
 
@@ -217,7 +217,7 @@ class Untimed:
                 place,
                 instruction,
                 "twice",
-                f"writes {value}, which is there already" + self.written_by(live, place.device),
+                f"writes {value}, which already exists" + self.written_by(live, place.device),
                 "each value to be written once",
             )
         )

@@ -262,7 +262,7 @@ def _notes(
         told.append("| the next part begins")
     lines = [", ".join(told)]
     if blocked:
-        lines.append("? what follows can never start")
+        lines.append("? instructions after this can never start")
     elif total:
         idle = total * len(slots) - sum(s.end - s.start for row in slots.values() for s in row)
         lines.append(f"idle: {idle} of {len(slots)} x {total} slots ({100 * idle / (total * len(slots)):.1f} %)")
